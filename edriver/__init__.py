@@ -1,0 +1,64 @@
+"""edriver: an elastic training driver for PyTorch.
+
+    import edriver
+
+    @edriver.run
+    def train(state): ...
+
+    train(edriver.TorchState(model=model, optimizer=optimizer, epoch=0))
+
+Names are imported when they are first used: the driver and the agents are made of this package too, and importing
+torch would cost each of them 2 s and 200 MB.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from edriver.worker.errors import HostsUpdatedInterrupt as HostsUpdatedInterrupt
+    from edriver.worker.errors import PeerLostError as PeerLostError
+    from edriver.worker.handlers import StateHandler as StateHandler
+    from edriver.worker.handlers import register_handler as register_handler
+    from edriver.worker.rounds import run as run
+    from edriver.worker.sampler import ElasticSampler as ElasticSampler
+    from edriver.worker.state import ObjectState as ObjectState
+    from edriver.worker.state import State as State
+    from edriver.worker.topology import cross_rank as cross_rank
+    from edriver.worker.topology import cross_size as cross_size
+    from edriver.worker.topology import local_rank as local_rank
+    from edriver.worker.topology import local_size as local_size
+    from edriver.worker.topology import rank as rank
+    from edriver.worker.topology import size as size
+    from edriver.worker.torch_state import TorchState as TorchState
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "HostsUpdatedInterrupt": "errors",
+    "PeerLostError": "errors",
+    "StateHandler": "handlers",
+    "register_handler": "handlers",
+    "run": "rounds",
+    "ElasticSampler": "sampler",
+    "ObjectState": "state",
+    "State": "state",
+    "cross_rank": "topology",
+    "cross_size": "topology",
+    "local_rank": "topology",
+    "local_size": "topology",
+    "rank": "topology",
+    "size": "topology",
+    "TorchState": "torch_state",
+}
+
+__all__ = [*sorted(_HOMES), "__version__"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'edriver' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"edriver.worker.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,7 @@
+"""`python -m edriver`: the same as the command `edriver`."""
+
+import sys
+
+from edriver.cli import main
+
+sys.exit(main())

@@ -1,0 +1,180 @@
+"""The command line, in horovodrun's words: `edriver -np 4 --host-discovery-script ./hosts.sh python train.py`.
+
+Kept light: what takes long to import is imported once the first line has been printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+import secrets
+from collections.abc import Sequence
+from typing import NoReturn
+
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
+"""Exit codes; 0 is a run that succeeded, 128 + n one that was stopped by signal n."""
+
+_EXAMPLE = """\
+example:
+  edriver -np 4 --min-np 2 --max-np 8 --host-discovery-script ./discover_hosts.sh python train.py
+
+  Training starts with 4 workers, or after --start-timeout with the 2 to 4 that there is room for. From then on it
+  follows the hosts that the script prints, one line host:slots each, between 2 and 8 workers.
+
+exit codes:
+  0 success; 1 the run failed; 2 bad flags; 128 + n stopped by signal n (130: Ctrl-C, 143: SIGTERM)
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One sentence instead of the whole usage."""
+        self.exit(USAGE, f"edriver: {message} (edriver --help explains the flags)\n")
+
+
+def _seconds(text: str) -> float:
+    """A number of seconds; its range is for Settings to judge."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return value
+
+
+def _count(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags. Which of them must be given, and which fit together, `edriver.driver.options` decides."""
+    top = _Parser(
+        prog="edriver",
+        usage="edriver -np N [options] command [argument ...]",
+        description="Trains with PyTorch on hosts that come and go: starts the command once per slot, and keeps the\n"
+        "training going, in the same processes, while hosts are added, removed or lost.",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    top.add_argument("-v", "--version", action="store_true", help="print the version and exit")
+    _add_worker_flags(top.add_argument_group("workers"))
+    _add_host_flags(top.add_argument_group("hosts (one of the first three; none: this machine)"))
+    _add_failure_flags(top.add_argument_group("waiting and failures (times in seconds)"))
+    _add_output_flags(top.add_argument_group("output"))
+    top.add_argument("command", nargs=argparse.REMAINDER, metavar="command", help="the program of a worker")
+    return top
+
+
+def _add_worker_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("-np", "--num-proc", dest="np", type=_count, metavar="N", help="workers to start with")
+    group.add_argument(
+        "--min-np",
+        "--min-num-proc",
+        dest="min_np",
+        type=_count,
+        metavar="N",
+        help="fewest to go on with (default: -np)",
+    )
+    group.add_argument(
+        "--max-np", "--max-num-proc", dest="max_np", type=_count, metavar="N", help="most to ever use (default: -np)"
+    )
+
+
+def _add_host_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="hosts that stay as they are")
+    group.add_argument("-hostfile", "--hostfile", metavar="FILE", help="the same from a file, one host a line")
+    group.add_argument(
+        "--host-discovery-script", metavar="SCRIPT", help="a program, run every second, that prints a host a line"
+    )
+    group.add_argument(
+        "--slots-per-host",
+        type=_count,
+        default=1,
+        metavar="N",
+        help="slots of a host that is listed without (default: %(default)s)",
+    )
+
+
+def _add_failure_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--start-timeout",
+        type=_seconds,
+        default=30.0,
+        metavar="S",
+        help="wait so long for -np workers, then start with --min-np or more (default: %(default)g)",
+    )
+    group.add_argument(
+        "--elastic-timeout",
+        type=_seconds,
+        default=600.0,
+        metavar="S",
+        help="give up when fewer than --min-np workers are there for so long (default: %(default)g)",
+    )
+    group.add_argument(
+        "--reset-limit", type=_count, metavar="N", help="give up after more than N failures (default: never)"
+    )
+    group.add_argument(
+        "--blacklist-cooldown-range",
+        "--cooldown-range",
+        dest="cooldown_range",
+        type=_seconds,
+        nargs=2,
+        metavar=("LOW", "HIGH"),
+        help="pause before a slot whose worker failed is used again, doubling from LOW up to HIGH",
+    )
+
+
+def _add_output_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--output-filename", metavar="DIR", help="also write each worker's output to files below DIR")
+    group.add_argument("--verbose", action="store_true", help="print every event and every action of the driver")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    try:
+        return _main(arguments)
+    except KeyboardInterrupt:  # before the run took charge of signals
+        return INTERRUPTED
+
+
+def _main(arguments: Sequence[str] | None) -> int:
+    top = parser()
+    flags, unknown = top.parse_known_args(arguments)
+    if flags.version:
+        return _print_version()
+    if unknown:
+        top.error(f"{unknown[0]} is not a flag of edriver")
+
+    from edriver.driver.options import UsageError, options_of
+
+    try:
+        options = options_of(flags)
+    except UsageError as error:
+        top.error(str(error))
+
+    from edriver.driver.output import Output
+
+    output = Output()
+    output.take_logs(verbose=options.verbose)
+    run_id = secrets.token_hex(4)
+    logging.getLogger("edriver").info("run %s: %s", run_id, options)
+    try:
+        from edriver.driver.session import run
+
+        return run(options, run_id, output)
+    finally:
+        output.close()
+
+
+def _print_version() -> int:
+    import importlib.metadata
+    import sys
+
+    sys.stdout.write(f"edriver {importlib.metadata.version('edriver')}\n")
+    return 0

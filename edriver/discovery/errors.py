@@ -1,0 +1,7 @@
+"""What goes wrong when one asks who is out there."""
+
+from __future__ import annotations
+
+
+class DiscoveryError(Exception):
+    """A host source gave no usable answer. The message says in one line what is wrong and what to do."""

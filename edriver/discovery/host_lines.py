@@ -1,0 +1,133 @@
+"""Hosts as people and scripts write them: `host:slots` lines and the `-H a:2,b:4` list. Pure.
+
+What comes in is whatever a script printed: nothing is trusted, and no message repeats more than a few dozen
+characters of it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+
+from edriver.discovery.errors import DiscoveryError
+from edriver.discovery.hosts import Host, HostSet
+
+MAX_LINES = 100_000
+MAX_LINE_CHARACTERS = 1024
+MAX_SLOTS = 65_536
+_SHOWN_CHARACTERS = 60
+_SHOWN_FAULTS = 5
+
+_SLOTS = rf"slots must be a whole number from 1 to {MAX_SLOTS}"
+_FORMS = "expected host:slots, or host alone"
+
+# A name never begins with "-": it ends up on ssh's command line, where it would be an option.
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_BRACKETED = re.compile(r"\[([0-9A-Za-z:.%_-]+)\]")
+_MPIRUN = re.compile(r"(\S+)\s+slots\s*=\s*(\S+)")
+
+
+def parse_hosts(text: str | bytes, default_slots: int) -> HostSet:
+    """Read one host a line, as a discovery script prints them or a hostfile holds them.
+
+    A line is `host:slots`, `host` (then it has `default_slots`), or mpirun's `host slots=n`; an IPv6 address
+    stands in brackets. Space around a line, blank lines and lines that begin with # are ignored.
+
+    Returns:
+        the hosts in the order of their lines; empty if there are none.
+
+    Raises:
+        DiscoveryError: some lines are not of that form; the first few are named by number, with what was
+            expected.
+    """
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    if data.count(b"\n") > MAX_LINES:
+        raise DiscoveryError(f"more than {MAX_LINES} lines: {_FORMS}, one a line")
+    lines = ((f"line {number}", line.strip()) for number, line in enumerate(data.split(b"\n"), start=1))
+    return _collect(((where, line) for where, line in lines if line and not line.startswith(b"#")), default_slots)
+
+
+def parse_host_list(text: str, default_slots: int = 1) -> HostSet:
+    """Read the list that `-H` takes: `a:2,b:4`; an item without slots has `default_slots`.
+
+    Raises:
+        DiscoveryError: some items are not `host:slots` or `host`; the first few are named by their place.
+    """
+    items = text.encode("utf-8", "surrogatepass").split(b",")
+    return _collect(((f"item {n}", item.strip()) for n, item in enumerate(items, start=1)), default_slots)
+
+
+def _collect(entries: Iterable[tuple[str, bytes]], default_slots: int) -> HostSet:
+    """Parse entries, each with a word for where it stands; one message names the first few faults."""
+    hosts: dict[str, Host] = {}
+    places: dict[str, str] = {}
+    faults: list[str] = []
+    fault_count = 0
+    for where, entry in entries:
+        try:
+            host = _parse_entry(entry, default_slots)
+            if host.name in places:
+                raise DiscoveryError(f"{_shown(entry)} is listed twice, first in {places[host.name]}: list it once")
+            places[host.name] = where
+            hosts[host.name] = host
+        except DiscoveryError as error:
+            fault_count += 1
+            if len(faults) < _SHOWN_FAULTS:
+                faults.append(f"{where}: {error}")
+    if faults:
+        more = f"; and {fault_count - len(faults)} more" if fault_count > len(faults) else ""
+        raise DiscoveryError("; ".join(faults) + more)
+    return HostSet(tuple(hosts.values()))
+
+
+def _parse_entry(entry: bytes, default_slots: int) -> Host:
+    if len(entry) > MAX_LINE_CHARACTERS:
+        raise DiscoveryError(f"{_shown(entry)} is longer than {MAX_LINE_CHARACTERS} characters: {_FORMS}")
+    try:
+        text = entry.decode("utf-8")
+    except UnicodeDecodeError:
+        raise DiscoveryError(f"{_shown(entry)} is not UTF-8 text: {_FORMS}") from None
+    if not text.isprintable():
+        raise DiscoveryError(f"{_shown(entry)} has control characters in it: {_FORMS}")
+    name, slots = _split_slots(text)
+    return Host(_parse_name(name, entry), default_slots if slots is None else _parse_slots(slots, entry))
+
+
+def _split_slots(text: str) -> tuple[str, str | None]:
+    """Split off what is said about slots, without judging it: None if nothing is."""
+    if mpirun := _MPIRUN.fullmatch(text):
+        return mpirun[1], mpirun[2]
+    name, colon, slots = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        return text, None
+    return name, slots
+
+
+def _parse_slots(slots: str, entry: bytes) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", slots) or not 1 <= int(slots) <= MAX_SLOTS:
+        raise DiscoveryError(f"{_shown(entry)}: {_SLOTS}")
+    return int(slots)
+
+
+def _parse_name(name: str, entry: bytes) -> str:
+    if _NAME.fullmatch(name):
+        return name
+    if bracketed := _BRACKETED.fullmatch(name):
+        try:
+            ipaddress.IPv6Address(bracketed[1])
+        except ValueError:
+            raise DiscoveryError(f"{_shown(entry)} has no IPv6 address in its brackets: {_FORMS}") from None
+        return bracketed[1]
+    if ":" in name and not name.startswith("["):
+        raise DiscoveryError(
+            f"{_shown(entry)} has a colon too many: {_FORMS}; an IPv6 address stands in brackets, [::1]:slots"
+        )
+    raise DiscoveryError(
+        f"{_shown(entry)} has no host name (letters, digits, '.', '-', '_'; alphanumeric first): {_FORMS}"
+    )
+
+
+def _shown(entry: bytes) -> str:
+    """The entry's beginning, fit for a terminal: quoted, in ASCII, with all else as escapes."""
+    return repr(entry[:_SHOWN_CHARACTERS])[1:] + ("..." if len(entry) > _SHOWN_CHARACTERS else "")

@@ -1,0 +1,121 @@
+"""From discovery's answers to the set of hosts in force: additions at once, removals when they persist.
+
+A source is a script somebody wrote against an API that has bad minutes. A host that is missing from one
+answer is far more often a hiccup than a host that is gone, and taking it away costs the run a round; so the
+slots in force of a host are the most that the last few answers gave it. A poll that failed says nothing about
+hosts: it neither counts as an answer without them nor breaks a row of such answers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edriver.discovery.hosts import Host, HostSet
+
+_SHOWN_HOSTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one poll comes to.
+
+    Attributes:
+        hosts: the set in force, in order of age.
+        changed: whether it differs from the set before this poll.
+        note: why it is what it is, in one line; the same as long as nothing new is to be said, so that it can
+            be logged once per change. Empty when all is quiet.
+        failures: how many polls in a row gave no believed answer, this one included.
+    """
+
+    hosts: HostSet
+    changed: bool
+    note: str
+    failures: int
+
+
+class PollFilter:
+    """Turns the sequence of polls into the set in force. Pure: time is the sequence of calls."""
+
+    def __init__(self, removal_polls: int = 2, empty_polls: int = 3) -> None:
+        """A filter that has seen no poll yet: no hosts are in force.
+
+        Args:
+            removal_polls: a host leaves, or shrinks, after so many consecutive answers without it, or with
+                fewer slots.
+            empty_polls: an answer without any host counts as a failed poll until it has come so many times in
+                a row; then all of them count as answers. So the last host leaves after the larger of the two
+                numbers.
+
+        Raises:
+            ValueError: a number is less than 1.
+        """
+        if removal_polls < 1 or empty_polls < 1:
+            raise ValueError(f"removal_polls={removal_polls} and empty_polls={empty_polls} must both be at least 1")
+        self._empty_polls = empty_polls
+        self._hosts = HostSet()
+        self._answers: deque[HostSet] = deque(maxlen=removal_polls)
+        self._empty = 0
+        self._failures = 0
+
+    @property
+    def hosts(self) -> HostSet:
+        """The set in force."""
+        return self._hosts
+
+    def accept(self, answer: HostSet) -> Verdict:
+        """A poll that answered."""
+        if answer:
+            self._empty = 0
+            return self._believe([answer])
+        self._empty += 1
+        if not self._hosts:
+            self._failures = 0
+            return Verdict(self._hosts, changed=False, note="discovery finds no hosts", failures=0)
+        if self._empty < self._empty_polls:
+            error = f"an answer without any host is believed only when {self._empty_polls} in a row are empty"
+            return self.fail(error)
+        return self._believe([answer] * (self._empty if self._empty == self._empty_polls else 1))
+
+    def fail(self, error: str) -> Verdict:
+        """A poll that gave no answer, and why: the set in force stays."""
+        self._failures += 1
+        kept = f"keeping {self._hosts}" if self._hosts else "no hosts are known yet"
+        return Verdict(self._hosts, changed=False, note=f"poll failed, {kept}: {error}", failures=self._failures)
+
+    def _believe(self, answers: list[HostSet]) -> Verdict:
+        self._answers.extend(answers)
+        before, self._hosts = self._hosts, self._most_of_answers()
+        failures, self._failures = self._failures, 0
+        delta = before.delta(self._hosts)
+        notes = []
+        if failures and not delta.result and self._answers[-1]:
+            notes.append(f"discovery answers again: {self._hosts}")
+        if delta.result:
+            notes.append(f"{_summary(delta.changes)}; now {self._hosts}")
+        if doubted := self._doubted():
+            notes.append(doubted)
+        return Verdict(self._hosts, changed=bool(delta.result), note="; ".join(notes), failures=0)
+
+    def _most_of_answers(self) -> HostSet:
+        """Each host with the most slots that one of the last answers gave it, in order of age."""
+        most: dict[str, Host] = {}
+        for answer in self._answers:
+            for host in answer:
+                if host.name not in most or host.slots > most[host.name].slots:
+                    most[host.name] = host
+        return self._hosts.aged_by(HostSet(tuple(most.values())))
+
+    def _doubted(self) -> str:
+        """Which hosts are in force on the word of earlier answers only."""
+        answer = self._answers[-1]
+        doubted = [str(host) for host in self._hosts if answer.slots(host.name) < host.slots]
+        if not doubted:
+            return ""
+        return f"keeping {_summary(doubted)} until {self._answers.maxlen} answers in a row give less"
+
+
+def _summary(items: Sequence[str]) -> str:
+    more = f" and {len(items) - _SHOWN_HOSTS} more" if len(items) > _SHOWN_HOSTS else ""
+    return ", ".join(items[:_SHOWN_HOSTS]) + more

@@ -1,0 +1,86 @@
+"""Asks a host source again and again, and passes on what the filter makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from edriver.discovery.errors import DiscoveryError
+from edriver.discovery.hosts import HostSet
+from edriver.discovery.poll_filter import PollFilter, Verdict
+from edriver.discovery.sources import HostSource
+
+_log = logging.getLogger("edriver.discovery")
+
+
+class Poller:
+    """Polls one source, one poll at a time. Nothing that a source does ends it."""
+
+    def __init__(
+        self,
+        source: HostSource,
+        poll_filter: PollFilter,
+        interval: float,
+        on_observed: Callable[[Verdict], None],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """A poller that has not polled yet.
+
+        Args:
+            source: what is asked.
+            poll_filter: what decides which hosts are in force; used by this poller alone.
+            interval: seconds from the end of one poll to the start of the next, so that polls never overlap.
+            on_observed: told every poll's verdict, changed or not. What it raises ends the poller.
+            sleep: waits so many seconds.
+        """
+        self._source = source
+        self._filter = poll_filter
+        self._interval = interval
+        self._on_observed = on_observed
+        self._sleep = sleep
+        self._note = ""
+
+    async def first(self) -> HostSet:
+        """Poll once, at the start of a run, when there are no hosts yet that a failure could leave in force.
+
+        Returns:
+            the hosts; none, if the source answers that there are none yet.
+
+        Raises:
+            DiscoveryError: the poll failed: the run cannot start; the message says what to do. The failure
+                is neither logged nor passed on as a verdict.
+        """
+        verdict, error = await self._poll()
+        if isinstance(error, DiscoveryError):
+            raise error
+        if error is not None:
+            raise DiscoveryError(_unexpected(error)) from error
+        self._report(verdict, None)
+        return verdict.hosts
+
+    async def run(self) -> None:
+        """Poll until cancelled, beginning one interval from now (`first` makes the poll before that)."""
+        while True:
+            await self._sleep(self._interval)
+            self._report(*await self._poll())
+
+    async def _poll(self) -> tuple[Verdict, Exception | None]:
+        try:
+            return self._filter.accept(await self._source.find()), None
+        except DiscoveryError as error:
+            return self._filter.fail(str(error)), error
+        except Exception as error:  # noqa: BLE001  a source may be the user's own
+            return self._filter.fail(_unexpected(error)), error
+
+    def _report(self, verdict: Verdict, error: Exception | None) -> None:
+        """Log what is new, once, and pass the verdict on."""
+        if verdict.note and verdict.note != self._note:
+            bug = error if error is not None and not isinstance(error, DiscoveryError) else None
+            _log.log(logging.WARNING if error else logging.INFO, "%s", verdict.note, exc_info=bug)
+        self._note = verdict.note
+        self._on_observed(verdict)
+
+
+def _unexpected(error: Exception) -> str:
+    return f"the host source raised {error!r}, which is a fault of its own code"

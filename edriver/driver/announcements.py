@@ -1,0 +1,69 @@
+"""What an onlooker is told while a run goes on: who was lost and why, which round ended by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from edriver.driver import actions, events
+from edriver.driver.failure_report import described
+from edriver.driver.membership import exit_text
+from edriver.driver.roster import Roster, WorkerState
+
+
+class Announcements:
+    """Turns a step of the core into lines. Each is said once per change; rounds explain themselves (Explain)."""
+
+    def __init__(self) -> None:
+        self._said_of_host: dict[str, str] = {}
+
+    def loss(self, event: events.Event, roster: Roster) -> str:
+        """What an event means for those who watch; empty if nothing.
+
+        Args:
+            event: what happened.
+            roster: as it is before the core takes the event in.
+        """
+        match event:
+            case events.WorkerExited(worker_id, code):
+                return self._exit(roster, worker_id, code)
+            case events.WorkerFailed(worker_id):
+                return self._worker_lost(roster, worker_id, "raised an exception")
+            case events.LeaseExpired(worker_id, lease):
+                return self._worker_lost(roster, worker_id, f"did not answer for {lease:g} s")
+            case events.AgentLost(host, agent_id, reason):
+                record = roster.hosts.get(host)
+                if record is None or record.agent_id != agent_id or self._said_of_host.get(host) == reason:
+                    return ""
+                self._said_of_host[host] = reason
+                return f"host {host} is lost: {reason}" if record.connected else f"host {host} is not used: {reason}"
+            case events.AgentConnected(host):
+                self._said_of_host.pop(host, None)
+                return ""
+            case _:
+                return ""
+
+    def lines(self, loss: str, step: Sequence[actions.Action]) -> Iterator[str]:
+        """The lines for one step: the loss, the round that ended by it, and the core's reasons."""
+        aborts = [action for action in step if isinstance(action, actions.Abort)]
+        if loss and not any(abort.cause.startswith(loss) for abort in aborts):
+            yield loss
+        for abort in aborts:
+            yield f"round {abort.round_id} ended: {abort.cause}"
+        for action in step:
+            if isinstance(action, actions.Explain):
+                yield action.reason
+
+    def _exit(self, roster: Roster, worker_id: int, code: int) -> str:
+        if code:
+            return self._worker_lost(roster, worker_id, exit_text(code))
+        worker = roster.workers.get(worker_id)
+        if worker is None or worker.state is WorkerState.FINISHED:
+            return ""
+        return self._worker_lost(roster, worker_id, f"{exit_text(0)} before its edriver.run was done")
+
+    @staticmethod
+    def _worker_lost(roster: Roster, worker_id: int, how: str) -> str:
+        worker = roster.workers.get(worker_id)
+        if worker is None or not worker.live:
+            return ""
+        return f"{described(worker_id, worker.rank, worker.host, worker.slot)} {how}"

@@ -1,0 +1,140 @@
+"""What happens to a run: the only input of `Membership.step`, past tense throughout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edriver.discovery.hosts import HostSet
+from edriver.version import RoundId, Version
+
+
+@dataclass(frozen=True, slots=True)
+class HostsObserved:
+    """Discovery's answer changed; hosts are in order of age."""
+
+    hosts: HostSet
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConnected:
+    """A host's agent has dialled in and takes orders."""
+
+    host: str
+    agent_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class AgentLost:
+    """A host's agent could not be started, has exited, or its lease ran out. Its workers are lost with it."""
+
+    host: str
+    agent_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerWaiting:
+    """A worker entered `edriver.run`, or left a round that ended: it is ready for the next one.
+
+    Attributes:
+        worker_id: the worker.
+        ordinal: which `run` call of the script it is in, from 1.
+        version: the state that it can offer.
+        store_host: the address at which its TCPStore listens, should it become rank 0,
+        store_port: and the port.
+        digest: a text of the small parts of the state it offers: the same for all holders of one version.
+    """
+
+    worker_id: int
+    ordinal: int
+    version: Version
+    store_host: str
+    store_port: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class BoundaryReached:
+    """A member's answer to a Notify: how many boundaries of the round it had passed when the notice came."""
+
+    worker_id: int
+    round_id: RoundId
+    number: int
+    boundaries: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDone:
+    """A member's training function returned after this many boundaries of the round."""
+
+    worker_id: int
+    round_id: RoundId
+    boundaries: int
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveRaised:
+    """A member's collective failed: somebody is lost, or the link is."""
+
+    worker_id: int
+    round_id: RoundId
+    traceback: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFailed:
+    """An exception of the script's own left the training function; the process is about to end."""
+
+    worker_id: int
+    traceback: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerExited:
+    """A worker's process was reaped.
+
+    Attributes:
+        worker_id: the worker.
+        code: its exit code; negative: the signal that ended it.
+        tail: its last lines of output, for the report of the root cause.
+    """
+
+    worker_id: int
+    code: int
+    tail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseExpired:
+    """A worker's process lives but has not answered its agent for a whole lease."""
+
+    worker_id: int
+    lease: float
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """The operator wants the run to end."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Time has passed: a deadline of `Membership.next_deadline` may be due."""
+
+
+Event = (
+    HostsObserved
+    | AgentConnected
+    | AgentLost
+    | WorkerWaiting
+    | BoundaryReached
+    | WorkerDone
+    | CollectiveRaised
+    | WorkerFailed
+    | WorkerExited
+    | LeaseExpired
+    | StopRequested
+    | Ticked
+)

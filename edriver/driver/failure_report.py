@@ -1,0 +1,110 @@
+"""How a run ended, in words: on failure the root cause first. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from edriver.driver.actions import Failure, FinishRun
+
+TRACEBACK_LINES = 60
+TAIL_LINES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What a run went through.
+
+    Attributes:
+        rounds: rounds that were begun.
+        failures: rounds that ended by a failure.
+        seconds: how long the run took.
+    """
+
+    rounds: int
+    failures: int
+    seconds: float
+
+
+def success_report(tally: Tally) -> str:
+    """One line for a run that succeeded."""
+    survived = f", {_many(tally.failures, 'failure')} survived" if tally.failures else ""
+    return f"done: {_many(tally.rounds, 'round')}{survived}, {tally.seconds:.1f} s"
+
+
+def failure_report(finish: FinishRun, stopped: bool) -> str:
+    """The report of a run that did not succeed.
+
+    Args:
+        finish: how the core ended it.
+        stopped: whether the operator stopped it; then that is its cause, and failures are only what happened before.
+    """
+    return "\n".join(_stopped(finish) if stopped else _failed(finish))
+
+
+def with_last_words(failures: Sequence[Failure], worker_id: int, tail: str) -> tuple[Failure, ...]:
+    """The failures once a worker among them has been reaped, which is when its last lines of output are known."""
+    return tuple(
+        replace(failure, tail=tail) if failure.worker_id == worker_id and not failure.tail else failure
+        for failure in failures
+    )
+
+
+def described(worker_id: int, rank: int | None, host: str, slot: int) -> str:
+    """A worker in words."""
+    return f"worker {worker_id} ({'' if rank is None else f'rank {rank}, '}{host}:{slot})"
+
+
+def _failed(finish: FinishRun) -> Iterator[str]:
+    if not finish.failures:
+        yield f"failed: {finish.reason}"
+        return
+    first, *others = finish.failures
+    yield f"failed: {_line(first)}"
+    yield from _details(first)
+    yield f"so the run ended: {finish.reason}"
+    alike = [other for other in others if (other.reason, _last_line(other)) == (first.reason, _last_line(first))]
+    if alike:
+        yield f"in the same way: {', '.join(_name(failure) for failure in alike)}"
+    for failure in others:
+        if failure not in alike:
+            yield f"also: {_line(failure)}{_last_line(failure)}"
+
+
+def _stopped(finish: FinishRun) -> Iterator[str]:
+    yield f"stopped: {finish.reason}"
+    for failure in finish.failures:
+        yield f"before that: {_line(failure)}{_last_line(failure)}"
+
+
+def _name(failure: Failure) -> str:
+    return described(failure.worker_id, failure.rank, failure.host, failure.slot)
+
+
+def _line(failure: Failure) -> str:
+    return f"{_name(failure)} {failure.reason}"
+
+
+def _details(failure: Failure) -> Iterator[str]:
+    traceback = failure.traceback.strip().splitlines()
+    yield from (f"  {line}" for line in _end(traceback, TRACEBACK_LINES))
+    # The interpreter prints the traceback as well: not twice here.
+    seen = set(traceback)
+    tail = [line for line in failure.tail.splitlines() if line.strip() and line not in seen]
+    if tail:
+        yield "  its last lines of output:"
+        yield from (f"    {line}" for line in tail[-TAIL_LINES:])
+
+
+def _end(lines: list[str], most: int) -> list[str]:
+    """The lines, or their end if there are too many: that is where the exception is."""
+    return lines if len(lines) <= most else [f"... ({len(lines) - most} lines left out)", *lines[-most:]]
+
+
+def _last_line(failure: Failure) -> str:
+    text = failure.traceback.strip() or failure.tail.strip()
+    return f": {text.splitlines()[-1].strip()}" if text else ""
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

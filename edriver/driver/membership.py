@@ -1,0 +1,528 @@
+"""The core: every decision of the driver, and nothing else.
+
+`Membership.step(event, now)` takes what happened and returns what to do. There is no clock, lock, log, randomness or
+I/O in here; the shell (session.py) feeds one event at a time and performs the actions in order.
+
+How to read it: `step` first writes the event down (`_note_*`: records only), then looks at everything that is known
+and does what is due (`_decide`: level-triggered, so no decision depends on which event came last). A run moves
+through these situations, of which `_decide` knows exactly one at a time:
+
+    forming    no round runs; workers boot and wait       -> _form
+    running    a round's members train                    -> _watch_running: done? wanted set changed?
+    settling   a round has ended by StopAt or Abort; its  -> _watch_settling
+               members come back one by one
+    finishing  all were done; processes exit, or enter    -> _watch_finishing
+               the script's next `run`
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+from edriver.discovery.hosts import HostUpdateResult
+from edriver.driver import events
+from edriver.driver.actions import (
+    Abort,
+    Action,
+    AssignRound,
+    Explain,
+    Failure,
+    Finish,
+    FinishRun,
+    GoOn,
+    Leave,
+    Notify,
+    Skip,
+    StopAt,
+    StopWorker,
+)
+from edriver.driver.ranks import plan_round
+from edriver.driver.roster import Offer, Roster, Worker, WorkerState
+from edriver.driver.round import Interrupt, Round
+from edriver.driver.selection import Selection, select, wanted_members
+from edriver.driver.settings import Settings
+from edriver.driver.staffing import Staffing
+from edriver.version import NO_VERSION, RoundId, Version
+
+FAILURES_KEPT = 32
+"""How many failures the final report can name; the first ones, where the cause is."""
+
+
+STATE_LOST = "every worker that held the state of the run is gone"
+"""Why a run ends rather than start from scratch behind its user's back."""
+
+
+def exit_text(code: int) -> str:
+    """An exit code in words; a negative one is the signal that ended the process."""
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+class Membership:
+    """Who is in the run, in which round, with which rank.
+
+    Args:
+        settings: the operator's limits.
+        now: the time at which the run starts, in seconds of the clock that `step` is given.
+        incarnation: which start of the driver this is.
+    """
+
+    def __init__(self, settings: Settings, now: float, incarnation: int = 1) -> None:
+        self.settings = settings
+        self.roster = Roster()
+        self.round: Round | None = None
+        self.ordinal = 1
+        self.best: Version = NO_VERSION
+        self.ended = False
+        self.reason = ""
+        self.failures: dict[int, Failure] = {}
+        self.resets = 0
+        self._staffing = Staffing(settings, self.roster)
+        self._incarnation = incarnation
+        self._rounds = 0
+        self._started = now
+        self._idle_since: float | None = now
+        self._raised_in_a_row = 0
+        self._late_failure: Failure | None = None
+        self._now = now
+        self._actions: list[Action] = []
+
+    def step(self, event: events.Event, now: float) -> list[Action]:
+        """Take in one event and return the orders that follow from it, in the order in which they must be given.
+
+        Events of workers, agents and rounds that the core no longer knows are ignored. After FinishRun nothing
+        happens any more.
+        """
+        if self.ended:
+            return []
+        self._now = now
+        self._actions = []
+        self._note(event)
+        if not self.ended:
+            self._decide()
+        return self._actions
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When to step with Ticked at the latest; None: nothing is due before the next event."""
+        return None if self.ended else min((t for t in self._deadlines() if t > self._now), default=None)
+
+    # ---- events: write down what happened -------------------------------------------------------------------
+
+    def _note(self, event: events.Event) -> None:
+        match event:
+            case events.HostsObserved(hosts):
+                self.roster.observe(hosts)
+            case events.AgentConnected(host, agent_id):
+                self._staffing.agent_connected(host, agent_id)
+            case events.AgentLost(host, agent_id, reason):
+                for lost in self._staffing.agent_lost(host, agent_id, reason, self._now):
+                    if lost.live:
+                        self._lose(lost, f"its agent is lost: {reason}")
+                    del self.roster.workers[lost.worker_id]
+            case events.WorkerWaiting():
+                self._note_waiting(event)
+            case events.BoundaryReached(worker_id, round_id, number, boundaries):
+                current = self._round_of(worker_id, round_id)
+                if current and current.interrupt and current.interrupt.number == number:
+                    current.interrupt.reports[worker_id] = boundaries
+            case events.WorkerDone(worker_id, round_id, boundaries):
+                if current := self._round_of(worker_id, round_id):
+                    current.done[worker_id] = boundaries
+                    self.roster.workers[worker_id].state = WorkerState.DONE
+                    if current.interrupt:  # it will pass no further boundary, and answers no further notice
+                        current.interrupt.reports[worker_id] = boundaries
+            case events.CollectiveRaised(worker_id, round_id, traceback):
+                if current := self._round_of(worker_id, round_id):
+                    current.raised[worker_id] = traceback
+                    self._abort(current, f"a collective of {self._name(worker_id)} failed")
+            case events.WorkerFailed(worker_id, traceback):
+                if (worker := self.roster.workers.get(worker_id)) and worker.live:
+                    worker.traceback = traceback
+                    self._lose(worker, "raised an exception")
+                    worker.stop_at = self._now + self.settings.leave_grace  # it has last words to print
+            case events.LeaseExpired(worker_id, lease):
+                if (worker := self.roster.workers.get(worker_id)) and worker.live:
+                    self._lose(worker, f"did not answer for {lease:g} s")
+                    self._act(StopWorker(worker.worker_id, worker.host, grace=0.0))
+            case events.WorkerExited(worker_id, code, tail):
+                if worker := self.roster.workers.get(worker_id):
+                    self._note_exit(worker, code, tail)
+                    del self.roster.workers[worker_id]
+            case events.StopRequested(reason):
+                self._finish_run(success=False, reason=reason)
+            case events.Ticked():
+                pass
+
+    def _note_waiting(self, event: events.WorkerWaiting) -> None:
+        worker = self.roster.workers.get(event.worker_id)
+        if worker is None or not worker.live:
+            return
+        current = self.round
+        if current and not current.finished and worker.worker_id in current.members:
+            if current.running:
+                self._abort(current, f"{self._name(worker.worker_id)} left the round on its own")
+            current.members.discard(worker.worker_id)
+            current.done.pop(worker.worker_id, None)
+        if current and current.finished and worker.state is WorkerState.FINISHED:
+            current.entered_next = True
+        worker.state = WorkerState.WAITING
+        worker.waiting_since = self._now
+        worker.offer = Offer(event.ordinal, event.version, event.store_host, event.store_port, event.digest)
+        if event.ordinal == self.ordinal:
+            self.best = max(self.best, event.version)
+
+    def _note_exit(self, worker: Worker, code: int, tail: str) -> None:
+        if not worker.live:
+            if worker.worker_id in self.failures:  # now its last words are known
+                self.failures[worker.worker_id] = worker.failure(self.failures[worker.worker_id].reason, tail)
+            return
+        if worker.state is WorkerState.FINISHED and code == 0:
+            self._staffing.slot_of(worker).completed = True
+            return
+        reason = exit_text(code)
+        if code == 0:
+            reason += " before its edriver.run was done (does the script call edriver.run, and not exit inside it?)"
+        self._lose(worker, reason, tail)
+
+    def _lose(self, worker: Worker, reason: str, tail: str = "") -> None:
+        """The worker has failed. Its round, if it is in one, is void."""
+        failure = worker.failure(reason, tail)
+        if len(self.failures) < FAILURES_KEPT:
+            self.failures[worker.worker_id] = failure
+        self._staffing.slot_of(worker).fail(self._now, self.settings)
+        current = self.round
+        if worker.state is WorkerState.FINISHED:
+            self._late_failure = self._late_failure or failure
+            if current:
+                current.members.discard(worker.worker_id)
+                self._act(Abort(current.order(current.members), current.plan.round_id, self._describe(failure)))
+        elif current and worker.worker_id in current.members:
+            current.members.discard(worker.worker_id)
+            current.done.pop(worker.worker_id, None)
+            current.lost.add(worker.worker_id)
+            self._abort(current, self._describe(failure))
+        worker.state = WorkerState.STOPPING
+
+    def _abort(self, current: Round, cause: str) -> None:
+        """Break the round, once. A round that ends so counts as a failure."""
+        if current.abort_cause is not None or current.finished:
+            return
+        current.abort_cause = cause
+        current.settled_by = self._now + self.settings.rejoin_bound
+        self._idle_since = self._now
+        if current.members:
+            self._act(Abort(current.order(current.members), current.plan.round_id, cause))
+        self.resets += 1
+        limit = self.settings.reset_limit
+        if limit is not None and self.resets > limit:
+            self._finish_run(
+                success=False,
+                reason=f"{self.resets} rounds ended by a failure, more than --reset-limit {limit}; the last: {cause}",
+            )
+
+    def _round_of(self, worker_id: int, round_id: RoundId) -> Round | None:
+        """The current round, if this is its id and the worker is still in it; else the message is an old one."""
+        current = self.round
+        if current and current.plan.round_id == round_id and worker_id in current.members and not current.finished:
+            return current
+        return None
+
+    # ---- decisions: look at everything, do what is due -------------------------------------------------------
+
+    def _decide(self) -> None:
+        fitting = self.roster.fitting()
+        self._actions += self._staffing.tend_hosts(self._now)
+        self._actions += self._staffing.dismiss(fitting, self._now)
+        if self.round and self.round.finished:
+            self._watch_finishing(self.round)
+        elif self.round and self.round.running:
+            self._watch_running(self.round, fitting)
+        if self.round and not self.round.running and not self.round.finished:
+            self._watch_settling(self.round)
+        if self._forming:
+            self._form(fitting)
+        if self.ended:
+            return
+        if self._forming or (self.round and self.round.running):
+            # Not while a round settles: the survivors have the processor until they have their next round.
+            self._actions += self._staffing.start_workers(self._now)
+        self._explain()
+
+    @property
+    def _forming(self) -> bool:
+        """Whether a round is to be formed: nobody is in one, and everybody who is expected back has come or is late."""
+        if self.ended:
+            return False
+        current = self.round
+        if current is None:
+            return True
+        if current.finished:
+            return not current.members
+        if current.running:
+            return False
+        late = current.settled_by is not None and self._now >= current.settled_by
+        return not current.members or (late and current.abort_cause is not None)
+
+    @property
+    def _is_first_of_its_call(self) -> bool:
+        return self.round is None or self.round.finished
+
+    def _watch_running(self, current: Round, fitting: set[int]) -> None:
+        if current.members == current.done.keys():
+            self._finish(current)
+            return
+        for worker in self.roster.workers.values():
+            if worker.state is WorkerState.WAITING and worker.worker_id not in fitting:
+                self._dismiss_waiting(worker)
+        members = current.members
+        wanted = wanted_members(members, self._ready_newcomers(fitting), fitting, self.settings.max_np)
+        interrupt = current.interrupt
+        if interrupt is None:
+            if wanted != members:
+                current.interrupts += 1
+                current.interrupt = Interrupt(
+                    current.interrupts, self._now + self.settings.report_bound, reports=dict(current.done)
+                )
+                result = HostUpdateResult.NO_UPDATE
+                result |= HostUpdateResult.ADDED if wanted - members else HostUpdateResult.NO_UPDATE
+                result |= HostUpdateResult.REMOVED if members - wanted else HostUpdateResult.NO_UPDATE
+                self._act(Notify(current.order(members), current.plan.round_id, current.interrupts, result))
+        elif interrupt.answered(members):
+            if wanted == members:  # undone before anyone stopped: it costs nothing
+                current.interrupt = None
+                self._act(GoOn(current.order(members), current.plan.round_id, interrupt.number))
+            else:
+                interrupt.boundary = interrupt.agree()
+                interrupt.deadline = self._now + self.settings.elastic_timeout
+                self._act(StopAt(current.order(members), current.plan.round_id, interrupt.number, interrupt.boundary))
+        elif self._now >= interrupt.deadline:
+            silent = ", ".join(self._name(w) for w in current.order(members - interrupt.reports.keys()))
+            self._abort(current, f"no answer to a notice within {self.settings.report_bound:g} s from {silent}")
+
+    def _watch_settling(self, current: Round) -> None:
+        interrupt = current.interrupt
+        if current.abort_cause is not None or interrupt is None:
+            return
+        if current.members and current.members == current.done.keys():
+            if current.members == set(current.plan.workers):
+                self._finish(current)  # nobody stopped: the functions returned before the boundary
+            else:
+                self._abort(current, "some ranks passed more boundaries than others (uneven data loaders?)")
+        elif current.members and self._now >= interrupt.deadline:
+            missing = ", ".join(self._name(w) for w in current.order(current.members))
+            self._abort(current, f"boundary {interrupt.boundary} was not reached in time by {missing}")
+        elif not current.members and current.settled_by is None:
+            current.settled_by = self._now
+            self._idle_since = self._now
+
+    def _finish(self, current: Round) -> None:
+        current.finished = True
+        self._act(Finish(current.order(current.members), current.plan.round_id))
+        for worker_id in current.members:
+            self.roster.workers[worker_id].state = WorkerState.FINISHED
+        self.ordinal += 1
+        self.best = NO_VERSION
+        self._raised_in_a_row = 0
+        self.reason = "all workers are done; their processes end, or enter the script's next run"
+
+    def _watch_finishing(self, current: Round) -> None:
+        current.members = {
+            w
+            for w in current.members
+            if (worker := self.roster.workers.get(w)) and worker.state is WorkerState.FINISHED
+        }
+        if current.members:
+            return
+        if self._late_failure:
+            self._finish_run(
+                success=False,
+                reason=f"a worker failed after training was done: {self._describe(self._late_failure)}",
+            )
+        elif not current.entered_next:
+            self._finish_run(success=True, reason="all workers are done and ended with 0")
+        elif self._idle_since is None:
+            self._idle_since = self._now
+
+    def _ready_newcomers(self, fitting: set[int]) -> list[int]:
+        """Waiting workers that may join the running round now: all that boot are ready too, or have had their time."""
+        waiting = [w for w in self.roster.workers.values() if w.waits_in(self.ordinal)]
+        booting = any(w.state is WorkerState.BOOTING and w.worker_id in fitting for w in self.roster.workers.values())
+        if booting and all(self._now < w.waiting_since + self.settings.join_window for w in waiting):
+            return []
+        return [w.worker_id for w in waiting]
+
+    def _form(self, fitting: set[int]) -> None:
+        """Form the next round if there is enough for one; else say what is missing, or give up."""
+        self._skip_those_behind()
+        waiting = [w for w in self.roster.workers.values() if w.waits_in(self.ordinal)]
+        chosen = select([w.candidate() for w in waiting], fitting, self.settings.max_np)
+        obstacle = self._obstacle(chosen)
+        if self.ended:
+            return
+        if obstacle is None:
+            if self._agree_on_state(waiting, chosen.version) and self._not_failing_in_place(chosen.version):
+                self._assign(chosen)
+        else:
+            self.reason = f"waiting: {obstacle}"
+            if self._idle_since is not None and self._now >= self._idle_since + self.settings.elastic_timeout:
+                self._finish_run(
+                    success=False,
+                    reason=f"gave up after --elastic-timeout {self.settings.elastic_timeout:g} s of {self.reason}",
+                )
+                return
+        keep = {c.worker_id for c in chosen.all}
+        for worker in waiting:
+            # Those without a place leave once the others are safe: now that all members have stopped.
+            if worker.worker_id not in keep:
+                self._dismiss_waiting(worker)
+
+    def _obstacle(self, chosen: Selection) -> str | None:
+        """What keeps a round from forming, in words; None if nothing does. Ends the run where nothing ever will."""
+        settings, current = self.settings, self.round
+        start_over = current is None and self._now >= self._started + settings.start_timeout
+        needed = settings.np if current is None and not start_over else settings.min_np
+        if current is None:
+            if start_over and self.roster.usable_slots() < settings.min_np:
+                self._finish_run(
+                    success=False,
+                    reason=f"found {self.roster.usable_slots()} usable slots within --start-timeout "
+                    f"{settings.start_timeout:g} s, fewer than --min-np {settings.min_np}"
+                    f"{self._staffing.troubles()}",
+                )
+                return ""
+            if self._staffing.hopeless(self._now):
+                self._finish_run(success=False, reason="every worker failed before training began")
+                return ""
+        else:
+            survivors = [w for i in current.plan.workers if (w := self.roster.workers.get(i)) and w.live]
+            if not survivors:
+                self._finish_run(success=False, reason=STATE_LOST)
+                return ""
+            if not any(w.state is WorkerState.WAITING for w in survivors):
+                return "no survivor of the last round is back yet"
+        if chosen.all and chosen.version == NO_VERSION != self.best:
+            if all(w.state is WorkerState.WAITING for w in self.roster.live() if w.rank is not None):
+                self._finish_run(success=False, reason=STATE_LOST)
+                return ""
+            return f"for a worker that holds version {self.best}, or what is left of it"
+        if len(chosen.members) < needed:
+            return f"{len(chosen.members)} of {needed} workers are ready{self._staffing.troubles()}"
+        survivors_ready = sum(c.version != NO_VERSION for c in chosen.members)
+        if survivors_ready < needed and self._staffing.booting() and len(chosen.members) < settings.max_np:
+            newest = max(self.roster.workers[c.worker_id].waiting_since for c in chosen.members)
+            if self._now < newest + settings.join_window:
+                return "for workers that still boot"
+        return None
+
+    def _skip_those_behind(self) -> None:
+        """A newcomer enters the script's first `run`; where the others are further on, that one is over."""
+        if not any(w.waits_in(self.ordinal) for w in self.roster.workers.values()):
+            return
+        for worker in self.roster.workers.values():
+            if worker.state is WorkerState.WAITING and worker.offer and worker.offer.ordinal < self.ordinal:
+                self._act(Skip(worker.worker_id, worker.offer.ordinal))
+                worker.state = WorkerState.BOOTING
+
+    def _agree_on_state(self, waiting: list[Worker], version: Version) -> bool:
+        """Whether all holders of the highest version say the same of it; ends the run if they do not."""
+        said: dict[str, int] = {}
+        for worker in waiting:
+            assert worker.offer is not None
+            if worker.offer.version == version != NO_VERSION:
+                said.setdefault(worker.offer.digest, worker.worker_id)
+        if len(said) < 2 or self._is_first_of_its_call:
+            return True
+        values = "; ".join(f"{self._name(worker_id)} has {digest}" for digest, worker_id in said.items())
+        self._finish_run(
+            success=False,
+            reason=f"workers that hold the same version {version} disagree about the state: {values}. Attributes of "
+            "the state must be equal on all ranks; keep what differs out of it",
+        )
+        return False
+
+    def _not_failing_in_place(self, version: Version) -> bool:
+        """False, and the run is over, if collectives failed twice in a row with nobody lost and no progress."""
+        current = self.round
+        if current is None or current.abort_cause is None:
+            return True
+        if not current.raised or current.lost or current.members:
+            self._raised_in_a_row = 0
+            return True
+        self._raised_in_a_row += 1
+        if self._raised_in_a_row < 2 or version > Version(current.plan.round_id, 0):
+            return True
+        tracebacks = "\n".join(f"{self._name(w)}:\n{text}" for w, text in sorted(current.raised.items()))
+        self._finish_run(
+            success=False,
+            reason=f"collectives failed in two rounds in a row at version {current.plan.version} with no worker lost "
+            f"(unequal shapes or a bad link?):\n{tracebacks}",
+        )
+        return False
+
+    def _assign(self, chosen: Selection) -> None:
+        self._rounds += 1
+        plan = plan_round(
+            RoundId(self._incarnation, self._rounds), self.ordinal, chosen.all, first=self._is_first_of_its_call
+        )
+        for seat in plan.seats:
+            worker = self.roster.workers[seat.worker_id]
+            worker.state, worker.rank = WorkerState.TRAINING, seat.rank
+        self.round = Round(plan, set(plan.workers))
+        self._idle_since = None
+        self.failures.clear()  # what was survived is not what the run will end of
+        hosts = list(dict.fromkeys(seat.host for seat in plan.seats))
+        self.reason = f"round {plan.round_id}: {len(plan.seats)} workers on {', '.join(hosts)}"
+        self._act(AssignRound(plan))
+
+    def _dismiss_waiting(self, worker: Worker) -> None:
+        self._act(Leave(worker.worker_id))
+        worker.state = WorkerState.STOPPING
+        worker.stop_at = self._now + self.settings.leave_grace
+
+    # ---- words and times -------------------------------------------------------------------------------------
+
+    def _act(self, action: Action) -> None:
+        self._actions.append(action)
+
+    def _name(self, worker_id: int) -> str:
+        worker = self.roster.workers.get(worker_id)
+        if worker is None:
+            return f"worker {worker_id}"
+        rank = "" if worker.rank is None else f"rank {worker.rank}, "
+        return f"worker {worker_id} ({rank}{worker.host}:{worker.slot})"
+
+    def _describe(self, failure: Failure) -> str:
+        rank = "" if failure.rank is None else f"rank {failure.rank}, "
+        return f"worker {failure.worker_id} ({rank}{failure.host}:{failure.slot}) {failure.reason}"
+
+    def _explain(self) -> None:
+        if self.reason and self.reason != self._explained:
+            self._explained = self.reason
+            self._act(Explain(self.reason))
+
+    _explained = ""
+
+    def _finish_run(self, success: bool, reason: str) -> None:
+        self.ended = True
+        self._act(FinishRun(success, reason, () if success else tuple(self.failures.values())))
+
+    def _deadlines(self) -> Iterator[float]:
+        yield from self._staffing.deadlines()
+        current, settings = self.round, self.settings
+        if current and current.interrupt and not current.finished and current.abort_cause is None:
+            yield current.interrupt.deadline
+        if current and current.settled_by is not None:
+            yield current.settled_by
+        if current is None:
+            yield self._started + settings.start_timeout
+        if self._idle_since is not None:
+            yield self._idle_since + settings.elastic_timeout
+        for worker in self.roster.workers.values():
+            if worker.state is WorkerState.WAITING:
+                yield worker.waiting_since + settings.join_window

@@ -1,0 +1,136 @@
+"""From the command line's flags to what a run is given: checked here, once, before anything is started."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from edriver.discovery.errors import DiscoveryError
+from edriver.discovery.host_lines import parse_host_list
+from edriver.discovery.hosts import Host, HostSet
+from edriver.discovery.sources import FixedHosts, HostDiscoveryScript, HostSource, read_hostfile
+from edriver.driver.settings import Settings
+
+POLL_LIMIT = 20.0
+"""Longest that one run of a discovery script may take, in seconds."""
+
+
+class UsageError(Exception):
+    """The flags cannot be used as given; the message is one sentence for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What the operator wants.
+
+    Attributes:
+        settings: the limits of the run.
+        command: a worker's program and arguments.
+        source: who says which hosts there are.
+        output_folder: absolute path of the folder for the workers' output files; empty: none are written.
+        verbose: whether each event and action is logged.
+    """
+
+    settings: Settings
+    command: tuple[str, ...]
+    source: HostSource
+    output_folder: str = ""
+    verbose: bool = False
+
+    def __str__(self) -> str:
+        """The run in a few words, for its first line."""
+        settings = self.settings
+        workers = f"{settings.np} worker{'' if settings.np == 1 else 's'}"
+        if settings.min_np < settings.max_np:
+            workers += f" (at least {settings.min_np}, at most {settings.max_np})"
+        return f"{workers} of {' '.join(self.command)}"
+
+
+def options_of(flags: argparse.Namespace) -> RunOptions:
+    """Judge the parsed flags.
+
+    Looks at files only to refuse early what could never work: a command, a hostfile or an output folder that is not
+    there. A discovery script is judged by its first poll.
+
+    Raises:
+        UsageError: a flag is missing, out of range, or contradicts another.
+    """
+    settings = _settings_of(flags)
+    if flags.slots_per_host < 1:
+        raise UsageError(f"--slots-per-host is {flags.slots_per_host}: a host has at least one slot")
+    return RunOptions(
+        settings=settings,
+        command=_command_of(flags.command),
+        source=_source_of(flags, settings),
+        output_folder=_folder_of(flags.output_filename),
+        verbose=flags.verbose,
+    )
+
+
+def _settings_of(flags: argparse.Namespace) -> Settings:
+    if flags.np is None:
+        raise UsageError("-np is missing: say how many workers to start with, for example -np 2")
+    try:
+        return Settings(
+            np=flags.np,
+            min_np=flags.np if flags.min_np is None else flags.min_np,
+            max_np=flags.np if flags.max_np is None else flags.max_np,
+            start_timeout=flags.start_timeout,
+            elastic_timeout=flags.elastic_timeout,
+            reset_limit=flags.reset_limit,
+            cooldown_range=None if flags.cooldown_range is None else tuple(flags.cooldown_range),
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _command_of(words: list[str]) -> tuple[str, ...]:
+    command = tuple(words[1:] if words[:1] == ["--"] else words)
+    if not command or not command[0]:
+        raise UsageError("the command is missing: end with the program to train with, for example python train.py")
+    program = command[0]
+    if shutil.which(program) is None:
+        if os.sep not in program:
+            raise UsageError(f"there is no command {program!r} on PATH")
+        if not Path(program).exists():
+            raise UsageError(f"there is no file {program!r} to run")
+        raise UsageError(f"{program!r} is not an executable file: chmod +x it, or put its interpreter before it")
+    return command
+
+
+def _source_of(flags: argparse.Namespace, settings: Settings) -> HostSource:
+    given = {
+        "-H": flags.hosts,
+        "--hostfile": flags.hostfile,
+        "--host-discovery-script": flags.host_discovery_script,
+    }
+    chosen = [flag for flag, value in given.items() if value is not None]
+    if len(chosen) > 1:
+        raise UsageError(f"{' and '.join(chosen)} both say which hosts there are: give one of them")
+    if flags.host_discovery_script is not None:
+        # The first poll has to be over, and to have its say, before --start-timeout is.
+        timeout = min(POLL_LIMIT, settings.start_timeout * 2 / 3)
+        return HostDiscoveryScript(flags.host_discovery_script, flags.slots_per_host, timeout)
+    try:
+        if flags.hosts is not None:
+            hosts = parse_host_list(flags.hosts, flags.slots_per_host)
+        elif flags.hostfile is not None:
+            hosts = read_hostfile(Path(flags.hostfile), flags.slots_per_host)
+        else:
+            hosts = HostSet((Host("localhost", settings.max_np),))
+    except DiscoveryError as error:
+        raise UsageError(f"-H {flags.hosts!r}: {error}" if flags.hosts is not None else str(error)) from None
+    if hosts.total_slots < settings.min_np:
+        raise UsageError(f"{chosen[0]} gives {hosts}, fewer than --min-np {settings.min_np} (default: -np)")
+    return FixedHosts(hosts)
+
+
+def _folder_of(name: str | None) -> str:
+    if name is None:
+        return ""
+    if not name or (Path(name).exists() and not Path(name).is_dir()):
+        raise UsageError(f"--output-filename {name!r} is not a folder: give one, or a name that does not exist yet")
+    return str(Path(name).absolute())

@@ -1,0 +1,194 @@
+"""Who is out there: the records of hosts, slots and workers that the core keeps."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from edriver.discovery.hosts import HostSet
+from edriver.driver.actions import Failure
+from edriver.driver.ranks import Candidate
+from edriver.driver.settings import Settings
+from edriver.version import Version
+
+
+class WorkerState(enum.Enum):
+    """Where a worker stands in its life."""
+
+    BOOTING = "booting"  # started, not yet waiting: importing, building its model, or between two `run` calls
+    WAITING = "waiting"  # ready for a round
+    TRAINING = "training"  # a member of the running round, or of one that has ended and that it has yet to leave
+    DONE = "done"  # a member whose training function returned; still elastic
+    FINISHED = "finished"  # told that all are done; its `run` has returned
+    STOPPING = "stopping"  # told to leave, or lost for the run; only its exit is awaited
+
+
+@dataclass(slots=True)
+class Offer:
+    """What a waiting worker said of itself."""
+
+    ordinal: int
+    version: Version
+    store_host: str
+    store_port: int
+    digest: str
+
+
+@dataclass(slots=True)
+class Worker:
+    """One incarnation of a process in a slot.
+
+    Attributes:
+        worker_id: never reused, and the order of age.
+        host: its host's name.
+        slot: its place there, kept for life.
+        state: see WorkerState.
+        offer: what it offers while it is WAITING.
+        waiting_since: when it became WAITING.
+        rank: its last rank, or None.
+        traceback: an exception of the script's own that it reported.
+        stop_at: when a worker that was told to leave is terminated.
+    """
+
+    worker_id: int
+    host: str
+    slot: int
+    state: WorkerState = WorkerState.BOOTING
+    offer: Offer | None = None
+    waiting_since: float = 0.0
+    rank: int | None = None
+    traceback: str = ""
+    stop_at: float | None = None
+
+    @property
+    def live(self) -> bool:
+        """Whether the run may still count on it."""
+        return self.state is not WorkerState.STOPPING
+
+    def waits_in(self, ordinal: int) -> bool:
+        """Whether it is ready for a round of this `run` call."""
+        return self.state is WorkerState.WAITING and self.offer is not None and self.offer.ordinal == ordinal
+
+    def candidate(self) -> Candidate:
+        """Its offer, as rank assignment reads it."""
+        assert self.offer is not None
+        return Candidate(
+            worker_id=self.worker_id,
+            host=self.host,
+            slot=self.slot,
+            version=self.offer.version,
+            store_host=self.offer.store_host,
+            store_port=self.offer.store_port,
+        )
+
+    def failure(self, reason: str, tail: str = "") -> Failure:
+        """What is known of it, now that it has failed."""
+        return Failure(
+            worker_id=self.worker_id,
+            host=self.host,
+            slot=self.slot,
+            rank=self.rank,
+            reason=reason,
+            traceback=self.traceback,
+            tail=tail,
+        )
+
+
+@dataclass(slots=True)
+class Slot:
+    """One place on a host, and how its workers fared."""
+
+    failures: int = 0
+    last_failure: float = 0.0
+    free_at: float = 0.0
+    completed: bool = False
+
+    def fail(self, now: float, settings: Settings) -> None:
+        """Count a failure and set the cooldown it earns."""
+        if now - self.last_failure > settings.failure_window:
+            self.failures = 0
+        self.failures += 1
+        self.last_failure = now
+        self.free_at = now + settings.cooldown(self.failures)
+
+
+@dataclass(slots=True)
+class HostRecord:
+    """A host, from its first appearance on.
+
+    Attributes:
+        name: the host's name.
+        slots: how many slots it has; 0 once discovery no longer names it.
+        agent_id: its agent, or None while none is started.
+        connected: whether that agent takes orders.
+        start: how starting its agent fares, counted like a slot's workers.
+        places: its slots by number.
+    """
+
+    name: str
+    slots: int = 0
+    agent_id: int | None = None
+    connected: bool = False
+    start: Slot = field(default_factory=Slot)
+    places: dict[int, Slot] = field(default_factory=dict)
+
+    @property
+    def present(self) -> bool:
+        """Whether discovery names it."""
+        return self.slots > 0
+
+
+class Roster:
+    """All hosts in order of age, and all workers that are not known to have exited."""
+
+    def __init__(self) -> None:
+        """An empty roster."""
+        self.hosts: dict[str, HostRecord] = {}
+        self.workers: dict[int, Worker] = {}
+
+    def observe(self, answer: HostSet) -> None:
+        """Take over discovery's answer; records of hosts that are gone stay until their workers are."""
+        for record in self.hosts.values():
+            record.slots = answer.slots(record.name)
+        kept = {name: record for name, record in self.hosts.items() if not record.present}
+        for host in answer:
+            record = self.hosts.get(host.name) or HostRecord(host.name)
+            record.slots = host.slots
+            kept[host.name] = record
+        self.hosts = kept
+
+    def on(self, host: str) -> Iterator[Worker]:
+        """The workers on a host."""
+        return (w for w in self.workers.values() if w.host == host)
+
+    def live(self) -> Iterator[Worker]:
+        """The workers that the run may still count on, oldest first."""
+        return (w for w in self.workers.values() if w.live)
+
+    def fitting(self) -> set[int]:
+        """The live workers that have a slot now: per host the oldest ones, as many as it has slots."""
+        room = {name: record.slots for name, record in self.hosts.items()}
+        fitting = set()
+        for worker in self.live():  # worker_ids only grow, and dicts keep their order: oldest first
+            if room.get(worker.host, 0) > 0:
+                room[worker.host] -= 1
+                fitting.add(worker.worker_id)
+        return fitting
+
+    def free_slots(self, now: float) -> Iterator[tuple[HostRecord, int]]:
+        """Slots on connected hosts in which a worker may be started now, oldest host first."""
+        for record in self.hosts.values():
+            if not (record.present and record.connected):
+                continue
+            taken = {w.slot for w in self.on(record.name)}
+            room = record.slots - len(taken)
+            for slot in range(record.slots):
+                place = record.places.setdefault(slot, Slot())
+                if room > 0 and slot not in taken and not place.completed and place.free_at <= now:
+                    room -= 1
+                    yield record, slot
+
+    def usable_slots(self) -> int:
+        """How many slots there are on hosts whose agent runs, or has not failed to start."""
+        return sum(r.slots for r in self.hosts.values() if r.connected or not r.start.failures)

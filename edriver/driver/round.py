@@ -1,0 +1,80 @@
+"""One round as the driver sees it, and the agreed interrupt that may end it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from edriver.driver.ranks import RoundPlan
+
+
+@dataclass(slots=True)
+class Interrupt:
+    """An agreed interrupt: all members stop at the same boundary (docs/architecture.md, "Agreed interrupt").
+
+    Every member answers a notice at once with the boundaries it has passed, and from then on waits for the verdict
+    at its next one. The highest answer plus one is then a boundary that nobody has passed and that everybody reaches.
+
+    Attributes:
+        number: told apart from other interrupts of the round by it.
+        deadline: when a member that has not answered, or has not stopped, counts as hung.
+        reports: boundaries passed, by worker_id.
+        boundary: the boundary at which all stop, once the verdict is known.
+    """
+
+    number: int
+    deadline: float
+    reports: dict[int, int] = field(default_factory=dict)
+    boundary: int | None = None
+
+    def answered(self, members: set[int]) -> bool:
+        """Whether every one of these members has reported."""
+        return members <= self.reports.keys()
+
+    def agree(self) -> int:
+        """The boundary at which all stop."""
+        return max(self.reports.values()) + 1
+
+
+@dataclass(slots=True)
+class Round:
+    """The running round, or the last one.
+
+    Attributes:
+        plan: as it was assigned.
+        members: the workers still in it: not lost, not yet waiting for the next one.
+        done: members whose training function has returned, with the boundaries they passed.
+        lost: members that failed.
+        raised: tracebacks of collectives that failed, by worker_id.
+        interrupt: the agreed interrupt under way.
+        interrupts: how many there have been.
+        abort_cause: why the round was aborted.
+        settled_by: when a round that has ended is given up by those that have not come back.
+        finished: whether all were done and were told so.
+        entered_next: whether a member has since entered the script's next `run`.
+    """
+
+    plan: RoundPlan
+    members: set[int]
+    done: dict[int, int] = field(default_factory=dict)
+    lost: set[int] = field(default_factory=set)
+    raised: dict[int, str] = field(default_factory=dict)
+    interrupt: Interrupt | None = None
+    interrupts: int = 0
+    abort_cause: str | None = None
+    settled_by: float | None = None
+    finished: bool = False
+    entered_next: bool = False
+
+    @property
+    def running(self) -> bool:
+        """Whether its members train, as far as the driver has decided."""
+        return not self.finished and self.abort_cause is None and not self.stopping
+
+    @property
+    def stopping(self) -> bool:
+        """Whether its members have been told at which boundary to stop."""
+        return self.interrupt is not None and self.interrupt.boundary is not None
+
+    def order(self, workers: set[int]) -> tuple[int, ...]:
+        """These workers in order of rank."""
+        return tuple(w for w in self.plan.workers if w in workers)

@@ -1,0 +1,245 @@
+"""The driver's gRPC service for agents: it turns streams into events and orders into streams, and decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+import grpc
+import grpc.aio
+
+from edriver.driver import events
+from edriver.driver.agent_peer import AgentPeer
+from edriver.driver.leases import Leases
+from edriver.driver.mailbox import Mailbox
+from edriver.driver.translate import event_of_report
+from edriver.link import LinkOverflowError
+from edriver.v1 import agent_pb2, agent_pb2_grpc
+
+if TYPE_CHECKING:
+    from edriver.v1.agent_pb2_grpc import _MaybeAsyncIterator, _ServicerContext
+
+_log = logging.getLogger("edriver.driver")
+
+BEAT: Final = 1.0
+"""Seconds between heartbeats, in both directions."""
+
+AGENT_LEASE: Final = 5.0
+"""Seconds without a word from an agent after which it is given up."""
+
+BOOT_LEASE: Final = 30.0
+"""Seconds that an agent may take from its start to its first word: Python has to start, and the machine may be busy."""
+
+MESSAGE_LIMIT: Final = 16 * 1024 * 1024
+"""Bytes of the largest message either side takes: an assignment of thousands of ranks, with room to spare."""
+
+SERVER_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", MESSAGE_LIMIT),
+    ("grpc.max_send_message_length", MESSAGE_LIMIT),
+    ("grpc.so_reuseport", 0),
+)
+
+
+class AgentServer(agent_pb2_grpc.AgentServiceServicer):
+    """AgentService (proto/edriver/v1/agent.proto).
+
+    Args:
+        run_id: this run; a Hello of another is refused.
+        welcome: what every agent is told first.
+        inbox: takes the events.
+        forward: takes the workers' output, with the name of their host.
+        clock: seconds, monotonic: what leases are measured by.
+        worker_lease: seconds after which an agent reports a silent worker.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        welcome: agent_pb2.Welcome,
+        inbox: Mailbox[events.Event],
+        forward: Callable[[str, agent_pb2.OutputBatch], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._run_id = run_id
+        self._welcome = welcome
+        self._inbox = inbox
+        self._forward = forward
+        self._clock = clock
+        self._leases = Leases(AGENT_LEASE, BEAT)
+        self._peers: dict[int, AgentPeer] = {}
+        self._agent_on: dict[str, int] = {}
+        self._hosts: dict[int, str] = {}  # of all agents there ever were: output arrives late
+        self._complaints: set[tuple[int, str]] = set()
+
+    # ---- for the session -------------------------------------------------------------------------------------
+
+    def expect(self, host: str, agent_id: int) -> None:
+        """An agent has been started: it will dial in. An earlier one of the host gets no more orders."""
+        self._peers[agent_id] = AgentPeer(host, agent_id)
+        self._agent_on[host] = agent_id
+        self._hosts[agent_id] = host
+        self._leases.renew(agent_id, self._clock(), BOOT_LEASE)
+
+    def send(self, host: str, message: agent_pb2.FromDriver) -> None:
+        """Send an order to a host's agent. A host without one gets nothing: the core hears that it is lost."""
+        peer = self._peers.get(self._agent_on.get(host, 0))
+        if peer is not None:
+            self._send(peer, message)
+
+    def shut_down(self, agent_id: int, grace: float) -> bool:
+        """Tell an agent to end; returns whether it can have heard of it: whether it has ever dialled in."""
+        peer = self._peers.get(agent_id)
+        if peer is None or not peer.met:
+            return False
+        self._send(peer, agent_pb2.FromDriver(shutdown=agent_pb2.Shutdown(grace=grace)))
+        return True
+
+    def give_up(self, agent_id: int) -> None:
+        """The agent is lost, or not needed any more: it is refused from now on."""
+        self._leases.drop(agent_id)
+        peer = self._peers.pop(agent_id, None)
+        if peer is None:
+            return
+        peer.close()
+        if self._agent_on.get(peer.host) == agent_id:
+            del self._agent_on[peer.host]
+
+    async def beat(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        """Send heartbeats and watch the leases, until cancelled."""
+        while True:
+            await sleep(BEAT)
+            for agent_id in self._leases.expired(self._clock()):
+                peer = self._peers[agent_id]
+                seconds, since = (AGENT_LEASE, "") if peer.met else (BOOT_LEASE, " since its start")
+                self._lose(peer, f"no word from its agent for {seconds:g} s{since}")
+            for peer in self._peers.values():
+                peer.beat()
+
+    # ---- for agents ------------------------------------------------------------------------------------------
+
+    async def Connect(  # noqa: N802
+        self, request_iterator: _MaybeAsyncIterator[agent_pb2.FromAgent], context: _ServicerContext
+    ) -> AsyncIterator[agent_pb2.FromDriver]:
+        """One connection of an agent's control stream."""
+        hello = await self._first_message(request_iterator)
+        peer, obstacle = self._peer_of(hello)
+        if peer is None or hello is None:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, obstacle)
+            return
+        first = not peer.met
+        try:
+            stream = peer.connect(hello, agent_pb2.FromDriver(welcome=self._welcome))
+        except ValueError as error:
+            self._complain(peer, str(error))
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            return
+        self._leases.renew(peer.agent_id, self._clock())
+        if first:
+            self._inbox.put(events.AgentConnected(peer.host, peer.agent_id))
+        reading = asyncio.create_task(self._read(peer, stream, request_iterator))
+        try:
+            while (message := await stream.get()) is not None:
+                yield message
+        finally:
+            peer.disconnect(stream)
+            reading.cancel()
+
+    async def ForwardOutput(  # noqa: N802
+        self, request_iterator: _MaybeAsyncIterator[agent_pb2.OutputBatch], context: _ServicerContext
+    ) -> agent_pb2.OutputSummary:
+        """The output of an agent's workers."""
+        async for batch in request_iterator:
+            host = self._hosts.get(batch.agent_id)
+            if host is None:
+                await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"agent {batch.agent_id} is not of this run")
+                break
+            self._forward(host, batch)
+        return agent_pb2.OutputSummary()
+
+    # ---- within ----------------------------------------------------------------------------------------------
+
+    async def _first_message(self, messages: _MaybeAsyncIterator[agent_pb2.FromAgent]) -> agent_pb2.FromAgent | None:
+        """The message that opens a connection; None if there is none within a lease."""
+        try:
+            async with asyncio.timeout(AGENT_LEASE):
+                return await anext(aiter(messages), None)
+        except TimeoutError:
+            return None
+
+    def _peer_of(self, first: agent_pb2.FromAgent | None) -> tuple[AgentPeer | None, str]:
+        """Who speaks; or nobody, and why this connection is refused."""
+        if first is None or first.WhichOneof("kind") != "hello":
+            return None, "a control stream begins with Hello"
+        hello = first.hello
+        if hello.run_id != self._run_id:
+            return None, f"this is the driver of run {self._run_id}, not of {hello.run_id!r}"
+        peer = self._peers.get(hello.agent_id)
+        if peer is None:
+            return (
+                None,
+                f"agent {hello.agent_id} was given up, or never was of this run: it ends its workers and itself",
+            )
+        if peer.host != hello.host:
+            return None, f"agent {hello.agent_id} is the one of host {peer.host}, not of {hello.host!r}"
+        return peer, ""
+
+    async def _read(
+        self,
+        peer: AgentPeer,
+        stream: Mailbox[agent_pb2.FromDriver],
+        messages: _MaybeAsyncIterator[agent_pb2.FromAgent],
+    ) -> None:
+        """Take in what the agent says, until the connection ends. A fault ends the connection, nothing else."""
+        try:
+            async for message in messages:
+                if self._peers.get(peer.agent_id) is not peer:
+                    break
+                self._leases.renew(peer.agent_id, self._clock())
+                if peer.receive(message) and (event := self._event_of(message)) is not None:
+                    await self._inbox.put_when_room(event)
+        except ValueError as error:
+            self._complain(peer, str(error))
+        except grpc.RpcError:
+            pass  # the connection broke: the agent dials again
+        except Exception as error:  # noqa: BLE001  what a socket brings must not end the run
+            self._complain(peer, f"a message could not be read: {error!r}")
+        finally:
+            stream.close()
+
+    def _event_of(self, message: agent_pb2.FromAgent) -> events.Event | None:
+        """What a message means to the core; None if nothing.
+
+        Raises:
+            ValueError: it is of a kind that does not belong here.
+        """
+        match message.WhichOneof("kind"):
+            case "heartbeat":
+                return None
+            case "worker_report":
+                said = message.worker_report
+                return event_of_report(said.worker_id, said.report)
+            case "worker_exited":
+                exited = message.worker_exited
+                return events.WorkerExited(exited.worker_id, exited.code, exited.tail)
+            case "lease_expired":
+                return events.LeaseExpired(message.lease_expired.worker_id, self._welcome.worker_lease)
+            case kind:
+                raise ValueError(f"a message of kind {kind} does not belong on an open control stream")
+
+    def _send(self, peer: AgentPeer, message: agent_pb2.FromDriver) -> None:
+        try:
+            peer.send(message)
+        except LinkOverflowError as error:
+            self._lose(peer, f"its agent takes no orders: {error}")
+
+    def _lose(self, peer: AgentPeer, reason: str) -> None:
+        self.give_up(peer.agent_id)
+        self._inbox.put(events.AgentLost(peer.host, peer.agent_id, reason))
+
+    def _complain(self, peer: AgentPeer, text: str) -> None:
+        """Log a fault of an agent's, once."""
+        if (peer.agent_id, text) not in self._complaints:
+            self._complaints.add((peer.agent_id, text))
+            _log.warning("closed a connection of host %s: %s", peer.host, text)

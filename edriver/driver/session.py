@@ -1,0 +1,266 @@
+"""The driver's shell: one event loop that feeds the core one event at a time and does what it orders."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import grpc.aio
+
+from edriver.discovery.errors import DiscoveryError
+from edriver.discovery.poll_filter import PollFilter, Verdict
+from edriver.discovery.poller import Poller
+from edriver.driver import actions, events
+from edriver.driver.announcements import Announcements
+from edriver.driver.failure_report import Tally, failure_report, success_report, with_last_words
+from edriver.driver.launcher import AgentCommand, LocalLauncher
+from edriver.driver.mailbox import Mailbox
+from edriver.driver.membership import Membership
+from edriver.driver.options import RunOptions
+from edriver.driver.orders import orders_of
+from edriver.driver.output import Output
+from edriver.driver.server import AGENT_LEASE, SERVER_OPTIONS, AgentServer
+from edriver.v1 import agent_pb2, agent_pb2_grpc
+
+_log = logging.getLogger("edriver.driver")
+
+WORKER_LEASE: Final = 10.0
+"""Seconds that a worker may leave its agent's pings unanswered."""
+
+POLL_INTERVAL: Final = 1.0
+"""Seconds between two questions to discovery."""
+
+SHUTDOWN_GRACE: Final = 5.0
+"""Seconds that workers get between SIGTERM and SIGKILL when the run ends."""
+
+EXIT_BOUND: Final = 5.0
+"""Seconds beyond the workers' grace within which an agent exits by itself."""
+
+HURRY_BOUND: Final = 1.0
+"""The same when the operator does not want to wait."""
+
+INBOX_LIMIT: Final = 10_000
+_SOCKET_PATH_LIMIT: Final = 60  # of the 107 bytes that a socket's path may have: the rest is for the agents' folders
+
+
+def run(options: RunOptions, run_id: str, output: Output) -> int:
+    """Run to the end; returns the exit code."""
+    folder = _make_folder()
+    try:
+        return asyncio.run(Session(options, run_id, output, folder).run())
+    except Exception:  # noqa: BLE001  whatever it is, the operator is told in our words
+        _log.exception("failed: a fault of edriver's own, please report it")
+        return 1
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make_folder() -> Path:
+    """A folder that only this user can enter, with a path short enough for sockets in it."""
+    folder = tempfile.mkdtemp(prefix="edriver-")
+    if len(folder) > _SOCKET_PATH_LIMIT:
+        Path(folder).rmdir()
+        folder = tempfile.mkdtemp(prefix="edriver-", dir="/tmp")
+    return Path(folder)
+
+
+class Session:
+    """One run.
+
+    Args:
+        options: what the operator wants.
+        run_id: the run's name.
+        output: where everything is printed.
+        folder: the run's own folder.
+        clock: seconds, monotonic.
+        wall_clock: seconds since the epoch, for what users' listeners are told.
+    """
+
+    def __init__(
+        self,
+        options: RunOptions,
+        run_id: str,
+        output: Output,
+        folder: Path,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._folder = folder
+        self._inbox: Mailbox[events.Event] = Mailbox(INBOX_LIMIT)
+        self._membership = Membership(options.settings, clock())
+        self._started = clock()
+        self._announcements = Announcements()
+        self._host_of: dict[int, str] = {}
+        self._rounds = 0
+        self._signals: list[signal.Signals] = []
+        self._ending = False
+        self._hurry = asyncio.Event()
+        welcome = agent_pb2.Welcome(
+            command=options.command,
+            driver_lease=AGENT_LEASE,
+            worker_lease=WORKER_LEASE,
+            output_folder=options.output_folder,
+        )
+        self._server = AgentServer(run_id, welcome, self._inbox, output.forward, clock)
+        self._socket = folder / "driver.sock"
+        self._launcher = LocalLauncher(AgentCommand(folder, self._socket, run_id), self._agent_exited)
+        self._poller = Poller(options.source, PollFilter(), POLL_INTERVAL, self._hosts_observed)
+
+    async def run(self) -> int:
+        """Run to the end; returns the exit code. However it ends, no agent is left."""
+        self._watch_signals()
+        service = grpc.aio.server(options=SERVER_OPTIONS)
+        agent_pb2_grpc.add_AgentServiceServicer_to_server(self._server, service)
+        service.add_insecure_port(f"unix:{self._socket}")
+        await service.start()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                beating = tasks.create_task(self._server.beat())
+                discovering = tasks.create_task(self._discover())
+                finish = await self._decide()
+                discovering.cancel()
+                await self._end()
+                beating.cancel()
+        finally:
+            await self._leave_no_agent()
+            await service.stop(grace=HURRY_BOUND)  # returns when the last of the workers' output is in
+        return self._report(finish)
+
+    # ---- events ----------------------------------------------------------------------------------------------
+
+    def _watch_signals(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
+                asyncio.get_running_loop().add_signal_handler(number, self._signalled, number)
+
+    def _signalled(self, number: signal.Signals) -> None:
+        """The first signal ends the run in good order, the second at once."""
+        if self._ending or self._signals:
+            self._hurry.set()
+            return
+        self._signals.append(number)
+        _log.info("%s: stopping the workers (once more: at once)", number.name)
+        self._inbox.put(events.StopRequested(f"the driver got {number.name}"))
+
+    def _hosts_observed(self, verdict: Verdict) -> None:
+        if verdict.changed:
+            self._inbox.put(events.HostsObserved(verdict.hosts))
+
+    def _agent_exited(self, host: str, agent_id: int, reason: str) -> None:
+        self._inbox.put(events.AgentLost(host, agent_id, reason))
+
+    async def _discover(self) -> None:
+        """Poll the source for the whole run. At the start it has to answer; later the hosts in force stay."""
+        try:
+            await self._poller.first()
+        except DiscoveryError as error:
+            self._inbox.put(events.StopRequested(str(error)))
+        else:
+            await self._poller.run()
+
+    # ---- the core's turn -------------------------------------------------------------------------------------
+
+    async def _decide(self) -> actions.FinishRun:
+        """Feed the core and do what it orders, until it ends the run."""
+        while True:
+            event = await self._next_event()
+            _log.debug("event %s", event)
+            if isinstance(event, events.AgentLost):
+                self._server.give_up(event.agent_id)
+                self._launcher.kill(event.agent_id)  # one that was silent may live
+            loss = self._announcements.loss(event, self._membership.roster)
+            step = self._membership.step(event, self._clock())
+            for line in self._announcements.lines(loss, step):
+                _log.info("%s", line)
+            for action in step:
+                _log.debug("action %s", action)
+                if isinstance(action, actions.FinishRun):
+                    return action
+                self._perform(action)
+
+    async def _next_event(self) -> events.Event:
+        """The next event; Ticked when a deadline comes first."""
+        deadline = self._membership.next_deadline
+        try:
+            async with asyncio.timeout(None if deadline is None else max(0.0, deadline - self._clock())):
+                event = await self._inbox.get()
+        except TimeoutError:
+            return events.Ticked()
+        assert event is not None, "the inbox is never closed"
+        return event
+
+    def _perform(self, action: actions.Action) -> None:
+        match action:
+            case actions.StartAgent(host, agent_id):
+                self._server.expect(host, agent_id)
+                self._launcher.start(host, agent_id)
+            case actions.StopAgent(_, agent_id):
+                self._stop_agent(agent_id)
+            case actions.StartWorker(worker_id, host, _):
+                self._host_of[worker_id] = host  # for life: ids are not used again
+            case actions.AssignRound():
+                self._rounds += 1
+        for host, message in orders_of(action, self._host_of, self._wall_clock()):
+            self._server.send(host, message)
+
+    def _stop_agent(self, agent_id: int) -> None:
+        """End one agent whose workers are gone; one that does not is killed."""
+        if not self._server.shut_down(agent_id, SHUTDOWN_GRACE):
+            self._server.give_up(agent_id)
+            self._launcher.kill(agent_id)
+            return
+        asyncio.get_running_loop().call_later(SHUTDOWN_GRACE + EXIT_BOUND, self._launcher.kill, agent_id)
+
+    # ---- the end ---------------------------------------------------------------------------------------------
+
+    async def _end(self) -> None:
+        """Let the agents end their workers and themselves; in a hurry, at once."""
+        self._ending = True
+        self._launcher.close()
+        for agent_id in self._launcher.running:
+            if not self._server.shut_down(agent_id, SHUTDOWN_GRACE):
+                self._launcher.kill(agent_id)  # it has no workers yet
+        emptied = asyncio.create_task(self._launcher.wait_until_empty())
+        hurried = asyncio.create_task(self._hurry.wait())
+        try:
+            await asyncio.wait(
+                {emptied, hurried}, timeout=SHUTDOWN_GRACE + EXIT_BOUND, return_when=asyncio.FIRST_COMPLETED
+            )
+            for agent_id in self._launcher.running:
+                self._server.shut_down(agent_id, 0.0)
+            await asyncio.wait({emptied}, timeout=HURRY_BOUND)
+        finally:
+            emptied.cancel()
+            hurried.cancel()
+
+    async def _leave_no_agent(self) -> None:
+        """Kill agents that are still there, and reap them."""
+        self._launcher.close()
+        for agent_id in self._launcher.running:
+            self._launcher.kill(agent_id)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._launcher.wait_until_empty(), EXIT_BOUND)
+
+    def _report(self, finish: actions.FinishRun) -> int:
+        """Print how the run ended; returns the exit code."""
+        if finish.success:
+            tally = Tally(self._rounds, self._membership.resets, self._clock() - self._started)
+            _log.info("%s", success_report(tally))
+            return 0
+        failures = finish.failures
+        for event in self._inbox.drain():  # came in while the agents ended their workers
+            if isinstance(event, events.WorkerExited):
+                failures = with_last_words(failures, event.worker_id, event.tail)
+        _log.error("%s", failure_report(replace(finish, failures=failures), stopped=bool(self._signals)))
+        return 128 + self._signals[0] if self._signals else 1

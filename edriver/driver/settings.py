@@ -1,0 +1,74 @@
+"""What the operator decides about a run, checked once at the start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Limits and bounds of a run. Times are in seconds.
+
+    Attributes:
+        np: workers that the first round waits for.
+        min_np: fewest workers with which training goes on.
+        max_np: most workers that are ever used.
+        start_timeout: how long to wait for np slots; after it min_np will do.
+        elastic_timeout: how long to wait for min_np workers (and for a holder of the state) once training had begun.
+        reset_limit: how many rounds may end by a failure before the run is given up; None: no limit.
+        cooldown_range: first and longest pause before a slot whose worker failed is used again, doubling with every
+            failure; None: the first replacement comes at once, later ones after 1 s to 60 s.
+        join_window: how long workers that are ready wait for others that still boot, so that they join together.
+        rejoin_bound: how long a survivor of an ended round may take to be waiting again before the next round forms
+            without it.
+        report_bound: how long a member may take to answer a notice.
+        leave_grace: how long a worker that was told to leave may take to exit before it is terminated.
+        failure_window: failures of a slot longer ago than this are forgotten.
+    """
+
+    np: int
+    min_np: int
+    max_np: int
+    start_timeout: float = 30.0
+    elastic_timeout: float = 600.0
+    reset_limit: int | None = None
+    cooldown_range: tuple[float, float] | None = None
+    join_window: float = 3.0
+    rejoin_bound: float = 30.0
+    report_bound: float = 30.0
+    leave_grace: float = 30.0
+    failure_window: float = 600.0
+
+    def __post_init__(self) -> None:
+        """Refuse limits that contradict each other.
+
+        Raises:
+            ValueError: with a sentence that names the flags.
+        """
+        if self.np < 1:
+            raise ValueError(f"-np is {self.np}: a run needs at least one worker")
+        if not 1 <= self.min_np <= self.np:
+            raise ValueError(f"--min-np is {self.min_np}: it must lie between 1 and -np ({self.np})")
+        if self.max_np < self.np:
+            raise ValueError(f"--max-np is {self.max_np}: it must not be below -np ({self.np})")
+        for flag, value in (
+            ("--start-timeout", self.start_timeout),
+            ("--elastic-timeout", self.elastic_timeout),
+        ):
+            if value <= 0:
+                raise ValueError(f"{flag} is {value:g}: it must be above 0 seconds")
+        if self.reset_limit is not None and self.reset_limit < 0:
+            raise ValueError(f"--reset-limit is {self.reset_limit}: it must not be negative")
+        if self.cooldown_range is not None and not 0 < self.cooldown_range[0] <= self.cooldown_range[1]:
+            low, high = self.cooldown_range
+            raise ValueError(
+                f"--blacklist-cooldown-range is {low:g} {high:g}: it takes the shortest and the longest pause "
+                "in seconds, both above 0, the shortest first"
+            )
+
+    def cooldown(self, failures: int) -> float:
+        """Seconds before a slot is used again after this many failures in a row (at least 1)."""
+        if self.cooldown_range is None:
+            return 0.0 if failures == 1 else min(2.0 ** min(failures - 2, 16), 60.0)
+        low, high = self.cooldown_range
+        return min(low * 2.0 ** min(failures - 1, 32), high)

@@ -1,0 +1,115 @@
+"""Which agents and workers should run: hosts get an agent, free slots a worker, and whoever has no place is sent off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from edriver.driver.actions import Action, StartAgent, StartWorker, StopAgent, StopWorker
+from edriver.driver.roster import HostRecord, Roster, Slot, Worker, WorkerState
+from edriver.driver.settings import Settings
+
+
+class Staffing:
+    """Part of the core: it decides who is started and stopped; Membership decides who is in a round."""
+
+    def __init__(self, settings: Settings, roster: Roster) -> None:
+        self._settings = settings
+        self._roster = roster
+        self._agents = 0
+        self._workers = 0
+        self._trouble: dict[str, str] = {}
+
+    def slot_of(self, worker: Worker) -> Slot:
+        """The record of the worker's slot."""
+        return self._roster.hosts[worker.host].places.setdefault(worker.slot, Slot())
+
+    def agent_connected(self, host: str, agent_id: int) -> None:
+        """Note that a host takes orders."""
+        record = self._roster.hosts.get(host)
+        if record and record.agent_id == agent_id:
+            record.connected = True
+            self._trouble.pop(host, None)
+
+    def agent_lost(self, host: str, agent_id: int, reason: str, now: float) -> list[Worker]:
+        """Note that a host takes no orders any more; returns its workers, of which nothing will be heard."""
+        record = self._roster.hosts.get(host)
+        if record is None or record.agent_id != agent_id:
+            return []
+        record.agent_id, record.connected = None, False
+        record.start.fail(now, self._settings)
+        # An agent that could not be started will hardly start a moment later.
+        record.start.free_at = max(record.start.free_at, now + 1.0)
+        self._trouble[host] = reason
+        return list(self._roster.on(host))
+
+    def tend_hosts(self, now: float) -> Iterator[Action]:
+        """An agent for every host that discovery names; none for a host that is gone and empty."""
+        for record in list(self._roster.hosts.values()):
+            if record.present and record.agent_id is None and record.start.free_at <= now:
+                self._agents += 1
+                record.agent_id = self._agents
+                yield StartAgent(record.name, record.agent_id)
+            elif not record.present and not any(self._roster.on(record.name)):
+                if record.agent_id is not None:
+                    yield StopAgent(record.name, record.agent_id)
+                del self._roster.hosts[record.name]
+                self._trouble.pop(record.name, None)
+
+    def dismiss(self, fitting: set[int], now: float) -> Iterator[Action]:
+        """Send off booting workers that are not needed any more, and terminate those that were told to leave in vain.
+
+        Workers whose host was gone and has come back may be more than max_np with those started in their place.
+        """
+        booting = [i for i in sorted(fitting) if self._roster.workers[i].state is WorkerState.BOOTING]
+        surplus = set(booting[::-1][: max(len(fitting) - self._settings.max_np, 0)])
+        for worker in self._roster.workers.values():
+            if worker.state is WorkerState.BOOTING and (worker.worker_id not in fitting or worker.worker_id in surplus):
+                worker.state = WorkerState.STOPPING
+                yield StopWorker(worker.worker_id, worker.host, self._settings.leave_grace)
+            elif worker.stop_at is not None and worker.stop_at <= now:
+                worker.stop_at = None
+                yield StopWorker(worker.worker_id, worker.host, self._settings.leave_grace)
+
+    def start_workers(self, now: float) -> Iterator[Action]:
+        """Fill free slots, oldest host first, up to max_np workers that have a slot."""
+        room = self._settings.max_np - len(self._roster.fitting())
+        for record, slot in list(self._roster.free_slots(now))[: max(room, 0)]:
+            self._workers += 1
+            worker = Worker(self._workers, record.name, slot)
+            self._roster.workers[worker.worker_id] = worker
+            yield StartWorker(worker.worker_id, record.name, slot)
+
+    def booting(self) -> bool:
+        """Whether a worker with a slot is on its way."""
+        fitting = self._roster.fitting()
+        return any(w.state is WorkerState.BOOTING and w.worker_id in fitting for w in self._roster.workers.values())
+
+    def hopeless(self, now: float) -> bool:
+        """Whether every slot has been tried and failed: nobody waits, nobody boots for the first time."""
+        hosts = [record for record in self._roster.hosts.values() if record.present]
+        tried = [place for record in hosts for place in record.places.values() if place.failures]
+        if not tried or any(record.agent_id is not None and not record.connected for record in hosts):
+            return False
+        if any(self.slot_of(w).failures == 0 or w.state is WorkerState.WAITING for w in self._roster.live()):
+            return False
+        return not any(self._untried(record, slot) for record, slot in self._roster.free_slots(now))
+
+    def troubles(self) -> str:
+        """Why hosts are not used, for a reason's end; empty if all are."""
+        text = "; ".join(f"host {host} is not used: {reason}" for host, reason in self._trouble.items())
+        return f" ({text})" if text else ""
+
+    def deadlines(self) -> Iterator[float]:
+        """When something may be due here."""
+        for record in self._roster.hosts.values():
+            if record.agent_id is None:
+                yield record.start.free_at
+            for place in record.places.values():
+                yield place.free_at
+        for worker in self._roster.workers.values():
+            if worker.stop_at is not None:
+                yield worker.stop_at
+
+    @staticmethod
+    def _untried(record: HostRecord, slot: int) -> bool:
+        return record.places[slot].failures == 0

@@ -1,0 +1,286 @@
+"""The agent: one per host. It starts and reaps the host's workers, and carries what passes between them and the driver.
+
+This file knows what each message means; how streams, processes and output work is in control_stream.py, worker_link.py,
+processes.py and capture.py. Everything here runs in one event loop, in the main thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from edriver.v1 import agent_pb2, agent_pb2_grpc, notification_pb2
+from edriver.worker.capture import Capture
+from edriver.worker.control_stream import ControlStream, DriverLostError
+from edriver.worker.forward import OutputForwarder
+from edriver.worker.lease import Lease
+from edriver.worker.places import place_notices
+from edriver.worker.processes import Processes, SpawnError
+from edriver.worker.ready_socket import ReadySocket
+from edriver.worker.worker_environment import worker_environment
+from edriver.worker.worker_link import WorkerLink
+
+logger = logging.getLogger("edriver.agent")
+
+TERMINATION_GRACE = 5.0
+"""Seconds between SIGTERM and SIGKILL for the workers when the agent itself gets SIGTERM."""
+
+LAST_WORDS = 0.05
+"""Seconds for which the exit of a worker that ended by itself is held back while its stream has not ended: the report
+that says why may still be in it. A worker that a signal ended had no last words, and somebody waits for the news."""
+
+REAP_BOUND = 5.0
+"""Seconds that the kernel may take to end what was killed."""
+
+FLUSH_BOUND = 2.0
+"""Seconds that the driver may take for the last messages and lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """What an agent is told when it is launched.
+
+    Attributes:
+        run_id: the run.
+        host: the name under which discovery knows this host.
+        agent_id: names this agent to the driver.
+        address: where this host's workers reach each other.
+        folder: private to this agent, for its sockets.
+    """
+
+    run_id: str
+    host: str
+    agent_id: int
+    address: str
+    folder: Path
+
+
+@dataclass(slots=True)
+class Worker:
+    """A worker that has been started and whose exit has not been reported yet."""
+
+    worker_id: int
+    pid: int
+    capture: Capture
+    link: WorkerLink
+    killing: asyncio.TimerHandle | None = None
+
+
+class Agent:
+    """One host's agent. Made and run in one event loop.
+
+    Args:
+        settings: see AgentSettings.
+        stub: the driver's service.
+        environment: the agent's own, which its workers inherit.
+    """
+
+    def __init__(
+        self, settings: AgentSettings, stub: agent_pb2_grpc.AgentServiceAsyncStub, environment: Mapping[str, str]
+    ) -> None:
+        self._settings = settings
+        self._environment = environment
+        self._loop = asyncio.get_running_loop()
+        hello = agent_pb2.Hello(run_id=settings.run_id, host=settings.host, agent_id=settings.agent_id, pid=os.getpid())
+        self._control = ControlStream(stub, hello, self._loop.time, self._take_welcome, self._take)
+        self._forwarder = OutputForwarder(stub, settings.agent_id)
+        self._processes = Processes(self._worker_exited)
+        self._ready_path = settings.folder / "ready.sock"
+        self._welcome = agent_pb2.Welcome()
+        self._welcomed = asyncio.Event()
+        self._workers: dict[int, Worker] = {}
+        self._exit_reports: set[asyncio.Task[None]] = set()
+        self._stopping = asyncio.Event()
+        self._gone = asyncio.Event()
+        self._kill_by = 0.0
+        self._exit_code = 0
+
+    async def run(self) -> int:
+        """Serve the driver until it says Shutdown, SIGTERM comes, or the driver is lost.
+
+        Returns:
+            the agent's exit code: 0 after Shutdown, 143 after SIGTERM, 1 if the driver was lost or something of what
+            was killed is still there.
+        """
+        self._processes.open()
+        self._loop.add_signal_handler(signal.SIGTERM, self._terminated)
+        # Ctrl-C is the driver's business. A handler, because workers would inherit that a signal is ignored.
+        self._loop.add_signal_handler(signal.SIGINT, lambda: None)
+        ready = ReadySocket(self._ready_path, self._worker_ready)
+        control = asyncio.create_task(self._control.run())
+        control.add_done_callback(self._control_ended)
+        forwarding = asyncio.create_task(self._forwarder.run())
+        pinging = asyncio.create_task(self._ping())
+        try:
+            await self._stopping.wait()
+            await self._end_processes()
+            await self._flush(control, forwarding)
+        finally:
+            for task in (control, forwarding, pinging):
+                task.cancel()
+            await asyncio.wait({control, forwarding, pinging})
+            ready.close()
+        return self._exit_code
+
+    # What the driver says.
+
+    def _take_welcome(self, welcome: agent_pb2.Welcome) -> None:
+        self._welcome = welcome
+        self._welcomed.set()
+
+    def _take(self, message: agent_pb2.FromDriver) -> None:
+        match message.WhichOneof("kind"):
+            case "start_worker":
+                self._start_worker(message.start_worker)
+            case "stop_worker":
+                if worker := self._workers.get(message.stop_worker.worker_id):
+                    self._stop_worker(worker, message.stop_worker.grace)
+            case "deliver_notice":
+                for worker_id in message.deliver_notice.worker_ids:
+                    if worker := self._workers.get(worker_id):
+                        worker.link.deliver(message.deliver_notice.notice)
+            case "assign_round":
+                for seat, notice in place_notices(message.assign_round):
+                    if worker := self._workers.get(seat.worker_id):
+                        worker.capture.rank = seat.rank
+                        worker.link.deliver(notice)
+            case "shutdown":
+                self._stop(message.shutdown.grace)
+            case kind:
+                logger.warning("the driver says something that this agent does not know: %s", kind)
+
+    def _control_ended(self, control: asyncio.Task[None]) -> None:
+        if control.cancelled() or (error := control.exception()) is None:
+            return
+        if not isinstance(error, DriverLostError):
+            logger.error("the control stream has failed", exc_info=error)
+        logger.error("%s; stopping this host's workers", error)
+        self._exit_code = 1
+        self._stop(grace=0)
+
+    # Workers.
+
+    def _start_worker(self, order: agent_pb2.StartWorker) -> None:
+        if self._stopping.is_set():
+            return  # the driver learns of this agent's end instead
+        socket_path = self._settings.folder / f"w{order.worker_id}.sock"
+        environment = worker_environment(
+            self._environment,
+            run_id=self._settings.run_id,
+            worker_id=order.worker_id,
+            host=self._settings.host,
+            slot=order.slot,
+            address=self._settings.address,
+            socket_path=socket_path,
+            ready_path=self._ready_path,
+        )
+        try:
+            pid, stdout, stderr = self._processes.start(self._welcome.command, environment)
+        except SpawnError as error:
+            self._report_exit(order.worker_id, error.code, str(error))
+            return
+        self._workers[order.worker_id] = Worker(
+            order.worker_id,
+            pid,
+            Capture(order.worker_id, order.slot, self._output_folder(order.slot), stdout, stderr, self._forwarder.add),
+            self._link(order.worker_id, socket_path),
+        )
+
+    def _output_folder(self, slot: int) -> Path | None:
+        folder = self._welcome.output_folder
+        return Path(folder, f"{self._settings.host}.{slot}") if folder else None
+
+    def _link(self, worker_id: int, socket_path: Path) -> WorkerLink:
+        def report(message: notification_pb2.Report) -> None:
+            report = agent_pb2.WorkerReport(worker_id=worker_id, report=message)
+            self._control.send(agent_pb2.FromAgent(worker_report=report))
+
+        def expired() -> None:
+            self._control.send(agent_pb2.FromAgent(lease_expired=agent_pb2.LeaseExpired(worker_id=worker_id)))
+
+        lease = Lease(self._welcome.worker_lease, self._loop.time)
+        return WorkerLink(self._settings.run_id, worker_id, socket_path, lease, report, expired)
+
+    def _worker_ready(self, worker_id: int) -> None:
+        if worker := self._workers.get(worker_id):
+            worker.link.attach()
+
+    async def _ping(self) -> None:
+        await self._welcomed.wait()
+        while True:
+            await asyncio.sleep(Lease(self._welcome.worker_lease, self._loop.time).period)
+            for worker in list(self._workers.values()):
+                worker.link.tick()
+
+    def _stop_worker(self, worker: Worker, grace: float) -> None:
+        if grace <= 0:
+            self._processes.signal_group(worker.pid, signal.SIGKILL)
+            return
+        self._processes.signal_group(worker.pid, signal.SIGTERM)
+        when = self._loop.time() + grace
+        if worker.killing is None or when < worker.killing.when():
+            if worker.killing:
+                worker.killing.cancel()
+            worker.killing = self._loop.call_at(when, self._processes.signal_group, worker.pid, signal.SIGKILL)
+
+    def _worker_exited(self, pid: int, code: int) -> None:
+        worker = next(worker for worker in self._workers.values() if worker.pid == pid)
+        if worker.killing:
+            worker.killing.cancel()
+        task = self._loop.create_task(self._part_from(worker, code, worker.capture.finish()))
+        self._exit_reports.add(task)
+        task.add_done_callback(self._exit_reports.discard)
+
+    async def _part_from(self, worker: Worker, code: int, tail: str) -> None:
+        await worker.link.ended(LAST_WORDS if code >= 0 else 0)
+        self._report_exit(worker.worker_id, code, tail)
+        await worker.link.close()
+        del self._workers[worker.worker_id]
+        self._see_if_gone()
+
+    def _report_exit(self, worker_id: int, code: int, tail: str) -> None:
+        exited = agent_pb2.WorkerExited(worker_id=worker_id, code=code, tail=tail)
+        self._control.send(agent_pb2.FromAgent(worker_exited=exited))
+
+    # The end.
+
+    def _terminated(self) -> None:
+        """SIGTERM; the second one ends the grace."""
+        if not self._stopping.is_set():
+            self._exit_code = 128 + signal.SIGTERM
+            self._stop(TERMINATION_GRACE)
+        else:
+            self._stop(grace=0)
+
+    def _stop(self, grace: float) -> None:
+        for worker in self._workers.values():
+            self._stop_worker(worker, grace)
+        if not self._stopping.is_set():
+            self._kill_by = self._loop.time() + grace
+            self._stopping.set()
+        self._see_if_gone()
+
+    def _see_if_gone(self) -> None:
+        if self._stopping.is_set() and not self._workers:
+            self._gone.set()
+
+    async def _end_processes(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(self._kill_by + REAP_BOUND):
+                await self._gone.wait()
+        if not await self._processes.close(REAP_BOUND):
+            logger.error("the kernel does not end all processes that were killed; they may hang in a system call")
+            self._exit_code = 1
+
+    async def _flush(self, control: asyncio.Task[None], forwarding: asyncio.Task[None]) -> None:
+        if control.done():
+            return  # there is nobody to take it
+        self._control.close()
+        self._forwarder.close()
+        await asyncio.wait({control, forwarding}, timeout=FLUSH_BOUND)

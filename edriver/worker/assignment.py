@@ -1,0 +1,38 @@
+"""What the driver tells a worker about its place in a round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edriver.version import RoundId
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One worker's place in one round, as the driver assigned it.
+
+    Attributes:
+        round_id: the round.
+        rank: this worker's rank, 0 to size - 1.
+        size: how many workers the round has.
+        local_rank: this worker's rank among the members on its host.
+        local_size: how many members its host has.
+        cross_rank: this host's place among the hosts that have a member with this local_rank.
+        cross_size: how many hosts have a member with this local_rank.
+        store_host: where rank 0's TCPStore listens: an address,
+        store_port: and a port.
+        source: the rank that sends its state (always a holder of the highest version).
+        receivers: the ranks, ascending, that receive state from the source. Everyone else sends and receives nothing.
+    """
+
+    round_id: RoundId
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    store_host: str
+    store_port: int
+    source: int
+    receivers: tuple[int, ...]

@@ -1,0 +1,39 @@
+"""How long somebody may be silent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class Lease:
+    """Counts another process's silence, and says when it has lasted too long.
+
+    The count grows tick by tick, each tick by two periods at most. Time in which this process itself did not run (it
+    was stopped, or starved by others) is therefore not held against somebody whose words may lie unread in a socket.
+
+    Args:
+        duration: seconds of silence after which the lease expires.
+        clock: seconds that only grow; an event loop's `time`.
+
+    Attributes:
+        duration: as given.
+        period: seconds between two ticks.
+    """
+
+    def __init__(self, duration: float, clock: Callable[[], float]) -> None:
+        self.duration = duration
+        self.period = min(1.0, duration / 10)
+        self._clock = clock
+        self.renew()
+
+    def renew(self) -> None:
+        """There was a word: count from zero."""
+        self._silence = 0.0
+        self._counted_to = self._clock()
+
+    def tick(self) -> bool:
+        """Count on, once a period; returns whether the lease has expired."""
+        now = self._clock()
+        self._silence += min(now - self._counted_to, 2 * self.period)
+        self._counted_to = now
+        return self._silence >= self.duration

@@ -1,0 +1,65 @@
+"""Where workers say that their notification service listens: one datagram each, their worker_id as text."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+logger = logging.getLogger("edriver.agent")
+
+SOCKET_PATH_LIMIT = 107
+"""Longest path of a unix socket in bytes: sun_path less its final zero (unix(7))."""
+
+LONGEST_NAME = "w18446744073709551615.sock"
+"""Of the sockets in an agent's folder; that of the last worker_id."""
+
+
+def check_folder(folder: Path) -> None:
+    """See that sockets can be made in an agent's folder.
+
+    Raises:
+        ValueError: its path is too long for that.
+    """
+    longest = len(os.fsencode(folder / LONGEST_NAME))
+    if longest > SOCKET_PATH_LIMIT:
+        raise ValueError(
+            f"the folder {folder} is too long a path for unix sockets, by {longest - SOCKET_PATH_LIMIT} bytes: "
+            "set TMPDIR to a shorter one"
+        )
+
+
+class ReadySocket:
+    """Listens on a datagram socket in the running event loop.
+
+    Args:
+        path: where the socket is made.
+        on_ready: called with each worker_id that comes.
+    """
+
+    def __init__(self, path: Path, on_ready: Callable[[int], None]) -> None:
+        self._path = path
+        self._on_ready = on_ready
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self._socket.bind(str(path))
+        asyncio.get_running_loop().add_reader(self._socket, self._read)
+
+    def close(self) -> None:
+        """Listen no more."""
+        asyncio.get_running_loop().remove_reader(self._socket)
+        self._socket.close()
+        self._path.unlink(missing_ok=True)
+
+    def _read(self) -> None:
+        try:
+            datagram = self._socket.recv(64)
+        except BlockingIOError:
+            return
+        if datagram.isdigit():
+            self._on_ready(int(datagram))
+        else:
+            logger.warning("a datagram on %s is no worker_id: %r", self._path, datagram)

@@ -1,0 +1,327 @@
+"""The rounds of a worker: what `edriver.run` does between its entry and its return.
+
+One lock, `_changed`, stands around the Participant, which decides; this file waits, builds process groups, and turns
+verdicts into exceptions. The notification thread enters in `_take` alone.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
+
+from edriver.v1 import notification_pb2 as pb
+from edriver.worker import topology
+from edriver.version import RoundId
+from edriver.worker.assignment import Assignment
+from edriver.worker.errors import HostsUpdatedInterrupt, PeerLostError
+from edriver.worker.notification import NotificationManager, NotificationServer
+from edriver.worker.participant import Participant, Stage, Verdict
+from edriver.worker.state import State
+
+logger = logging.getLogger("edriver.worker")
+
+GROUP_TIMEOUT = 1800.0
+"""Seconds for building a group, and for a collective: torch's own default. Nobody waits so long for a peer that is lost:
+the driver's abort ends that."""
+
+SEVER_INTERVAL = 0.05
+"""Seconds between attempts to free a training thread that is still somewhere in the aborted round."""
+
+STUCK_BOUND = 1.0
+"""Seconds after which a training thread that still sits in a collective of an aborted round is beyond help."""
+
+SILENCE_BOUND = 30.0
+"""Seconds without a word from the agent (it speaks once a second) after which a waiting worker gives up."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S", bound=State)
+
+
+class Group(Protocol):
+    """The process group of one round after the other: see group.RoundGroup."""
+
+    @property
+    def store_host(self) -> str:
+        """The address at which this worker's store listens."""
+
+    @property
+    def store_port(self) -> int:
+        """The port at which this worker's store listens."""
+
+    def build(self, place: Assignment, timeout: float) -> None:
+        """Join the round's group; raises PeerLostError if the others do not come."""
+
+    def sever(self, round_id: RoundId) -> int:
+        """Break the round's connections, from any thread; returns how many there were."""
+
+    def teardown(self) -> None:
+        """Forget the group."""
+
+
+class WorkerRounds:
+    """A worker's rounds, from its first `run` to its end.
+
+    Args:
+        environ: what the agent told the worker: EDRIVER_RUN_ID, EDRIVER_WORKER_ID, EDRIVER_SOCKET, EDRIVER_READY.
+        group: the process group.
+        looks_like_peer_loss: tells a broken collective from an exception of the script's own.
+    """
+
+    def __init__(
+        self, environ: Mapping[str, str], group: Group, looks_like_peer_loss: Callable[[BaseException], bool]
+    ) -> None:
+        self.notifications = NotificationManager()
+        self._group = group
+        self._looks_like_peer_loss = looks_like_peer_loss
+        self._participant = Participant()
+        self._changed = threading.Condition(threading.Lock())
+        self._entered = 0
+        self._server = NotificationServer(
+            environ["EDRIVER_SOCKET"], environ["EDRIVER_RUN_ID"], int(environ["EDRIVER_WORKER_ID"]), self._take
+        )
+        self._server.start(environ["EDRIVER_READY"])
+        atexit.register(self._server.stop)
+
+    # ---- the training thread ----------------------------------------------------------------------------------
+
+    def run(self, function: Callable[..., R], state: State, args: Any, kwargs: Any) -> R | None:
+        """Call the function in one round after the other until all members are done: see `run` below."""
+        with self._changed:
+            self._participant.enter()
+        if self._entered:
+            self._save(state)  # with what the script has done to it since the last `run` returned
+        self.notifications.register_listener(state)
+        state.bind(self)
+        try:
+            while True:
+                place = self._next_place(state)
+                if place is None:
+                    topology.enter(topology.NOWHERE)
+                    return None
+                outcome = self._one_round(place, function, state, args, kwargs)
+                if outcome is not None:
+                    return outcome[0]
+        finally:
+            state.bind(None)
+            self.notifications.remove_listener(state)
+
+    def boundary(self, committed: bool) -> None:
+        """Count a boundary: see `state.Rounds`. Without news it is one comparison of a local integer."""
+        participant = self._participant
+        if not participant.passed(committed):
+            return
+        with self._changed:
+            while (verdict := participant.verdict()) is Verdict.WAIT:
+                self._wait_for_change()
+        if verdict is Verdict.STOP:
+            raise HostsUpdatedInterrupt
+        if verdict is Verdict.ABORT:
+            raise PeerLostError(participant.abort_cause)
+
+    def _one_round(
+        self, place: Assignment, function: Callable[..., R], state: State, args: Any, kwargs: Any
+    ) -> tuple[R] | None:
+        """One round; returns the function's result in a tuple when all members are done, None for another round."""
+        try:
+            self._begin(place, state)
+            result = function(state, *args, **kwargs)
+            with self._changed:
+                self._server.report(self._participant.done())
+                while self._participant.stage is Stage.DONE and self._participant.abort_cause is None:
+                    self._wait_for_change()
+                if self._participant.stage is Stage.FINISHED:
+                    return (result,)
+            raise PeerLostError(self._participant.abort_cause)
+        except HostsUpdatedInterrupt:
+            self._report_waiting(state, live=True)
+            if self._participant.committed != self._participant.live:
+                self._save(state)
+        except Exception as error:
+            if not self._is_peer_loss(error):
+                self._server.report(pb.Report(failed=pb.Failed(traceback=traceback.format_exc())))
+                raise
+            logger.info("a peer is lost: %s", error)
+            if self._participant.abort_cause is None:
+                self._server.report(self._participant.raised(traceback.format_exc()))
+            self._report_waiting(state, live=False)
+            state.restore()
+            state.clear_gradients()
+        # The exception is forgotten with this frame: its traceback would keep the old model's group alive.
+        return None
+
+    def _begin(self, place: Assignment, state: State) -> None:
+        self._group.teardown()
+        self._group.build(place, GROUP_TIMEOUT)
+        topology.enter(place)
+        if self._entered:
+            state.on_reset()
+        self._entered += 1
+        state.sync()
+        with self._changed:
+            self._participant.synced()
+
+    def _next_place(self, state: State) -> Assignment | None:
+        """Wait for a place in a round; None: this `run` is to be skipped.
+
+        Raises:
+            SystemExit: this worker is to leave.
+        """
+        with self._changed:
+            waiting = self._participant.stage is Stage.WAITING
+        if not waiting:
+            self._report_waiting(state, live=False)
+        with self._changed:
+            while self._participant.stage is Stage.WAITING:
+                self._wait_for_change()
+            match self._participant.stage:
+                case Stage.LEAVING:
+                    raise SystemExit(0)
+                case Stage.SKIPPING:
+                    return None
+            return self._participant.place
+
+    def _report_waiting(self, state: State, live: bool) -> None:
+        """Leave the round; ready for the next. Before any copying, which can go on while the others come back.
+
+        Args:
+            state: the state on offer,
+            live: as it is now, at an agreed boundary; else as it was committed last.
+        """
+        digest = state.digest(committed=not live)
+        with self._changed:
+            participant = self._participant
+            offer = participant.live if live else participant.committed
+            self._server.report(participant.wait(offer, self._group.store_host, self._group.store_port, digest))
+
+    def _save(self, state: State) -> None:
+        state.save()
+        with self._changed:
+            self._participant.committed = self._participant.live
+
+    def _is_peer_loss(self, error: Exception) -> bool:
+        if isinstance(error, PeerLostError) or self._looks_like_peer_loss(error):
+            return True
+        # Severed connections surface in many words; all of them are RuntimeErrors.
+        return self._participant.abort_cause is not None and isinstance(error, RuntimeError)
+
+    def _wait_for_change(self) -> None:
+        """Wait until the notification thread has taken something (the lock is held).
+
+        Raises:
+            SystemExit: the agent has been silent for too long; nobody would ever answer.
+        """
+        self._changed.wait(timeout=1.0)
+        if time.monotonic() - self._server.last_word > SILENCE_BOUND:
+            logger.error("no word from the agent for %g s: this worker ends", SILENCE_BOUND)
+            raise SystemExit(1)
+
+    # ---- the notification thread ------------------------------------------------------------------------------
+
+    def _take(self, notice: pb.Notice) -> pb.Report | None:
+        with self._changed:
+            answer = self._participant.take(notice)
+            self._changed.notify_all()
+            aborted = notice.HasField("abort") and self._participant.abort_cause is not None
+            round_id = self._participant.round_id
+        if aborted:
+            self._group.sever(round_id)
+            threading.Thread(target=self._free, args=(round_id,), name="edriver-sever", daemon=True).start()
+        elif answer is not None and answer.HasField("boundary_reached"):
+            updated = notice.hosts_updated
+            self.notifications.handle_hosts_updated(updated.timestamp, int(updated.result))
+        return answer
+
+    def _free(self, round_id: RoundId) -> None:
+        """Sever again until the training thread has left the round: it may just have opened further connections."""
+        deadline = time.monotonic() + STUCK_BOUND
+        while True:
+            with self._changed:
+                left = self._changed.wait_for(
+                    lambda: (
+                        self._participant.stage not in (Stage.ASSIGNED, Stage.DONE)
+                        or self._participant.round_id != round_id
+                    ),
+                    timeout=SEVER_INTERVAL,
+                )
+            if left:
+                return
+            self._group.sever(round_id)
+            if time.monotonic() > deadline and in_collective():
+                logger.error("still in a collective %g s after the round was aborted: this worker ends", STUCK_BOUND)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def in_collective() -> bool:
+    """Whether the main thread's innermost Python frame is torch.distributed's."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    return frame is not None and "distributed" in Path(frame.f_code.co_filename).parts
+
+
+class Alone:
+    """The rounds of a script that no driver has started: one, of one worker, in which nothing happens."""
+
+    def __init__(self) -> None:
+        from edriver.worker.group import RoundGroup
+
+        self._group = RoundGroup(None)
+        self._entered = False
+
+    def run(self, function: Callable[..., R], state: State, args: Any, kwargs: Any) -> R | None:
+        """Call the function once."""
+        if not self._entered:
+            self._group.build_alone()
+            self._entered = True
+        state.sync()
+        return function(state, *args, **kwargs)
+
+
+@functools.cache
+def rounds_of_this_process() -> WorkerRounds | Alone:
+    """The rounds of this process: of a worker if a driver has started it, else of a script on its own."""
+    if "EDRIVER_WORKER_ID" not in os.environ:
+        return Alone()
+    from edriver.worker.group import RoundGroup
+    from edriver.worker.peer_loss import looks_like_peer_loss
+
+    return WorkerRounds(os.environ, RoundGroup(os.environ["EDRIVER_ADDRESS"]), looks_like_peer_loss)
+
+
+def run(function: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R | None]:
+    """Make a training function elastic: it is called again, in the same process, in every round.
+
+    In each round the default process group of torch.distributed is there (Gloo), `rank()` and `size()` are the
+    round's, and the state is the same on all members; so build DistributedDataParallel and data loaders inside the
+    function. When members are lost, or hosts come and go, the call is left by an exception from a boundary
+    (`state.commit()`, `state.check_host_updates()`) or from a collective, and made again in the next round, from the
+    state's last commit or boundary. The first parameter is the State.
+
+    The wrapped function returns what the function returned, once all members are done; None where the driver lets a
+    late worker skip a `run` that is over. The process group stays for collectives after it, which are not elastic.
+
+    Raises:
+        TypeError: the first argument is not a State.
+        SystemExit: with code 0, when this worker's host is leaving.
+        Exception: whatever the function raised that is not the loss of a peer; the process is expected to end of it.
+    """
+
+    @functools.wraps(function)
+    def wrapper(state: S, *args: P.args, **kwargs: P.kwargs) -> R | None:
+        if not isinstance(state, State):
+            raise TypeError(
+                f"the first argument of {function.__name__} must be an edriver.State (such as TorchState), "
+                f"not {type(state).__name__}"
+            )
+        return rounds_of_this_process().run(function, state, args, kwargs)
+
+    return cast(Callable[Concatenate[S, P], R | None], wrapper)

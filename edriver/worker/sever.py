@@ -1,0 +1,235 @@
+"""Cutting this process's Gloo and store connections, so that a collective that hangs on a silent peer raises.
+
+Nothing in torch frees such a collective: `abort()`, `shutdown()` and `destroy_process_group()` all leave it hanging
+(torch 2.13). Shutting down the sockets underneath does, within milliseconds. The difficulty is to cut Gloo's sockets
+and nobody else's: a difference of the open descriptors before and after the group was built also catches what other
+threads opened meanwhile, and misses the subgroups made later.
+
+Gloo's own book-keeping answers it. Each process group (the default one and each `new_group`) has a device: one
+epoll set with one thread. What is in that set, and so in /proc/self/fdinfo/<epoll>, is (gloo/transport/tcp/loop.cc,
+listener.cc, pair.cc):
+
+ - the read end of one pipe, by which the loop is woken;
+ - one listening TCP socket;
+ - the TCP connections to the other ranks, those still being made included;
+ - for each of them, as epoll's user data, the address of its handler, where asyncio and libuv keep the descriptor;
+
+and the set itself was made by epoll_create(1), without close-on-exec, which Python, libuv and gRPC all ask for.
+A set is taken for Gloo's only if all of this holds.
+
+Everything here may be called from any thread while another one hangs in a collective: those release the GIL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import re
+import socket
+import stat
+import struct
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+_FDS = Path("/proc/self/fd")
+_FDINFO = Path("/proc/self/fdinfo")
+_FLAGS = re.compile(r"^flags:\s+([0-7]+)$", re.MULTILINE)
+_WATCHED = re.compile(r"^tfd:\s+(\d+) events:\s+\S+ data:\s+([0-9a-f]+)\s+pos:\S+ ino:([0-9a-f]+) ", re.MULTILINE)
+_LOWEST_ADDRESS = 65536
+"""No object lives below this address (vm.mmap_min_addr); a descriptor kept as user data hardly ever lies above it."""
+
+
+class Descriptor(NamedTuple):
+    """An open descriptor of this process, with the inode that tells whether the number has been reused since.
+
+    Attributes:
+        fd: the number.
+        inode: what it referred to when it was found. Socket inodes are not reused in a process's life.
+    """
+
+    fd: int
+    inode: int
+
+
+@dataclass(frozen=True, slots=True)
+class GlooDevice:
+    """What one Gloo process group of this process is connected by.
+
+    Attributes:
+        listener: its listening socket.
+        connections: its connections to other ranks, established or not, in no order.
+    """
+
+    listener: Descriptor
+    connections: tuple[Descriptor, ...]
+
+
+def gloo_devices() -> dict[int, GlooDevice]:
+    """The Gloo devices of this process, by their listener's inode.
+
+    Descriptors that come and go during the scan are tolerated: a device that is just being built or torn down is
+    listed as far as it can be seen, or not at all, so whoever severs a group under construction calls again.
+    """
+    devices = (_device_of(fd) for fd in _open_fds() if _is_epoll(fd))
+    return {device.listener.inode: device for device in devices if device is not None}
+
+
+def sever_gloo(devices: Collection[GlooDevice]) -> int:
+    """Shut down the devices' connections, so that what waits on them raises; answers how many it cut.
+
+    Listening sockets are left alone: Gloo calls std::terminate when accept() fails.
+    """
+    return sum(_shut_down(connection) for device in devices for connection in device.connections)
+
+
+def release_waiting_pairs(device: GlooDevice, pairs: int) -> None:
+    """Free a thread that waits for another rank to connect to this device, while a group is being built.
+
+    Of two ranks one connects, and one waits for a connection that begins with the number of its pair (8 bytes,
+    host order: gloo/transport/tcp/listener.cc). A rank that waits has no socket yet that could be shut down, and
+    would wait for the group's whole timeout. So connect in the missing rank's place and hang up: the pair finds
+    its connection closed. Once per device is enough, even before the wait begins: Gloo keeps the connection until then.
+
+    Args:
+        device: whose waiting pairs to release.
+        pairs: how many numbers to try, from 0: the size of the round.
+    """
+    listener = _duplicate(device.listener)
+    if listener is None:
+        return
+    with listener:
+        address = listener.getsockname()
+        for pair in range(pairs):
+            with socket.socket(listener.family, socket.SOCK_STREAM) as caller, contextlib.suppress(OSError):
+                caller.setblocking(False)  # a full backlog must not hold up the severing
+                caller.connect_ex(address)
+                caller.send(struct.pack("=q", pair))
+
+
+def sever_store(address: str, port: int) -> int:
+    """Shut down this process's client connections to the TCPStore at address and port; answers how many it cut.
+
+    The connections that a store server in this process has accepted are untouched: their remote end is a client.
+
+    Args:
+        address: an IP address (not a name); torch connects to an IPv4 address through an IPv6 socket.
+        port: the store's port.
+    """
+    store = _plain(address)
+    cut = 0
+    for fd in _open_fds():
+        connection = _duplicate_socket(fd)
+        if connection is None:
+            continue
+        with connection, contextlib.suppress(OSError):  # not connected, or no longer
+            if _is_tcp(connection) and _is_at(connection.getpeername(), store, port):
+                connection.shutdown(socket.SHUT_RDWR)
+                cut += 1
+    return cut
+
+
+def _open_fds() -> Iterator[int]:
+    return (int(entry.name) for entry in list(os.scandir(_FDS)))
+
+
+def _is_epoll(fd: int) -> bool:
+    try:
+        return str((_FDS / str(fd)).readlink()) == "anon_inode:[eventpoll]"
+    except OSError:
+        return False
+
+
+def _device_of(epoll: int) -> GlooDevice | None:
+    """What this epoll set watches, if it has every mark of a Gloo device (see the module's docstring)."""
+    try:
+        text = (_FDINFO / str(epoll)).read_text()
+    except OSError:
+        return None
+    flags = _FLAGS.search(text)
+    watched = [(int(fd), int(data, 16), int(ino, 16)) for fd, data, ino in _WATCHED.findall(text)]
+    if flags is None or int(flags[1], 8) & os.O_CLOEXEC or any(data < _LOWEST_ADDRESS for _, data, _ in watched):
+        return None
+    return _device_from([Descriptor(fd, ino) for fd, _, ino in watched])
+
+
+def _device_from(watched: list[Descriptor]) -> GlooDevice | None:
+    pipes = 0
+    listeners: list[Descriptor] = []
+    connections: list[Descriptor] = []
+    for descriptor in watched:
+        try:
+            status = os.fstat(descriptor.fd)
+        except OSError:
+            continue
+        if status.st_ino != descriptor.inode:
+            continue  # closed since; a forked child that still has it open keeps the entry in the set
+        if stat.S_ISFIFO(status.st_mode):
+            pipes += 1
+            continue
+        connection = _duplicate(descriptor)
+        if connection is None or not stat.S_ISSOCK(status.st_mode):
+            return None
+        with connection:
+            if not _is_tcp(connection):
+                return None
+            listens = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            (listeners if listens else connections).append(descriptor)
+    if pipes != 1 or len(listeners) != 1:
+        return None
+    return GlooDevice(listeners[0], tuple(connections))
+
+
+def _shut_down(descriptor: Descriptor) -> bool:
+    connection = _duplicate(descriptor)
+    if connection is None:
+        return False
+    with connection:
+        try:
+            connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return False  # the other end was faster
+        return True
+
+
+def _duplicate(descriptor: Descriptor) -> socket.socket | None:
+    """A second descriptor of the same socket, or None if the number means something else by now.
+
+    The duplicate cannot be closed and reused by another thread between the check and the use; the original can.
+    """
+    connection = _duplicate_socket(descriptor.fd)
+    if connection is not None and os.fstat(connection.fileno()).st_ino != descriptor.inode:
+        connection.close()
+        return None
+    return connection
+
+
+def _duplicate_socket(fd: int) -> socket.socket | None:
+    try:
+        duplicate = os.dup(fd)
+    except OSError:
+        return None
+    try:
+        if stat.S_ISSOCK(os.fstat(duplicate).st_mode):
+            return socket.socket(fileno=duplicate)
+    except OSError:
+        pass
+    os.close(duplicate)
+    return None
+
+
+def _is_tcp(connection: socket.socket) -> bool:
+    return connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM
+
+
+def _is_at(peer: tuple[str | int, ...], address: str, port: int) -> bool:
+    return peer[1] == port and _plain(str(peer[0])) == address
+
+
+def _plain(address: str) -> str:
+    """The address in one spelling: an IPv4 address mapped into IPv6 is the IPv4 address; no scope."""
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return str(mapped or parsed)

@@ -1,0 +1,291 @@
+"""State: what survives a change of workers, and the boundaries at which it is whole.
+
+The interface is Horovod's (horovod.common.elastic.State and ObjectState). A script makes its state before
+`edriver.run`, changes it while it trains, and calls `commit` (or `check_host_updates`) after every step:
+there, and only there, a step is complete on all workers.
+
+    save      copy the state aside            restore   go back to the copy
+    commit    save, then a boundary           sync      receive the state from a worker that holds it
+
+This file does not import torch: see `edriver.worker.torch_state` for models and optimizers.
+"""
+
+from __future__ import annotations
+
+import abc
+import copy
+import hashlib
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from edriver.worker import topology
+
+DIGEST_LENGTH = 1024
+"""No digest has more characters."""
+
+
+class Rounds(Protocol):
+    """What a state needs from the run around it."""
+
+    def boundary(self, committed: bool) -> None:
+        """Count a boundary.
+
+        Args:
+            committed: the state has just been saved, so this boundary's version is the one that `restore`
+                goes to.
+
+        Raises:
+            HostsUpdatedInterrupt: all members stop at this boundary.
+            PeerLostError: a member of this round is gone.
+        """
+
+
+class State(abc.ABC):
+    """What `edriver.run` needs of a script's state, and what the script needs of the run.
+
+    Attributes:
+        last_hosts_update: timestamp and HostUpdateResult of the last news about hosts, None before any.
+    """
+
+    def __init__(self) -> None:
+        self.last_hosts_update: tuple[float, int] | None = None
+        self._reset_callbacks: list[Callable[[], object]] = []
+        self._rounds: Rounds | None = None
+
+    def bind(self, rounds: Rounds | None) -> None:
+        """Tie the state to the run that is under way; with None, boundaries are local again."""
+        self._rounds = rounds
+
+    def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
+        """Have these called, in this order, at the start of every round but the first.
+
+        This is where a script adapts what depends on the number of workers, such as the learning rate.
+        """
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """Adapt to a new round: called by `run` when rank and size are known, before `sync`."""
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
+        """Take note that hosts have come or gone; may be called from any thread.
+
+        Args:
+            timestamp: when the driver saw it, in seconds since the Unix epoch.
+            update_res: a HostUpdateResult: 1 removed, 2 added, 3 both.
+        """
+        self.last_hosts_update = (timestamp, update_res)
+
+    def commit(self) -> None:
+        """Save the state, then pass a boundary.
+
+        Raises:
+            HostsUpdatedInterrupt: all members stop here for a change of hosts; the state is kept as it is.
+            PeerLostError: a member of this round is gone.
+        """
+        self.save()
+        if self._rounds is not None:
+            self._rounds.boundary(committed=True)
+
+    def check_host_updates(self) -> None:
+        """Pass a boundary without saving.
+
+        Raises:
+            HostsUpdatedInterrupt: all members stop here for a change of hosts; the state is kept as it is.
+            PeerLostError: a member of this round is gone.
+        """
+        if self._rounds is not None:
+            self._rounds.boundary(committed=False)
+
+    @property
+    @abc.abstractmethod
+    def has_commit(self) -> bool:
+        """Whether there is anything that `restore` could go back to."""
+
+    @abc.abstractmethod
+    def save(self) -> None:
+        """Copy the state aside. Scripts call `commit`, which also says that a step is complete."""
+
+    @abc.abstractmethod
+    def restore(self) -> None:
+        """Go back to what was saved last; without anything saved, stay."""
+
+    @abc.abstractmethod
+    def sync(self) -> None:
+        """Bring this round's receivers to the source's state; everywhere the result counts as committed."""
+
+    @abc.abstractmethod
+    def reset(self) -> None:
+        """Adapt to this round's rank and size."""
+
+    @abc.abstractmethod
+    def digest(self, committed: bool) -> str:
+        """The small part of the state as text: two workers with the same version have the same.
+
+        Args:
+            committed: of what was saved last ("" where nothing was) instead of what the state is now.
+
+        Returns:
+            At most DIGEST_LENGTH ASCII characters.
+        """
+
+    def clear_gradients(self) -> None:  # noqa: B027  a state without a model has none
+        """Forget what an interrupted step has accumulated."""
+
+
+class ObjectState(State):
+    """A state of plain Python objects.
+
+    Each keyword becomes an attribute that is saved, restored and synced, and only those are:
+
+        state = ObjectState(epoch=0, batch=0)
+        state.epoch += 1
+
+    Saved values are copies (`copy.deepcopy`). They must also be picklable for a sync. All workers must hold
+    the same values at a boundary; what is a worker's own does not belong here.
+
+    Raises:
+        ValueError: a name starts with an underscore or is one of this class's own.
+    """
+
+    if TYPE_CHECKING:  # the attributes are the script's, so no type checker can know them
+
+        def __getattr__(self, name: str) -> Any: ...
+
+        def __setattr__(self, name: str, value: Any) -> None: ...
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__()
+        for name in kwargs:
+            if name.startswith("_") or hasattr(self, name):
+                raise ValueError(f"a state cannot have an attribute named {name!r}: choose another name")
+        self._names: tuple[str, ...] = tuple(kwargs)
+        self._saved: dict[str, Any] | None = None
+        for name, value in kwargs.items():
+            setattr(self, name, value)
+
+    @property
+    def has_commit(self) -> bool:
+        """Whether there is anything that `restore` could go back to."""
+        return self._saved is not None
+
+    def save(self) -> None:
+        """Copy the attributes aside.
+
+        Raises:
+            TypeError: an attribute cannot be copied.
+        """
+        self._saved = _copied(self._capture())
+
+    def restore(self) -> None:
+        """Give the attributes the values that were saved last; without anything saved, stay."""
+        if self._saved is not None:
+            self._load(_copied(self._saved))
+
+    def sync(self) -> None:
+        """Bring this round's receivers to the source's state; on every worker the result counts as committed.
+
+        Until everything has arrived, a receiver's state is what it was.
+
+        Raises:
+            ValueError: the source's state has other attributes than this one.
+            RuntimeError: the connection to the source or a receiver broke, or this worker has no rank yet.
+        """
+        place = topology.current()
+        if place.receivers:
+            from edriver.worker.sync import sync_state  # torch, which a world of plain objects does without
+
+            arrived = sync_state(self._capture(), place)
+            if arrived is not None:
+                self._load(arrived)
+        self.reset()
+        self.save()
+
+    def reset(self) -> None:
+        """Do nothing: plain objects do not depend on rank and size."""
+
+    def digest(self, committed: bool) -> str:
+        """The small part of the state as text: see `State.digest`.
+
+        It has the attributes that consist of int, float, str, bytes, bool, None, and of tuples, lists and
+        dicts of those.
+        """
+        if not committed:
+            return digest_text(self._small(self._capture()))
+        return "" if self._saved is None else digest_text(self._small(self._saved))
+
+    def _capture(self) -> dict[str, Any]:
+        """The state as a tree that refers to the live objects."""
+        return {name: getattr(self, name) for name in self._names}
+
+    def _load(self, tree: dict[str, Any]) -> None:
+        """Take over a tree of `_capture`'s form, whose objects become the state's own."""
+        check_names(tree, self._names, "attribute")
+        for name, value in tree.items():
+            setattr(self, name, value)
+
+    def _small(self, tree: dict[str, Any]) -> dict[str, Any]:
+        """What of a tree may take part in the digest."""
+        return tree
+
+
+def check_names(given: Iterable[str], own: Iterable[str], what: str) -> None:
+    """Refuse a state that has other names than this worker's.
+
+    Raises:
+        ValueError: names them.
+    """
+    missing, unknown = sorted(set(own) - set(given)), sorted(set(given) - set(own))
+    if missing or unknown:
+        raise ValueError(
+            f"this worker's state differs from the one it was to take over: {what}s that only this worker "
+            f"has: {missing}, that only the other has: {unknown}; all workers must run the same script"
+        )
+
+
+def digest_text(values: dict[str, Any]) -> str:
+    """Canonical text of those values that are small and the same on all workers with the same state.
+
+    Others (tensors, objects of types not known here) are left out, whole attribute by whole attribute.
+    """
+    parts = []
+    for name in sorted(values):
+        try:
+            parts.append(f"{name}={_canonical(values[name])}")
+        except TypeError:
+            continue
+    text = " ".join(parts)
+    if len(text) <= DIGEST_LENGTH:
+        return text
+    tail = f"... sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    return text[: DIGEST_LENGTH - len(tail)] + tail
+
+
+def _canonical(value: Any) -> str:
+    # Exact types only: a subclass may have a repr with an address in it.
+    kind = type(value)
+    if kind in (int, float, str, bytes, bool, type(None)):
+        return ascii(value)
+    if kind is tuple or kind is list:
+        inner = ", ".join(_canonical(item) for item in value)
+        return f"({inner})" if kind is tuple else f"[{inner}]"
+    if kind is dict:
+        return "{" + ", ".join(sorted(f"{_canonical(k)}: {_canonical(v)}" for k, v in value.items())) + "}"
+    raise TypeError(f"{kind.__name__} has no canonical text")
+
+
+def _copied(values: dict[str, Any]) -> dict[str, Any]:
+    """Copies of all values; what two attributes share, their copies share too."""
+    memo: dict[int, Any] = {}
+    copies = {}
+    for name, value in values.items():
+        try:
+            copies[name] = copy.deepcopy(value, memo)
+        except Exception as error:
+            raise TypeError(
+                f"the state's attribute {name!r} cannot be copied ({type(error).__name__}: {error}); keep "
+                "out of the state what is not data: files, locks, connections, loaders"
+            ) from error
+    return copies

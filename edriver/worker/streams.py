@@ -1,0 +1,52 @@
+"""What the agent's gRPC streams have in common: how one breaks, and how a channel finds its way back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import grpc
+import grpc.aio
+
+CHANNEL_OPTIONS = (
+    # A driver or a worker is reached directly: a proxy for the web has no part in it.
+    ("grpc.enable_http_proxy", 0),
+    # gRPC would wait for 1 s, then up to 2 minutes, before it connects again, and for 20 s on one attempt.
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
+
+
+class StreamBrokenError(ConnectionError):
+    """A stream has ended otherwise than in order.
+
+    Attributes:
+        code: the status that gRPC gives as the reason.
+    """
+
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        super().__init__(f"{code.name}: {details}")
+        self.code = code
+
+
+@contextmanager
+def stream_errors() -> Iterator[None]:
+    """Around reads and writes of a stream: all ways in which gRPC says that it has broken become one.
+
+    Raises:
+        StreamBrokenError: the stream has ended with an error.
+    """
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise StreamBrokenError(error.code(), error.details() or "") from None
+    except asyncio.InvalidStateError as error:
+        raise StreamBrokenError(grpc.StatusCode.UNKNOWN, str(error)) from None
+    except asyncio.CancelledError:
+        # gRPC raises this too when the *other* side ends a stream as cancelled; only our own cancellation may pass.
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise StreamBrokenError(grpc.StatusCode.CANCELLED, "the other side has cancelled the stream") from None

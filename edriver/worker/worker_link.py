@@ -1,0 +1,131 @@
+"""The agent's stream to one worker: notices down, reports up, and a lease."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import grpc.aio
+
+from edriver.v1 import notification_pb2, notification_pb2_grpc
+from edriver.worker.lease import Lease
+from edriver.worker.streams import CHANNEL_OPTIONS, StreamBrokenError, stream_errors
+
+logger = logging.getLogger("edriver.agent")
+
+NOTICE_LIMIT = 10_000
+"""Most notices that may wait for a worker."""
+
+Call: TypeAlias = "grpc.aio.StreamStreamCall[notification_pb2.Notice, notification_pb2.Report]"
+
+
+class WorkerLink:
+    """Carries what passes between the agent and one worker, in order.
+
+    Notices wait until the worker has said that it listens (`attach`). If the stream breaks while the process lives, it
+    is not opened again: no worker's service comes back. Its exit or its lease will tell.
+
+    Args:
+        run_id: the run,
+        worker_id: and the worker: a service that belongs to another refuses the stream.
+        socket_path: where the worker's service listens.
+        lease: how long it may be silent, once attached.
+        on_report: called with each report but Pong.
+        on_expired: called once, when the lease has expired, or when more than NOTICE_LIMIT notices wait.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        worker_id: int,
+        socket_path: Path,
+        lease: Lease,
+        on_report: Callable[[notification_pb2.Report], None],
+        on_expired: Callable[[], None],
+    ) -> None:
+        self.socket_path = socket_path
+        self._worker_id = worker_id
+        self._lease = lease
+        self._on_report = on_report
+        self._on_expired = on_expired
+        self._expired = False
+        self._pings = 0
+        self._notices: asyncio.Queue[notification_pb2.Notice] = asyncio.Queue(NOTICE_LIMIT)
+        self._stream: asyncio.Task[None] | None = None
+        self._first = notification_pb2.Notice(attached=notification_pb2.Attached(run_id=run_id, worker_id=worker_id))
+
+    def attach(self) -> None:
+        """The worker's service listens: open the stream, count the lease. Only the first call does anything."""
+        if self._stream is None:
+            self._lease.renew()
+            self._stream = asyncio.create_task(self._converse(), name=f"worker {self._worker_id}")
+
+    def deliver(self, notice: notification_pb2.Notice) -> None:
+        """Pass a notice on, after those before it."""
+        try:
+            self._notices.put_nowait(notice)
+        except asyncio.QueueFull:
+            self._expire()
+
+    def tick(self) -> None:
+        """Once a period of the lease: ask the worker for a sign of life, and give it up if there was none."""
+        if self._stream is None:
+            return
+        if self._lease.tick():
+            self._expire()
+        elif not self._stream.done():
+            self._pings += 1
+            self.deliver(notification_pb2.Notice(ping=notification_pb2.Ping(number=self._pings)))
+
+    async def ended(self, bound: float) -> None:
+        """Wait for the stream's end, which has all reports of a process that is gone; not longer than this."""
+        if self._stream:
+            await asyncio.wait({self._stream}, timeout=bound)
+
+    async def close(self) -> None:
+        """End the stream."""
+        if self._stream:
+            self._stream.cancel()
+            await asyncio.wait({self._stream})
+        self.socket_path.unlink(missing_ok=True)
+
+    def _expire(self) -> None:
+        if not self._expired:
+            self._expired = True
+            self._on_expired()
+
+    async def _converse(self) -> None:
+        async with grpc.aio.insecure_channel(f"unix:{self.socket_path}", options=CHANNEL_OPTIONS) as channel:
+            stub = notification_pb2_grpc.NotificationServiceStub(channel)
+            call: Call = stub.Attach(wait_for_ready=True)
+            writer = asyncio.create_task(self._write(call))
+            try:
+                await self._read(call)
+            except StreamBrokenError as error:
+                logger.debug("the stream to worker %d has ended: %s", self._worker_id, error)
+            finally:
+                writer.cancel()
+                await asyncio.wait({writer})
+                call.cancel()
+
+    async def _write(self, call: Call) -> None:
+        try:
+            with stream_errors():
+                await call.write(self._first)
+                while True:
+                    await call.write(await self._notices.get())
+        except StreamBrokenError:
+            pass  # the reader gets the reason
+
+    async def _read(self, call: Call) -> None:
+        while True:
+            with stream_errors():
+                report = await call.read()
+            if not isinstance(report, notification_pb2.Report):
+                return
+            self._lease.renew()
+            if report.WhichOneof("kind") != "pong":
+                self._on_report(report)

@@ -1,0 +1,56 @@
+"""A worker without torch, run as a script: serves the notification service as the library does, and does little else.
+
+It reports Waiting when it is attached, answers StopAt with BoundaryReached of the same number, prints "placed" when it
+is given a place, and exits with 0 at Finish. Its first line of output is its process id.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+
+from edriver.v1 import notification_pb2 as pb
+from edriver.v1 import notification_pb2_grpc
+
+
+class FakeWorker(notification_pb2_grpc.NotificationServiceServicer):
+    def __init__(self) -> None:
+        self.finished: queue.Queue[None] = queue.Queue()
+
+    def Attach(self, request_iterator: Iterator[pb.Notice], context: grpc.ServicerContext) -> Iterator[pb.Report]:
+        for notice in request_iterator:
+            match notice.WhichOneof("kind"):
+                case "attached":
+                    assert notice.attached.run_id == os.environ["EDRIVER_RUN_ID"]
+                    assert notice.attached.worker_id == int(os.environ["EDRIVER_WORKER_ID"])
+                    yield pb.Report(waiting=pb.Waiting(ordinal=1))
+                case "ping":
+                    yield pb.Report(pong=pb.Pong(number=notice.ping.number))
+                case "stop_at":
+                    yield pb.Report(boundary_reached=pb.BoundaryReached(number=notice.stop_at.number))
+                case "assign_place":
+                    print("placed", flush=True)
+                case "finish":
+                    self.finished.put(None)
+
+
+def main() -> None:
+    print(os.getpid(), flush=True)
+    worker = FakeWorker()
+    server = grpc.server(ThreadPoolExecutor(2))
+    notification_pb2_grpc.add_NotificationServiceServicer_to_server(worker, server)
+    server.add_insecure_port(f"unix:{os.environ['EDRIVER_SOCKET']}")
+    server.start()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as announcement:
+        announcement.sendto(os.environ["EDRIVER_WORKER_ID"].encode(), os.environ["EDRIVER_READY"])
+    worker.finished.get()
+    server.stop(None).wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,389 @@
+"""A real agent with real workers against a scripted driver: what it reports, and that nothing is left of them."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2
+from edriver.worker.processes import children_of
+from tests.process.fake_driver import AGENT_ID, AMPLE, RUN_ID, Host, end_of, host, pidfd_of
+
+FAKE_WORKER = [sys.executable, str(Path(__file__).with_name("fake_worker.py"))]
+
+FORKS_A_SLEEPER = """
+import os, time
+child = os.fork()
+if child == 0:
+    time.sleep(600)
+print(os.getpid(), flush=True)
+print(child, flush=True)
+time.sleep(600)
+"""
+
+IGNORES_SIGTERM = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+LEAVES_A_DAEMON = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        print(os.getpid(), flush=True)
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+"""
+
+
+def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test in a loop of its own, bounded."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), AMPLE))
+
+    return run
+
+
+def script(source: str) -> Sequence[str]:
+    return [sys.executable, "-I", "-c", source]
+
+
+def round_of(*seats: rounds_pb2.Seat) -> agent_pb2.AssignRound:
+    return agent_pb2.AssignRound(round_id=rounds_pb2.RoundId(incarnation=1, n=1), size=8, seats=seats)
+
+
+async def finish(on: Host) -> None:
+    """Shut the agent down in order."""
+    on.driver.shut_down(AMPLE)
+    assert await on.agent.exit_code() == 0
+
+
+@in_loop
+async def test_says_hello_and_reports_an_exit_code_with_the_last_lines() -> None:
+    command = script("import sys; [print(f'line {n}') for n in range(30)]; print('boom', end=''); sys.exit(3)")
+    async with host(command) as on:
+        on.driver.start_worker(1)
+        exited = await on.driver.exit_of(1)
+        (hello,) = on.driver.hellos
+        assert (hello.run_id, hello.host, hello.agent_id, hello.pid) == (RUN_ID, "a", AGENT_ID, on.agent.pid)
+        assert exited.code == 3
+        assert exited.tail.split("\n") == [*(f"line {n}" for n in range(11, 30)), "boom"]
+        await finish(on)
+
+
+@in_loop
+async def test_a_signal_is_a_negative_code() -> None:
+    async with host(script("import os; os.kill(os.getpid(), 11)")) as on:
+        on.driver.start_worker(1)
+        assert (await on.driver.exit_of(1)).code == -signal.SIGSEGV
+        await finish(on)
+
+
+@pytest.mark.parametrize(("mode", "code", "reason"), [(None, 127, "No such file"), (0o600, 126, "Permission denied")])
+def test_a_command_that_cannot_be_started(tmp_path: Path, mode: int | None, code: int, reason: str) -> None:
+    program = tmp_path / "program"
+    if mode is not None:
+        program.touch(mode)
+
+    @in_loop
+    async def scenario() -> None:
+        async with host([str(program)]) as on:
+            on.driver.start_worker(1)
+            exited = await on.driver.exit_of(1)
+            assert exited.code == code
+            assert str(program) in exited.tail
+            assert reason in exited.tail
+            await finish(on)
+
+    scenario()
+
+
+@in_loop
+async def test_the_rest_of_a_killed_workers_group_is_killed() -> None:
+    async with host(script(FORKS_A_SLEEPER)) as on:
+        on.driver.start_worker(1)
+        worker, child = await on.driver.numbers(2)
+        end_of_child = pidfd_of(child)
+        os.kill(worker, signal.SIGKILL)
+        await end_of(end_of_child)
+        assert (await on.driver.exit_of(1)).code == -signal.SIGKILL
+        await finish(on)
+
+
+@in_loop
+async def test_a_worker_finds_its_way_in_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    names = ["RUN_ID", "WORKER_ID", "HOST", "SLOT", "ADDRESS"]
+    source = f"import os; print([os.environ['EDRIVER_' + n] for n in {names}], os.environ['OMP_NUM_THREADS'])"
+    async with host(script(source)) as on:
+        on.driver.start_worker(5, slot=2)
+        await on.driver.until(lambda: bool(on.driver.lines))
+        assert on.driver.texts() == [b"['run-1', '5', 'a', '2', '127.0.0.1'] 3"]
+        await finish(on)
+
+
+@in_loop
+async def test_output_goes_to_the_driver_by_line_and_to_files_whole(tmp_path: Path) -> None:
+    source = "import os; os.write(1, b'one\\ntwo\\r\\n\\n'); os.write(2, b'\\xff err\\n'); os.write(1, b'end')"
+    async with host(script(source), output_folder=str(tmp_path / "out")) as on:
+        on.driver.start_worker(4, slot=1)
+        await on.driver.exit_of(4)
+        await finish(on)
+        assert on.driver.texts() == [b"one", b"two\r", b"", b"end"]
+        assert on.driver.texts(stderr=True) == [b"\xff err"]
+        assert {(line.worker_id, line.slot, line.HasField("rank")) for line in on.driver.lines} == {(4, 1, False)}
+        folder = tmp_path / "out" / "a.1"
+        assert (folder / "worker.4.stdout").read_bytes() == b"one\ntwo\r\n\nend"
+        assert (folder / "worker.4.stderr").read_bytes() == b"\xff err\n"
+
+
+@in_loop
+async def test_output_that_cannot_be_written_to_files_is_still_forwarded(tmp_path: Path) -> None:
+    (tmp_path / "out").touch()
+    async with host(script("print('hello')"), output_folder=str(tmp_path / "out")) as on:
+        on.driver.start_worker(1)
+        assert (await on.driver.exit_of(1)).code == 0
+        await finish(on)
+        assert on.driver.texts() == [b"hello"]
+
+
+@in_loop
+async def test_lines_carry_the_rank_of_the_round() -> None:
+    async with host(FAKE_WORKER) as on:
+        on.driver.start_worker(1)
+        await on.driver.waiting()
+        on.driver.send(assign_round=round_of(rounds_pb2.Seat(worker_id=1, rank=6)))
+        await on.driver.until(lambda: b"placed" in on.driver.texts())
+        first, placed = on.driver.lines
+        assert not first.HasField("rank")
+        assert placed.rank == 6
+        await finish(on)
+
+
+@in_loop
+async def test_ten_megabytes_without_a_newline(tmp_path: Path) -> None:
+    size = 10_000_000
+    async with host(script(f"import sys; sys.stdout.write('x' * {size})"), output_folder=str(tmp_path)) as on:
+        on.driver.start_worker(1)
+        assert len((await on.driver.exit_of(1)).tail) == 8192
+        await finish(on)
+        lengths = [len(text) for text in on.driver.texts()]
+        assert max(lengths) <= 65536
+        assert sum(lengths) + 65536 * on.driver.dropped >= size
+        assert (tmp_path / "a.0" / "worker.1.stdout").stat().st_size == size
+
+
+@in_loop
+async def test_a_slow_driver_costs_lines_that_are_counted_and_files_have_them(tmp_path: Path) -> None:
+    count = 50_000
+    async with host(script(f"for n in range({count}): print('line', n)"), output_folder=str(tmp_path)) as on:
+        on.driver.reads_output.clear()
+        on.driver.start_worker(1)
+        assert (await on.driver.exit_of(1)).code == 0
+        on.driver.reads_output.set()
+        await finish(on)
+        assert on.driver.dropped > 0
+        assert len(on.driver.lines) + on.driver.dropped == count
+        assert (tmp_path / "a.0" / "worker.1.stdout").read_bytes().count(b"\n") == count
+
+
+@in_loop
+async def test_notices_wait_for_the_worker_and_keep_their_order() -> None:
+    async with host(FAKE_WORKER) as on:
+        on.driver.start_worker(1)
+        for number in range(1, 6):
+            on.driver.notify(1, notification_pb2.Notice(stop_at=notification_pb2.StopAt(number=number)))
+        await on.driver.until(lambda: len(on.driver.reports("boundary_reached")) == 5)
+        kinds = [message.worker_report.report.WhichOneof("kind") for message in on.driver.messages]
+        assert kinds == ["waiting", *["boundary_reached"] * 5]
+        on.driver.notify(1, notification_pb2.Notice(finish=notification_pb2.Finish()))
+        assert (await on.driver.exit_of(1)).code == 0
+        await finish(on)
+
+
+@in_loop
+async def test_a_cut_stream_loses_nothing_and_repeats_nothing() -> None:
+    count = 600
+    async with host(FAKE_WORKER) as on:
+        on.driver.start_worker(1)
+        await on.driver.waiting()
+        for number in range(1, count + 1):
+            on.driver.notify(1, notification_pb2.Notice(stop_at=notification_pb2.StopAt(number=number)))
+        for reached in range(100, count, 100):
+            await on.driver.until(lambda reached=reached: len(on.driver.reports("boundary_reached")) >= reached)  # type: ignore[misc]
+            on.driver.cut()
+        await on.driver.until(lambda: len(on.driver.reports("boundary_reached")) >= count)
+        numbers = [report.boundary_reached.number for report in on.driver.reports("boundary_reached")]
+        assert numbers == list(range(1, count + 1))
+        assert len(on.driver.hellos) > 1
+        await finish(on)
+
+
+@in_loop
+async def test_workers_end_with_the_lease_of_a_driver_that_is_gone() -> None:
+    async with host(script(FORKS_A_SLEEPER), driver_lease=1) as on:
+        on.driver.start_worker(1)
+        ends = [pidfd_of(pid) for pid in await on.driver.numbers(2)]
+        await on.server.stop(None)
+        assert await on.agent.exit_code() == 1
+        for end in ends:
+            await end_of(end)
+
+
+@in_loop
+async def test_workers_end_with_the_lease_of_a_driver_that_is_silent() -> None:
+    async with host(script(FORKS_A_SLEEPER), driver_lease=1) as on:
+        on.driver.start_worker(1)
+        ends = [pidfd_of(pid) for pid in await on.driver.numbers(2)]
+        on.driver.quiet = True
+        assert await on.agent.exit_code() == 1
+        for end in ends:
+            await end_of(end)
+
+
+@in_loop
+async def test_a_driver_that_has_given_the_agent_up_ends_it() -> None:
+    async with host(script(FORKS_A_SLEEPER)) as on:
+        on.driver.start_worker(1)
+        ends = [pidfd_of(pid) for pid in await on.driver.numbers(2)]
+        on.driver.refuses = True
+        on.driver.cut()
+        assert await on.agent.exit_code() == 1
+        for end in ends:
+            await end_of(end)
+
+
+@in_loop
+async def test_nothing_outlives_a_killed_agent() -> None:
+    async with host(script(FORKS_A_SLEEPER)) as on:
+        on.driver.start_worker(1)
+        await on.driver.numbers(2)
+        on.driver.start_worker(2)
+        everything = {*await on.driver.numbers(4), *children_of(on.agent.pid)}
+        ends = [pidfd_of(pid) for pid in everything]
+        assert len(ends) == 5  # two workers, each with a child; and the guard
+        on.agent.signal(signal.SIGKILL)
+        for end in ends:
+            await end_of(end)
+
+
+@in_loop
+async def test_a_killed_guard_is_replaced_and_knows_the_workers() -> None:
+    async with host(script(FORKS_A_SLEEPER)) as on:
+        on.driver.start_worker(1)
+        worker, _ = await on.driver.numbers(2)
+        (guard,) = set(children_of(on.agent.pid)) - {worker}
+        os.kill(guard, signal.SIGKILL)
+        # What the driver orders next comes after the agent has seen the exit, or the agent sees it when it spawns.
+        end_of_guard = pidfd_of(guard)
+        await end_of(end_of_guard)
+        on.driver.start_worker(2)
+        second = await on.driver.numbers(4)
+        ends = [pidfd_of(pid) for pid in second]
+        on.agent.signal(signal.SIGKILL)
+        for end in ends:
+            await end_of(end)
+
+
+@in_loop
+async def test_sigterm_ends_the_agent_and_its_workers_in_order() -> None:
+    async with host(script(FORKS_A_SLEEPER)) as on:
+        on.driver.start_worker(1)
+        ends = [pidfd_of(pid) for pid in await on.driver.numbers(2)]
+        on.agent.signal(signal.SIGINT)  # the driver's business
+        on.agent.signal(signal.SIGTERM)
+        assert (await on.driver.exit_of(1)).code == -signal.SIGTERM
+        assert await on.agent.exit_code() == 143
+        for end in ends:
+            await end_of(end)
+
+
+@in_loop
+async def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace() -> None:
+    async with host(script(IGNORES_SIGTERM)) as on:
+        on.driver.start_worker(1)
+        await on.driver.numbers(1)
+        on.driver.stop_worker(1, grace=0.2)
+        assert (await on.driver.exit_of(1)).code == -signal.SIGKILL
+        await finish(on)
+
+
+@in_loop
+async def test_a_worker_is_killed_at_once_without_a_grace() -> None:
+    async with host(script(FORKS_A_SLEEPER)) as on:
+        on.driver.start_worker(1)
+        await on.driver.numbers(2)
+        on.driver.stop_worker(1, grace=0)
+        assert (await on.driver.exit_of(1)).code == -signal.SIGKILL
+        await finish(on)
+
+
+@in_loop
+async def test_a_second_shutdown_ends_the_grace_of_the_first() -> None:
+    async with host(script(IGNORES_SIGTERM)) as on:
+        on.driver.start_worker(1)
+        await on.driver.numbers(1)
+        on.driver.shut_down(2 * AMPLE)
+        on.driver.shut_down(0)
+        assert (await on.driver.exit_of(1)).code == -signal.SIGKILL
+        assert await on.agent.exit_code() == 0
+
+
+@in_loop
+async def test_a_daemon_that_left_its_session_ends_with_the_agent() -> None:
+    async with host(script(LEAVES_A_DAEMON)) as on:
+        on.driver.start_worker(1)
+        (daemon,) = await on.driver.numbers(1)
+        end = pidfd_of(daemon)
+        # The daemon holds the worker's pipes open: nothing waits for their end.
+        assert (await on.driver.exit_of(1)).code == 0
+        os.kill(daemon, 0)
+        await finish(on)
+        await end_of(end)
+
+
+@in_loop
+async def test_a_stopped_worker_loses_its_lease_once() -> None:
+    async with host(FAKE_WORKER, worker_lease=1) as on:
+        on.driver.start_worker(1)
+        await on.driver.waiting()
+        (worker,) = await on.driver.numbers(1)
+        os.kill(worker, signal.SIGSTOP)
+        await on.driver.until(lambda: any(m.WhichOneof("kind") == "lease_expired" for m in on.driver.messages))
+        on.driver.stop_worker(1, grace=0)
+        assert (await on.driver.exit_of(1)).code == -signal.SIGKILL
+        kinds = [message.WhichOneof("kind") for message in on.driver.messages]
+        assert kinds == ["worker_report", "lease_expired", "worker_exited"]
+        await finish(on)
+
+
+@in_loop
+async def test_many_workers_leave_no_descriptor_open() -> None:
+    command = ["/bin/sh", "-c", f"case $EDRIVER_WORKER_ID in *5) exec {' '.join(FAKE_WORKER)};; esac"]
+
+    async def start(worker_ids: range) -> int:
+        for worker_id in worker_ids:
+            on.driver.start_worker(worker_id)
+            if worker_id % 10 == 5:
+                on.driver.notify(worker_id, notification_pb2.Notice(finish=notification_pb2.Finish()))
+            assert (await on.driver.exit_of(worker_id)).code == 0
+        return on.agent.descriptors()
+
+    async with host(command) as on:
+        some = await start(range(1, 11))
+        assert await start(range(11, 61)) <= some + 4
+        await finish(on)

@@ -1,0 +1,69 @@
+"""Virtual time: a heap of calls, run in order. Two calls at one time run in the order in which they were planned."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+
+class Clockwork:
+    """A virtual clock and what is to happen on it. Times are in seconds."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._planned: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+
+    def after(self, delay: float, call: Callable[[], None]) -> None:
+        """Plan a call."""
+        self._count += 1
+        heapq.heappush(self._planned, (self.now + delay, self._count, call))
+
+    def run(self, until: Callable[[], bool], limit: float) -> bool:
+        """Run until a condition holds, or the time is up, or nothing is left; returns whether the condition holds."""
+        while not until():
+            if not self._planned or self._planned[0][0] > limit:
+                return until()
+            self.now, _, call = heapq.heappop(self._planned)
+            call()
+        return True
+
+
+class Channel:
+    """A one-way stream between two processes: in order, with a delay for each message; can be cut and healed.
+
+    What is sent while it is cut arrives after it has healed, as on a stream that is dialled anew.
+    """
+
+    def __init__(self, clockwork: Clockwork, delay: Callable[[], float]) -> None:
+        self._clockwork = clockwork
+        self._delay = delay
+        self._last = 0.0
+        self._cut = False
+        self._kept: list[Callable[[], None]] = []
+
+    def send(self, deliver: Callable[[], None]) -> None:
+        """Deliver after a delay, behind everything sent before."""
+        if self._cut:
+            self._kept.append(deliver)
+            return
+        at = max(self._clockwork.now + self._delay(), self._last)
+        self._last = at
+        self._clockwork.after(at - self._clockwork.now, lambda: self._arrive(deliver))
+
+    def _arrive(self, deliver: Callable[[], None]) -> None:
+        if self._cut:
+            self._kept.append(deliver)
+        else:
+            deliver()
+
+    def cut(self) -> None:
+        """Let nothing through."""
+        self._cut = True
+
+    def heal(self) -> None:
+        """Let through what was kept, and all that follows."""
+        self._cut = False
+        kept, self._kept = self._kept, []
+        for deliver in kept:
+            self.send(deliver)

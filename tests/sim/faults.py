@@ -1,0 +1,137 @@
+"""What goes wrong, drawn from the seed: the nemesis of a simulated run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from edriver.driver import actions, events
+from edriver.driver.settings import Settings
+from tests.sim.invariants import Violation
+from tests.sim.trainee import Job
+from tests.sim.world import World
+
+NAMES = ("a", "b", "c", "d")
+
+LIVENESS_BOUND = 900.0
+"""Virtual seconds, after the faults have ended, within which every run must end."""
+
+
+class Nemesis:
+    """Draws a run's shape and its faults from the seed, and carries them out.
+
+    Args:
+        seed: everything follows from it.
+        log: see World.
+    """
+
+    def __init__(self, seed: int, log: Callable[[str], None] | None = None) -> None:
+        import random
+
+        rng = random.Random(seed ^ 0x5EED)
+        np = rng.randint(1, 4)
+        settings = Settings(
+            np=np,
+            min_np=rng.randint(1, np),
+            max_np=np + rng.randint(0, 3),
+            cooldown_range=(0.5, 4.0) if rng.random() < 0.3 else None,
+            rejoin_bound=rng.choice((30.0, 30.0, 1.0)),  # a short one makes survivors come back too late
+        )
+        job = Job(
+            samples=rng.choice((20, 200, 600)),
+            batch=rng.randint(1, 4),
+            epochs=rng.randint(1, 3),
+            runs=2 if rng.random() < 0.2 else 1,
+            commit_every=rng.choice((1, 1, 1, 2, 5)),
+        )
+        self.rng = rng
+        self.world = World(seed, settings, job, log)
+        self.ends = rng.uniform(5, 30)
+        self._reactive = rng.random() * 0.3
+        self._glitches = 1
+        self._calm = False
+        self.world.ordered = self._react
+        self.world.happened = self._surprise
+
+    def run(self) -> actions.FinishRun:
+        """Run to the end.
+
+        Raises:
+            Violation: an invariant does not hold, or the run does not end.
+        """
+        world, clockwork = self.world, self.world.clockwork
+        clockwork.after(0.0, lambda: world.discover(*self._some_hosts()))
+        at = 0.0
+        while at < self.ends:
+            at += self.rng.expovariate(0.7)
+            clockwork.after(at, self._strike)
+        clockwork.after(self.ends, self._calm_down)
+        if not clockwork.run(lambda: world.outcome is not None, self.ends + LIVENESS_BOUND):
+            raise Violation(f"the run does not end: {world.core.reason}")
+        assert world.outcome is not None
+        return world.outcome
+
+    def _some_hosts(self) -> list[tuple[str, int]]:
+        count = self.rng.randint(1, len(NAMES))
+        return [(name, self.rng.randint(1, 3)) for name in self.rng.sample(NAMES, count)]
+
+    def _calm_down(self) -> None:
+        """The faults end: all hosts are there and stay."""
+        self._calm = True
+        self.world.launch_fails.clear()
+        self.world.slow.clear()
+        self.world.discover(*((name, 4) for name in NAMES))
+
+    def _strike(self) -> None:
+        if self._calm or self.world.outcome:
+            return
+        world, rng = self.world, self.rng
+        members, processes = world.members(), world.processes()
+        kind = rng.choice(
+            ("kill", "kill", "kill", "agent", "cut", "freeze", "hosts", "hosts", "undo", "explode", "slow", "launch")
+            + ("glitch",)
+        )
+        world.log(f"fault  {kind}")
+        victims = processes if rng.random() < 0.3 else members
+        if kind == "hosts":
+            world.discover(*self._some_hosts())
+        elif kind == "undo":
+            before = [(h.name, h.slots) for h in world.discovered]
+            world.discover(*self._some_hosts())
+            world.clockwork.after(rng.uniform(0, 0.02), lambda: self._calm or world.discover(*before))
+        elif kind == "launch":
+            world.launch_fails = {rng.choice(NAMES)}
+        elif len(victims) > 1 or (victims and rng.random() < 0.05):
+            victim = rng.choice(victims)
+            if kind == "kill":
+                world.kill(victim)
+            elif kind == "agent":
+                world.kill_agent(victim.host)
+            elif kind == "cut":
+                world.cut(victim.host, rng.uniform(0.1, 8))
+            elif kind == "freeze":
+                world.freeze(victim, rng.uniform(0.1, 15))
+            elif kind == "explode":
+                victim.trainee.explode = True
+            elif kind == "slow":
+                world.slow = {victim.worker_id}
+            elif kind == "glitch" and self._glitches:
+                self._glitches -= 1
+                victim.trainee.glitch = True
+
+    def _react(self, order: actions.Action) -> None:
+        """Strike where it hurts most: while a round is being built, synced, stopped or aborted."""
+        if self._calm or self.rng.random() > self._reactive:
+            return
+        if isinstance(order, actions.AssignRound | actions.StopAt | actions.Notify | actions.Abort | actions.Finish):
+            self.world.clockwork.after(self.rng.expovariate(100), self._kill_a_member)
+
+    def _surprise(self, event: events.Event) -> None:
+        """Change the hosts at the very end of a round, when some members are done and others are not."""
+        if isinstance(event, events.WorkerDone) and not self._calm and self.rng.random() < self._reactive:
+            self.world.clockwork.after(0.0, lambda: self.world.discover(*self._some_hosts()))
+
+    def _kill_a_member(self) -> None:
+        members = self.world.members()
+        if len(members) > 1 and not self._calm:
+            self.world.log("fault  kill, in reaction")
+            self.world.kill(self.rng.choice(members))

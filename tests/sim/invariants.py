@@ -1,0 +1,164 @@
+"""What must hold after every step of every run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from edriver.driver import actions
+from edriver.driver.ranks import RoundPlan
+from edriver.driver.roster import WorkerState
+from edriver.version import NO_ROUND, NO_VERSION, RoundId, Version
+from edriver.worker.participant import Stage
+
+if TYPE_CHECKING:
+    from tests.sim.trainee import Model, Trainee
+    from tests.sim.world import World
+
+
+AVOIDABLE = ("no answer to a notice", "was not reached in time", "passed more boundaries", "left the round on its own")
+"""Causes of an abort that only a bug has here: no simulated fault lasts as long as these bounds."""
+
+
+class Violation(AssertionError):  # noqa: N818
+    """An invariant does not hold."""
+
+
+def check(holds: bool, text: str) -> None:
+    """Raise Violation unless it holds."""
+    if not holds:
+        raise Violation(text)
+
+
+class Invariants:
+    """Watches a world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._chains: dict[Version, int] = {}
+        self._completed: RoundId = NO_ROUND
+        self._assigned: RoundId = NO_ROUND
+        self._plan: RoundPlan | None = None
+        self._finished: set[RoundId] = set()
+        self._begun = False
+        self._sent_off: set[int] = set()
+        self._models: dict[int, Model] = {}
+
+    # ---- as it goes -------------------------------------------------------------------------------------------
+
+    def after_step(self, orders: list[actions.Action]) -> None:
+        """Check what the core knows and what it orders."""
+        self._check_roster()
+        for order in orders:
+            match order:
+                case actions.AssignRound(plan):
+                    self._check_plan(plan)
+                case actions.StartWorker():
+                    kept = len(self._world.core.roster.fitting())
+                    check(kept <= self._world.core.settings.max_np, f"a worker is started: {kept} are too many")
+                case actions.Leave(worker_id):
+                    self._sent_off.add(worker_id)
+                case actions.Abort(_, _, cause):
+                    avoidable = any(text in cause for text in AVOIDABLE)
+                    check(not avoidable, f"nothing but the protocol itself aborts a round: {cause}")
+                case actions.Finish(_, round_id):
+                    self._finished.add(round_id)
+                case actions.FinishRun():
+                    self._check_end(order)
+
+    def boundary_passed(self, trainee: Trainee, version: Version, chain: int) -> None:
+        """Equal versions mean equal state."""
+        self._begun = self._begun or version.boundaries > 0
+        known = self._chains.setdefault(version, chain)
+        check(known == chain, f"two states have version {version} (worker {trainee.worker_id})")
+        check(version.round_id >= self._completed, f"worker {trainee.worker_id} acts on old round {version.round_id}")
+
+    def collective_completed(self, round_id: RoundId) -> None:
+        """At most one round runs."""
+        check(round_id >= self._completed, f"round {round_id} computes after round {self._completed}")
+        self._completed = round_id
+
+    def process_ended(self, trainee: Trainee) -> None:
+        """Keep what a worker that went through its whole script ended with."""
+        if trainee.outcome and trainee.participant.stage is Stage.FINISHED:
+            self._models[trainee.worker_id] = trainee.outcome[-1]
+
+    # ---- the parts --------------------------------------------------------------------------------------------
+
+    def _check_roster(self) -> None:
+        places = Counter((w.host, w.slot) for w in self._world.core.roster.workers.values())
+        check(not places or max(places.values()) == 1, f"two workers share a slot: {places}")
+
+    def _check_plan(self, plan: RoundPlan) -> None:
+        settings, roster = self._world.core.settings, self._world.core.roster
+        check(plan.round_id > self._assigned, f"round {plan.round_id} follows round {self._assigned}")
+        seats = plan.seats
+        check([s.rank for s in seats] == list(range(len(seats))), "ranks are not 0..n-1")
+        hosts = [s.host for s in seats]
+        runs = [h for i, h in enumerate(hosts) if i == 0 or hosts[i - 1] != h]
+        check(len(runs) == len(set(runs)), f"ranks of a host are not contiguous: {hosts}")
+        check(len({(s.host, s.slot) for s in seats}) == len(seats), "two members share a slot")
+        guests = [s for s in seats if s.worker_id not in roster.fitting()]
+        check(len(guests) <= 1, "more than one member without a slot")
+        size = len(seats) - len(guests)
+        check(settings.min_np <= size <= settings.max_np, f"size {size} is not within the limits")
+        self._check_state_goes_on(plan)
+        self._assigned = plan.round_id
+        self._plan = plan
+
+    def _check_state_goes_on(self, plan: RoundPlan) -> None:
+        trainees = {p.worker_id: p.trainee for p in self._world.processes()}
+        offers = {s.worker_id: trainees[s.worker_id].offered for s in plan.seats if s.worker_id in trainees}
+        zero = plan.seats[0].worker_id
+        best = max(offers.values(), default=NO_VERSION)
+        if zero in offers:
+            check(offers[zero] == best, f"rank 0 offers {offers[zero]}, another member {best}")
+            check(zero == min(w for w, v in offers.items() if v == best), "rank 0 is not the oldest holder")
+        for seat in plan.seats:
+            if seat.worker_id in offers and offers[seat.worker_id] != best:
+                check(seat.rank in plan.receivers, f"worker {seat.worker_id} is behind and receives nothing")
+        check(not self._begun or plan.version != NO_VERSION, "training starts from scratch")
+        last = self._plan
+        if last is None or last.round_id in self._finished:
+            return
+        known = self._world.core.roster.workers
+        for survivor in (trainees[w] for w in last.workers if w in trainees and w in known):
+            heard_of = survivor.worker_id in plan.workers or known[survivor.worker_id].state is WorkerState.WAITING
+            if heard_of and survivor.participant.stage is Stage.WAITING:
+                check(survivor.offered <= plan.version, f"round {plan.round_id} goes back from {survivor.offered}")
+
+    def _check_end(self, end: actions.FinishRun) -> None:
+        if end.success:
+            check(bool(self._finished), "success without a finished round")
+            self._check_history()
+            return
+        if end.reason.startswith("every worker that held the state"):
+            assert self._plan is not None
+            trainees = (p.trainee for p in self._world.processes())
+            holders = {
+                t.worker_id
+                for t in trainees
+                if t.participant.committed != NO_VERSION and t.worker_id not in self._sent_off
+            }
+            left = [w for w in self._plan.workers if w in holders - self._world.given_up]
+            failed = {f.worker_id for f in end.failures}
+            check(not set(left) - failed, f"the run was given up although {left} hold its state")
+        elif end.reason.startswith("every worker failed before"):
+            check(self._plan is None, "given up as if training had never begun")
+        else:
+            check(end.reason.startswith("a worker failed after training"), f"the run failed: {end.reason}")
+
+    def _check_history(self) -> None:
+        models = set(self._models.values())
+        check(len(models) == 1, f"{len(models)} different results")
+        job = self._world.job
+        seen: dict[int, Counter[int]] = {}
+        step = models.pop().trained
+        while step is not None:
+            seen.setdefault(step.epoch, Counter()).update(step.positions)
+            step = step.before
+        check(sorted(seen) == list(range(job.epochs * job.runs)), f"epochs trained: {sorted(seen)}")
+        for epoch, counts in seen.items():
+            check(len(counts) == job.samples, f"epoch {epoch} leaves out {job.samples - len(counts)} samples")
+            padding = counts.total() - job.samples
+            check(padding <= self._world.core.settings.max_np, f"epoch {epoch} repeats {padding} samples")

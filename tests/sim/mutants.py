@@ -1,0 +1,219 @@
+"""Wrong variants of the core and of the worker's side, each of which the simulation must catch.
+
+A mutant is a patch of one rule. If the simulation stays green with one in place, it does not test that rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from edriver.driver import membership, ranks
+from edriver.driver.membership import Membership
+from edriver.driver.ranks import Candidate, RoundPlan
+from edriver.driver.round import Interrupt, Round
+from edriver.driver.selection import Selection
+from edriver.v1 import notification_pb2 as pb
+from edriver.version import NO_ROUND, NO_VERSION, RoundId, Version
+from edriver.worker.cursor import Cursor
+from edriver.worker.participant import Participant, Stage, Verdict
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def stop_at_the_highest_report(patch: pytest.MonkeyPatch) -> None:
+    """B = max(p): somebody has passed it already."""
+    patch.setattr(Interrupt, "agree", lambda self: max(self.reports.values()))
+
+
+def stop_at_the_lowest_report(patch: pytest.MonkeyPatch) -> None:
+    """B = min(p) + 1."""
+    patch.setattr(Interrupt, "agree", lambda self: min(self.reports.values()) + 1)
+
+
+def nobody_waits_for_the_verdict(patch: pytest.MonkeyPatch) -> None:
+    """A member that has reported trains on past its next boundary."""
+    original = Participant.verdict
+
+    def verdict(self: Participant) -> Verdict:
+        if self._stop_at is not None and self.boundaries > self._stop_at:
+            return Verdict.STOP
+        found = original(self)
+        return Verdict.PASS if found is Verdict.WAIT else found
+
+    patch.setattr(Participant, "verdict", verdict)
+
+
+def stop_overrides_abort(patch: pytest.MonkeyPatch) -> None:
+    """A member that waits for a verdict, or for boundary B, does not hear of the abort."""
+    original = Participant.verdict
+
+    def verdict(self: Participant) -> Verdict:
+        if self._reported is not None and self._stop_at is None and self.boundaries > self._reported:
+            return Verdict.WAIT
+        return original(self)
+
+    patch.setattr(Participant, "verdict", verdict)
+
+
+def done_is_no_report(patch: pytest.MonkeyPatch) -> None:
+    """The notice waits for an answer of members whose function has returned."""
+    original = Participant._take_hosts_updated
+
+    def take(self: Participant, notice: pb.HostsUpdated) -> pb.Report | None:
+        return None if self.stage is Stage.DONE else original(self, notice)
+
+    patch.setattr(Participant, "_take_hosts_updated", take)
+    real = Membership._watch_running
+
+    def watch(self: Membership, current: Round, fitting: set[int]) -> None:
+        done, current.done = current.done, dict(current.done) if len(current.done) == len(current.members) else {}
+        real(self, current, fitting)
+        current.done = done
+
+    patch.setattr(Membership, "_watch_running", watch)
+    note = Membership._note
+
+    def forgetful(self: Membership, event: Any) -> None:
+        note(self, event)
+        if type(event).__name__ == "WorkerDone" and self.round and self.round.interrupt:
+            self.round.interrupt.reports.pop(event.worker_id, None)
+
+    patch.setattr(Membership, "_note", forgetful)
+
+
+def rank_zero_by_age_alone(patch: pytest.MonkeyPatch) -> None:
+    """Rank 0 is the oldest worker, whatever it holds."""
+    original = ranks.plan_round
+
+    def plan(round_id: RoundId, ordinal: int, candidates: list[Candidate], first: bool) -> RoundPlan:
+        best = ranks.highest_version(candidates)
+        oldest = min(candidates, key=lambda c: c.worker_id)
+        swapped = [replace(c, version=best if c is oldest else c.version) for c in candidates]
+        return original(round_id, ordinal, swapped, first)
+
+    patch.setattr(membership, "plan_round", plan)
+
+
+def versions_by_count_alone(patch: pytest.MonkeyPatch) -> None:
+    """Boundaries of different rounds are compared as if they counted the same steps."""
+    patch.setattr(ranks, "highest_version", lambda cs: max((c.version for c in cs), key=lambda v: v.boundaries))
+    original = ranks.in_order_of_rank
+
+    def order(candidates: list[Candidate]) -> list[Candidate]:
+        best = max((c.version for c in candidates), key=lambda v: v.boundaries)
+        return original([replace(c, version=Version(NO_ROUND, 1)) if c.version != best else c for c in candidates])
+
+    patch.setattr(ranks, "in_order_of_rank", order)
+
+
+def only_newcomers_receive(patch: pytest.MonkeyPatch) -> None:
+    """A survivor that is one commit behind is not synced."""
+    original = ranks.plan_round
+
+    def plan(round_id: RoundId, ordinal: int, candidates: list[Candidate], first: bool) -> RoundPlan:
+        made = original(round_id, ordinal, candidates, first)
+        offers = {c.worker_id: c.version for c in candidates}
+        fresh = tuple(s.rank for s in made.seats if s.rank and offers[s.worker_id] == NO_VERSION)
+        return replace(made, receivers=fresh)
+
+    patch.setattr(membership, "plan_round", plan)
+
+
+def torn_state_is_offered(patch: pytest.MonkeyPatch) -> None:
+    """After an abort a worker offers where it had got to, not what it went back to."""
+    original = Participant.wait
+
+    def wait(self: Participant, offer: Version, *rest: Any) -> pb.Report:
+        return original(self, max(offer, self.live) if self.abort_cause else offer, *rest)
+
+    patch.setattr(Participant, "wait", wait)
+
+
+def rounds_form_before_all_have_stopped(patch: pytest.MonkeyPatch) -> None:
+    """The next round is assigned to those that have stopped, while others still train towards B."""
+    original = Membership._forming.fget  # type: ignore[attr-defined]
+
+    def forming(self: Membership) -> bool:
+        current = self.round
+        if current and current.stopping and not current.finished and len(current.members) < len(current.plan.workers):
+            return True
+        return bool(original(self))
+
+    patch.setattr(Membership, "_forming", property(forming))
+
+
+def scratch_is_as_good_as_state(patch: pytest.MonkeyPatch) -> None:
+    """A round forms of newcomers alone when every holder is gone."""
+    original = Membership._obstacle
+
+    def obstacle(self: Membership, chosen: Selection) -> str | None:
+        current = self.round
+        if current:
+            left = [w for w in current.plan.workers if w in self.roster.workers and self.roster.workers[w].live]
+            if not left:
+                self.round, self.best = None, NO_VERSION
+        return original(self, chosen)
+
+    patch.setattr(Membership, "_obstacle", obstacle)
+
+
+def nobody_stays_as_guest(patch: pytest.MonkeyPatch) -> None:
+    """When every holder's host is gone, the last one leaves with the rest."""
+    original = membership.select
+
+    def select(*args: Any) -> Selection:
+        return replace(original(*args), guest=None)
+
+    patch.setattr(membership, "select", select)
+
+
+def finish_when_one_is_done(patch: pytest.MonkeyPatch) -> None:
+    """The first member to return ends the round."""
+    original = Membership._watch_running
+
+    def watch(self: Membership, current: Round, fitting: set[int]) -> None:
+        if current.done:
+            self._finish(current)
+        else:
+            original(self, current, fitting)
+
+    patch.setattr(Membership, "_watch_running", watch)
+
+
+def survivors_are_not_told(patch: pytest.MonkeyPatch) -> None:
+    """A round with a dead member is left to hang."""
+
+    def abort(self: Membership, current: Round, cause: str) -> None:
+        if current.abort_cause is None and not current.finished:
+            current.abort_cause = cause
+            current.settled_by = self._now + self.settings.rejoin_bound
+
+    patch.setattr(Membership, "_abort", abort)
+
+
+def cursor_forgets_the_last_row(patch: pytest.MonkeyPatch) -> None:
+    """An offset counts this rank's samples once, not once per rank."""
+    patch.setattr(Cursor, "offset", property(lambda self: min(self.length, self.base + self.recorded)))
+
+
+MUTANTS: tuple[Patch, ...] = (
+    stop_at_the_highest_report,
+    stop_at_the_lowest_report,
+    nobody_waits_for_the_verdict,
+    stop_overrides_abort,
+    done_is_no_report,
+    rank_zero_by_age_alone,
+    versions_by_count_alone,
+    only_newcomers_receive,
+    torn_state_is_offered,
+    rounds_form_before_all_have_stopped,
+    scratch_is_as_good_as_state,
+    nobody_stays_as_guest,
+    finish_when_one_is_done,
+    survivors_are_not_told,
+    cursor_forgets_the_last_row,
+)

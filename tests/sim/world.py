@@ -1,0 +1,369 @@
+"""The whole run in one process: the real core, simulated agents, workers and network, and faults drawn from a seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from edriver.discovery.hosts import Host, HostSet
+from edriver.driver import actions, events
+from edriver.driver.membership import Membership
+from edriver.driver.settings import Settings
+from edriver.driver.translate import assignments_by_host, event_of_report, notice_of
+from edriver.v1 import notification_pb2 as pb
+from edriver.version import RoundId
+from edriver.worker.participant import Stage
+from edriver.worker.places import place_notices
+from tests.sim.clockwork import Channel, Clockwork
+from tests.sim.fabric import Fabric
+from tests.sim.invariants import Invariants
+from tests.sim.trainee import Exploded, Job, Meet, Sleep, Trainee, Wait, WaitChange
+
+AGENT_LEASE = 5.0
+WORKER_LEASE = 10.0
+
+
+@dataclass
+class Process:
+    """A worker process on a simulated host."""
+
+    worker_id: int
+    host: SimHost
+    trainee: Trainee
+    wait: Wait | None = None
+    ticket: int = 0
+    frozen: bool = False
+    held: list[pb.Notice] = field(default_factory=list)
+    alive: bool = True
+
+
+@dataclass
+class SimHost:
+    """A host with its agent and the streams between it and the driver."""
+
+    name: str
+    agent_id: int
+    down: Channel
+    up: Channel
+    processes: dict[int, Process] = field(default_factory=dict)
+    alive: bool = True
+    cut_since: float | None = None
+
+
+class World:
+    """One simulated run.
+
+    Args:
+        seed: everything follows from it.
+        settings: the core's.
+        job: the script.
+        log: takes one line per event and action, for replays; None: none are made.
+    """
+
+    def __init__(self, seed: int, settings: Settings, job: Job, log: Callable[[str], None] | None = None) -> None:
+        self.rng = random.Random(seed)
+        self.clockwork = Clockwork()
+        self.fabric = Fabric(self.clockwork, self.rng)
+        self.job = job
+        self.core = Membership(settings, now=0.0)
+        self.invariants = Invariants(self)
+        self.hosts: dict[str, SimHost] = {}
+        self.discovered = HostSet(())
+        self.seats: dict[RoundId, dict[int, int]] = {}
+        self.outcome: actions.FinishRun | None = None
+        self.launch_fails: set[str] = set()
+        self.slow: set[int] = set()
+        self.given_up: set[int] = set()
+        self.stopped_agents: set[int] = set()
+        self.happened: Callable[[events.Event], None] = lambda _event: None
+        self.ordered: Callable[[actions.Action], None] = lambda _order: None
+        self._log = log
+        self._tick_at: float | None = None
+        self.fabric.completed_in = self.invariants.collective_completed
+
+    # ---- the driver -------------------------------------------------------------------------------------------
+
+    def feed(self, event: events.Event) -> None:
+        """Step the core and perform what it orders."""
+        if self.outcome:
+            return
+        self.log(f"event  {event}")
+        if isinstance(event, events.LeaseExpired):
+            self.given_up.add(event.worker_id)
+        elif isinstance(event, events.AgentLost):
+            self.given_up |= {w.worker_id for w in self.core.roster.on(event.host)}
+        orders = self.core.step(event, self.clockwork.now)
+        self.invariants.after_step(orders)
+        for order in orders:
+            self.log(f"action {order}")
+            self._perform(order)
+            self.ordered(order)
+        self.happened(event)
+        deadline = self.core.next_deadline
+        if deadline is not None and (self._tick_at is None or deadline < self._tick_at):
+            self._tick_at = deadline
+            self.clockwork.after(max(deadline - self.clockwork.now, 0.0), lambda: self._tick(deadline))
+
+    def _tick(self, deadline: float) -> None:
+        if self._tick_at == deadline:
+            self._tick_at = None
+            self.feed(events.Ticked())
+
+    def discover(self, *hosts: tuple[str, int]) -> None:
+        """Discovery's answer changes."""
+        answer = self.discovered.aged_by(HostSet(tuple(Host(name, slots) for name, slots in hosts)))
+        self.discovered = answer
+        self.feed(events.HostsObserved(answer))
+
+    def _perform(self, order: actions.Action) -> None:
+        match order:
+            case actions.StartAgent(host, agent_id):
+                self.clockwork.after(self.rng.uniform(0.1, 0.4), lambda: self._start_agent(host, agent_id))
+            case actions.StopAgent(host, agent_id):
+                self.stopped_agents.add(agent_id)
+                if host in self.hosts:
+                    self._end_agent(self.hosts[host])
+            case actions.StartWorker(worker_id, host, _):
+                if record := self.hosts.get(host):
+                    record.down.send(lambda: self._start_worker(record, worker_id))
+            case actions.StopWorker(worker_id, host, grace):
+                if record := self.hosts.get(host):
+                    record.down.send(lambda: self._stop_worker(record, worker_id, grace))
+            case actions.AssignRound(plan):
+                self.seats[plan.round_id] = {seat.rank: seat.worker_id for seat in plan.seats}
+                self.fabric.forget_before(plan.round_id)
+                for host, message in assignments_by_host(order):
+                    if record := self.hosts.get(host):
+                        for seat, notice in place_notices(message):
+                            self._send_notice(record, seat.worker_id, notice)
+            case actions.FinishRun():
+                self.outcome = order
+            case actions.Explain():
+                pass
+            case _:
+                workers, notice = notice_of(order, timestamp=self.clockwork.now)
+                for worker_id in workers:
+                    record = next((h for h in self.hosts.values() if worker_id in h.processes), None)
+                    if record:
+                        self._send_notice(record, worker_id, notice)
+
+    def _send_notice(self, host: SimHost, worker_id: int, notice: pb.Notice) -> None:
+        host.down.send(lambda: self._take(host.processes.get(worker_id), notice))
+
+    # ---- agents -----------------------------------------------------------------------------------------------
+
+    def _start_agent(self, name: str, agent_id: int) -> None:
+        if agent_id in self.stopped_agents:
+            return
+        if name in self.launch_fails:
+            self.feed(events.AgentLost(name, agent_id, "could not be started"))
+            return
+        self.hosts[name] = SimHost(
+            name, agent_id, Channel(self.clockwork, self._delay), Channel(self.clockwork, self._delay)
+        )
+        self.feed(events.AgentConnected(name, agent_id))
+
+    def _delay(self) -> float:
+        return self.rng.uniform(0.0005, 0.003) if self.rng.random() < 0.97 else self.rng.uniform(0.01, 0.3)
+
+    def _end_agent(self, host: SimHost) -> None:
+        host.alive = False
+        for process in list(host.processes.values()):
+            self._die(process)
+        if self.hosts.get(host.name) is host:
+            del self.hosts[host.name]
+
+    def kill_agent(self, host: SimHost) -> None:
+        """The agent dies; its guard ends its workers; the driver sees it at once."""
+        if host.alive:
+            self._end_agent(host)
+            self.feed(events.AgentLost(host.name, host.agent_id, "was killed by SIGKILL"))
+
+    def cut(self, host: SimHost, seconds: float) -> None:
+        """The control stream goes silent both ways; after the lease each side gives the other up."""
+        if host.cut_since is not None or not host.alive:
+            return
+        host.cut_since = self.clockwork.now
+        host.down.cut()
+        host.up.cut()
+        if seconds < AGENT_LEASE:
+            self.clockwork.after(seconds, lambda: self._heal(host))
+        else:
+            # Neither clock is the other's: the order of the two is drawn.
+            self.clockwork.after(AGENT_LEASE + self.rng.uniform(0, 1), lambda: self._lease_ends(host))
+            self.clockwork.after(AGENT_LEASE + self.rng.uniform(0, 1), lambda: self._end_agent(host))
+
+    def _heal(self, host: SimHost) -> None:
+        if host.alive:
+            host.cut_since = None
+            host.down.heal()
+            host.up.heal()
+
+    def _lease_ends(self, host: SimHost) -> None:
+        self.feed(events.AgentLost(host.name, host.agent_id, "no word for 5 s"))
+
+    # ---- workers ----------------------------------------------------------------------------------------------
+
+    def _start_worker(self, host: SimHost, worker_id: int) -> None:
+        if not host.alive:
+            return
+
+        def report(said: pb.Report) -> None:
+            event = event_of_report(worker_id, said)
+            assert event is not None
+            host.up.send(lambda: self._feed_if_alive(host, event))
+
+        def tear_down() -> None:
+            for round_id in list(self.seats):
+                if round_id < trainee.participant.round_id:
+                    self.fabric.leave(round_id, worker_id)
+
+        def pace() -> float:
+            return self.rng.uniform(0.02, 0.1) * (50 if worker_id in self.slow else 1)
+
+        trainee = Trainee(
+            worker_id, self.job, report, self.invariants.boundary_passed, tear_down, self.rng.uniform(0.5, 3), pace
+        )
+        process = Process(worker_id, host, trainee)
+        host.processes[worker_id] = process
+        self._advance(process, None, None)
+
+    def _feed_if_alive(self, host: SimHost, event: events.Event) -> None:
+        if self.hosts.get(host.name) is host or not host.alive:
+            self.feed(event)
+
+    def _advance(self, process: Process, value: Any, error: BaseException | None) -> None:
+        """Run the training thread until it waits again."""
+        trainee = process.trainee
+        if not process.alive:
+            return
+        try:
+            wait = trainee.script.throw(error) if error else trainee.script.send(value)
+        except StopIteration as end:
+            self._exit(process, end.value)
+            return
+        except Exploded:
+            self._report_explosion(process)
+            return
+        process.ticket += 1
+        ticket = process.ticket
+        process.wait = wait
+        match wait:
+            case Sleep(seconds):
+                self.clockwork.after(seconds, lambda: self._wake(process, ticket, None, None))
+            case Meet("who", _, _):
+                members = self.seats[trainee.participant.round_id]
+                self.clockwork.after(0.0, lambda: self._wake(process, ticket, members, None))
+            case Meet(name, parties, what):
+                round_id = trainee.participant.round_id
+                self.fabric.meet(
+                    round_id,
+                    name,
+                    parties,
+                    process.worker_id,
+                    what,
+                    lambda v, e: self._wake(process, ticket, v, e),
+                )
+                if trainee.participant.abort_cause is not None:
+                    self.fabric.sever(round_id, process.worker_id)
+
+    def _wake(self, process: Process, ticket: int, value: Any, error: BaseException | None) -> None:
+        if not process.alive or ticket != process.ticket:
+            return
+        if process.frozen:
+            process.wait = None
+            self.clockwork.after(0.05, lambda: self._wake(process, ticket, value, error))
+            return
+        self._advance(process, value, error)
+
+    def _take(self, process: Process | None, notice: pb.Notice) -> None:
+        """The notification thread."""
+        if process is None or not process.alive:
+            return
+        if process.frozen:
+            process.held.append(notice)
+            return
+        participant = process.trainee.participant
+        answer = participant.take(notice)
+        if answer is not None:
+            event = event_of_report(process.worker_id, answer)
+            assert event is not None
+            process.host.up.send(lambda: self._feed_if_alive(process.host, event))
+        if notice.HasField("abort") and participant.abort_cause is not None:
+            self.fabric.sever(participant.round_id, process.worker_id)
+        if isinstance(process.wait, WaitChange):
+            ticket = process.ticket
+            self.clockwork.after(0.0, lambda: self._wake(process, ticket, None, None))
+
+    def _report_explosion(self, process: Process) -> None:
+        report = pb.Report(failed=pb.Failed(traceback="ValueError: the script's own"))
+        event = event_of_report(process.worker_id, report)
+        assert event is not None
+        process.host.up.send(lambda: self._feed_if_alive(process.host, event))
+        self.clockwork.after(self.rng.uniform(0.05, 0.5), lambda: self._exit(process, 1))
+
+    def _exit(self, process: Process, code: int) -> None:
+        if process.alive:
+            self._die(process)
+            process.host.up.send(
+                lambda: self._feed_if_alive(process.host, events.WorkerExited(process.worker_id, code))
+            )
+
+    def _die(self, process: Process) -> None:
+        process.alive = False
+        self.invariants.process_ended(process.trainee)
+        process.host.processes.pop(process.worker_id, None)
+        for round_id in list(self.seats):
+            if process.worker_id in self.seats[round_id].values():
+                self.fabric.leave(round_id, process.worker_id)
+
+    def _stop_worker(self, host: SimHost, worker_id: int, grace: float) -> None:
+        if process := host.processes.get(worker_id):
+            if grace == 0.0:
+                self._exit(process, -9)
+            else:
+                self.clockwork.after(self.rng.uniform(0.0, min(grace, 1.0)), lambda: self._exit(process, -15))
+
+    def kill(self, process: Process) -> None:
+        """Kill -9."""
+        self._exit(process, -9)
+
+    def freeze(self, process: Process, seconds: float) -> None:
+        """SIGSTOP, and SIGCONT later; the agent gives the worker up after its lease."""
+        if process.frozen or not process.alive:
+            return
+        process.frozen = True
+        if seconds < WORKER_LEASE:
+            self.clockwork.after(seconds, lambda: self._thaw(process))
+        else:
+            self.clockwork.after(
+                WORKER_LEASE,
+                lambda: process.host.up.send(
+                    lambda: self._feed_if_alive(process.host, events.LeaseExpired(process.worker_id, WORKER_LEASE))
+                ),
+            )
+            self.clockwork.after(seconds, lambda: self._thaw(process))
+
+    def _thaw(self, process: Process) -> None:
+        process.frozen = False
+        held, process.held = process.held, []
+        for notice in held:
+            self._take(process, notice)
+
+    # ---- looking at it ----------------------------------------------------------------------------------------
+
+    def processes(self) -> list[Process]:
+        """All living worker processes, oldest first."""
+        found = [p for host in self.hosts.values() for p in host.processes.values() if p.alive]
+        return sorted(found, key=lambda p: p.worker_id)
+
+    def members(self) -> list[Process]:
+        """Those that have a place in the latest round they know of."""
+        return [p for p in self.processes() if p.trainee.participant.stage in (Stage.ASSIGNED, Stage.DONE)]
+
+    def log(self, text: str) -> None:
+        """Write a line of the replay."""
+        if self._log:
+            self._log(f"{self.clockwork.now:10.4f}  {text}")

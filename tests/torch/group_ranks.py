@@ -1,0 +1,351 @@
+"""Worker processes for the tests of RoundGroup: each obeys commands, and severs on command from another
+thread.
+
+The processes are forked from a server that has imported torch once, so one costs milliseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import multiprocessing
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent import futures
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import grpc
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore, PrefixStore, ProcessGroupGloo, Store, TCPStore
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+from edriver.version import RoundId
+from edriver.worker import group
+from edriver.worker.assignment import Assignment
+from edriver.worker.errors import PeerLostError
+from edriver.worker.group import RoundGroup
+from edriver.worker.peer_loss import looks_like_peer_loss
+from edriver.worker.topology import ALONE
+
+LIMIT_SECONDS = 60.0
+"""How long anything may take before the test is given up: also the groups' own timeout, so nothing is freed
+by it."""
+
+SEVER_EVERY = 0.05
+
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload([__name__, "torch._dynamo"])  # the first DDP imports it, in a second
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a command ended.
+
+    Attributes:
+        value: what it returned.
+        error: the exception's type and text, "" for none; then those of its causes, a line each.
+        raised_peer_lost: it was a PeerLostError.
+        looks_lost: looks_like_peer_loss said yes.
+    """
+
+    value: Any
+    error: str = ""
+    raised_peer_lost: bool = False
+    looks_lost: bool = False
+
+
+def place(round_number: int, rank: int, store: tuple[str, int], size: int) -> Assignment:
+    return dataclasses.replace(
+        ALONE,
+        round_id=RoundId(1, round_number),
+        rank=rank,
+        size=size,
+        local_rank=rank,
+        local_size=size,
+        store_host=store[0],
+        store_port=store[1],
+    )
+
+
+class Member:
+    """A worker process, as the test sees it."""
+
+    def __init__(self) -> None:
+        self._commands, commands = _FORKS.Pipe()
+        self._notices, notices = _FORKS.Pipe()
+        self._process = _FORKS.Process(target=_serve, args=(commands, notices))
+        self._process.start()
+        commands.close()
+        notices.close()
+        self.pid = self._process.pid or 0
+        self.store: tuple[str, int] = self._receive(self._commands)
+
+    def begin(self, command: str, *args: Any) -> None:
+        """Have the worker enter a command; returns when it is about to."""
+        self._commands.send((command, args))
+        assert self._receive(self._commands) == "entering"
+
+    def end(self) -> Outcome:
+        outcome: Outcome = self._receive(self._commands)
+        return outcome
+
+    def call(self, command: str, *args: Any) -> Any:
+        """Have the worker carry out a command that succeeds."""
+        self.begin(command, *args)
+        outcome = self.end()
+        assert not outcome.error, outcome.error
+        return outcome.value
+
+    def sever_once(self, round_number: int) -> int:
+        self._notices.send(round_number)
+        cut: int = self._receive(self._notices)
+        return cut
+
+    def sever(self, round_number: int) -> Outcome:
+        """Sever again and again, as the worker's notification thread does, until the command has ended."""
+        deadline = time.monotonic() + LIMIT_SECONDS / 2
+        self.sever_once(round_number)
+        while not self._commands.poll(SEVER_EVERY):
+            assert time.monotonic() < deadline, "still hanging after it was severed"
+            self.sever_once(round_number)
+        return self.end()
+
+    def has_ended_command(self) -> bool:
+        return self._commands.poll()
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join()
+
+    def _receive(self, pipe: Connection) -> Any:
+        assert pipe.poll(LIMIT_SECONDS), "no answer from the worker"
+        return pipe.recv()
+
+
+@contextlib.contextmanager
+def members(count: int) -> Iterator[list[Member]]:
+    """Start workers; all are killed in the end."""
+    started: list[Member] = []
+    try:
+        for _ in range(count):
+            started.append(Member())  # noqa: PERF401  those started must be killed if one cannot be
+        yield started
+    finally:
+        for member in started:
+            member.kill()
+
+
+def build(group: Sequence[Member], round_number: int) -> None:
+    """Have all of them build one round's group, ranks in their order."""
+    for rank, member in enumerate(group):
+        member.begin("build", place(round_number, rank, group[0].store, len(group)))
+    for member in group:
+        outcome = member.end()
+        assert not outcome.error, outcome.error
+
+
+def _serve(commands: Connection, notices: Connection) -> None:
+    torch.set_num_threads(1)
+    worker = _Worker()
+    threading.Thread(target=_heed, args=(worker.group, notices), daemon=True).start()
+    commands.send((worker.group.store_host, worker.group.store_port))
+    while True:
+        command, args = commands.recv()
+        commands.send("entering")
+        commands.send(_outcome(worker, command, args))
+
+
+def _outcome(worker: _Worker, command: str, args: tuple[Any, ...]) -> Outcome:
+    try:
+        return Outcome(getattr(worker, command)(*args))
+    except Exception as error:  # noqa: BLE001  the test judges it
+        return Outcome(None, _text(error), isinstance(error, PeerLostError), looks_like_peer_loss(error))
+
+
+def _text(error: BaseException | None) -> str:
+    return "" if error is None else f"{type(error).__name__}: {error}\n{_text(error.__cause__)}"
+
+
+def _heed(group: RoundGroup, notices: Connection) -> None:
+    while True:
+        notices.send(group.sever(RoundId(1, notices.recv())))
+
+
+class _Worker:
+    """What a worker can be told to do. What hangs, hangs in its main thread."""
+
+    def __init__(self) -> None:
+        self.group = RoundGroup("127.0.0.1")
+        self._subgroup: dist.ProcessGroup | None = None
+        self._loader: Any = None
+        self._strangers: list[_Stranger] = []
+
+    def build(self, where: Assignment) -> None:
+        self.group.build(where, timeout=LIMIT_SECONDS)
+
+    def build_alone(self) -> None:
+        self.group.build_alone()
+
+    def teardown(self) -> None:
+        self._subgroup = None
+        self.group.teardown()
+
+    def init_by_hand(self, path: str) -> None:
+        dist.init_process_group("gloo", store=FileStore(path, 1), rank=0, world_size=1)
+
+    def all_reduce(self) -> float:
+        total = torch.ones(1000)
+        dist.all_reduce(total)
+        return float(total[0])
+
+    def new_group(self) -> None:
+        self._subgroup = dist.new_group()
+
+    def all_reduce_in_subgroup(self) -> None:
+        dist.all_reduce(torch.ones(1000), group=self._subgroup)
+
+    def train_step(self) -> float:
+        torch.manual_seed(0)
+        model = DistributedDataParallel(torch.nn.Linear(4, 2))
+        model(torch.full((1, 4), float(dist.get_rank()))).sum().backward()
+        gradient = model.module.weight.grad
+        return float(gradient[0, 0])
+
+    def open_loader(self) -> list[int]:
+        """Fork two data-loader processes, which inherit every descriptor; returns their pids."""
+        data = TensorDataset(torch.arange(64.0))
+        self._loader = iter(DataLoader(data, num_workers=2, multiprocessing_context="fork"))
+        next(self._loader)
+        return [process.pid for process in self._loader._workers]
+
+    def count_resources(self) -> tuple[int, int]:
+        """How many descriptors and threads this process has."""
+        return len(list(Path("/proc/self/fd").iterdir())), len(list(Path("/proc/self/task").iterdir()))
+
+    def has_pythons_excepthook(self) -> bool:
+        return sys.excepthook is sys.__excepthook__
+
+    def spare_the_store(self) -> None:
+        """From now on severing leaves connections to stores alone, so that Gloo's must do."""
+        group.sever_store = lambda *_: 0
+
+    def build_halting(self, where: Assignment) -> None:
+        """Publish this rank's address as a member does, then never connect to anyone."""
+        inner = TCPStore(where.store_host, where.store_port, None, False, wait_for_workers=False)
+        halting = _HaltingStore(inner)  # torch keeps the C++ half only
+        store = PrefixStore(f"round/{where.round_id}", halting)
+        dist.init_process_group("gloo", store=store, rank=where.rank, world_size=where.size)
+
+    def wait_until_published(self, where: Assignment) -> None:
+        TCPStore(where.store_host, where.store_port, None, False, wait_for_workers=False).get("published")
+
+    def open_strangers(self, path: str, rank: int, size: int) -> None:
+        """Open connections that have nothing to do with the round, one of each kind."""
+        self._strangers = [_PlainTcp(), _AsyncioTcp(), _GrpcTcp(), _GlooGroup(path, rank, size)]
+        self.use_strangers()  # gRPC connects at the first use
+
+    def use_strangers(self) -> list[str]:
+        for stranger in self._strangers:
+            stranger.use()
+        return [type(stranger).__name__ for stranger in self._strangers]
+
+
+class _HaltingStore(Store):
+    """Passes on what this rank publishes; whoever asks it for another's address is never answered."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__()
+        self._inner = inner
+
+    def set(self, key: str, value: Any) -> None:
+        self._inner.set(key, value)
+        self._inner.set("published", "yes")
+
+    def wait(self, *_: Any) -> None:
+        self._halt()
+
+    def get(self, *_: Any) -> bytes:
+        return self._halt()
+
+    def _halt(self) -> bytes:
+        threading.Event().wait()
+        raise AssertionError
+
+
+class _Stranger:
+    def use(self) -> None:
+        raise NotImplementedError
+
+
+class _PlainTcp(_Stranger):
+    def __init__(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self._near = socket.create_connection(listener.getsockname(), LIMIT_SECONDS)
+            self._far, _ = listener.accept()
+
+    def use(self) -> None:
+        self._near.sendall(b"ping")
+        assert self._far.recv(4) == b"ping"
+
+
+class _AsyncioTcp(_Stranger):
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self._reader, self._writer = self._run(self._connect())
+
+    def use(self) -> None:
+        self._writer.write(b"ping")
+        assert self._run(self._reader.readexactly(4)) == b"ping"
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while data := await reader.read(64):
+                writer.write(data)
+
+        self._server = await asyncio.start_server(echo, "127.0.0.1", 0)
+        return await asyncio.open_connection(*self._server.sockets[0].getsockname())
+
+    def _run(self, task: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(task, self._loop).result(LIMIT_SECONDS)
+
+
+class _GrpcTcp(_Stranger):
+    def __init__(self) -> None:
+        self._server = grpc.server(futures.ThreadPoolExecutor(1))
+        handler = grpc.stream_stream_rpc_method_handler(lambda requests, _: requests)
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("s", {"Echo": handler}),))
+        port = self._server.add_insecure_port("127.0.0.1:0")
+        self._server.start()
+        self._channel = grpc.insecure_channel(f"127.0.0.1:{port}")
+        self._requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._answers = self._channel.stream_stream("/s/Echo")(iter(self._requests.get, b""))
+
+    def use(self) -> None:
+        self._requests.put(b"ping")
+        assert next(self._answers) == b"ping"
+
+
+class _GlooGroup(_Stranger):
+    """A Gloo group that the script made by itself, before the round."""
+
+    def __init__(self, path: str, rank: int, size: int) -> None:
+        self._group: Any = ProcessGroupGloo(FileStore(path, size), rank, size, timedelta(seconds=LIMIT_SECONDS))
+
+    def use(self) -> None:
+        self._group.allreduce([torch.ones(1)]).wait()

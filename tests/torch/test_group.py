@@ -1,0 +1,216 @@
+"""RoundGroup with real processes over loopback: whatever happens to a peer, nobody is left waiting."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.torch.group_ranks import Member, build, members, place
+
+
+def test_a_round_trains_and_the_next_one_too_with_other_ranks_and_another_size() -> None:
+    with members(3) as (a, b, c):
+        build([a, b, c], 1)
+        for member in (a, b, c):
+            member.begin("train_step")
+        assert [member.end().value for member in (a, b, c)] == [1.0, 1.0, 1.0]  # the mean of the ranks 0, 1, 2
+        for member in (a, b, c):
+            member.call("teardown")
+        assert a.call("has_pythons_excepthook")
+        build([c, a], 2)
+        for member in (c, a):
+            member.begin("train_step")
+        assert [member.end().value for member in (c, a)] == [0.5, 0.5]
+
+
+def test_a_world_of_one_trains() -> None:
+    with members(1) as (alone,):
+        alone.call("build_alone")
+        assert alone.call("train_step") == 0.0
+        alone.call("teardown")
+        alone.call("build_alone")
+
+
+def test_a_killed_peer_that_is_nobodys_neighbour_frees_all_once_severed() -> None:
+    with members(4) as group:
+        build(group, 1)
+        for member in group[:3]:
+            member.begin("all_reduce")
+        group[3].kill()
+        outcomes = [member.sever(1) for member in group[:3]]
+    assert all(outcome.looks_lost for outcome in outcomes), outcomes
+
+
+def test_a_stopped_peer_frees_the_rest_once_severed_and_they_go_on_without_it() -> None:
+    with members(3) as (a, b, stopped):
+        build([a, b, stopped], 1)
+        stopped.signal(signal.SIGSTOP)
+        for member in (a, b):
+            member.begin("all_reduce")
+        outcomes = [member.sever(1) for member in (a, b)]
+        stopped.kill()
+        for member in (a, b):
+            member.call("teardown")
+        build([b, a], 2)
+        b.begin("all_reduce")
+        assert a.call("all_reduce") == 2.0
+    assert all(outcome.looks_lost for outcome in outcomes), outcomes
+
+
+def test_a_hanging_subgroup_is_freed_too() -> None:
+    with members(3) as group:
+        build(group, 1)
+        for member in group:
+            member.begin("new_group")
+        assert [member.end().error for member in group] == ["", "", ""]
+        for member in group[:2]:
+            member.begin("all_reduce_in_subgroup")
+        outcomes = [member.sever(1) for member in group[:2]]
+    assert all(outcome.looks_lost for outcome in outcomes), outcomes
+
+
+def test_a_subgroup_that_waits_for_a_missing_member_is_given_up() -> None:
+    with members(3) as group:
+        build(group, 1)
+        for member in group[:2]:
+            member.begin("new_group")
+        outcomes = [member.sever(1) for member in group[:2]]
+    assert all(outcome.looks_lost for outcome in outcomes), outcomes
+
+
+@pytest.mark.parametrize("missing", [0, 2])
+def test_building_with_a_rank_missing_is_given_up_once_severed(missing: int) -> None:
+    with members(3) as group:
+        present = [rank for rank in range(3) if rank != missing]
+        for rank in present:
+            group[rank].begin("build", place(1, rank, group[0].store, 3))
+        outcomes = [group[rank].sever(1) for rank in present]
+        for rank in present:
+            group[rank].call("teardown")
+        build([group[rank] for rank in present], 2)  # nothing is left that would hinder the next round
+    assert all(outcome.raised_peer_lost for outcome in outcomes), outcomes
+
+
+def test_building_with_a_rank_that_publishes_its_address_and_never_connects_is_given_up() -> None:
+    # Of two ranks the one with the lower port waits to be connected to. That is for the system to choose: in eight
+    # rounds rank 0 will have been that one.
+    for round_number in range(1, 9):
+        with members(2) as (waiting, halting):
+            where = place(round_number, 0, waiting.store, 2)
+            halting.begin("build_halting", place(round_number, 1, waiting.store, 2))
+            waiting.call("wait_until_published", where)
+            waiting.call("spare_the_store")
+            waiting.begin("build", where)
+            outcome = waiting.sever(round_number)
+        assert outcome.raised_peer_lost, outcome
+
+
+def test_building_with_a_stopped_rank_0_is_given_up_once_severed() -> None:
+    with members(2) as (stopped, member):
+        stopped.signal(signal.SIGSTOP)
+        member.begin("build", place(1, 1, stopped.store, 2))
+        outcome = member.sever(1)
+        assert outcome.raised_peer_lost, outcome
+        assert "the round was severed" in outcome.error
+        stopped.kill()
+        build([member], 2)
+
+
+def test_building_with_a_dead_rank_0_fails_without_waiting_to_be_severed() -> None:
+    with members(2) as (dead, member):
+        dead.kill()
+        member.begin("build", place(1, 1, dead.store, 2))
+        outcome = member.end()
+    assert outcome.raised_peer_lost, outcome
+    assert "ConnectionRefusedError" in outcome.error
+
+
+def test_a_round_severed_before_its_group_is_built_is_never_built() -> None:
+    with members(1) as (member,):
+        assert member.sever_once(3) == 0
+        for older in (2, 3):
+            member.begin("build", place(older, 0, member.store, 1))
+            outcome = member.end()
+            assert outcome.raised_peer_lost, outcome
+        build([member], 4)
+
+
+def test_severing_an_older_round_leaves_the_running_one_alone() -> None:
+    with members(2) as group:
+        build(group, 2)
+        assert group[0].sever_once(1) == 0
+        group[1].begin("all_reduce")
+        assert group[0].call("all_reduce") == 2.0
+        assert group[0].sever_once(2) > 0
+
+
+def test_data_loader_children_of_a_killed_peer_do_not_keep_the_others_waiting() -> None:
+    with members(3) as group, contextlib.ExitStack() as orphans:
+        build(group, 1)
+        for pid in group[2].call("open_loader"):
+            orphans.callback(_kill, pid)
+        for member in group[:2]:
+            member.begin("all_reduce")
+        group[2].kill()
+        outcomes = [member.sever(1) for member in group[:2]]
+    assert all(outcome.looks_lost for outcome in outcomes), outcomes
+
+
+def test_connections_that_are_not_the_rounds_survive(tmp_path: Path) -> None:
+    with members(2) as group:
+        for rank, member in enumerate(group):
+            member.begin("open_strangers", str(tmp_path / "store"), rank, 2)
+        assert [member.end().error for member in group] == ["", ""]
+        build(group, 1)
+        group[0].begin("all_reduce")
+        outcome = group[0].sever(1)
+        assert outcome.looks_lost, outcome
+        for member in group:
+            member.begin("use_strangers")
+        kinds = ["_PlainTcp", "_AsyncioTcp", "_GrpcTcp", "_GlooGroup"]
+        outcomes = [member.end() for member in group]
+    assert [outcome.value for outcome in outcomes] == [kinds, kinds], outcomes
+
+
+def test_fifty_rounds_leave_no_descriptors_and_no_threads_behind() -> None:
+    with members(3) as group:
+        counts: list[list[tuple[int, int]]] = []
+        for round_number in range(1, 51):
+            build(group, round_number)
+            for member in group:
+                member.begin("train_step")
+            assert [member.end().value for member in group] == [1.0, 1.0, 1.0]
+            if round_number % 2:
+                _hang_and_sever(group[:2], round_number)
+            for member in group:
+                member.call("teardown")
+            if round_number in (5, 50):
+                for member in group:
+                    member.call("teardown")  # waits for the one before
+                counts.append([member.call("count_resources") for member in group])
+    assert counts[0] == counts[1]
+
+
+def test_a_group_of_the_scripts_own_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    with members(1) as (member,):
+        member.call("init_by_hand", str(tmp_path / "store"))
+        member.begin("build", place(1, 0, member.store, 1))
+        outcome = member.end()
+    assert outcome.error.startswith("RuntimeError: a default process group exists already")
+    assert "take init_process_group out of the script" in outcome.error
+
+
+def _hang_and_sever(group: list[Member], round_number: int) -> None:
+    for member in group:
+        member.begin("all_reduce")
+    for member in group:
+        assert member.sever(round_number).looks_lost
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,178 @@
+"""What counts as Gloo's or the store's connection, and that nothing else is touched; two ranks in one process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent import futures
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+from torch._C._distributed_c10d import HashStore, ProcessGroupGloo, TCPStore
+
+from edriver.worker.sever import Descriptor, GlooDevice, gloo_devices, sever_gloo, sever_store
+
+LIMIT = timedelta(seconds=60)
+"""Longer than any test: what is freed was freed by severing."""
+
+
+class Pair:
+    """The two ranks of a Gloo group, both in this process."""
+
+    def __init__(self) -> None:
+        store = HashStore()
+        self._others = gloo_devices().keys()
+        with futures.ThreadPoolExecutor(2) as threads:
+            self._ranks: list[Any] = list(threads.map(lambda rank: ProcessGroupGloo(store, rank, 2, LIMIT), range(2)))
+
+    def devices(self) -> dict[int, GlooDevice]:
+        """Those of this group."""
+        return {inode: device for inode, device in gloo_devices().items() if inode not in self._others}
+
+    def all_reduce(self) -> list[float]:
+        tensors = [torch.ones(1), torch.ones(1)]
+        works = [rank.allreduce([tensor]) for rank, tensor in zip(self._ranks, tensors, strict=True)]
+        for work in works:
+            work.wait()
+        return [float(tensor) for tensor in tensors]
+
+    def hang(self) -> None:
+        """An all_reduce that rank 1 never joins."""
+        self._ranks[0].allreduce([torch.ones(1)]).wait()
+
+
+@contextlib.contextmanager
+def loopback(address: str = "127.0.0.1", port: int = 0) -> Iterator[tuple[socket.socket, socket.socket, int]]:
+    """A connection over loopback: the end that connected, the end that accepted, the listener's port."""
+    with socket.create_server((address, port)) as listener:
+        near = socket.create_connection(listener.getsockname(), 10)
+        far, _ = listener.accept()
+        with near, far:
+            yield near, far, listener.getsockname()[1]
+
+
+def is_open(near: socket.socket, far: socket.socket) -> bool:
+    try:
+        near.sendall(b"x")
+        far.settimeout(10)
+        return far.recv(1) == b"x"
+    except OSError:
+        return False
+
+
+def test_each_rank_has_a_device_with_one_listener_and_a_connection_to_each_other_rank() -> None:
+    pair = Pair()
+    devices = pair.devices()
+    assert [len(device.connections) for device in devices.values()] == [1, 1]
+    assert pair.all_reduce() == [2.0, 2.0]
+    del pair
+    assert not gloo_devices().keys() & devices.keys()
+
+
+def test_severing_frees_a_hanging_collective_and_leaves_other_groups_alone() -> None:
+    other = Pair()
+    pair = Pair()
+    with futures.ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(pair.hang)
+        cut = sever_gloo(pair.devices().values())
+        with pytest.raises(RuntimeError, match="Connection closed by peer"):
+            waiting.result(30)
+    assert cut >= 1  # the first cut may have closed the other end already
+    assert other.all_reduce() == [2.0, 2.0]
+
+
+def test_severing_twice_does_no_harm_and_listeners_stay_open() -> None:
+    pair = Pair()
+    devices = pair.devices()
+    sever_gloo(devices.values())
+    assert sever_gloo(devices.values()) == 0
+    with pytest.raises(RuntimeError):
+        pair.all_reduce()
+    assert pair.devices().keys() == devices.keys()
+
+
+def test_a_descriptor_that_means_something_else_by_now_is_not_cut() -> None:
+    with loopback() as (near, far, _):
+        fd = near.fileno()
+        stale = Descriptor(fd, os.fstat(fd).st_ino - 1)
+        assert sever_gloo([GlooDevice(stale, (stale,))]) == 0
+        assert is_open(near, far)
+        current = Descriptor(fd, os.fstat(fd).st_ino)
+        assert sever_gloo([GlooDevice(current, (current,))]) == 1
+        assert not is_open(near, far)
+
+
+def test_a_closed_descriptor_is_not_cut() -> None:
+    gone = Descriptor(os.dup(0), 1)
+    os.close(gone.fd)
+    assert sever_gloo([GlooDevice(gone, (gone,))]) == 0
+
+
+def test_an_event_loop_with_the_same_kinds_of_descriptors_is_not_taken_for_gloo() -> None:
+    before = gloo_devices().keys()
+    reading, writing = os.pipe()
+    with loopback() as (near, _, _), socket.create_server(("127.0.0.1", 0)) as listener, select.epoll() as loop:
+        for fd in (reading, listener.fileno(), near.fileno()):
+            loop.register(fd, select.EPOLLIN)
+        found = gloo_devices()
+    os.close(reading)
+    os.close(writing)
+    assert not found.keys() - before
+
+
+def test_the_scan_bears_descriptors_that_come_and_go() -> None:
+    pair = Pair()
+    expected = pair.devices().keys()
+    stop = threading.Event()
+
+    def churn() -> None:
+        while not stop.is_set():
+            with loopback() as (near, _, _), select.epoll() as loop:
+                loop.register(near.fileno(), select.EPOLLIN)
+
+    with futures.ThreadPoolExecutor(1) as threads:
+        churning = threads.submit(churn)
+        try:
+            found = [pair.devices().keys() for _ in range(200)]
+        finally:
+            stop.set()
+        churning.result(30)
+    assert found == [expected] * 200
+    assert pair.all_reduce() == [2.0, 2.0]
+
+
+def test_a_client_that_waits_for_its_store_is_freed_and_the_store_serves_on() -> None:
+    server = TCPStore("127.0.0.1", 0, None, True, LIMIT, False)
+    client = TCPStore("127.0.0.1", server.port, None, False, LIMIT, False)
+    with futures.ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(client.get, "nobody sets it")
+        assert sever_store("127.0.0.1", server.port) == 2  # the server object has a client of its own
+        with pytest.raises(RuntimeError):
+            waiting.result(30)
+    later = TCPStore("127.0.0.1", server.port, None, False, LIMIT, False)
+    later.set("key", "value")
+    assert later.get("key") == b"value"
+
+
+def test_connections_to_other_ports_and_addresses_and_accepted_ones_are_left_alone() -> None:
+    with loopback() as store, loopback() as other_port, loopback("127.0.0.2", store[2]) as other_address:
+        accepted_port = store[0].getsockname()[1]
+        assert sever_store("127.0.0.1", accepted_port) == 1  # the accepted end's remote end has this port
+        assert is_open(*other_port[:2])
+        assert is_open(*other_address[:2])
+    with loopback() as store:
+        assert sever_store("127.0.0.1", store[2]) == 1
+        assert not is_open(*store[:2])
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::ffff:127.0.0.1"], ids=["ipv4", "mapped"])
+def test_an_address_counts_in_every_spelling(address: str) -> None:
+    with loopback() as (near, far, port):
+        assert sever_store(address, port) == 1
+        assert not is_open(near, far)

@@ -1,0 +1,299 @@
+"""Sync over real Gloo groups: who sends, who receives, what arrives, and what a cut leaves behind."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from edriver.version import RoundId
+from edriver.worker import sync, topology
+from edriver.worker.assignment import Assignment
+from edriver.worker.sampler import ElasticSampler
+from edriver.worker.sync import ALIGNMENT, TensorOutline, offsets, sync_state
+from edriver.worker.torch_state import TorchState
+from tests.torch.fingerprint import fingerprint, tree_fingerprint
+from tests.torch.ranks import run_ranks
+
+
+def place_of(rank: int, size: int, source: int, receivers: tuple[int, ...]) -> Assignment:
+    return replace(topology.ALONE, round_id=RoundId(1, 1), rank=rank, size=size, source=source, receivers=receivers)
+
+
+class Net(torch.nn.Module):
+    """Batch normalisation and tied weights."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(4, width)
+        self.norm = torch.nn.BatchNorm1d(width)
+        self.second = torch.nn.Linear(width, 4)
+        self.tied = torch.nn.Linear(width, 4)
+        self.tied.weight = self.second.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.norm(self.first(x))
+        return torch.as_tensor(self.second(hidden) + self.tied(hidden))
+
+
+def new_state(seed: int) -> TorchState:
+    torch.manual_seed(seed)
+    model = Net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2)
+    sampler = ElasticSampler(range(20))
+    return TorchState(model, optimizer, scheduler=scheduler, sampler=sampler, step=0, ema=torch.zeros(3))
+
+
+def train(state: TorchState, steps: int) -> None:
+    for _ in range(steps):
+        generator = torch.Generator().manual_seed(state.step)
+        state.optimizer.zero_grad()
+        state.model(torch.randn(6, 4, generator=generator)).square().sum().backward()
+        state.optimizer.step()
+        state.scheduler.step()
+        state.ema.mul_(0.5).add_(state.step)
+        state.step += 1
+
+
+def pointers(state: TorchState) -> list[int]:
+    tensors = [*state.model.state_dict().values(), state.ema]
+    for per_param in state.optimizer.state.values():
+        tensors += per_param.values()
+    return [tensor.data_ptr() for tensor in tensors]
+
+
+def sync_three(rank: int) -> dict[str, Any]:
+    """Rank 1 sends to rank 0, which is fresh; rank 2 holds the same state as rank 1."""
+    topology.enter(place_of(rank, 3, source=1, receivers=(0,)))
+    state = new_state(seed=0 if rank == 0 else 7)
+    if rank != 0:
+        train(state, 3)
+        state.sampler.record_batch(0, 2)
+    before, own_tensors = fingerprint(state), pointers(state)
+    state.sync()
+    synced, kept_tensors = fingerprint(state), pointers(state)[: len(own_tensors)]
+    digest = state.digest(committed=True)
+    train(state, 3)
+    trained = fingerprint(state)
+    state.restore()
+    return {
+        "before": before,
+        "synced": synced,
+        "trained": trained,
+        "restored": fingerprint(state),
+        "digest": digest,
+        "in place": own_tensors[: len(kept_tensors)] == kept_tensors,
+        "tied": state.model.tied.weight is state.model.second.weight,
+        "samples": list(state.sampler),
+    }
+
+
+def test_a_receiver_ends_with_the_sources_state_and_holders_stay_untouched() -> None:
+    receiver, source, holder = run_ranks(sync_three, 3)
+    assert receiver["before"] != source["before"] == holder["before"]
+    # What samplers have done is counted in the base from here on, for holders too.
+    assert receiver["synced"] == source["synced"] == holder["synced"] == source["before"]
+    assert receiver["trained"] == source["trained"] == holder["trained"] != source["synced"]
+    assert receiver["restored"] == source["restored"] == source["synced"], "a sync counts as a commit"
+    assert receiver["digest"] == source["digest"] == holder["digest"]
+    assert "offset" in receiver["digest"]
+    assert "step=3" in receiver["digest"]
+    assert all(one["in place"] for one in (receiver, source, holder))
+    assert receiver["tied"]
+    remaining = receiver["samples"] + source["samples"] + holder["samples"]
+    assert len(remaining) == 15, "20 samples, 6 done, 1 padded"
+    assert len(set(remaining)) == 14
+
+
+@dataclass
+class Custom:
+    """An object of the script's own with a tensor in it."""
+
+    tensor: torch.Tensor
+
+
+def odd_tree() -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(1)
+    shared = torch.randn(5, generator=generator)
+    return {
+        "large": torch.randn(100, 7, generator=generator),
+        "transposed": torch.randn(6, 4, generator=generator).t(),
+        "strided": torch.arange(20)[::3],
+        "expanded": torch.ones(1).expand(4),
+        "empty": torch.empty(0, 3),
+        "scalar": torch.tensor(2.5),
+        "bool": torch.tensor([True, False, True]),
+        "bfloat16": torch.randn(9, generator=generator).bfloat16(),
+        "half": torch.randn(3, generator=generator).half(),
+        "complex": torch.randn(3, dtype=torch.complex64, generator=generator).conj(),
+        "uint8": torch.arange(70, dtype=torch.uint8),
+        "shared": [shared, shared, shared[1:3]],
+        "parameter": torch.nn.Parameter(shared.clone()),
+        "custom": Custom(torch.arange(3.0)),
+        "plain": (1, "two", None, {"three": [4.0]}),
+        "function": lambda x: x + 1,
+    }
+
+
+def comparable(tree: dict[str, Any]) -> dict[str, Any]:
+    return {**tree, "custom": tree["custom"].tensor, "function": tree["function"](1)}
+
+
+def sync_odd_trees(rank: int) -> list[dict[str, Any]]:
+    """Rank 0 sends the same tree to the others in chunks of several sizes."""
+    results = []
+    for chunk in (100, 1024, sync.CHUNK_BYTES):
+        sync.CHUNK_BYTES = chunk
+        sent = odd_tree()
+        got: Any = sync_state(sent if rank == 0 else None, place_of(rank, 3, source=0, receivers=(1, 2)))
+        tree: dict[str, Any] = sent if rank == 0 else got
+        first, again, _ = tree["shared"]
+        results.append(
+            {
+                "returned": got is not None,
+                "hash": tree_fingerprint(comparable(tree)),
+                "same object": first is again,
+                "parameter": type(tree["parameter"]).__name__,
+                "requires grad": [tree["parameter"].requires_grad, tree["large"].requires_grad],
+            }
+        )
+    return results
+
+
+def test_all_kinds_of_tensors_arrive_in_chunks_of_any_size() -> None:
+    source, *receivers = run_ranks(sync_odd_trees, 3)
+    for receiver in receivers:
+        for sent, got in zip(source, receiver, strict=True):
+            assert got == {**sent, "returned": True}
+            assert not sent["returned"]
+            assert got["same object"]
+            assert got["parameter"] == "Parameter"
+            assert got["requires grad"] == [True, False]
+
+
+def lose_the_source(rank: int) -> dict[str, Any]:
+    """Rank 1 dies when it has sent a part of the tensors."""
+    topology.enter(place_of(rank, 2, source=1, receivers=(0,)))
+    sync.CHUNK_BYTES = 256
+    state = new_state(seed=rank)
+    train(state, 2 + rank)
+    state.save()
+    if rank == 1:
+        _die_at_chunk(3)
+    before, tensors = fingerprint(state), pointers(state)
+    with pytest.raises(RuntimeError) as raised:
+        state.sync()
+    return {
+        "untouched": (before, tensors) == (fingerprint(state), pointers(state)),
+        "commit": state.digest(committed=True),
+        "error": str(raised.value),
+    }
+
+
+def _die_at_chunk(number: int) -> None:
+    """Have this process die when it has sent that many chunks of tensors."""
+    patch, start_sending, chunks = pytest.MonkeyPatch(), sync._start_sending, 0
+
+    def start_or_die(tensor: torch.Tensor, receivers: tuple[int, ...]) -> list[dist.Work]:
+        nonlocal chunks
+        if chunks == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        chunks += 1
+        return start_sending(tensor, receivers)
+
+    send_stream = sync._send_stream
+
+    def send_then_die(tensors: list[torch.Tensor], starts: list[int], receivers: tuple[int, ...]) -> None:
+        assert starts[-1] > (number + 1) * sync.CHUNK_BYTES
+        patch.setattr(sync, "_start_sending", start_or_die)
+        send_stream(tensors, starts, receivers)
+
+    patch.setattr(sync, "_send_stream", send_then_die)
+
+
+def test_a_source_lost_on_the_way_leaves_the_receivers_state_as_it_was() -> None:
+    receiver, source = run_ranks(lose_the_source, 2, dying={1})
+    assert source is None, "the source died in its sync"
+    assert receiver["untouched"]
+    assert "step=2" in receiver["commit"]
+
+
+def lose_the_receiver(rank: int) -> bool:
+    """Rank 1 dies when it has received a part."""
+    topology.enter(place_of(rank, 2, source=0, receivers=(1,)))
+    state = TorchState(large=torch.ones(8 * 2**20))
+    if rank == 1:
+        pytest.MonkeyPatch().setattr(sync, "offsets", lambda outlines: os.kill(os.getpid(), signal.SIGKILL))
+    with pytest.raises(RuntimeError):
+        state.sync()
+    return bool((state.large == 1).all())
+
+
+def test_a_source_is_told_when_its_receiver_is_lost() -> None:
+    assert run_ranks(lose_the_receiver, 2, dying={1}) == [True, None]
+
+
+def receive_another_model(rank: int) -> str:
+    topology.enter(place_of(rank, 2, source=0, receivers=(1,)))
+    state = TorchState(Net(width=8 if rank == 0 else 9))
+    before = fingerprint(state)
+    if rank == 0:
+        state.sync()
+        return ""
+    with pytest.raises(ValueError, match="cannot be brought back") as raised:
+        state.sync()
+    assert fingerprint(state) == before
+    return str(raised.value)
+
+
+def test_a_receiver_with_another_model_is_told_which_key_differs() -> None:
+    _, error = run_ranks(receive_another_model, 2)
+    assert "the state's 'model' cannot be brought back: this Net is not the model" in error
+    assert "first.weight has shape (9, 4) here and (8, 4) there" in error
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        pytest.param(topology.ALONE, id="alone"),
+        pytest.param(place_of(0, 3, source=0, receivers=()), id="nobody-receives"),
+        pytest.param(place_of(2, 3, source=0, receivers=(1,)), id="a-holder-beside"),
+    ],
+)
+def test_who_has_nothing_to_do_does_not_communicate(place: Assignment) -> None:
+    assert not dist.is_initialized()
+    assert sync_state({"a": torch.ones(2)}, place) is None
+
+
+def test_tensors_are_aligned_in_the_stream() -> None:
+    def outline(length: int) -> TensorOutline:
+        return TensorOutline(torch.bfloat16, (length,), "cpu", requires_grad=False, is_parameter=False)
+
+    assert offsets([]) == [0]
+    assert offsets([outline(1), outline(0), outline(33), outline(2)]) == [
+        0,
+        ALIGNMENT,
+        ALIGNMENT,
+        3 * ALIGNMENT,
+        4 * ALIGNMENT,
+    ]
+
+
+def test_tied_weights_travel_once() -> None:
+    pickler = sync._TreePickler(io.BytesIO())
+    state = Net().state_dict()
+    pickler.dump(dict(state))
+    assert len(pickler.tensors) == len(state) - 1
+
+
+def test_a_sparse_tensor_is_refused() -> None:
+    tree = {"sparse": torch.eye(3).to_sparse()}
+    with pytest.raises(TypeError, match=r"layout torch.sparse_coo cannot be synced"):
+        sync_state(tree, place_of(0, 2, source=0, receivers=(1,)))

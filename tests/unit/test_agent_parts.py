@@ -1,0 +1,126 @@
+"""The small pure parts of the agent: leases, the guard's list, a worker's environment, process tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edriver.worker.guard import listed_groups
+from edriver.worker.lease import Lease
+from edriver.worker.processes import parent_of
+from edriver.worker.ready_socket import check_folder
+from edriver.worker.worker_environment import worker_environment
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def ticks_until_expired(lease: Lease, clock: FakeClock, step: float) -> int:
+    for count in range(1, 1000):
+        clock.now += step
+        if lease.tick():
+            return count
+    raise AssertionError("the lease never expires")
+
+
+def test_a_lease_expires_after_its_duration() -> None:
+    clock = FakeClock()
+    lease = Lease(8.0, clock)
+    assert lease.period == 0.8
+    assert ticks_until_expired(lease, clock, 0.5) == 16
+    lease.renew()
+    assert ticks_until_expired(lease, clock, 0.5) == 16
+
+
+def test_time_in_which_nobody_ticked_counts_little() -> None:
+    clock = FakeClock()
+    lease = Lease(10.0, clock)
+    clock.now += 1000
+    assert not lease.tick()
+    assert ticks_until_expired(lease, clock, 1.0) == 8
+
+
+def test_a_renewal_between_ticks_counts_from_there() -> None:
+    clock = FakeClock()
+    lease = Lease(1.0, clock)
+    clock.now += 0.2
+    lease.renew()
+    clock.now += 0.1
+    assert not lease.tick()
+    clock.now += 0.2
+    assert not any(lease.tick() for _ in range(10))
+
+
+@pytest.mark.parametrize(
+    ("lines", "groups"),
+    [
+        ([], set()),
+        ([b"+10", b"+11"], {10, 11}),
+        ([b"+10", b"-10", b"+11"], {11}),
+        ([b"-10", b"+10"], {10}),
+    ],
+)
+def test_the_guards_list(lines: list[bytes], groups: set[int]) -> None:
+    assert listed_groups(iter(lines)) == groups
+
+
+@pytest.mark.parametrize(
+    ("stat", "parent"),
+    [("12 (python) S 7 12 12 0", 7), ("12 (a) b (c) R 9 (x) R 1 0", 1), ("12 (tmux: x y) Z 8 1", 8)],
+)
+def test_the_parent_in_a_process_table(stat: str, parent: int) -> None:
+    assert parent_of(stat) == parent
+
+
+def environment(address: str = "10.0.0.1", **base: str) -> dict[str, str]:
+    return worker_environment(
+        base,
+        run_id="r",
+        worker_id=3,
+        host="h",
+        slot=1,
+        address=address,
+        socket_path=Path("/s/w3.sock"),
+        ready_path=Path("/s/ready.sock"),
+    )
+
+
+def test_a_worker_gets_its_way_to_the_agent_and_defaults() -> None:
+    assert environment(PATH="/bin") == {
+        "PATH": "/bin",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+        "EDRIVER_RUN_ID": "r",
+        "EDRIVER_WORKER_ID": "3",
+        "EDRIVER_HOST": "h",
+        "EDRIVER_SLOT": "1",
+        "EDRIVER_ADDRESS": "10.0.0.1",
+        "EDRIVER_SOCKET": "/s/w3.sock",
+        "EDRIVER_READY": "/s/ready.sock",
+        "GRPC_ENABLE_FORK_SUPPORT": "0",
+    }
+
+
+def test_what_the_user_has_set_stays() -> None:
+    made = environment("127.0.0.1", OMP_NUM_THREADS="8", PYTHONUNBUFFERED="", GLOO_SOCKET_IFNAME="eth1")
+    assert (made["OMP_NUM_THREADS"], made["PYTHONUNBUFFERED"], made["GLOO_SOCKET_IFNAME"]) == ("8", "", "eth1")
+
+
+@pytest.mark.parametrize(
+    ("address", "interface"),
+    [("127.0.0.1", "lo"), ("127.0.0.2", "lo"), ("::1", "lo"), ("localhost", "lo"), ("10.0.0.1", None), ("b", None)],
+)
+def test_gloo_stays_on_the_loopback_interface(address: str, interface: str | None) -> None:
+    assert environment(address).get("GLOO_SOCKET_IFNAME") == interface
+
+
+def test_a_folder_must_leave_room_for_the_names_of_sockets() -> None:
+    check_folder(Path("/" + "x" * 79))
+    with pytest.raises(ValueError, match="by 1 bytes: set TMPDIR to a shorter one"):
+        check_folder(Path("/" + "x" * 80))

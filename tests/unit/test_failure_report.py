@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from edriver.driver.actions import Failure, FinishRun
+from edriver.driver.failure_report import TAIL_LINES, Tally, failure_report, success_report, with_last_words
+
+TRACEBACK = """\
+Traceback (most recent call last):
+  File "train.py", line 3, in train
+    raise ValueError("bad batch")
+ValueError: bad batch
+"""
+
+RAISED = Failure(3, "a", 1, 2, "raised an exception", TRACEBACK, f"epoch 1\n{TRACEBACK}")
+KILLED = Failure(4, "b", 0, None, "was killed by SIGKILL", tail="step 7\nstep 8\n")
+
+
+def text_of(*failures: Failure, stopped: bool = False, reason: str = "every worker failed") -> str:
+    return failure_report(FinishRun(success=False, reason=reason, failures=failures), stopped) + "\n"
+
+
+def test_the_root_cause_comes_first_with_all_that_is_known_of_it() -> None:
+    assert text_of(RAISED, KILLED) == textwrap.dedent("""\
+        failed: worker 3 (rank 2, a:1) raised an exception
+          Traceback (most recent call last):
+            File "train.py", line 3, in train
+              raise ValueError("bad batch")
+          ValueError: bad batch
+          its last lines of output:
+            epoch 1
+        so the run ended: every worker failed
+        also: worker 4 (b:0) was killed by SIGKILL: step 8
+        """)
+
+
+def test_many_alike_take_one_line() -> None:
+    others = [Failure(w, "a", w, None, "exited with code 1", tail="no module") for w in (1, 2, 3)]
+    assert text_of(*others, KILLED) == textwrap.dedent("""\
+        failed: worker 1 (a:1) exited with code 1
+          its last lines of output:
+            no module
+        so the run ended: every worker failed
+        in the same way: worker 2 (a:2), worker 3 (a:3)
+        also: worker 4 (b:0) was killed by SIGKILL: step 8
+        """)
+
+
+def test_without_a_failed_worker_the_reason_is_the_cause() -> None:
+    assert text_of(reason="gave up after --elastic-timeout 600 s of waiting: 1 of 2 workers are ready") == (
+        "failed: gave up after --elastic-timeout 600 s of waiting: 1 of 2 workers are ready\n"
+    )
+
+
+def test_a_run_that_was_stopped_did_not_fail_of_what_happened_before() -> None:
+    assert text_of(KILLED, stopped=True, reason="the driver got SIGINT") == textwrap.dedent("""\
+        stopped: the driver got SIGINT
+        before that: worker 4 (b:0) was killed by SIGKILL: step 8
+        """)
+
+
+def test_long_output_is_cut_to_its_end() -> None:
+    tail = "\n".join(f"step {n}" for n in range(100))
+    report = text_of(Failure(1, "a", 0, 0, "exited with code 1", tail=tail)).splitlines()
+    assert report[2] == f"    step {100 - TAIL_LINES}"
+    assert report[-2] == "    step 99"
+
+
+def test_a_long_traceback_keeps_the_exception() -> None:
+    traceback = "\n".join(f"line {n}" for n in range(100)) + "\nRecursionError: too deep"
+    report = text_of(Failure(1, "a", 0, 0, "raised an exception", traceback)).splitlines()
+    assert "  ... (41 lines left out)" in report
+    assert report[-2] == "  RecursionError: too deep"
+
+
+def test_last_words_complete_the_failure_they_belong_to() -> None:
+    early = Failure(3, "a", 1, 2, "raised an exception", TRACEBACK)
+    assert with_last_words((early, KILLED), 3, "epoch 1\n")[0].tail == "epoch 1\n"
+    assert with_last_words((early, KILLED), 3, "epoch 1\n")[1] is KILLED
+    assert with_last_words((KILLED,), 4, "other") == (KILLED,)
+
+
+@pytest.mark.parametrize(
+    ("tally", "text"),
+    [
+        pytest.param(Tally(1, 0, 4.26), "done: 1 round, 4.3 s", id="quiet"),
+        pytest.param(Tally(5, 1, 60.0), "done: 5 rounds, 1 failure survived, 60.0 s", id="one-failure"),
+        pytest.param(Tally(5, 2, 60.0), "done: 5 rounds, 2 failures survived, 60.0 s", id="two-failures"),
+    ],
+)
+def test_success(tally: Tally, text: str) -> None:
+    assert success_report(tally) == text

@@ -1,0 +1,128 @@
+"""Host lines and lists: what is read, and how everything else is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from edriver.discovery.errors import DiscoveryError
+from edriver.discovery.host_lines import (
+    MAX_LINE_CHARACTERS,
+    MAX_LINES,
+    MAX_SLOTS,
+    parse_host_list,
+    parse_hosts,
+)
+
+
+def pairs(text: str | bytes) -> list[tuple[str, int]]:
+    return [(host.name, host.slots) for host in parse_hosts(text, default_slots=7)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("a:2\nb:4\n", [("a", 2), ("b", 4)], id="slots"),
+        pytest.param("a\n", [("a", 7)], id="default-slots"),
+        pytest.param(b"a:2", [("a", 2)], id="bytes-without-line-end"),
+        pytest.param("a:2\r\nb\r\n", [("a", 2), ("b", 7)], id="windows-line-ends"),
+        pytest.param("\n  a:2\t\n\n", [("a", 2)], id="space-and-blank-lines"),
+        pytest.param("# hosts\na:2\n  #b:2\n", [("a", 2)], id="comments"),
+        pytest.param(b"# caf\xe9 \x00\na:2\n", [("a", 2)], id="comments-are-not-judged"),
+        pytest.param("10.0.0.1:2", [("10.0.0.1", 2)], id="ipv4"),
+        pytest.param("[::1]:2\n[fe80::1%eth0]", [("::1", 2), ("fe80::1%eth0", 7)], id="ipv6"),
+        pytest.param("gpu-1.rack_2.example.org:2", [("gpu-1.rack_2.example.org", 2)], id="long-name"),
+        pytest.param("a slots=4\nb  slots = 2\n[::1] slots=1", [("a", 4), ("b", 2), ("::1", 1)], id="mpirun"),
+        pytest.param(f"a:1\nb:{MAX_SLOTS}", [("a", 1), ("b", MAX_SLOTS)], id="slots-limits"),
+        pytest.param("z:1\na:1\n", [("z", 1), ("a", 1)], id="order-kept"),
+        pytest.param("", [], id="empty"),
+        pytest.param("# none today\n", [], id="only-comments"),
+    ],
+)
+def test_reads(text: str | bytes, expected: list[tuple[str, int]]) -> None:
+    assert pairs(text) == expected
+
+
+SLOTS = "slots must be a whole number from 1 to 65536"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("a:2\nb:zero\n", f"line 2: 'b:zero': {SLOTS}", id="word"),
+        pytest.param("a:-1", f"line 1: 'a:-1': {SLOTS}", id="negative"),
+        pytest.param("a:0", f"line 1: 'a:0': {SLOTS}", id="zero"),
+        pytest.param("a:+2", f"line 1: 'a:+2': {SLOTS}", id="sign"),
+        pytest.param("a:2.5", f"line 1: 'a:2.5': {SLOTS}", id="fraction"),
+        pytest.param("a:", f"line 1: 'a:': {SLOTS}", id="nothing-after-colon"),
+        pytest.param("a: 2", f"line 1: 'a: 2': {SLOTS}", id="space-after-colon"),
+        pytest.param(f"a:{MAX_SLOTS + 1}", f"line 1: 'a:65537': {SLOTS}", id="too-many"),
+        pytest.param("a:" + "9" * 900, SLOTS, id="absurdly-many"),
+        pytest.param("a:\u0662", SLOTS, id="digits-of-another-script"),
+        pytest.param("a slots=0", f"line 1: 'a slots=0': {SLOTS}", id="mpirun-zero"),
+        pytest.param("a:2\n\n#\na:4", "line 4: 'a:4' is listed twice, first in line 1: list it once", id="duplicate"),
+        pytest.param("::1:2", "colon too many", id="ipv6-without-brackets"),
+        pytest.param("[::1:2", "no host name", id="open-bracket"),
+        pytest.param("[::zz]:2", "no IPv6 address in its brackets", id="no-ipv6"),
+        pytest.param("[::1%;reboot]", "no host name", id="strange-scope"),
+        pytest.param(":2", "no host name", id="no-name"),
+        pytest.param("a b:2", "no host name", id="space-in-name"),
+        pytest.param("user@a:2", "no host name", id="user-in-name"),
+        pytest.param("-oProxyCommand=x:2", "no host name", id="ssh-option"),
+        pytest.param("-v:2", "no host name", id="ssh-flag"),
+        pytest.param("a max_slots=4", "no host name", id="other-mpirun-words"),
+        pytest.param("h\u00f6st:2", "no host name", id="non-ascii-name"),
+        pytest.param(b"ok:1\n\xff\xfe\x00", r"line 2: '\xff\xfe\x00' is not UTF-8 text", id="binary"),
+        pytest.param(b"\x1b[2J:1", r"line 1: '\x1b[2J:1' has control characters in it", id="terminal-escapes"),
+        pytest.param("a\x00:2", "has control characters in it", id="nul"),
+        pytest.param("a\ud800:2", "is not UTF-8 text", id="lone-surrogate"),
+        pytest.param("x" * (MAX_LINE_CHARACTERS + 1), "is longer than 1024 characters", id="long-line"),
+        pytest.param("a\n" * (MAX_LINES + 1), f"more than {MAX_LINES} lines", id="too-many-lines"),
+    ],
+)
+def test_refuses(text: str | bytes, message: str) -> None:
+    with pytest.raises(DiscoveryError) as caught:
+        parse_hosts(text, default_slots=1)
+    assert message in str(caught.value)
+
+
+def test_a_huge_line_is_refused_without_being_repeated() -> None:
+    with pytest.raises(DiscoveryError) as caught:
+        parse_hosts(b"a:2\n" + b"x" * 10_000_000, default_slots=1)
+    assert str(caught.value).startswith("line 2: 'xxxx")
+    assert len(str(caught.value)) < 200
+
+
+def test_a_hostile_file_is_read_in_linear_time() -> None:
+    # Backtracking over the spaces of these lines would take minutes, and the suite's timeout would end it.
+    with pytest.raises(DiscoveryError, match="and 3995 more"):
+        parse_hosts(("a" + " " * 1000 + "b\n") * 4000, default_slots=1)
+
+
+def test_several_bad_lines_come_in_one_message() -> None:
+    with pytest.raises(DiscoveryError) as caught:
+        parse_hosts("".join(f"h{n}:0\n" for n in range(8)), default_slots=1)
+    message = str(caught.value)
+    assert [f"line {n}:" in message for n in range(1, 9)] == [True] * 5 + [False] * 3
+    assert message.endswith("; and 3 more")
+    assert "\n" not in message
+
+
+def test_list_reads_items() -> None:
+    hosts = parse_host_list("a:2, b ,[::1]:4", default_slots=3)
+    assert [(host.name, host.slots) for host in hosts] == [("a", 2), ("b", 3), ("::1", 4)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("a:2,b:x", f"item 2: 'b:x': {SLOTS}", id="bad-slots"),
+        pytest.param("a:2,a:2", "item 2: 'a:2' is listed twice, first in item 1", id="duplicate"),
+        pytest.param("a:2,,b:2", "item 2: '' has no host name", id="hole"),
+        pytest.param("a:2,", "item 2: '' has no host name", id="trailing-comma"),
+        pytest.param("", "item 1: '' has no host name", id="empty"),
+    ],
+)
+def test_list_refuses(text: str, message: str) -> None:
+    with pytest.raises(DiscoveryError) as caught:
+        parse_host_list(text)
+    assert message in str(caught.value)

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import asyncio
+import shlex
+from pathlib import Path
+
+import pytest
+
+from edriver.cli import parser
+from edriver.discovery.sources import HostDiscoveryScript
+from edriver.driver.options import RunOptions, UsageError, options_of
+from edriver.driver.settings import Settings
+
+
+def read(line: str) -> RunOptions:
+    flags, unknown = parser().parse_known_args(shlex.split(line))
+    assert not unknown
+    return options_of(flags)
+
+
+def hosts_of(options: RunOptions) -> list[str]:
+    return [str(host) for host in asyncio.run(options.source.find())]
+
+
+@pytest.mark.parametrize(
+    ("line", "settings"),
+    [
+        pytest.param("-np 4 sh", Settings(4, 4, 4), id="min-and-max-default-to-np"),
+        pytest.param("--num-proc 4 --min-num-proc 2 --max-num-proc 8 sh", Settings(4, 2, 8), id="long-names"),
+        pytest.param("-np 4 --min-np 2 --max-np 8 sh", Settings(4, 2, 8), id="short-names"),
+        pytest.param(
+            "-np 1 --start-timeout 5 --elastic-timeout 60.5 --reset-limit 3 --cooldown-range 1 10 sh",
+            Settings(
+                1, 1, 1, start_timeout=5.0, elastic_timeout=60.5, reset_limit=3, cooldown_range=(1.0, 10.0)
+            ),
+            id="times-and-limits",
+        ),
+        pytest.param(
+            "-np 1 --blacklist-cooldown-range 2 4 sh", Settings(1, 1, 1, cooldown_range=(2.0, 4.0)), id="horovods-name"
+        ),
+    ],
+)
+def test_settings(line: str, settings: Settings) -> None:
+    assert read(line).settings == settings
+
+
+@pytest.mark.parametrize(
+    ("line", "command"),
+    [
+        pytest.param("-np 1 sh -c 'echo -np 2' --verbose", ("sh", "-c", "echo -np 2", "--verbose"), id="flags-of-its-own"),
+        pytest.param("-np 1 -- sh -x", ("sh", "-x"), id="after-two-dashes"),
+        pytest.param("-np 1 sh -- -x", ("sh", "--", "-x"), id="two-dashes-of-its-own"),
+    ],
+)
+def test_command_is_everything_after_the_flags(line: str, command: tuple[str, ...]) -> None:
+    options = read(line)
+    assert options.command == command
+    assert not options.verbose
+
+
+@pytest.mark.parametrize(
+    ("line", "hosts"),
+    [
+        pytest.param("-np 2 --max-np 3 sh", ["localhost:3"], id="none-is-this-machine"),
+        pytest.param("-np 2 -H a:1,b:4 sh", ["a:1", "b:4"], id="list"),
+        pytest.param("-np 2 --hosts a,b --slots-per-host 2 sh", ["a:2", "b:2"], id="slots-per-host"),
+    ],
+)
+def test_hosts(line: str, hosts: list[str]) -> None:
+    assert hosts_of(read(line)) == hosts
+
+
+@pytest.mark.parametrize("flag", ["--hostfile", "-hostfile"])
+def test_hostfile(flag: str, tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("a:2\nb\n")
+    assert hosts_of(read(f"-np 2 {flag} {file} --slots-per-host 3 sh")) == ["a:2", "b:3"]
+
+
+def test_discovery_script_is_not_looked_at_yet() -> None:
+    assert isinstance(read("-np 2 --host-discovery-script ./missing.sh sh").source, HostDiscoveryScript)
+
+
+def test_output_folder_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert read("-np 1 --output-filename logs/run sh").output_folder == str(tmp_path / "logs" / "run")
+    assert read("-np 1 sh").output_folder == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        pytest.param("sh", "-np is missing: say how many workers", id="no-np"),
+        pytest.param("-np 0 sh", "-np is 0: a run needs at least one worker", id="np-zero"),
+        pytest.param("-np -1 sh", "-np is -1", id="np-negative"),
+        pytest.param("-np 2 --min-np 3 sh", "--min-np is 3: it must lie between 1 and -np (2)", id="min-above-np"),
+        pytest.param("-np 2 --max-np 1 sh", "--max-np is 1: it must not be below -np (2)", id="max-below-np"),
+        pytest.param("-np 2 --start-timeout 0 sh", "--start-timeout is 0", id="no-time"),
+        pytest.param("-np 2 --reset-limit -1 sh", "--reset-limit is -1", id="reset-limit"),
+        pytest.param("-np 2 --cooldown-range 5 1 sh", "--blacklist-cooldown-range is 5 1", id="cooldown-order"),
+        pytest.param("-np 2 --slots-per-host 0 sh", "--slots-per-host is 0: a host has at least one slot", id="slots"),
+        pytest.param("-np 2", "the command is missing", id="no-command"),
+        pytest.param("-np 2 --", "the command is missing", id="no-command-after-dashes"),
+        pytest.param("-np 2 no-such-program-here", "there is no command 'no-such-program-here' on PATH", id="program"),
+        pytest.param("-np 2 ./no/such", "there is no file './no/such' to run", id="program-file"),
+        pytest.param("-np 2 /etc/hostname", "'/etc/hostname' is not an executable file: chmod +x it", id="not-executable"),
+        pytest.param(
+            "-np 2 -H a:2 --hostfile f sh", "-H and --hostfile both say which hosts there are", id="two-sources"
+        ),
+        pytest.param("-np 1 -H a:zero sh", "-H 'a:zero': item 1", id="bad-host-list"),
+        pytest.param("-np 4 -H a:2 sh", "-H gives 1 host, 2 slots, fewer than --min-np 4", id="too-few-slots"),
+        pytest.param("-np 1 --hostfile /no/such sh", "hostfile '/no/such' cannot be read", id="no-hostfile"),
+        pytest.param("-np 1 --output-filename /dev/null sh", "--output-filename '/dev/null' is not a folder", id="output"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_a_sentence(line: str, message: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        read(line)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        pytest.param("-np 1 sh -c x", "1 worker of sh -c x", id="one"),
+        pytest.param("-np 2 --min-np 1 --max-np 4 sh", "2 workers (at least 1, at most 4) of sh", id="elastic"),
+        pytest.param("-np 2 sh", "2 workers of sh", id="fixed"),
+    ],
+)
+def test_the_runs_first_line(line: str, text: str) -> None:
+    assert str(read(line)) == text

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from edriver.driver.output import Lane, Output, prefixed
+from edriver.v1.agent_pb2 import OutputBatch, OutputLine
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        pytest.param(OutputLine(slot=1, rank=0, text=b"x"), b"[0]<stdout>:x\n", id="rank-0"),
+        pytest.param(OutputLine(slot=1, rank=3, stderr=True, text=b"x"), b"[3]<stderr>:x\n", id="stderr"),
+        pytest.param(OutputLine(slot=1, text=b"x"), b"[a:1]<stdout>:x\n", id="no-rank-yet"),
+        pytest.param(OutputLine(slot=0, rank=0, text=b"\xff"), b"[0]<stdout>:\xff\n", id="not-utf-8"),
+    ],
+)
+def test_prefix(line: OutputLine, text: bytes) -> None:
+    assert prefixed("a", line) == text
+
+
+def read_all(descriptor: int) -> bytes:
+    with os.fdopen(descriptor, "rb") as pipe:
+        return pipe.read()
+
+
+def test_each_stream_gets_its_lines_and_the_driver_speaks_on_stderr() -> None:
+    (out, out_end), (err, err_end) = os.pipe(), os.pipe()
+    output = Output(out_end, err_end)
+    lines = [OutputLine(rank=0, text=b"one"), OutputLine(rank=1, stderr=True, text=b"two")]
+    output.forward("a", OutputBatch(lines=lines, dropped=7))
+    output.say("first\n  second")
+    output.close()
+    os.close(out_end)
+    os.close(err_end)
+    assert read_all(out) == b"[0]<stdout>:one\n"
+    assert read_all(err) == (
+        b"[1]<stderr>:two\n"
+        b"edriver: 7 lines of output from host a left out: they came faster than they were read\n"
+        b"edriver: first\nedriver:   second\n"
+    )
+
+
+def test_a_reader_that_does_not_read_costs_lines_but_never_blocks() -> None:
+    reader, writer = os.pipe()
+    lane = Lane(writer, "stdout", limit=100_000)
+    line = b"x" * 999 + b"\n"
+    for _ in range(1000):
+        lane.put(line)
+    lane.put(b"the driver's own\n", own=True)
+    assert not lane.flush(patience=0.01)
+    drained: list[bytes] = []
+    reading = threading.Thread(target=lambda: drained.append(read_all(reader)))
+    reading.start()
+    assert lane.flush(patience=20)
+    os.close(writer)
+    reading.join()
+    *xs, left_out, own = drained[0].splitlines()
+    assert set(xs) == {line[:-1]}
+    assert left_out == b"edriver: %d lines left out: stdout is read too slowly" % (1000 - len(xs))
+    assert own == b"the driver's own"
+
+
+def test_nobody_reads_any_more() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    lane = Lane(writer, "stdout")
+    lane.put(b"lost\n")
+    assert not lane.flush(patience=20)
+    lane.put(b"lost as well\n")
+    assert not lane.flush(patience=20)
+    os.close(writer)
+
+
+def test_a_descriptor_that_does_not_block_gets_everything() -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    lane = Lane(writer, "stdout")
+    for _ in range(200):
+        lane.put(b"y" * 999 + b"\n")
+    drained: list[bytes] = []
+    reading = threading.Thread(target=lambda: drained.append(read_all(reader)))
+    reading.start()
+    assert lane.flush(patience=20)
+    os.close(writer)
+    reading.join()
+    assert len(drained[0]) == 200_000
