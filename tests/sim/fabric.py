@@ -55,7 +55,7 @@ class Fabric:
         elif meeting.brought.keys() == parties:
             self.completed_in(round_id)
             for party in list(meeting.waiting):
-                self._clockwork.after(self._rng.uniform(0.0005, 0.004), lambda p=party: self._complete(meeting, p))  # type: ignore[misc]
+                self._clockwork.after(self._rng.uniform(0.0005, 0.004), lambda p=party: self._complete(meeting, p))
 
     def leave(self, round_id: Hashable, who: int) -> None:
         """A member's connections of a round close: it died, tore its group down, or was severed."""

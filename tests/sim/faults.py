@@ -87,8 +87,21 @@ class Nemesis:
         world, rng = self.world, self.rng
         members, processes = world.members(), world.processes()
         kind = rng.choice(
-            ("kill", "kill", "kill", "agent", "cut", "freeze", "hosts", "hosts", "undo", "explode", "slow", "launch")
-            + ("glitch",)
+            (
+                "kill",
+                "kill",
+                "kill",
+                "agent",
+                "cut",
+                "freeze",
+                "hosts",
+                "hosts",
+                "undo",
+                "explode",
+                "slow",
+                "launch",
+                "glitch",
+            )
         )
         world.log(f"fault  {kind}")
         victims = processes if rng.random() < 0.3 else members
@@ -97,7 +110,7 @@ class Nemesis:
         elif kind == "undo":
             before = [(h.name, h.slots) for h in world.discovered]
             world.discover(*self._some_hosts())
-            world.clockwork.after(rng.uniform(0, 0.02), lambda: self._calm or world.discover(*before))
+            world.clockwork.after(rng.uniform(0, 0.02), lambda: self._undo(before))
         elif kind == "launch":
             world.launch_fails = {rng.choice(NAMES)}
         elif len(victims) > 1 or (victims and rng.random() < 0.05):
@@ -117,6 +130,10 @@ class Nemesis:
             elif kind == "glitch" and self._glitches:
                 self._glitches -= 1
                 victim.trainee.glitch = True
+
+    def _undo(self, hosts: list[tuple[str, int]]) -> None:
+        if not self._calm:
+            self.world.discover(*hosts)
 
     def _react(self, order: actions.Action) -> None:
         """Strike where it hurts most: while a round is being built, synced, stopped or aborted."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from edriver.driver import membership, ranks
+from edriver.driver import membership, ranks, selection
 from edriver.driver.membership import Membership
 from edriver.driver.ranks import Candidate, RoundPlan
 from edriver.driver.round import Interrupt, Round
@@ -163,7 +163,7 @@ def scratch_is_as_good_as_state(patch: pytest.MonkeyPatch) -> None:
 
 def nobody_stays_as_guest(patch: pytest.MonkeyPatch) -> None:
     """When every holder's host is gone, the last one leaves with the rest."""
-    original = membership.select
+    original = selection.select
 
     def select(*args: Any) -> Selection:
         return replace(original(*args), guest=None)

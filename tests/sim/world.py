@@ -126,11 +126,9 @@ class World:
                 if host in self.hosts:
                     self._end_agent(self.hosts[host])
             case actions.StartWorker(worker_id, host, _):
-                if record := self.hosts.get(host):
-                    record.down.send(lambda: self._start_worker(record, worker_id))
+                self._order(host, lambda record: self._start_worker(record, worker_id))
             case actions.StopWorker(worker_id, host, grace):
-                if record := self.hosts.get(host):
-                    record.down.send(lambda: self._stop_worker(record, worker_id, grace))
+                self._order(host, lambda record: self._stop_worker(record, worker_id, grace))
             case actions.AssignRound(plan):
                 self.seats[plan.round_id] = {seat.rank: seat.worker_id for seat in plan.seats}
                 self.fabric.forget_before(plan.round_id)
@@ -148,6 +146,10 @@ class World:
                     record = next((h for h in self.hosts.values() if worker_id in h.processes), None)
                     if record:
                         self._send_notice(record, worker_id, notice)
+
+    def _order(self, name: str, carry_out: Callable[[SimHost], None]) -> None:
+        if host := self.hosts.get(name):
+            host.down.send(lambda: carry_out(host))
 
     def _send_notice(self, host: SimHost, worker_id: int, notice: pb.Notice) -> None:
         host.down.send(lambda: self._take(host.processes.get(worker_id), notice))
