@@ -124,7 +124,8 @@ class LocalLauncher:
         """Start an agent, soon; `on_exit` hears of it if that fails."""
         if not self._closed:
             self._empty.clear()
-            self._starting[agent_id] = asyncio.create_task(self._start(host, agent_id))
+            task = self._starting[agent_id] = asyncio.create_task(self._start(host, agent_id))
+            task.add_done_callback(lambda _: self._note_started(agent_id))
 
     def kill(self, agent_id: int) -> None:
         """Kill an agent's process group at once, or do not start it any more."""
@@ -158,9 +159,6 @@ class LocalLauncher:
             reason = f"its name cannot be resolved: {error.args[-1]}"
         except OSError as error:
             reason = f"its agent cannot be started: {error}"
-        finally:
-            del self._starting[agent_id]
-            self._note_empty()
         if reason:
             self._on_exit(host, agent_id, reason)
 
@@ -178,6 +176,11 @@ class LocalLauncher:
             self._on_exit(host, agent_id, f"its agent {exit_text(code)}")
 
         loop.add_reader(descriptor, reap)
+
+    def _note_started(self, agent_id: int) -> None:
+        """Not in a `finally` of the task: one that is cancelled before its first step never gets there."""
+        del self._starting[agent_id]
+        self._note_empty()
 
     def _note_empty(self) -> None:
         if not self._starting and not self._running:

@@ -117,7 +117,7 @@ class RoundGroup:
             RuntimeError: a default process group exists already.
         """
         _refuse_existing_group()
-        _init(HashStore(), rank=0, size=1, timeout=c10d.default_pg_timeout.total_seconds())
+        _init(HashStore(), 0, 1, c10d.default_pg_timeout.total_seconds())
 
     def sever(self, round_id: RoundId) -> int:
         """Break the round: what its members' collectives wait for will never come. From any thread, at any time.

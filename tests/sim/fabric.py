@@ -6,6 +6,7 @@ some not; some see a reset at once, and some hang until they are severed.
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -55,7 +56,8 @@ class Fabric:
         elif meeting.brought.keys() == parties:
             self.completed_in(round_id)
             for party in list(meeting.waiting):
-                self._clockwork.after(self._rng.uniform(0.0005, 0.004), lambda p=party: self._complete(meeting, p))
+                complete = functools.partial(self._complete, meeting, party)
+                self._clockwork.after(self._rng.uniform(0.0005, 0.004), complete)
 
     def leave(self, round_id: Hashable, who: int) -> None:
         """A member's connections of a round close: it died, tore its group down, or was severed."""
@@ -79,7 +81,7 @@ class Fabric:
 
     def forget_before(self, round_id: Any) -> None:
         """Drop what no one can be in any more."""
-        for old in [r for r in self._meetings if r < round_id]:  # type: ignore[operator]
+        for old in [r for r in self._meetings if r < round_id]:
             if not any(meeting.waiting for meeting in self._meetings[old].values()):
                 del self._meetings[old]
 

@@ -12,6 +12,23 @@ from tests.sim.world import World
 
 NAMES = ("a", "b", "c", "d")
 
+KINDS = (
+    "kill",
+    "kill",
+    "kill",
+    "hosts",
+    "hosts",
+    "undo",
+    "agent",
+    "cut",
+    "freeze",
+    "explode",
+    "slow",
+    "launch",
+    "glitch",
+)
+"""What can happen; what is named more often happens more often."""
+
 LIVENESS_BOUND = 900.0
 """Virtual seconds, after the faults have ended, within which every run must end."""
 

@@ -95,7 +95,11 @@ class Member:
     def begin(self, command: str, *args: Any) -> None:
         """Have the worker enter a command; returns when it is about to."""
         self._commands.send((command, args))
-        assert self._receive(self._commands) == "entering"
+        self.wait_for("entering")
+
+    def wait_for(self, step: str) -> None:
+        """Wait until the worker takes a step that it was told to announce."""
+        assert self._receive(self._commands) == step
 
     def end(self) -> Outcome:
         outcome: Outcome = self._receive(self._commands)
@@ -121,9 +125,6 @@ class Member:
             assert time.monotonic() < deadline, "still hanging after it was severed"
             self.sever_once(round_number)
         return self.end()
-
-    def has_ended_command(self) -> bool:
-        return self._commands.poll()
 
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
@@ -161,7 +162,7 @@ def build(group: Sequence[Member], round_number: int) -> None:
 
 def _serve(commands: Connection, notices: Connection) -> None:
     torch.set_num_threads(1)
-    worker = _Worker()
+    worker = _Worker(commands)
     threading.Thread(target=_heed, args=(worker.group, notices), daemon=True).start()
     commands.send((worker.group.store_host, worker.group.store_port))
     while True:
@@ -189,7 +190,8 @@ def _heed(group: RoundGroup, notices: Connection) -> None:
 class _Worker:
     """What a worker can be told to do. What hangs, hangs in its main thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, commands: Connection) -> None:
+        self._commands = commands
         self.group = RoundGroup("127.0.0.1")
         self._subgroup: dist.ProcessGroup | None = None
         self._loader: Any = None
@@ -242,7 +244,18 @@ class _Worker:
 
     def spare_the_store(self) -> None:
         """From now on severing leaves connections to stores alone, so that Gloo's must do."""
-        group.sever_store = lambda *_: 0
+        vars(group)["sever_store"] = lambda *_: 0
+
+    def announce(self, step: str) -> None:
+        """Tell the test when this function of the group module is called next."""
+        function = vars(group)[step]
+
+        def announcing(*args: Any) -> Any:
+            vars(group)[step] = function
+            self._commands.send(step)
+            return function(*args)
+
+        vars(group)[step] = announcing
 
     def build_halting(self, where: Assignment) -> None:
         """Publish this rank's address as a member does, then never connect to anyone."""

@@ -30,9 +30,7 @@ def hosts_of(options: RunOptions) -> list[str]:
         pytest.param("-np 4 --min-np 2 --max-np 8 sh", Settings(4, 2, 8), id="short-names"),
         pytest.param(
             "-np 1 --start-timeout 5 --elastic-timeout 60.5 --reset-limit 3 --cooldown-range 1 10 sh",
-            Settings(
-                1, 1, 1, start_timeout=5.0, elastic_timeout=60.5, reset_limit=3, cooldown_range=(1.0, 10.0)
-            ),
+            Settings(1, 1, 1, start_timeout=5.0, elastic_timeout=60.5, reset_limit=3, cooldown_range=(1.0, 10.0)),
             id="times-and-limits",
         ),
         pytest.param(
@@ -47,7 +45,9 @@ def test_settings(line: str, settings: Settings) -> None:
 @pytest.mark.parametrize(
     ("line", "command"),
     [
-        pytest.param("-np 1 sh -c 'echo -np 2' --verbose", ("sh", "-c", "echo -np 2", "--verbose"), id="flags-of-its-own"),
+        pytest.param(
+            "-np 1 sh -c 'echo -np 2' --verbose", ("sh", "-c", "echo -np 2", "--verbose"), id="flags-of-its-own"
+        ),
         pytest.param("-np 1 -- sh -x", ("sh", "-x"), id="after-two-dashes"),
         pytest.param("-np 1 sh -- -x", ("sh", "--", "-x"), id="two-dashes-of-its-own"),
     ],
@@ -103,14 +103,16 @@ def test_output_folder_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         pytest.param("-np 2 --", "the command is missing", id="no-command-after-dashes"),
         pytest.param("-np 2 no-such-program-here", "there is no command 'no-such-program-here' on PATH", id="program"),
         pytest.param("-np 2 ./no/such", "there is no file './no/such' to run", id="program-file"),
-        pytest.param("-np 2 /etc/hostname", "'/etc/hostname' is not an executable file: chmod +x it", id="not-executable"),
+        pytest.param("-np 2 /etc/passwd", "'/etc/passwd' is not an executable file: chmod +x it", id="not-executable"),
         pytest.param(
             "-np 2 -H a:2 --hostfile f sh", "-H and --hostfile both say which hosts there are", id="two-sources"
         ),
         pytest.param("-np 1 -H a:zero sh", "-H 'a:zero': item 1", id="bad-host-list"),
         pytest.param("-np 4 -H a:2 sh", "-H gives 1 host, 2 slots, fewer than --min-np 4", id="too-few-slots"),
         pytest.param("-np 1 --hostfile /no/such sh", "hostfile '/no/such' cannot be read", id="no-hostfile"),
-        pytest.param("-np 1 --output-filename /dev/null sh", "--output-filename '/dev/null' is not a folder", id="output"),
+        pytest.param(
+            "-np 1 --output-filename /dev/null sh", "--output-filename '/dev/null' is not a folder", id="output"
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_with_a_sentence(line: str, message: str) -> None:

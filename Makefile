@@ -1,0 +1,58 @@
+# Everything runs in .venv, which the first target that needs it makes. PYTHON: 3.11 or newer.
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+SEEDS ?= 20000
+SCHEDULES ?= 30
+REPEATS ?= 5
+
+py := .venv/bin/python
+
+.PHONY: demo test lint format types proto proto-check unit sim churn bench installable clean
+
+demo: .venv/ready ## the digits job on this machine, with a kill and a resize shown live
+	$(py) examples/digits/demo.py
+
+test: lint types proto-check ## everything that must hold before a change lands
+	$(py) -m pytest
+
+.venv/ready: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(py) -m pip install --quiet --upgrade pip
+	$(py) -m pip install --quiet "$(TORCH)"
+	$(py) -m pip install --quiet -e ".[dev]"
+	touch $@
+
+lint: .venv/ready
+	$(py) -m ruff check
+	$(py) -m ruff format --check
+
+format: .venv/ready
+	$(py) -m ruff check --fix
+	$(py) -m ruff format
+
+types: .venv/ready
+	$(py) -m mypy
+
+proto: .venv/ready ## generate edriver/v1 anew
+	PYTHON=$(py) scripts/proto.sh
+
+proto-check: .venv/ready ## fail if edriver/v1 is not what proto/ generates
+	PYTHON=$(py) scripts/proto_check.sh
+
+unit: .venv/ready ## the fast tests: pure parts, scripts, no process
+	$(py) -m pytest tests/unit tests/script
+
+sim: .venv/ready ## many simulated runs: make sim SEEDS=20000
+	$(py) -m tests.sim --seeds $(SEEDS)
+
+churn: .venv/ready ## random churn over real processes: make churn SCHEDULES=30
+	$(py) -m benchmarks.churn_check --schedules $(SCHEDULES)
+
+bench: .venv/ready ## recovery and resize, edriver and torchrun in one run
+	$(py) -m benchmarks.churn --repeats $(REPEATS)
+
+installable: .venv/ready ## sdist, wheel from it, import in a clean environment
+	scripts/installable.sh $(PYTHON)
+
+clean:
+	rm -rf .venv build dist out .pytest_cache .mypy_cache .ruff_cache

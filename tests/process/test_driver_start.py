@@ -1,0 +1,237 @@
+"""The command `edriver` itself: how it starts, what it refuses, how it is stopped. Workers here are shell scripts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Command:
+    """Runs `edriver` with a folder for temporary files of its own, so that one sees what is left in it."""
+
+    temporary: Path
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "edriver", *arguments],
+            env=os.environ | {"TMPDIR": str(self.temporary)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        with self.start(*arguments) as process:
+            out, err = process.communicate(timeout=SECONDS)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def left(self) -> list[Path]:
+        return list(self.temporary.iterdir())
+
+
+@pytest.fixture
+def edriver() -> Iterator[Command]:
+    with tempfile.TemporaryDirectory(prefix="ed-", dir="/tmp") as folder:  # sockets want short paths
+        yield Command(Path(folder))
+
+
+def script(path: Path, text: str, mode: int = 0o755) -> str:
+    path.write_text(text)
+    path.chmod(mode)
+    return str(path)
+
+
+def test_help_and_version(edriver: Command) -> None:
+    shown = edriver.run("--help")
+    assert shown.returncode == 0
+    assert "--host-discovery-script SCRIPT" in shown.stdout
+    assert "example:" in shown.stdout
+    assert edriver.run("--version").stdout.startswith("edriver ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        pytest.param(["-np", "two", "sh"], "argument -np/--num-proc: 'two' is not a whole number", id="no-number"),
+        pytest.param(["-np", "2", "--start-timeout", "nan", "sh"], "'nan' is not a number of seconds", id="no-seconds"),
+        pytest.param(["--mpi", "-np", "2", "sh"], "--mpi is not a flag of edriver", id="unknown"),
+        pytest.param(
+            ["--fusion-threshold-mb", "32", "-np", "2", "sh"],
+            "--fusion-threshold-mb is not a flag of edriver",
+            id="unknown-with-a-value",
+        ),
+        pytest.param(["-np", "2", "--min-n", "1", "sh"], "--min-n is not a flag of edriver", id="shortened"),
+        pytest.param(["-np", "2", "no-such-program-here"], "there is no command 'no-such-program-here'", id="command"),
+        pytest.param(["-np", "1"], "the command is missing", id="no-command"),
+    ],
+)
+def test_bad_flags_are_refused_in_one_line(edriver: Command, flags: list[str], sentence: str) -> None:
+    refused = edriver.run(*flags)
+    assert refused.returncode == 2
+    assert refused.stdout == ""
+    assert sentence in refused.stderr
+    assert refused.stderr.startswith("edriver: ")
+    assert refused.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "sentence"),
+    [
+        pytest.param(None, 0, "there is no such file", id="missing"),
+        pytest.param("#!/bin/sh\necho localhost:1\n", 0o644, "is not executable: chmod +x", id="not-executable"),
+        pytest.param("#!/bin/sh\necho no quota >&2; exit 3\n", 0o755, "exited with code 3", id="fails"),
+        pytest.param("#!/bin/sh\necho localhost:zero\n", 0o755, "line 1", id="bad-line"),
+        pytest.param("#!/bin/sh\nsleep 1000\n", 0o755, "did not exit within 2 s", id="hangs"),
+    ],
+)
+def test_a_bad_discovery_script_ends_the_start(
+    edriver: Command, tmp_path: Path, text: str | None, mode: int, sentence: str
+) -> None:
+    path = tmp_path / "hosts.sh"
+    if text is not None:
+        script(path, text, mode)
+    failed = edriver.run("-np", "1", "--start-timeout", "3", "--host-discovery-script", str(path), "sh")
+    assert failed.returncode == 1
+    first, *_, last = failed.stderr.splitlines()
+    assert first.startswith("edriver: run ")
+    assert last.startswith(f"edriver: failed: host discovery script '{path}': ")
+    assert sentence in last
+    assert edriver.left() == []
+
+
+def test_a_host_elsewhere_is_named_when_the_start_fails(edriver: Command) -> None:
+    failed = edriver.run("-np", "1", "-H", "203.0.113.7:1", "--start-timeout", "1", "sh")
+    assert failed.returncode == 1
+    assert "edriver: host 203.0.113.7 is not used: it is not this machine" in failed.stderr
+    assert "found 0 usable slots within --start-timeout 1 s" in failed.stderr
+
+
+def test_a_worker_that_fails_is_the_root_cause(edriver: Command) -> None:
+    failed = edriver.run("-np", "1", "sh", "-c", "echo reading; echo 'no data here' >&2; exit 3")
+    assert failed.returncode == 1
+    assert "[localhost:0]<stdout>:reading\n" in failed.stdout
+    assert "[localhost:0]<stderr>:no data here\n" in failed.stderr
+    assert "edriver: worker 1 (localhost:0) exited with code 3\n" in failed.stderr
+    report = failed.stderr[failed.stderr.index("edriver: failed:") :]
+    assert report.startswith("edriver: failed: worker 1 (localhost:0) exited with code 3\n")
+    assert "edriver:     no data here\n" in report
+    assert edriver.left() == []
+
+
+def test_a_command_that_never_calls_run_is_told_so(edriver: Command) -> None:
+    failed = edriver.run("-np", "1", "true")
+    assert failed.returncode == 1
+    assert "exited with code 0 before its edriver.run was done (does the script call edriver.run" in failed.stderr
+
+
+def wait_for_workers(process: subprocess.Popen[str], count: int) -> list[int]:
+    """The pids that so many workers have printed."""
+    assert process.stdout is not None
+    return [int(process.stdout.readline().rpartition(":")[2]) for _ in range(count)]
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended; a zombie that its init has yet to reap counts."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return status.rpartition(")")[2].split()[0] in "ZX"
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        pytest.param(signal.SIGINT, 130, id="ctrl-c"),
+        pytest.param(signal.SIGTERM, 143, id="sigterm"),
+        pytest.param(signal.SIGHUP, 129, id="hangup"),
+    ],
+)
+def test_a_signal_ends_the_run_in_good_order(edriver: Command, number: signal.Signals, code: int) -> None:
+    command = "trap 'echo saved; exit' TERM; echo $$; while :; do sleep 0.05; done"
+    with edriver.start("-np", "2", "sh", "-c", command) as process:
+        workers = wait_for_workers(process, 2)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == code
+    assert out.count("saved") == 2
+    assert f"edriver: stopped: the driver got {number.name}\n" in err
+    assert all(gone(pid) for pid in workers)
+    assert edriver.left() == []
+
+
+def test_the_second_ctrl_c_ends_it_at_once(edriver: Command) -> None:
+    command = "trap 'echo told' TERM; echo $$; while :; do sleep 0.05; done"
+    with edriver.start("-np", "1", "sh", "-c", command) as process:
+        workers = wait_for_workers(process, 1)
+        process.send_signal(signal.SIGINT)
+        assert process.stdout is not None
+        assert process.stdout.readline().endswith("told\n")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=SECONDS)
+    assert process.returncode == 130
+    assert all(gone(pid) for pid in workers)
+    assert edriver.left() == []
+
+
+def test_ctrl_c_while_the_first_poll_hangs(edriver: Command, tmp_path: Path) -> None:
+    polling = tmp_path / "polling"
+    os.mkfifo(polling)
+    hanging = script(tmp_path / "hosts.sh", f"#!/bin/sh\necho > {polling}\nexec sleep 1000\n")
+    with edriver.start("-np", "1", "--host-discovery-script", hanging, "sh") as process:
+        polling.read_text()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=SECONDS)
+    assert process.returncode == 130
+    assert edriver.left() == []
+
+
+def test_a_reader_that_has_read_enough_does_not_end_the_run(edriver: Command) -> None:
+    command = "echo $$; i=0; while [ $i -lt 2000 ]; do echo $i; i=$((i + 1)); done; echo end >&2; exit 3"
+    with edriver.start("-np", "1", "sh", "-c", command) as process:
+        wait_for_workers(process, 1)
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        err = process.stderr.read()
+        assert process.wait(SECONDS) == 1
+    assert "[localhost:0]<stderr>:end\n" in err
+    assert "edriver: failed: worker 1 (localhost:0) exited with code 3\n" in err
+
+
+@pytest.mark.parametrize(
+    ("number", "loss"),
+    [
+        pytest.param(signal.SIGKILL, "its agent was killed by SIGKILL", id="killed"),
+        pytest.param(signal.SIGSTOP, "no word from its agent for 5 s", id="hangs"),
+    ],
+)
+def test_an_agent_that_is_lost_is_replaced(edriver: Command, number: signal.Signals, loss: str) -> None:
+    hosts = "localhost:1,127.0.0.2:1"
+    with edriver.start("-np", "2", "-H", hosts, "sh", "-c", "echo $PPID; sleep 1000") as process:
+        agents = wait_for_workers(process, 2)
+        os.kill(agents[0], number)
+        [another] = wait_for_workers(process, 1)
+        assert another not in agents
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 143
+    assert f" is lost: {loss}\n" in err
+    assert all(gone(pid) for pid in (*agents, another))
+
+
+def test_verbose_prints_events_and_actions(edriver: Command) -> None:
+    shown = edriver.run("-np", "1", "--verbose", "sh", "-c", "exit 3")
+    assert "edriver: event AgentConnected(host='localhost', agent_id=1)\n" in shown.stderr
+    assert "edriver: action StartWorker(worker_id=1, host='localhost', slot=0)\n" in shown.stderr

@@ -1,0 +1,363 @@
+"""The driver's service over real gRPC, with a fake agent in the same process."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+
+from edriver.driver import events
+from edriver.driver.mailbox import Mailbox
+from edriver.driver.server import AGENT_LEASE, BEAT, BOOT_LEASE, AgentServer
+from edriver.v1 import agent_pb2, agent_pb2_grpc, notification_pb2
+from edriver.v1.agent_pb2 import FromAgent, FromDriver
+
+WELCOME = agent_pb2.Welcome(command=["train"], driver_lease=5.0, worker_lease=9.0, output_folder="/out")
+
+Stream = grpc.aio.StreamStreamCall[FromAgent, FromDriver]
+
+
+class Time:
+    """A clock and a sleep for the server's heartbeat: nothing passes until `advance`."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self._sleepers: asyncio.Queue[asyncio.Future[None]] = asyncio.Queue()
+
+    async def sleep(self, seconds: float) -> None:
+        assert seconds == BEAT
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sleepers.put_nowait(woken)
+        await woken
+
+    async def advance(self, seconds: float) -> None:
+        """Let one heartbeat's sleep end after so many seconds; returns when the next one has begun."""
+        sleeper = await self._sleepers.get()
+        self.now += seconds
+        sleeper.set_result(None)
+        self._sleepers.put_nowait(await self._sleepers.get())
+
+
+@dataclass
+class Driver:
+    """A served AgentServer, and what came out of it."""
+
+    server: AgentServer
+    inbox: Mailbox[events.Event]
+    time: Time
+    channel: grpc.aio.Channel
+    output: list[tuple[str, agent_pb2.OutputBatch]] = field(default_factory=list)
+
+    def stub(self) -> agent_pb2_grpc.AgentServiceAsyncStub:
+        return agent_pb2_grpc.AgentServiceStub(self.channel)
+
+    async def dial(self, ack: int = 0, run_id: str = "run", host: str = "a", agent_id: int = 1) -> Stream:
+        stream = self.stub().Connect()
+        hello = agent_pb2.Hello(run_id=run_id, host=host, agent_id=agent_id, pid=7)
+        await stream.write(FromAgent(hello=hello, ack=ack))
+        return stream
+
+    async def event(self) -> events.Event:
+        event = await self.inbox.get()
+        assert event is not None
+        return event
+
+
+@asynccontextmanager
+async def driver() -> AsyncIterator[Driver]:
+    with tempfile.TemporaryDirectory(prefix="ed-") as folder:
+        address = f"unix:{Path(folder, 's')}"
+        time = Time()
+        inbox: Mailbox[events.Event] = Mailbox(100)
+        output: list[tuple[str, agent_pb2.OutputBatch]] = []
+        server = AgentServer("run", WELCOME, inbox, lambda host, batch: output.append((host, batch)), lambda: time.now)
+        service = grpc.aio.server()
+        agent_pb2_grpc.add_AgentServiceServicer_to_server(server, service)
+        service.add_insecure_port(address)
+        await service.start()
+        beating = asyncio.create_task(server.beat(time.sleep))
+        async with grpc.aio.insecure_channel(address) as channel:
+            yield Driver(server, inbox, time, channel, output)
+        beating.cancel()
+        await service.stop(grace=5)
+
+
+def serve(work: Callable[[Driver], Coroutine[None, None, None]]) -> None:
+    async def served() -> None:
+        async with driver() as made:
+            await work(made)
+
+    asyncio.run(asyncio.wait_for(served(), 30))
+
+
+async def read(stream: Stream) -> FromDriver:
+    message = await stream.read()
+    assert isinstance(message, FromDriver), f"the stream has ended: {await stream.code()}"
+    return message
+
+
+async def ended(stream: Stream) -> bool:
+    """Read on; returns whether there was no further message."""
+    return not isinstance(await stream.read(), FromDriver)
+
+
+async def connect(made: Driver) -> Stream:
+    """A first connection of agent 1 on host a, past its Welcome."""
+    made.server.expect("a", 1)
+    stream = await made.dial()
+    assert (await read(stream)).welcome == WELCOME
+    assert await made.event() == events.AgentConnected("a", 1)
+    return stream
+
+
+def start(worker_id: int) -> FromDriver:
+    return FromDriver(start_worker=agent_pb2.StartWorker(worker_id=worker_id, slot=0))
+
+
+def exited(seq: int) -> FromAgent:
+    return FromAgent(seq=seq, worker_exited=agent_pb2.WorkerExited(worker_id=seq, code=-9, tail="bye"))
+
+
+def test_an_agent_is_welcomed_and_gets_its_orders_in_order() -> None:
+    async def work(made: Driver) -> None:
+        stream = await connect(made)
+        for worker_id in (1, 2, 3):
+            made.server.send("a", start(worker_id))
+        got = [await read(stream) for _ in range(3)]
+        assert [message.start_worker.worker_id for message in got] == [1, 2, 3]
+        assert [message.seq for message in got] == [1, 2, 3]
+
+    serve(work)
+
+
+def test_orders_given_before_it_dials_wait_for_it() -> None:
+    async def work(made: Driver) -> None:
+        made.server.expect("a", 1)
+        made.server.send("a", start(1))
+        stream = await made.dial()
+        assert (await read(stream)).HasField("welcome")
+        assert (await read(stream)).start_worker.worker_id == 1
+
+    serve(work)
+
+
+def test_what_it_says_becomes_events() -> None:
+    async def work(made: Driver) -> None:
+        stream = await connect(made)
+        failed = notification_pb2.Report(failed=notification_pb2.Failed(traceback="boom"))
+        await stream.write(FromAgent(seq=1, worker_report=agent_pb2.WorkerReport(worker_id=4, report=failed)))
+        await stream.write(FromAgent(seq=2, lease_expired=agent_pb2.LeaseExpired(worker_id=5)))
+        await stream.write(exited(3))
+        assert await made.event() == events.WorkerFailed(4, "boom")
+        assert await made.event() == events.LeaseExpired(5, lease=9.0)
+        assert await made.event() == events.WorkerExited(3, -9, "bye")
+
+    serve(work)
+
+
+def test_a_broken_connection_loses_nothing_and_repeats_nothing() -> None:
+    async def work(made: Driver) -> None:
+        stream = await connect(made)
+        made.server.send("a", start(1))
+        assert (await read(stream)).start_worker.worker_id == 1
+        await stream.write(exited(1))
+        assert await made.event() == events.WorkerExited(1, -9, "bye")
+        stream.cancel()
+        made.server.send("a", start(2))  # whether the break was noticed by now or not
+
+        again = await made.dial(ack=1)
+        welcome = await read(again)
+        assert welcome.HasField("welcome")
+        assert welcome.ack == 1
+        assert (await read(again)).start_worker.worker_id == 2
+        await again.write(exited(1))  # the agent did not hear of the acknowledgement
+        await again.write(exited(2))
+        assert await made.event() == events.WorkerExited(2, -9, "bye")
+        assert made.inbox.drain() == []
+
+    serve(work)
+
+
+def test_a_new_connection_ends_the_old_one() -> None:
+    async def work(made: Driver) -> None:
+        old = await connect(made)
+        new = await made.dial()
+        assert (await read(new)).HasField("welcome")
+        assert await ended(old)
+        made.server.send("a", start(1))
+        assert (await read(new)).start_worker.worker_id == 1
+
+    serve(work)
+
+
+@pytest.mark.parametrize(
+    ("run_id", "host", "agent_id", "sentence"),
+    [
+        pytest.param("other", "a", 1, "this is the driver of run run, not of 'other'", id="another-run"),
+        pytest.param("run", "a", 2, "agent 2 was given up, or never was of this run", id="unknown-agent"),
+        pytest.param("run", "b", 1, "agent 1 is the one of host a, not of 'b'", id="another-host"),
+    ],
+)
+def test_strangers_are_refused(run_id: str, host: str, agent_id: int, sentence: str) -> None:
+    async def work(made: Driver) -> None:
+        made.server.expect("a", 1)
+        stream = await made.dial(run_id=run_id, host=host, agent_id=agent_id)
+        assert await stream.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert sentence in (await stream.details() or "")
+        assert made.inbox.drain() == []
+
+    serve(work)
+
+
+def test_an_agent_that_was_given_up_is_cut_off_and_refused() -> None:
+    async def work(made: Driver) -> None:
+        stream = await connect(made)
+        made.server.give_up(1)
+        assert await ended(stream)
+        assert await (await made.dial()).code() is grpc.StatusCode.FAILED_PRECONDITION
+        made.server.send("a", start(1))  # nobody to send it to
+
+    serve(work)
+
+
+def test_a_stream_that_does_not_begin_with_hello_is_refused() -> None:
+    async def work(made: Driver) -> None:
+        made.server.expect("a", 1)
+        stream = made.stub().Connect()
+        await stream.write(exited(1))
+        assert await stream.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert "begins with Hello" in (await stream.details() or "")
+
+    serve(work)
+
+
+@pytest.mark.parametrize(
+    ("message", "complaint"),
+    [
+        pytest.param(FromAgent(seq=5, heartbeat=agent_pb2.Heartbeat()), "message 5 came after message 0", id="gap"),
+        pytest.param(FromAgent(hello=agent_pb2.Hello()), "of kind hello does not belong", id="second-hello"),
+        pytest.param(FromAgent(), "of kind None does not belong", id="unknown-kind"),
+    ],
+)
+def test_a_fault_ends_the_connection_and_nothing_else(
+    message: FromAgent, complaint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(made: Driver) -> None:
+        made.server.expect("a", 1)
+        for _ in range(2):
+            stream = await made.dial()
+            assert (await read(stream)).HasField("welcome")
+            await stream.write(message)
+            assert await ended(stream)
+        made.server.expect("b", 2)
+        other = await made.dial(host="b", agent_id=2)
+        assert (await read(other)).HasField("welcome")
+
+    serve(work)
+    [record] = caplog.records  # twice done, once told
+    assert complaint in record.getMessage()
+
+
+def test_bytes_that_are_no_message_end_the_connection_only(caplog: pytest.LogCaptureFixture) -> None:
+    async def work(made: Driver) -> None:
+        healthy = await connect(made)
+        made.server.expect("b", 2)
+        hello = agent_pb2.Hello(run_id="run", host="b", agent_id=2, pid=7)
+        raw: grpc.aio.StreamStreamCall[bytes, bytes] = made.channel.stream_stream("/edriver.v1.AgentService/Connect")()
+        await raw.write(FromAgent(hello=hello).SerializeToString())
+        assert isinstance(await raw.read(), bytes)
+        await raw.write(b"\xff\xff\xff")
+        assert not isinstance(await raw.read(), bytes)
+        made.server.send("a", start(1))
+        assert (await read(healthy)).start_worker.worker_id == 1
+
+    serve(work)
+    assert "a message could not be read" in caplog.text
+
+
+def test_silence_for_a_lease_loses_the_agent() -> None:
+    async def work(made: Driver) -> None:
+        stream = await connect(made)
+        for _ in range(int(AGENT_LEASE / BEAT)):
+            assert made.inbox.drain() == []
+            await made.time.advance(BEAT)
+        assert await made.event() == events.AgentLost("a", 1, "no word from its agent for 5 s")
+        while not await ended(stream):
+            pass
+
+    serve(work)
+
+
+def test_a_heartbeat_keeps_the_agent_and_acknowledges() -> None:
+    async def work(made: Driver) -> None:
+        stream = await connect(made)
+        await made.time.advance(BEAT)
+        await made.time.advance(BEAT)
+        await read(stream)
+        await read(stream)
+        await stream.write(exited(1))
+        assert await made.event() == events.WorkerExited(1, -9, "bye")
+        for _ in range(4):
+            await made.time.advance(BEAT)
+            assert (await read(stream)).ack == 1
+        assert made.inbox.drain() == []
+
+    serve(work)
+
+
+def test_a_driver_that_stood_still_blames_nobody() -> None:
+    async def work(made: Driver) -> None:
+        await connect(made)
+        await made.time.advance(BEAT)
+        await made.time.advance(3600.0)
+        await made.time.advance(BEAT)
+        assert made.inbox.drain() == []
+
+    serve(work)
+
+
+def test_an_agent_that_never_dials_in_is_lost() -> None:
+    async def work(made: Driver) -> None:
+        made.server.expect("a", 1)
+        for _ in range(int(BOOT_LEASE / BEAT)):
+            assert made.inbox.drain() == []
+            await made.time.advance(BEAT)
+        assert await made.event() == events.AgentLost("a", 1, "no word from its agent for 30 s since its start")
+
+    serve(work)
+
+
+def test_an_agent_that_acknowledges_nothing_is_lost() -> None:
+    async def work(made: Driver) -> None:
+        await connect(made)
+        for worker_id in range(10_001):
+            made.server.send("a", start(worker_id))
+        lost = await made.event()
+        assert isinstance(lost, events.AgentLost)
+        assert "takes no orders" in lost.reason
+
+    serve(work)
+
+
+def test_output_is_passed_on_with_the_name_of_its_host() -> None:
+    async def work(made: Driver) -> None:
+        made.server.expect("a", 1)
+        made.server.give_up(1)  # its last lines arrive after its end
+        batch = agent_pb2.OutputBatch(agent_id=1, lines=[agent_pb2.OutputLine(worker_id=1, text=b"hello")], dropped=2)
+        call = made.stub().ForwardOutput()
+        await call.write(batch)
+        await call.done_writing()
+        assert await call == agent_pb2.OutputSummary()
+        assert made.output == [("a", batch)]
+        refused = made.stub().ForwardOutput()
+        await refused.write(agent_pb2.OutputBatch(agent_id=2))
+        assert await refused.code() is grpc.StatusCode.FAILED_PRECONDITION
+
+    serve(work)

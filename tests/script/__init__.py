@@ -1,0 +1,1 @@
+"""The core's behaviour as stories: text scripts of events, each with the actions that must follow."""

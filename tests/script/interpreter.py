@@ -1,0 +1,229 @@
+"""Runs a case's commands against a real core.
+
+    run np=2 min-np=1 max-np=4 [elastic-timeout=600 ...]   a new run, at 0 s; keys are the fields of Settings
+    begin a:2 b:1                    all that happens up to the first round, of which only the round is shown
+    hosts [a:2 b:1]                  HostsObserved
+    connected HOST [agent=N]         AgentConnected; by default of the agent that was started there last
+    lost HOST [agent=N]: WHY         AgentLost
+    waiting W ... [version=R:B] [ordinal=N] [digest=TEXT]   WorkerWaiting, one event for each worker
+    boundary W ... at B [round=R] [number=N]                BoundaryReached; by default of the running interrupt
+    done W ... at B [round=R]        WorkerDone
+    raised W [round=R]: TRACEBACK    CollectiveRaised
+    failed W: TRACEBACK              WorkerFailed
+    exited W ... with CODE[: TAIL]   WorkerExited
+    expired W                        LeaseExpired
+    stop: REASON                     StopRequested
+    advance SECONDS                  time passes; Ticked at each deadline that the core names, and at no other time,
+                                     so that a deadline that it forgets shows as an action that does not come
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+
+from edriver.discovery.hosts import Host, HostSet
+from edriver.driver import actions, events
+from edriver.driver.membership import Membership
+from edriver.driver.settings import Settings
+from edriver.version import NO_VERSION, RoundId, Version
+from tests.script.rendering import render
+
+LEASE = 10.0
+"""The lease of which `expired` speaks, in seconds."""
+
+COMMAND = re.compile(r"(?P<verb>[a-z]+)(?P<words>[^:]*(?::\S[^:]*)*)(?:: (?P<text>.*))?")
+"""A verb, words (in which a colon stands within a word: `a:2`), and a text after a colon and a space."""
+
+
+class Words:
+    """What stands after a command's verb: names and numbers, `key=value` pairs, and a text after a colon."""
+
+    def __init__(self, words: str, text: str | None) -> None:
+        split = words.split()
+        self.names = [word for word in split if "=" not in word]
+        self.pairs = dict(word.split("=", 1) for word in split if "=" in word)
+        self.text = text or ""
+
+    def numbers_and(self, preposition: str) -> tuple[list[int], int]:
+        """The numbers before a preposition, and the one after it."""
+        where = self.names.index(preposition)
+        (after,) = self.names[where + 1 :]
+        return [int(name) for name in self.names[:where]], int(after)
+
+
+def parse_round_id(text: str) -> RoundId:
+    """`1.2`."""
+    incarnation, n = text.split(".")
+    return RoundId(int(incarnation), int(n))
+
+
+def parse_version(text: str) -> Version:
+    """`1.2:30`, or `none`."""
+    if text == "none":
+        return NO_VERSION
+    round_id, boundaries = text.split(":")
+    return Version(parse_round_id(round_id), int(boundaries))
+
+
+def parse_hosts(names: list[str]) -> HostSet:
+    """`a:2 b:1`."""
+    pairs = [name.split(":") for name in names]
+    return HostSet(tuple(Host(name, int(slots)) for name, slots in pairs))
+
+
+class Interpreter:
+    """One case's run.
+
+    Attributes:
+        shown: the actions that have been ordered, by type: a case may be asked what it covers.
+        heard: the events that have been fed.
+    """
+
+    def __init__(self) -> None:
+        self.shown: set[type[actions.Action]] = set()
+        self.heard: set[type[events.Event]] = set()
+        self._core = Membership(Settings(np=1, min_np=1, max_np=1), now=0.0)
+        self._now = 0.0
+        self._agents: dict[str, int] = {}
+        self._hosts_of: dict[int, str] = {}
+
+    def perform(self, command: str) -> list[str]:
+        """Run one command; returns the actions that it leads to, as text.
+
+        Raises:
+            ValueError: there is no such command.
+        """
+        found = COMMAND.fullmatch(command)
+        if found is None or found["verb"] not in self._verbs():
+            raise ValueError(f"no command: {command!r}; see the text of tests/script/interpreter.py")
+        return list(self._verbs()[found["verb"]](Words(found["words"], found["text"])))
+
+    def _verbs(self) -> dict[str, Callable[[Words], Iterator[str]]]:
+        methods = inspect.getmembers(self, inspect.ismethod)
+        return {name.removeprefix("_do_"): method for name, method in methods if name.startswith("_do_")}
+
+    def _feed(self, event: events.Event) -> list[actions.Action]:
+        self.heard.add(type(event))
+        ordered = self._core.step(event, self._now)
+        for action in ordered:
+            self.shown.add(type(action))
+            match action:
+                case actions.StartAgent(host, agent_id):
+                    self._agents[host] = agent_id
+                case actions.StartWorker(worker_id, host, _):
+                    self._hosts_of[worker_id] = host
+        return ordered
+
+    def _tell(self, *told: events.Event) -> Iterator[str]:
+        for event in told:
+            for action in self._feed(event):
+                yield from render(action)
+
+    # ---- the run ----------------------------------------------------------------------------------------------
+
+    def _do_run(self, words: Words) -> Iterator[str]:
+        fields: dict[str, int | float | tuple[float, float]] = {}
+        for key, value in words.pairs.items():
+            name = key.replace("-", "_")
+            if name in ("np", "min_np", "max_np", "reset_limit"):
+                fields[name] = int(value)
+            elif name == "cooldown_range":
+                low, high = value.split(",")
+                fields[name] = (float(low), float(high))
+            else:
+                fields[name] = float(value)
+        self._core = Membership(Settings(**fields), now=0.0)  # type: ignore[arg-type]  # Settings checks them
+        yield from ()
+
+    def _do_begin(self, words: Words) -> Iterator[str]:
+        orders = self._feed(events.HostsObserved(parse_hosts(words.names)))
+        while orders:
+            match orders.pop(0):
+                case actions.StartAgent(host, agent_id):
+                    orders += self._feed(events.AgentConnected(host, agent_id))
+                case actions.StartWorker(worker_id):
+                    orders += self._feed(self._waiting(worker_id, Words("", None)))
+                case actions.AssignRound() as assign:
+                    yield from render(assign)
+
+    def _do_advance(self, words: Words) -> Iterator[str]:
+        (seconds,) = words.names
+        end = self._now + float(seconds)
+        while (due := self._core.next_deadline) is not None and due <= end:
+            self._now = due
+            for line in self._tell(events.Ticked()):
+                yield line if line.startswith(" ") else f"at {due:g} s: {line}"
+        self._now = end
+
+    def _do_stop(self, words: Words) -> Iterator[str]:
+        return self._tell(events.StopRequested(words.text))
+
+    # ---- hosts ------------------------------------------------------------------------------------------------
+
+    def _do_hosts(self, words: Words) -> Iterator[str]:
+        return self._tell(events.HostsObserved(parse_hosts(words.names)))
+
+    def _do_connected(self, words: Words) -> Iterator[str]:
+        (host,) = words.names
+        return self._tell(events.AgentConnected(host, int(words.pairs.get("agent", self._agents[host]))))
+
+    def _do_lost(self, words: Words) -> Iterator[str]:
+        (host,) = words.names
+        return self._tell(events.AgentLost(host, int(words.pairs.get("agent", self._agents[host])), words.text))
+
+    # ---- workers ----------------------------------------------------------------------------------------------
+
+    def _do_waiting(self, words: Words) -> Iterator[str]:
+        for name in words.names:
+            yield from self._tell(self._waiting(int(name), words))
+
+    def _waiting(self, worker_id: int, words: Words) -> events.WorkerWaiting:
+        return events.WorkerWaiting(
+            worker_id=worker_id,
+            ordinal=int(words.pairs.get("ordinal", 1)),
+            version=parse_version(words.pairs.get("version", "none")),
+            store_host=self._hosts_of.get(worker_id, "nowhere"),
+            store_port=7000 + worker_id,
+            digest=words.pairs.get("digest", ""),
+        )
+
+    def _do_boundary(self, words: Words) -> Iterator[str]:
+        workers, boundaries = words.numbers_and("at")
+        for worker_id in workers:
+            number = int(words.pairs.get("number", self._interrupt()))
+            yield from self._tell(events.BoundaryReached(worker_id, self._round_id(words), number, boundaries))
+
+    def _do_done(self, words: Words) -> Iterator[str]:
+        workers, boundaries = words.numbers_and("at")
+        for worker_id in workers:
+            yield from self._tell(events.WorkerDone(worker_id, self._round_id(words), boundaries))
+
+    def _do_raised(self, words: Words) -> Iterator[str]:
+        (name,) = words.names
+        return self._tell(events.CollectiveRaised(int(name), self._round_id(words), words.text))
+
+    def _do_failed(self, words: Words) -> Iterator[str]:
+        (name,) = words.names
+        return self._tell(events.WorkerFailed(int(name), words.text))
+
+    def _do_exited(self, words: Words) -> Iterator[str]:
+        workers, code = words.numbers_and("with")
+        for worker_id in workers:
+            yield from self._tell(events.WorkerExited(worker_id, code, words.text))
+
+    def _do_expired(self, words: Words) -> Iterator[str]:
+        (name,) = words.names
+        return self._tell(events.LeaseExpired(int(name), LEASE))
+
+    def _round_id(self, words: Words) -> RoundId:
+        if "round" in words.pairs:
+            return parse_round_id(words.pairs["round"])
+        assert self._core.round is not None, "no round has begun"
+        return self._core.round.plan.round_id
+
+    def _interrupt(self) -> int:
+        """The number of the last interrupt of the round."""
+        assert self._core.round is not None, "no round has begun"
+        return self._core.round.interrupts
