@@ -245,6 +245,7 @@ class Membership:
             self._watch_running(self.round, fitting)
         if self.round and not self.round.running and not self.round.finished:
             self._watch_settling(self.round)
+        self._skip_those_behind()
         if self._forming:
             self._form(fitting)
         if self.ended:
@@ -359,7 +360,6 @@ class Membership:
 
     def _form(self, fitting: set[int]) -> None:
         """Form the next round if there is enough for one; else say what is missing, or give up."""
-        self._skip_those_behind()
         waiting = [w for w in self.roster.workers.values() if w.waits_in(self.ordinal)]
         chosen = select([w.candidate() for w in waiting], fitting, self.settings.max_np)
         obstacle = self._obstacle(chosen)
@@ -422,7 +422,9 @@ class Membership:
 
     def _skip_those_behind(self) -> None:
         """A newcomer enters the script's first `run`; where the others are further on, that one is over."""
-        if not any(w.waits_in(self.ordinal) for w in self.roster.workers.values()):
+        current = self.round
+        begun = current is not None and current.plan.ordinal == self.ordinal and not current.finished
+        if not begun and not any(w.waits_in(self.ordinal) for w in self.roster.workers.values()):
             return
         for worker in self.roster.workers.values():
             if worker.state is WorkerState.WAITING and worker.offer and worker.offer.ordinal < self.ordinal:

@@ -147,6 +147,8 @@ class Session:
     def _signalled(self, number: signal.Signals) -> None:
         """The first signal ends the run in good order, the second at once."""
         if self._ending or self._signals:
+            if not self._hurry.is_set():
+                _log.info("%s again: killing the workers", number.name)
             self._hurry.set()
             return
         self._signals.append(number)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from edriver.driver import actions, events
 from edriver.driver.settings import Settings
-from tests.sim.invariants import Violation
+from tests.sim.invariants import Violation, check
 from tests.sim.trainee import Job
 from tests.sim.world import World
 
@@ -28,6 +28,9 @@ KINDS = (
     "glitch",
 )
 """What can happen; what is named more often happens more often."""
+
+CONVERGENCE_BOUND = 45.0
+"""Virtual seconds, after the faults have ended, within which all slots that may be used share one round."""
 
 LIVENESS_BOUND = 900.0
 """Virtual seconds, after the faults have ended, within which every run must end."""
@@ -54,7 +57,7 @@ class Nemesis:
             rejoin_bound=rng.choice((30.0, 30.0, 1.0)),  # a short one makes survivors come back too late
         )
         job = Job(
-            samples=rng.choice((20, 200, 600)),
+            samples=rng.choice((20, 200, 600, 2000)),
             batch=rng.randint(1, 4),
             epochs=rng.randint(1, 3),
             runs=2 if rng.random() < 0.2 else 1,
@@ -92,11 +95,18 @@ class Nemesis:
         return [(name, self.rng.randint(1, 3)) for name in self.rng.sample(NAMES, count)]
 
     def _calm_down(self) -> None:
-        """The faults end: all hosts are there and stay."""
+        """The faults end: all hosts are there and stay. Soon all that may train does."""
+        self.world.clockwork.after(CONVERGENCE_BOUND, self._check_convergence)
         self._calm = True
         self.world.launch_fails.clear()
         self.world.slow.clear()
         self.world.discover(*((name, 4) for name in NAMES))
+
+    def _check_convergence(self) -> None:
+        current = self.world.core.round
+        if self.world.outcome is None and current and current.running:
+            size, wanted = len(current.plan.seats), self.world.core.settings.max_np
+            check(size == wanted, f"{size} of {wanted} workers train {CONVERGENCE_BOUND:g} s after the last fault")
 
     def _strike(self) -> None:
         if self._calm or self.world.outcome:

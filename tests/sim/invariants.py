@@ -71,7 +71,6 @@ class Invariants:
         self._begun = self._begun or version.boundaries > 0
         known = self._chains.setdefault(version, chain)
         check(known == chain, f"two states have version {version} (worker {trainee.worker_id})")
-        check(version.round_id >= self._completed, f"worker {trainee.worker_id} acts on old round {version.round_id}")
 
     def collective_completed(self, round_id: RoundId) -> None:
         """At most one round runs."""

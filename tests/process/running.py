@@ -1,0 +1,161 @@
+"""A real `edriver` run, as a test drives it: what it prints, line by line, and what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = Path(__file__).parent / "scripts"
+
+BOUND = 90.0
+"""Seconds that a test waits for a line, or for the end; only a failing test ever waits so long."""
+
+
+class Run:
+    """A driver process. Its output is read by a thread; tests wait for lines of it, never for time.
+
+    Args:
+        args: edriver's arguments.
+        folder: the working folder.
+        environ: more variables for it and its workers.
+    """
+
+    def __init__(self, args: list[str], folder: Path, environ: dict[str, str] | None = None) -> None:
+        self.mark = uuid.uuid4().hex
+        self.lines: list[str] = []
+        self._changed = threading.Condition()
+        self._ended = False
+        python_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "edriver", *args],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": python_path, "EDRIVER_TEST": self.mark, **(environ or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._changed:
+                self.lines.append(line.rstrip("\n"))
+                self._changed.notify_all()
+        self.process.stdout.close()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def line(self, pattern: str, after: int = 0) -> re.Match[str]:
+        """Wait for the first line, from the given one on, in which the pattern is found."""
+
+        def found() -> re.Match[str] | None:
+            return next((m for line in self.lines[after:] if (m := re.search(pattern, line))), None)
+
+        with self._changed:
+            self._changed.wait_for(lambda: found() or self._ended, timeout=BOUND)
+            match = found()
+        assert match, f"no line with {pattern!r} in:\n{self.text}"
+        return match
+
+    @property
+    def text(self) -> str:
+        """All that has been printed."""
+        return "\n".join(self.lines)
+
+    def end(self) -> int:
+        """Wait for the end; returns the exit code."""
+        code = self.process.wait(timeout=BOUND)
+        self._reader.join(timeout=BOUND)
+        return code
+
+    def pids(self) -> dict[int, int]:
+        """The workers' pids by rank, as the scripts have printed them last."""
+        found = {}
+        for line in self.lines:
+            if match := re.search(r"rank (\d+) of (\d+) pid (\d+)", line):
+                found[int(match[1])] = int(match[3])
+        return found
+
+    def left_behind(self) -> list[str]:
+        """Living processes that were started by this run, whoever their parent is now."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit() or int(entry.name) == self.process.pid:
+                continue
+            try:
+                environ = (entry / "environ").read_bytes()
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if f"EDRIVER_TEST={self.mark}".encode() in environ and state != "Z":
+                found.append(f"{entry.name}: {command}")
+        return found
+
+    def gone(self) -> bool:
+        """Wait until nothing of the run is left; False if something stays."""
+        for pid in [int(text.partition(":")[0]) for text in self.left_behind()]:
+            wait_for_exit(pid)
+        return not self.left_behind()
+
+
+def wait_for_exit(pid: int, seconds: float = 20.0) -> bool:
+    """Wait until a process, not necessarily a child, is gone."""
+    import select
+
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([pidfd], [], [], seconds)[0])
+    finally:
+        os.close(pidfd)
+
+
+@contextmanager
+def running(args: list[str], folder: Path, environ: dict[str, str] | None = None) -> Iterator[Run]:
+    """A run that does not outlive its test."""
+    run = Run(args, folder, environ)
+    try:
+        yield run
+    finally:
+        if run.process.poll() is None:
+            run.process.send_signal(signal.SIGINT)
+            try:
+                run.process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                run.process.kill()
+                run.process.wait()
+        run.end()
+
+
+class Hosts:
+    """A discovery script that prints a file, which the test rewrites."""
+
+    def __init__(self, folder: Path, *lines: str) -> None:
+        self._file = folder / "hosts"
+        self.script = folder / "discover.sh"
+        self.are(*lines)
+        self.script.write_text(f"#!/bin/sh\ncat {self._file}\n")
+        self.script.chmod(0o755)
+
+    def are(self, *lines: str) -> None:
+        """Change discovery's answer, all at once."""
+        new = self._file.with_suffix(".new")
+        new.write_text("\n".join(lines) + "\n")
+        new.replace(self._file)

@@ -1,0 +1,87 @@
+"""A small training job that says where it is; each test tells it by variables what else to do."""
+
+import os
+import sys
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+import edriver
+
+STEPS = int(os.environ.get("STEPS", "40"))  # steps of an epoch in a world of one
+BATCH = 4
+torch.manual_seed(0)
+
+data = TensorDataset(torch.randn(STEPS * BATCH, 8), torch.randint(0, 2, (STEPS * BATCH,)))
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
+optimizer = torch.optim.Adam(model.parameters())
+sampler = edriver.ElasticSampler(data)
+state = edriver.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0, steps=0)
+hold = threading.Event()
+
+
+def fault(name: str) -> bool:
+    """Whether this worker, in its first life, is told to do this now."""
+    wanted = os.environ.get(name)
+    return wanted is not None and state.steps == 8 and (wanted == "all" or int(wanted) == edriver.rank())
+
+
+@edriver.run
+def train(state: edriver.TorchState) -> str:
+    ddp = DistributedDataParallel(state.model)
+    loader = DataLoader(data, batch_size=BATCH, sampler=sampler, num_workers=int(os.environ.get("LOADERS", "0")))
+    group = dist.new_group() if "SUBGROUP" in os.environ else None
+    print(f"rank {edriver.rank()} of {edriver.size()} pid {os.getpid()} at step {state.steps}", flush=True)
+    while state.epoch < int(os.environ.get("EPOCHS", "3")):
+        sampler.set_epoch(state.epoch)
+        for index, (x, y) in enumerate(loader):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(ddp(x), y).backward()
+            optimizer.step()
+            if group is not None:
+                dist.all_reduce(torch.ones(1), group=group)
+            if fault("RAISE"):
+                raise ValueError("the script's own mistake")
+            if fault("EXIT"):
+                sys.exit(0)
+            if fault("HANG"):
+                print(f"rank {edriver.rank()} hangs", flush=True)
+                hold.wait()
+            time.sleep(float(os.environ.get("PAUSE", "0.01")))
+            sampler.record_batch(index, BATCH)
+            state.steps += 1
+            state.commit()
+            if state.steps % 5 == 0:
+                print(f"rank {edriver.rank()} passed step {state.steps}", flush=True)
+        state.epoch += 1
+    return "trained"
+
+
+outcome = train(state)
+print(
+    f"rank {edriver.rank()} of {edriver.size()} pid {os.getpid()} is done: {outcome} to step {state.steps}", flush=True
+)
+if "TWICE" in os.environ:
+
+    @edriver.run
+    def tune(again: edriver.ObjectState) -> str:
+        print(f"rank {edriver.rank()} of {edriver.size()} tunes from {again.turn}", flush=True)
+        while again.turn < int(os.environ["TWICE"]):
+            dist.barrier()
+            time.sleep(0.01)
+            again.turn += 1
+            again.commit()
+        return "tuned"
+
+    print(f"rank {edriver.rank()} then: {tune(edriver.ObjectState(turn=0))}", flush=True)
+if "AFTER" in os.environ:
+    if edriver.rank() == 1:
+        os.abort()
+    try:
+        dist.barrier()
+    except RuntimeError:
+        print(f"rank {edriver.rank()}: the collective after run is severed", flush=True)
