@@ -1,4 +1,4 @@
-"""What makes a control stream survive a broken connection: both sides count, keep what is unacknowledged, send it again.
+"""What makes a control stream survive a broken connection: both sides count, keep what is unacknowledged, repeat it.
 
 Pure: it stamps and filters messages; who sends them over what is not its business.
 """
@@ -54,7 +54,7 @@ class Link(Generic[M]):
         message.ack = self._received
         return message
 
-    def receive(self, message: M) -> bool:
+    def receive(self, message: Numbered) -> bool:
         """Take in a message's numbers; returns whether it is to be acted upon (False: it was, before a reconnect).
 
         Raises:

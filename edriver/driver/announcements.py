@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from edriver.driver import actions, events
 from edriver.driver.failure_report import described
-from edriver.driver.membership import exit_text
 from edriver.driver.roster import Roster, WorkerState
+from edriver.driver.words import exit_text
 
 
 class Announcements:

@@ -9,6 +9,7 @@ from edriver.driver.actions import Failure, FinishRun
 
 TRACEBACK_LINES = 60
 TAIL_LINES = 20
+_TRACEBACK = "Traceback (most recent call last):"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +89,18 @@ def _line(failure: Failure) -> str:
 def _details(failure: Failure) -> Iterator[str]:
     traceback = failure.traceback.strip().splitlines()
     yield from (f"  {line}" for line in _end(traceback, TRACEBACK_LINES))
-    # The interpreter prints the traceback as well: not twice here.
-    seen = set(traceback)
-    tail = [line for line in failure.tail.splitlines() if line.strip() and line not in seen]
+    tail = _without_traceback([line for line in failure.tail.splitlines() if line.strip()], traceback)
     if tail:
         yield "  its last lines of output:"
         yield from (f"    {line}" for line in tail[-TAIL_LINES:])
+
+
+def _without_traceback(tail: list[str], traceback: list[str]) -> list[str]:
+    """The last lines of output without what the interpreter printed of the same exception: not twice in one report."""
+    if traceback and traceback[-1] in tail and _TRACEBACK in tail:
+        tail = tail[: len(tail) - 1 - tail[::-1].index(_TRACEBACK)]
+    seen = set(traceback)
+    return [line for line in tail if line not in seen]
 
 
 def _end(lines: list[str], most: int) -> list[str]:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from edriver.driver.membership import exit_text
+from edriver.driver.words import exit_text
 
 RESOLVE_SECONDS: Final = 10.0
 """How long looking up a host's name may take."""

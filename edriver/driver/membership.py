@@ -17,7 +17,6 @@ through these situations, of which `_decide` knows exactly one at a time:
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 
 from edriver.discovery.hosts import HostUpdateResult
@@ -42,8 +41,10 @@ from edriver.driver.roster import Offer, Roster, Worker, WorkerState
 from edriver.driver.round import Interrupt, Round
 from edriver.driver.selection import Selection, select, wanted_members
 from edriver.driver.settings import Settings
+from edriver.driver.soundness import BreakageWatch, disagreement
 from edriver.driver.staffing import Staffing
-from edriver.version import NO_VERSION, RoundId, Version
+from edriver.driver.words import count_text, exit_text, failure_text, worker_text
+from edriver.version import NO_ROUND, NO_VERSION, RoundId, Version
 
 FAILURES_KEPT = 32
 """How many failures the final report can name; the first ones, where the cause is."""
@@ -51,16 +52,6 @@ FAILURES_KEPT = 32
 
 STATE_LOST = "every worker that held the state of the run is gone"
 """Why a run ends rather than start from scratch behind its user's back."""
-
-
-def exit_text(code: int) -> str:
-    """An exit code in words; a negative one is the signal that ended the process."""
-    if code >= 0:
-        return f"exited with code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
 
 
 class Membership:
@@ -87,7 +78,8 @@ class Membership:
         self._rounds = 0
         self._started = now
         self._idle_since: float | None = now
-        self._raised_in_a_row = 0
+        self._previous_call = NO_ROUND  # the last round of the script's previous `run` call
+        self._breakage = BreakageWatch()
         self._late_failure: Failure | None = None
         self._now = now
         self._actions: list[Action] = []
@@ -123,7 +115,7 @@ class Membership:
             case events.AgentLost(host, agent_id, reason):
                 for lost in self._staffing.agent_lost(host, agent_id, reason, self._now):
                     if lost.live:
-                        self._lose(lost, f"its agent is lost: {reason}")
+                        self._lose(lost, f"its agent is lost: {reason}", guilty=False)
                     del self.roster.workers[lost.worker_id]
             case events.WorkerWaiting():
                 self._note_waiting(event)
@@ -190,23 +182,24 @@ class Membership:
             reason += " before its edriver.run was done (does the script call edriver.run, and not exit inside it?)"
         self._lose(worker, reason, tail)
 
-    def _lose(self, worker: Worker, reason: str, tail: str = "") -> None:
-        """The worker has failed. Its round, if it is in one, is void."""
+    def _lose(self, worker: Worker, reason: str, tail: str = "", guilty: bool = True) -> None:
+        """The worker has failed. Its round, if it is in one, is void; its slot cools down if the fault was its own."""
         failure = worker.failure(reason, tail)
         if len(self.failures) < FAILURES_KEPT:
             self.failures[worker.worker_id] = failure
-        self._staffing.slot_of(worker).fail(self._now, self.settings)
+        if guilty:
+            self._staffing.slot_of(worker).fail(self._now, self.settings)
         current = self.round
         if worker.state is WorkerState.FINISHED:
             self._late_failure = self._late_failure or failure
             if current:
                 current.members.discard(worker.worker_id)
-                self._act(Abort(current.order(current.members), current.plan.round_id, self._describe(failure)))
+                self._act(Abort(current.order(current.members), current.plan.round_id, failure_text(failure)))
         elif current and worker.worker_id in current.members:
             current.members.discard(worker.worker_id)
             current.done.pop(worker.worker_id, None)
             current.lost.add(worker.worker_id)
-            self._abort(current, self._describe(failure))
+            self._abort(current, failure_text(failure))
         worker.state = WorkerState.STOPPING
 
     def _abort(self, current: Round, cause: str) -> None:
@@ -270,9 +263,9 @@ class Membership:
         late = current.settled_by is not None and self._now >= current.settled_by
         return not current.members or (late and current.abort_cause is not None)
 
-    @property
-    def _is_first_of_its_call(self) -> bool:
-        return self.round is None or self.round.finished
+    def _unequal(self, version: Version) -> bool:
+        """Whether holders of this version may differ: it is older than this `run` call, whose first sync is to come."""
+        return version.round_id <= self._previous_call
 
     def _watch_running(self, current: Round, fitting: set[int]) -> None:
         if current.members == current.done.keys():
@@ -329,7 +322,8 @@ class Membership:
             self.roster.workers[worker_id].state = WorkerState.FINISHED
         self.ordinal += 1
         self.best = NO_VERSION
-        self._raised_in_a_row = 0
+        self._previous_call = current.plan.round_id
+        self._breakage.clear()
         self.reason = "all workers are done; their processes end, or enter the script's next run"
 
     def _watch_finishing(self, current: Round) -> None:
@@ -343,7 +337,7 @@ class Membership:
         if self._late_failure:
             self._finish_run(
                 success=False,
-                reason=f"a worker failed after training was done: {self._describe(self._late_failure)}",
+                reason=f"a worker failed after training was done: {failure_text(self._late_failure)}",
             )
         elif not current.entered_next:
             self._finish_run(success=True, reason="all workers are done and ended with 0")
@@ -366,7 +360,7 @@ class Membership:
         if self.ended:
             return
         if obstacle is None:
-            if self._agree_on_state(waiting, chosen.version) and self._not_failing_in_place(chosen.version):
+            if self._sound(waiting, chosen.version):
                 self._assign(chosen)
         else:
             self.reason = f"waiting: {obstacle}"
@@ -431,46 +425,19 @@ class Membership:
                 self._act(Skip(worker.worker_id, worker.offer.ordinal))
                 worker.state = WorkerState.BOOTING
 
-    def _agree_on_state(self, waiting: list[Worker], version: Version) -> bool:
-        """Whether all holders of the highest version say the same of it; ends the run if they do not."""
-        said: dict[str, int] = {}
-        for worker in waiting:
-            assert worker.offer is not None
-            if worker.offer.version == version != NO_VERSION:
-                said.setdefault(worker.offer.digest, worker.worker_id)
-        if len(said) < 2 or self._is_first_of_its_call:
-            return True
-        values = "; ".join(f"{self._name(worker_id)} has {digest}" for digest, worker_id in said.items())
-        self._finish_run(
-            success=False,
-            reason=f"workers that hold the same version {version} disagree about the state: {values}. Attributes of "
-            "the state must be equal on all ranks; keep what differs out of it",
-        )
-        return False
-
-    def _not_failing_in_place(self, version: Version) -> bool:
-        """False, and the run is over, if collectives failed twice in a row with nobody lost and no progress."""
-        current = self.round
-        if current is None or current.abort_cause is None:
-            return True
-        if not current.raised or current.lost or current.members:
-            self._raised_in_a_row = 0
-            return True
-        self._raised_in_a_row += 1
-        if self._raised_in_a_row < 2 or version > Version(current.plan.round_id, 0):
-            return True
-        tracebacks = "\n".join(f"{self._name(w)}:\n{text}" for w, text in sorted(current.raised.items()))
-        self._finish_run(
-            success=False,
-            reason=f"collectives failed in two rounds in a row at version {current.plan.version} with no worker lost "
-            f"(unequal shapes or a bad link?):\n{tracebacks}",
-        )
-        return False
+    def _sound(self, waiting: list[Worker], version: Version) -> bool:
+        """Whether the waiting workers can be trained on; ends the run if they cannot."""
+        trouble = self._breakage.hopeless(self.round, version, self.roster)
+        if trouble is None and not self._unequal(version):
+            trouble = disagreement(waiting, version)
+        if trouble is not None:
+            self._finish_run(success=False, reason=trouble)
+        return trouble is None
 
     def _assign(self, chosen: Selection) -> None:
         self._rounds += 1
         plan = plan_round(
-            RoundId(self._incarnation, self._rounds), self.ordinal, chosen.all, first=self._is_first_of_its_call
+            RoundId(self._incarnation, self._rounds), self.ordinal, chosen.all, first=self._unequal(chosen.version)
         )
         for seat in plan.seats:
             worker = self.roster.workers[seat.worker_id]
@@ -479,7 +446,7 @@ class Membership:
         self._idle_since = None
         self.failures.clear()  # what was survived is not what the run will end of
         hosts = list(dict.fromkeys(seat.host for seat in plan.seats))
-        self.reason = f"round {plan.round_id}: {len(plan.seats)} workers on {', '.join(hosts)}"
+        self.reason = f"round {plan.round_id}: {count_text(len(plan.seats), 'worker')} on {', '.join(hosts)}"
         self._act(AssignRound(plan))
 
     def _dismiss_waiting(self, worker: Worker) -> None:
@@ -494,14 +461,7 @@ class Membership:
 
     def _name(self, worker_id: int) -> str:
         worker = self.roster.workers.get(worker_id)
-        if worker is None:
-            return f"worker {worker_id}"
-        rank = "" if worker.rank is None else f"rank {worker.rank}, "
-        return f"worker {worker_id} ({rank}{worker.host}:{worker.slot})"
-
-    def _describe(self, failure: Failure) -> str:
-        rank = "" if failure.rank is None else f"rank {failure.rank}, "
-        return f"worker {failure.worker_id} ({rank}{failure.host}:{failure.slot}) {failure.reason}"
+        return f"worker {worker_id}" if worker is None else worker_text(worker)
 
     def _explain(self) -> None:
         if self.reason and self.reason != self._explained:

@@ -104,8 +104,8 @@ def plan_round(round_id: RoundId, ordinal: int, candidates: Sequence[Candidate],
         round_id: the round's id.
         ordinal: which `run` call of the script it belongs to.
         candidates: its members.
-        first: whether it is that call's first round: then everybody but rank 0 receives state, because nothing has made
-            their states equal yet. Otherwise whoever does not hold the highest version does.
+        first: whether nothing has made the members' states equal yet, as before the call's first sync: then everybody
+            but rank 0 receives state. Otherwise whoever does not hold the highest version does.
     """
     ordered = in_order_of_rank(candidates)
     best = ordered[0].version
@@ -134,7 +134,7 @@ def plan_round(round_id: RoundId, ordinal: int, candidates: Sequence[Candidate],
         )
         for rank, (candidate, local_rank, cross_rank) in enumerate(places)
     )
-    receivers = tuple(rank for rank, c in enumerate(ordered) if rank > 0 and (c.version != best or best == NO_VERSION))
+    receivers = tuple(rank for rank, c in enumerate(ordered) if rank > 0 and (first or c.version != best))
     return RoundPlan(
         round_id=round_id,
         ordinal=ordinal,

@@ -51,7 +51,6 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         inbox: takes the events.
         forward: takes the workers' output, with the name of their host.
         clock: seconds, monotonic: what leases are measured by.
-        worker_lease: seconds after which an agent reports a silent worker.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Which agents and workers should run: hosts get an agent, free slots a worker, and whoever has no place is sent off."""
+"""Which agents and workers should run: hosts get an agent, free slots a worker; whoever has no place is sent off."""
 
 from __future__ import annotations
 

@@ -123,6 +123,16 @@ def only_newcomers_receive(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(membership, "plan_round", plan)
 
 
+def later_calls_start_unsynced(patch: pytest.MonkeyPatch) -> None:
+    """The first round of a script's second `run` takes equal versions for equal states."""
+    original = ranks.plan_round
+
+    def plan(round_id: RoundId, ordinal: int, candidates: list[Candidate], first: bool) -> RoundPlan:
+        return original(round_id, ordinal, candidates, first and ordinal == 1)
+
+    patch.setattr(membership, "plan_round", plan)
+
+
 def torn_state_is_offered(patch: pytest.MonkeyPatch) -> None:
     """After an abort a worker offers where it had got to, not what it went back to."""
     original = Participant.wait
@@ -209,6 +219,7 @@ MUTANTS: tuple[Patch, ...] = (
     rank_zero_by_age_alone,
     versions_by_count_alone,
     only_newcomers_receive,
+    later_calls_start_unsynced,
     torn_state_is_offered,
     rounds_form_before_all_have_stopped,
     scratch_is_as_good_as_state,

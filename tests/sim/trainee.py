@@ -131,7 +131,8 @@ class Trainee:
         yield Sleep(self._boot)
         for run in range(self._job.runs):
             self.participant.enter()
-            if run:
+            if run:  # what the script makes of its state in between need not be the same everywhere
+                self.model = replace(self.model, chain=hash((self.model.chain, self.worker_id)))
                 self._save()
             ended = yield from self._run((run + 1) * self._job.epochs)
             if ended == "leave":

@@ -1,0 +1,34 @@
+"""How workers, failures and exits are put into words, for reasons and reports."""
+
+from __future__ import annotations
+
+import signal
+
+from edriver.driver.actions import Failure
+from edriver.driver.roster import Worker
+
+
+def exit_text(code: int) -> str:
+    """An exit code in words; a negative one is the signal that ended the process."""
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+def worker_text(worker: Worker | Failure) -> str:
+    """A worker by everything an operator may know it by."""
+    rank = "" if worker.rank is None else f"rank {worker.rank}, "
+    return f"worker {worker.worker_id} ({rank}{worker.host}:{worker.slot})"
+
+
+def failure_text(failure: Failure) -> str:
+    """A failure in one sentence."""
+    return f"{worker_text(failure)} {failure.reason}"
+
+
+def count_text(count: int, noun: str) -> str:
+    """A number of things: 1 worker, 2 workers."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
