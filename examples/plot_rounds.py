@@ -19,13 +19,13 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-SMOOTHING = 0.12
+SMOOTHING = 0.2
 """Weight of the newest step in the loss's moving average."""
 
-LABEL_ROWS = 3
-"""Labels of neighbouring events stand in different rows, so that they do not run into each other."""
+LABEL_ROWS = 6
+"""Labels of neighbouring events stand in different rows, the earliest on top, so that no line crosses a label."""
 
-BLUE, GREY, RED, PALE = "#1f5fa8", "#9aa4b1", "#b3261e", "#cfdcec"
+BLUE, PALE, GREY, RED = "#1f5fa8", "#c3d3e8", "#8a95a3", "#b3261e"
 
 
 class Log(NamedTuple):
@@ -109,7 +109,7 @@ def draw_loss(axes: Axes, log: Log) -> None:
     if min(losses) > 0 and max(losses) > 20 * min(losses):
         axes.set_yscale("log")
     axes.set_ylabel("loss")
-    axes.legend(loc="lower left", frameon=False, fontsize=9)
+    axes.legend(loc="upper right", frameon=True, framealpha=1, edgecolor="none", fontsize=9)
 
 
 def draw_workers(axes: Axes, log: Log) -> None:
@@ -126,20 +126,13 @@ def draw_workers(axes: Axes, log: Log) -> None:
 
 
 def label_events(axes: Axes, events: list[tuple[float, str]]) -> None:
-    """The events' words above the plot, in rows that alternate."""
+    """The events' words above the plot, each beside the end of its line."""
+    rows = min(len(events), LABEL_ROWS)
     for number, (time, words) in enumerate(events):
-        row = (LABEL_ROWS - 1 - number % LABEL_ROWS) if len(events) > 1 else 0
-        axes.annotate(
-            words,
-            xy=(time, 1),
-            xycoords=("data", "axes fraction"),
-            xytext=(2, 4 + 14 * row),
-            textcoords="offset points",
-            color=RED,
-            fontsize=9,
-            ha="left",
-            annotation_clip=False,
-        )
+        height = 1.02 + 0.06 * (rows - 1 - number % rows)
+        place = axes.get_xaxis_transform()  # x in seconds, y in heights of the plot
+        axes.plot([time, time], [1, height + 0.04], color=RED, linewidth=1, transform=place, clip_on=False)
+        axes.text(time, height, f" {words}", color=RED, fontsize=9, transform=place)
 
 
 def main() -> int:

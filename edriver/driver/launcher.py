@@ -93,7 +93,7 @@ class AgentCommand:
             command,
             stdin=subprocess.DEVNULL,
             stdout=2,  # it prints nothing of use to whoever reads our stdout
-            env={**os.environ, "GRPC_ENABLE_FORK_SUPPORT": "0"},
+            env={"GRPC_VERBOSITY": "ERROR", **os.environ, "GRPC_ENABLE_FORK_SUPPORT": "0"},
             start_new_session=True,
         )
 

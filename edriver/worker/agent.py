@@ -21,7 +21,7 @@ from edriver.worker.control_stream import ControlStream, DriverLostError
 from edriver.worker.forward import OutputForwarder
 from edriver.worker.lease import Lease
 from edriver.worker.places import place_notices
-from edriver.worker.processes import Processes, SpawnError
+from edriver.worker.processes import Guard, Processes, SpawnError
 from edriver.worker.ready_socket import ReadySocket
 from edriver.worker.worker_environment import worker_environment
 from edriver.worker.worker_link import WorkerLink
@@ -31,9 +31,10 @@ logger = logging.getLogger("edriver.agent")
 TERMINATION_GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL for the workers when the agent itself gets SIGTERM."""
 
-LAST_WORDS = 0.05
-"""Seconds for which the exit of a worker that ended by itself is held back while its stream has not ended: the report
-that says why may still be in it. A worker that a signal ended had no last words, and somebody waits for the news."""
+LAST_WORDS = 0.5
+"""Most seconds for which the exit of a worker that ended by itself is held back: until its stream has ended, too, a few
+milliseconds later, for the report that says why may still be in it. A worker that a signal ended had no last words, and
+somebody waits for the news."""
 
 REAP_BOUND = 5.0
 """Seconds that the kernel may take to end what was killed."""
@@ -90,7 +91,7 @@ class Agent:
         hello = agent_pb2.Hello(run_id=settings.run_id, host=settings.host, agent_id=settings.agent_id, pid=os.getpid())
         self._control = ControlStream(stub, hello, self._loop.time, self._take_welcome, self._take)
         self._forwarder = OutputForwarder(stub, settings.agent_id)
-        self._processes = Processes(self._worker_exited)
+        self._processes = Processes(self._worker_exited, Guard())
         self._ready_path = settings.folder / "ready.sock"
         self._welcome = agent_pb2.Welcome()
         self._welcomed = asyncio.Event()

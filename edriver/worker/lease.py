@@ -31,6 +31,11 @@ class Lease:
         self._silence = 0.0
         self._counted_to = self._clock()
 
+    def lengthen(self, duration: float) -> None:
+        """Allow for another duration of silence from now on."""
+        self.duration = duration
+        self.renew()
+
     def tick(self) -> bool:
         """Count on, once a period; returns whether the lease has expired."""
         now = self._clock()

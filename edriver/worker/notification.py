@@ -64,7 +64,7 @@ class NotificationManager:
         for listener in listeners:
             try:
                 listener.on_hosts_updated(timestamp, update_res)
-            except Exception:  # noqa: BLE001  a user's listener may raise anything
+            except Exception:
                 logger.exception("a listener failed to take news about hosts")
 
 

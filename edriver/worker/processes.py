@@ -20,12 +20,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from edriver.worker import guard
+from edriver.worker import guard as guard_program
 
 PR_SET_CHILD_SUBREAPER = 36
-
-Spawn = Callable[[Sequence[str], Mapping[str, str], int, int], "subprocess.Popen[bytes]"]
-"""Starts a command with an environment, a standard output and a standard error, in a session of its own."""
 
 
 class SpawnError(RuntimeError):
@@ -98,7 +95,7 @@ class Guard:
         read_end, self._pipe = os.pipe()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", guard.__file__],
+                [sys.executable, "-I", "-S", guard_program.__file__],
                 stdin=read_end,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -140,13 +137,12 @@ class Processes:
     Args:
         on_exit: called with a worker's process id and its exit code (negative: the signal that ended it), when it has
             exited, the rest of its group has been killed, and it has been reaped.
-        spawn: how a worker's process is started.
+        guard: who ends them if the agent cannot; not started yet.
     """
 
-    def __init__(self, on_exit: Callable[[int, int], None], spawn: Spawn = spawn_in_session) -> None:
+    def __init__(self, on_exit: Callable[[int, int], None], guard: Guard) -> None:
         self._on_exit = on_exit
-        self._spawn = spawn
-        self._guard = Guard()
+        self._guard = guard
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._closing = False
         self._reaped = asyncio.Event()
@@ -173,7 +169,7 @@ class Processes:
             pipes += os.pipe()
             pipes += os.pipe()
             stdout, child_stdout, stderr, child_stderr = pipes
-            process = self._spawn(command, environment, child_stdout, child_stderr)
+            process = spawn_in_session(command, environment, child_stdout, child_stderr)
         except OSError as error:
             for fd in pipes:
                 os.close(fd)

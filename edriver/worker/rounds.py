@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from edriver.v1 import notification_pb2 as pb
+from edriver.version import RoundId, Version
 from edriver.worker import topology
-from edriver.version import RoundId
 from edriver.worker.assignment import Assignment
 from edriver.worker.errors import HostsUpdatedInterrupt, PeerLostError
 from edriver.worker.notification import NotificationManager, NotificationServer
@@ -31,8 +31,8 @@ from edriver.worker.state import State
 logger = logging.getLogger("edriver.worker")
 
 GROUP_TIMEOUT = 1800.0
-"""Seconds for building a group, and for a collective: torch's own default. Nobody waits so long for a peer that is lost:
-the driver's abort ends that."""
+"""Seconds for building a group, and for a collective: torch's own default. Nobody waits so long for a lost peer: the
+driver's abort ends that."""
 
 SEVER_INTERVAL = 0.05
 """Seconds between attempts to free a training thread that is still somewhere in the aborted round."""
@@ -99,19 +99,19 @@ class WorkerRounds:
         """Call the function in one round after the other until all members are done: see `run` below."""
         with self._changed:
             self._participant.enter()
-        if self._entered:
-            self._save(state)  # with what the script has done to it since the last `run` returned
+        if self._entered:  # what the script has done to the state since the last `run` returned is part of it
+            state.save()
+            self._participant.committed = self._participant.live
         self.notifications.register_listener(state)
         state.bind(self)
         try:
-            while True:
-                place = self._next_place(state)
-                if place is None:
-                    topology.enter(topology.NOWHERE)
-                    return None
+            self._report_waiting(state, live=False)
+            while (place := self._next_place()) is not None:
                 outcome = self._one_round(place, function, state, args, kwargs)
                 if outcome is not None:
                     return outcome[0]
+            topology.enter(topology.NOWHERE)
+            return None
         finally:
             state.bind(None)
             self.notifications.remove_listener(state)
@@ -144,9 +144,10 @@ class WorkerRounds:
                     return (result,)
             raise PeerLostError(self._participant.abort_cause)
         except HostsUpdatedInterrupt:
-            self._report_waiting(state, live=True)
-            if self._participant.committed != self._participant.live:
-                self._save(state)
+            offer = self._report_waiting(state, live=True)
+            if self._participant.committed != offer:
+                state.save()
+                self._participant.committed = offer
         except Exception as error:
             if not self._is_peer_loss(error):
                 self._server.report(pb.Report(failed=pb.Failed(traceback=traceback.format_exc())))
@@ -171,16 +172,12 @@ class WorkerRounds:
         with self._changed:
             self._participant.synced()
 
-    def _next_place(self, state: State) -> Assignment | None:
+    def _next_place(self) -> Assignment | None:
         """Wait for a place in a round; None: this `run` is to be skipped.
 
         Raises:
             SystemExit: this worker is to leave.
         """
-        with self._changed:
-            waiting = self._participant.stage is Stage.WAITING
-        if not waiting:
-            self._report_waiting(state, live=False)
         with self._changed:
             while self._participant.stage is Stage.WAITING:
                 self._wait_for_change()
@@ -191,23 +188,24 @@ class WorkerRounds:
                     return None
             return self._participant.place
 
-    def _report_waiting(self, state: State, live: bool) -> None:
-        """Leave the round; ready for the next. Before any copying, which can go on while the others come back.
+    def _report_waiting(self, state: State, live: bool) -> Version:
+        """Leave the round; ready for the next, which may be assigned from now on.
+
+        Comes before any copying, which can go on while the others come back.
 
         Args:
             state: the state on offer,
             live: as it is now, at an agreed boundary; else as it was committed last.
+
+        Returns:
+            the version on offer.
         """
         digest = state.digest(committed=not live)
         with self._changed:
             participant = self._participant
             offer = participant.live if live else participant.committed
             self._server.report(participant.wait(offer, self._group.store_host, self._group.store_port, digest))
-
-    def _save(self, state: State) -> None:
-        state.save()
-        with self._changed:
-            self._participant.committed = self._participant.live
+            return offer
 
     def _is_peer_loss(self, error: Exception) -> bool:
         if isinstance(error, PeerLostError) or self._looks_like_peer_loss(error):

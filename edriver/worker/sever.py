@@ -1,4 +1,4 @@
-"""Cutting this process's Gloo and store connections, so that a collective that hangs on a silent peer raises.
+"""Cutting this process's Gloo connections, so that a collective that hangs on a silent peer raises.
 
 Nothing in torch frees such a collective: `abort()`, `shutdown()` and `destroy_process_group()` all leave it hanging
 (torch 2.13). Shutting down the sockets underneath does, within milliseconds. The difficulty is to cut Gloo's sockets
@@ -23,7 +23,6 @@ Everything here may be called from any thread while another one hangs in a colle
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import os
 import re
 import socket
@@ -107,28 +106,6 @@ def release_waiting_pairs(device: GlooDevice, pairs: int) -> None:
                 caller.setblocking(False)  # a full backlog must not hold up the severing
                 caller.connect_ex(address)
                 caller.send(struct.pack("=q", pair))
-
-
-def sever_store(address: str, port: int) -> int:
-    """Shut down this process's client connections to the TCPStore at address and port; answers how many it cut.
-
-    The connections that a store server in this process has accepted are untouched: their remote end is a client.
-
-    Args:
-        address: an IP address (not a name); torch connects to an IPv4 address through an IPv6 socket.
-        port: the store's port.
-    """
-    store = _plain(address)
-    cut = 0
-    for fd in _open_fds():
-        connection = _duplicate_socket(fd)
-        if connection is None:
-            continue
-        with connection, contextlib.suppress(OSError):  # not connected, or no longer
-            if _is_tcp(connection) and _is_at(connection.getpeername(), store, port):
-                connection.shutdown(socket.SHUT_RDWR)
-                cut += 1
-    return cut
 
 
 def _open_fds() -> Iterator[int]:
@@ -222,14 +199,3 @@ def _duplicate_socket(fd: int) -> socket.socket | None:
 
 def _is_tcp(connection: socket.socket) -> bool:
     return connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM
-
-
-def _is_at(peer: tuple[str | int, ...], address: str, port: int) -> bool:
-    return peer[1] == port and _plain(str(peer[0])) == address
-
-
-def _plain(address: str) -> str:
-    """The address in one spelling: an IPv4 address mapped into IPv6 is the IPv4 address; no scope."""
-    parsed = ipaddress.ip_address(address.partition("%")[0])
-    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
-    return str(mapped or parsed)

@@ -19,6 +19,9 @@ logger = logging.getLogger("edriver.agent")
 NOTICE_LIMIT = 10_000
 """Most notices that may wait for a worker."""
 
+EXIT_BOUND = 60.0
+"""Seconds that a process may take to end once its service has: an interpreter full of libraries takes its time."""
+
 Call: TypeAlias = "grpc.aio.StreamStreamCall[notification_pb2.Notice, notification_pb2.Report]"
 
 
@@ -52,6 +55,7 @@ class WorkerLink:
         self._on_report = on_report
         self._on_expired = on_expired
         self._expired = False
+        self._parting = False
         self._pings = 0
         self._notices: asyncio.Queue[notification_pb2.Notice] = asyncio.Queue(NOTICE_LIMIT)
         self._stream: asyncio.Task[None] | None = None
@@ -74,6 +78,9 @@ class WorkerLink:
         """Once a period of the lease: ask the worker for a sign of life, and give it up if there was none."""
         if self._stream is None:
             return
+        if self._stream.done() and not self._parting:
+            self._parting = True
+            self._lease.lengthen(EXIT_BOUND)
         if self._lease.tick():
             self._expire()
         elif not self._stream.done():

@@ -69,7 +69,8 @@ class Block(nn.Module):
         q, k, v = parts.permute(2, 0, 3, 1, 4)  # each (batch, heads, length, width / heads)
         seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(seen.transpose(1, 2).reshape(batch, length, width))
-        return x + self.mlp(self.before_mlp(x))
+        changed: Tensor = x + self.mlp(self.before_mlp(x))
+        return changed
 
 
 class GPT(nn.Module):
@@ -97,14 +98,15 @@ def train(state: edriver.TorchState, dataset: Windows, options: argparse.Namespa
     if rank == 0:
         log(options, event="round", workers=size)
     model = DistributedDataParallel(state.model)
+    criterion = nn.CrossEntropyLoss()
     loader = DataLoader(dataset, options.batch_size, sampler=state.sampler)
     while True:
         state.sampler.set_epoch(state.epoch)
         for batch_idx, windows in enumerate(loader):
             if state.step == options.steps:  # asked first: a round may begin after the last step
                 return
-            scores = model(windows[:, :-1])
-            loss = functional.cross_entropy(scores.flatten(0, 1), windows[:, 1:].flatten())
+            scores = model(windows[:, :-1]).flatten(0, 1)
+            loss = criterion(scores, windows[:, 1:].flatten())
             state.optimizer.zero_grad()
             loss.backward()
             state.optimizer.step()

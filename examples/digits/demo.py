@@ -2,8 +2,8 @@
 
 python demo.py [--out FOLDER]
 
-Each of the names localhost, 127.0.0.1 and 127.0.0.2 is a host of its own to edriver, with an agent of its own. Ends with
-the exit code of edriver, after the picture of the run has been drawn.
+Each of the names localhost, 127.0.0.1 and 127.0.0.2 is a host of its own to edriver, with an agent of its own. Ends
+with the exit code of edriver, after the picture of the run has been drawn.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+
+EPOCHS = 36
 
 PATIENCE = 90.0
 """Seconds that anything we wait for may take, on a slow machine."""
@@ -51,6 +53,7 @@ class TrainingRun:
         self.processes: dict[int, int] = {}
         self.size = 0
         self.epochs = 0
+        self._ended = False
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._process = subprocess.Popen(
             command, env=environ, text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -66,18 +69,17 @@ class TrainingRun:
         """
         deadline = time.monotonic() + PATIENCE
         while not reached(self):
-            try:
-                line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
-            except queue.Empty:
-                raise TimeoutError(f"waited {PATIENCE:g} s in vain for this: {what}") from None
-            if line is None:
+            if not self._take_line(deadline - time.monotonic(), what):
                 raise EndedEarlyError(f"edriver has ended before this: {what}")
-            self._take(line)
 
     def wait(self) -> int:
-        """Follow the output to its end; returns edriver's exit code."""
-        while (line := self._lines.get(timeout=PATIENCE)) is not None:
-            self._take(line)
+        """Follow the output to its end; returns edriver's exit code.
+
+        Raises:
+            TimeoutError: there has been no output for PATIENCE seconds.
+        """
+        while not self._ended:
+            self._take_line(PATIENCE, "more output, or its end")
         return self._process.wait(PATIENCE)
 
     def stop(self) -> None:
@@ -96,7 +98,19 @@ class TrainingRun:
             self._lines.put(line)
         self._lines.put(None)
 
-    def _take(self, line: str) -> None:
+    def _take_line(self, patience: float, what: str) -> bool:
+        """Take the next line in; returns whether there was one before the output's end."""
+        try:
+            line = self._lines.get(timeout=max(0.0, patience))
+        except queue.Empty:
+            raise TimeoutError(f"waited {PATIENCE:g} s in vain for this: {what}") from None
+        if line is None:
+            self._ended = True
+            return False
+        self._note(line)
+        return True
+
+    def _note(self, line: str) -> None:
         if found := RANK_LINE.search(line):
             rank, size, pid = (int(group) for group in found.groups())
             if size != self.size:
@@ -163,10 +177,26 @@ def write_hosts(file: Path, *hosts: str) -> None:
     new.replace(file)
 
 
-def edriver_command(log: Path) -> list[str]:
-    """The command line; the pause in each step is there so that the run lasts."""
+def import_seconds() -> float:
+    """How long this machine, as busy as it is now, takes to import what a worker imports."""
+    start = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import torch, sklearn.datasets, edriver"], check=True, timeout=PATIENCE)
+    return time.monotonic() - start
+
+
+def step_seconds(import_seconds: float) -> float:
+    """The pause in each step with which the training outlasts the acts.
+
+    The acts wait for three boots, one of them of two workers at a time, and else for some 8 seconds; two fifths of that
+    on top are for a machine that gets busier meanwhile. EPOCHS are about 550 steps.
+    """
+    return 1.4 * (8 + 6 * import_seconds) / 550
+
+
+def edriver_command(log: Path, pause: float) -> list[str]:
+    """The command line."""
     script = ["--host-discovery-script", str(HERE / "discover_hosts.sh")]
-    train = [str(HERE / "train.py"), "--epochs", "45", "--step-seconds", "0.06", "--log", str(log)]
+    train = [str(HERE / "train.py"), "--epochs", f"{EPOCHS}", "--step-seconds", f"{pause:.3f}", "--log", str(log)]
     counts = ["-np", "4", "--min-np", "2", "--max-np", "4"]
     return [sys.executable, "-m", "edriver", *counts, *script, sys.executable, *train]
 
@@ -180,7 +210,7 @@ def main() -> int:
     hosts_file, log, picture = folder / "hosts.txt", folder / "log.jsonl", folder / "digits.png"
     log.unlink(missing_ok=True)
     write_hosts(hosts_file, "localhost:2", "127.0.0.1:2")
-    command = edriver_command(log)
+    command = edriver_command(log, step_seconds(import_seconds()))
     print(f"demo: {' '.join(command)}", flush=True)
     run = TrainingRun(command, {**os.environ, "EDRIVER_HOSTS": str(hosts_file)})
     try:
@@ -188,8 +218,12 @@ def main() -> int:
         print("demo: no more kills and changes: now it trains to the end", flush=True)
         code = run.wait()
     except EndedEarlyError as error:
-        print(f"demo: {error}; exit code {run.wait()}", file=sys.stderr)
-        return 1
+        code = run.wait()
+        slow = "; this machine is slower than it was at the start: try again" if code == 0 else ""
+        print(f"demo: {error}; its exit code is {code}{slow}", file=sys.stderr)
+        return max(code, 1)
+    except KeyboardInterrupt:
+        return 130
     except TimeoutError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
@@ -197,9 +231,8 @@ def main() -> int:
         run.stop()
     if code == 0:
         draw = [sys.executable, str(HERE.parent / "plot_rounds.py"), str(log), str(picture)]
-        subprocess.run(
-            [*draw, "--title", "Digits: two kills, a host removed, a host added"], check=True, timeout=PATIENCE
-        )
+        title = "Digits: two workers killed, a host removed, a host added"
+        subprocess.run([*draw, "--title", title], check=True, timeout=PATIENCE)
         print(f"demo: the picture of this run is {picture}")
     return code
 

@@ -12,9 +12,7 @@ from pathlib import Path
 
 import torch
 from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 from torch import nn
-from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -26,9 +24,9 @@ def load_data() -> tuple[TensorDataset, TensorDataset]:
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16  # (1797, 1, 8, 8), 0 to 1
     labels = torch.tensor(digits.target)
-    split = train_test_split(images, labels, test_size=0.2, random_state=0, stratify=labels)
-    train_images, test_images, train_labels, test_labels = split
-    return TensorDataset(train_images, train_labels), TensorDataset(test_images, test_labels)
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    test, train = order[:360], order[360:]
+    return TensorDataset(images[train], labels[train]), TensorDataset(images[test], labels[test])
 
 
 def build_model() -> nn.Module:
@@ -49,13 +47,14 @@ def train(state: edriver.TorchState, dataset: TensorDataset, options: argparse.N
     if rank == 0:
         log(options, event="round", workers=size)
     model = DistributedDataParallel(state.model)
+    criterion = nn.CrossEntropyLoss()
     loader = DataLoader(dataset, options.batch_size, sampler=state.sampler, num_workers=options.num_workers)
     while state.epoch < options.epochs:
         state.sampler.set_epoch(state.epoch)
         losses = []
         for batch_idx, (images, labels) in enumerate(loader):
             state.optimizer.zero_grad()
-            loss = functional.cross_entropy(model(images), labels)
+            loss = criterion(model(images), labels)
             loss.backward()
             state.optimizer.step()
             time.sleep(options.step_seconds)
@@ -77,7 +76,7 @@ def accuracy(model: nn.Module, dataset: TensorDataset) -> float:
     images, labels = dataset.tensors
     model.eval()
     with torch.no_grad():
-        return 100 * (model(images).argmax(1) == labels).float().mean().item()
+        return 100 * float((model(images).argmax(1) == labels).float().mean())
 
 
 def log(options: argparse.Namespace, **record: object) -> None:

@@ -162,13 +162,16 @@ class Trainee:
                     return "done"
                 raise Severed
             except Interrupted:
-                self._wait(part.live)
-                if part.committed != part.live:
-                    self._save()
+                offer = part.live
+                self._wait(offer)
+                yield Sleep(self._pace() / 10)  # copying, while the next place may come
+                self.saved = self.model
+                part.committed = offer
             except Severed:
                 if part.abort_cause is None:
                     self._report(part.raised("severed"))
                 self._wait(part.committed)
+                yield Sleep(self._pace() / 10)
                 self._restore()
 
     def _wait(self, offer: Version) -> None:

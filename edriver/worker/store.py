@@ -1,0 +1,248 @@
+"""The key-value store in which a round's members find each other, in place of torch's TCPStore.
+
+TCPStore looks up the name of every address that it connects to or accepts, even if nothing is logged: a DNS query per
+member and round, one after the other in rank 0's only thread, 5 s each when an answer is lost (torch 2.13). Cut, its
+client logs with another query, tries again on its own for the whole timeout, or waits for ever for a stopped server;
+none of that can be stopped from outside. A store that only has to introduce processes to each other is small.
+
+On the wire, a request is its kind, a number, the lengths of key and value, then both; a reply is the request's number,
+the length of the answer, and the answer. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import struct
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from torch._C._distributed_c10d import Store
+from torch.distributed import DistNetworkError, DistStoreError
+
+_REQUEST = struct.Struct("!BIII")
+_REPLY = struct.Struct("!II")
+_SET, _GET, _ADD = range(3)
+_LARGEST = 1 << 20
+"""Bytes of key plus value in one request. Whoever announces more is not one of ours."""
+
+
+@dataclass(slots=True, eq=False)
+class _Caller:
+    """A client, as the server sees it, and what it has sent of its next request."""
+
+    connection: socket.socket
+    received: bytearray = field(default_factory=bytearray)
+
+    def requests(self) -> Iterator[tuple[int, int, bytes, bytes]]:
+        """Take out what has arrived in full: kind, number, key, value.
+
+        Raises:
+            ValueError: this is no request.
+        """
+        while len(self.received) >= _REQUEST.size:
+            kind, number, key_size, value_size = _REQUEST.unpack_from(self.received)
+            if kind > _ADD or key_size + value_size > _LARGEST:
+                raise ValueError("not a request")
+            end = _REQUEST.size + key_size + value_size
+            if len(self.received) < end:
+                return
+            key, value = self.received[_REQUEST.size : end - value_size], self.received[end - value_size : end]
+            del self.received[:end]
+            yield kind, number, bytes(key), bytes(value)
+
+
+class StoreServer:
+    """Serves one dictionary from a thread of its own, until the process ends.
+
+    Attributes:
+        host: the address at which it listens,
+        port: and the port.
+    """
+
+    def __init__(self, host: str) -> None:
+        """Listen at the host's address, and at no other.
+
+        Raises:
+            OSError: the host does not resolve, or is not an address of this machine.
+        """
+        family, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        self._listener = socket.socket(family, socket.SOCK_STREAM)
+        self._listener.bind(address)
+        self._listener.listen(socket.SOMAXCONN)
+        self._listener.setblocking(False)
+        self.host: str = self._listener.getsockname()[0]
+        self.port: int = self._listener.getsockname()[1]
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._values: dict[bytes, bytes] = {}
+        self._waiting: defaultdict[bytes, list[tuple[_Caller, int]]] = defaultdict(list)
+        threading.Thread(target=self._run, name="edriver-store", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            for key, _ in self._selector.select():
+                if isinstance(key.data, _Caller):
+                    self._read(key.data)
+                else:
+                    self._accept()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # gone before it was accepted
+            connection, _ = self._listener.accept()
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._selector.register(connection, selectors.EVENT_READ, _Caller(connection))
+
+    def _read(self, caller: _Caller) -> None:
+        try:
+            data = caller.connection.recv(65536)
+        except OSError:
+            data = b""
+        if not data:
+            self._forget(caller)
+            return
+        caller.received += data
+        try:
+            for kind, number, key, value in caller.requests():
+                self._answer(caller, kind, number, key, value)
+        except ValueError:
+            self._forget(caller)
+
+    def _answer(self, caller: _Caller, kind: int, number: int, key: bytes, value: bytes) -> None:
+        if kind == _SET:
+            self._keep(key, value)
+            _reply(caller, number, b"")
+        elif kind == _ADD:
+            total = b"%d" % (int(self._values.get(key, b"0")) + int(value))
+            self._keep(key, total)
+            _reply(caller, number, total)
+        elif key in self._values:
+            _reply(caller, number, self._values[key])
+        else:
+            self._waiting[key].append((caller, number))
+
+    def _keep(self, key: bytes, value: bytes) -> None:
+        self._values[key] = value
+        for caller, number in self._waiting.pop(key, []):
+            _reply(caller, number, value)
+
+    def _forget(self, caller: _Caller) -> None:
+        self._selector.unregister(caller.connection)
+        caller.connection.close()
+        for key, waiting in list(self._waiting.items()):
+            self._waiting[key] = [(other, number) for other, number in waiting if other is not caller]
+            if not self._waiting[key]:
+                del self._waiting[key]
+
+
+def _reply(caller: _Caller, number: int, value: bytes) -> None:
+    """Answer, or hang up: a member reads each answer before it asks again, so the socket of one that lives has room."""
+    answer = _REPLY.pack(number, len(value)) + value
+    with contextlib.suppress(OSError):  # its end of file is still to be read
+        if caller.connection.send(answer) < len(answer):
+            caller.connection.shutdown(socket.SHUT_RDWR)
+
+
+class StoreClient(Store):
+    """A round's connection to rank 0's StoreServer, which torch uses as its store; `sever` ends it from any thread.
+
+    It has what torch asks of the store of a Gloo group: set, get, wait, add.
+    """
+
+    def __init__(self, host: str, port: int, timeout: float) -> None:
+        """Prepare to connect.
+
+        Args:
+            host: the server's address.
+            port: its port.
+            timeout: in seconds, for connecting and for a `get` or `wait` that names none.
+        """
+        super().__init__()
+        self._limit = timeout
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        self._address = address
+        self._socket = socket.socket(family, socket.SOCK_STREAM)
+        self._lock = threading.Lock()
+        self._number = 0
+        self._received = bytearray()
+
+    def connect(self) -> None:
+        """Connect to the server.
+
+        Raises:
+            DistNetworkError: it cannot be reached. A server listens before its worker is given a place in a round, so
+                that it refuses means that it is gone.
+        """
+        try:
+            self._socket.settimeout(self._limit)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket.connect(self._address)
+        except OSError as error:
+            raise DistNetworkError(f"rank 0's store at {self._address} cannot be reached: {error}") from error
+
+    def sever(self) -> None:
+        """End the connection: whatever waits for it raises DistNetworkError, now and later."""
+        with contextlib.suppress(OSError):  # not connected, or no longer
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Give the connection back. Not while another thread uses it."""
+        self._socket.close()
+
+    def set(self, key: str, value: str | bytes) -> None:
+        """Set a key."""
+        self._ask(_SET, key, value.encode() if isinstance(value, str) else value)
+
+    def get(self, key: str) -> bytes:
+        """The key's value, as soon as somebody has set it."""
+        return self._ask(_GET, key)
+
+    def add(self, key: str, value: int) -> int:
+        """Add to a key that counts, from 0; answers the sum."""
+        return int(self._ask(_ADD, key, b"%d" % value))
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        """Return when all keys have been set.
+
+        Raises:
+            DistStoreError: that took longer than the timeout; the store can be used on.
+            DistNetworkError: the connection is gone.
+        """
+        for key in keys:
+            self._ask(_GET, key, limit=None if timeout is None else timeout.total_seconds())
+
+    def _ask(self, kind: int, key: str, value: bytes = b"", limit: float | None = None) -> bytes:
+        name = key.encode()
+        limit = self._limit if limit is None else limit
+        with self._lock:
+            self._number += 1
+            try:
+                self._socket.settimeout(limit)
+                self._socket.sendall(_REQUEST.pack(kind, self._number, len(name), len(value)) + name + value)
+                return self._answer_to(self._number)
+            except TimeoutError:
+                raise DistStoreError(f"nobody has set {key!r} within {limit:g} s") from None
+            except OSError as error:
+                raise DistNetworkError(f"the connection to rank 0's store is gone: {error}") from error
+
+    def _answer_to(self, number: int) -> bytes:
+        """Wait for this request's answer, passing over those that came too late for an earlier one."""
+        while True:
+            if len(self._received) >= _REPLY.size:
+                answered, size = _REPLY.unpack_from(self._received)
+                end = _REPLY.size + size
+                if len(self._received) >= end:
+                    answer = bytes(self._received[_REPLY.size : end])
+                    del self._received[:end]
+                    if answered == number:
+                        return answer
+                    continue
+            data = self._socket.recv(65536)
+            if not data:
+                raise ConnectionResetError("closed by the other end")
+            self._received += data
