@@ -41,17 +41,13 @@ from edriver.driver.roster import Offer, Roster, Worker, WorkerState
 from edriver.driver.round import Interrupt, Round
 from edriver.driver.selection import Selection, select, wanted_members
 from edriver.driver.settings import Settings
-from edriver.driver.soundness import BreakageWatch, disagreement
+from edriver.driver.soundness import STATE_LOST, BreakageWatch, disagreement
 from edriver.driver.staffing import Staffing
 from edriver.driver.words import count_text, exit_text, failure_text, worker_text
 from edriver.version import NO_ROUND, NO_VERSION, RoundId, Version
 
 FAILURES_KEPT = 32
 """How many failures the final report can name; the first ones, where the cause is."""
-
-
-STATE_LOST = "every worker that held the state of the run is gone"
-"""Why a run ends rather than start from scratch behind its user's back."""
 
 
 class Membership:
@@ -115,7 +111,7 @@ class Membership:
             case events.AgentLost(host, agent_id, reason):
                 for lost in self._staffing.agent_lost(host, agent_id, reason, self._now):
                     if lost.live:
-                        self._lose(lost, f"its agent is lost: {reason}", guilty=False)
+                        self._lose(lost, f"was lost with its agent, which {reason}", guilty=False)
                     del self.roster.workers[lost.worker_id]
             case events.WorkerWaiting():
                 self._note_waiting(event)
@@ -140,6 +136,8 @@ class Membership:
                     worker.stop_at = self._now + self.settings.leave_grace  # it has last words to print
             case events.LeaseExpired(worker_id, lease):
                 if (worker := self.roster.workers.get(worker_id)) and worker.live:
+                    if self.round and worker_id in self.round.members:
+                        self.round.expired.add(worker_id)
                     self._lose(worker, f"did not answer for {lease:g} s")
                     self._act(StopWorker(worker.worker_id, worker.host, grace=0.0))
             case events.WorkerExited(worker_id, code, tail):
@@ -234,13 +232,13 @@ class Membership:
         self._actions += self._staffing.dismiss(fitting, self._now)
         if self.round and self.round.finished:
             self._watch_finishing(self.round)
-        elif self.round and self.round.running:
-            self._watch_running(self.round, fitting)
-        if self.round and not self.round.running and not self.round.finished:
+        elif self.round and not self.round.running:
             self._watch_settling(self.round)
         self._skip_those_behind()
         if self._forming:
             self._form(fitting)
+        if self.round and self.round.running:  # also one that has just been formed: it may have a guest
+            self._watch_running(self.round, fitting)
         if self.ended:
             return
         if self._forming or (self.round and self.round.running):
@@ -260,8 +258,10 @@ class Membership:
             return not current.members
         if current.running:
             return False
+        # One that was killed for its silence must be gone before others go on: it might wake up and write files.
+        awaited = current.members | (current.expired & self.roster.workers.keys())
         late = current.settled_by is not None and self._now >= current.settled_by
-        return not current.members or (late and current.abort_cause is not None)
+        return not awaited or (late and current.abort_cause is not None)
 
     def _unequal(self, version: Version) -> bool:
         """Whether holders of this version may differ: it is older than this `run` call, whose first sync is to come."""
@@ -275,8 +275,9 @@ class Membership:
             if worker.state is WorkerState.WAITING and worker.worker_id not in fitting:
                 self._dismiss_waiting(worker)
         members = current.members
-        wanted = wanted_members(members, self._ready_newcomers(fitting), fitting, self.settings.max_np)
         interrupt = current.interrupt
+        newcomers = self._ready_newcomers(fitting, patient=interrupt is None)
+        wanted = wanted_members(members, newcomers, fitting, self.settings.max_np)
         if interrupt is None:
             if wanted != members:
                 current.interrupts += 1
@@ -344,11 +345,16 @@ class Membership:
         elif self._idle_since is None:
             self._idle_since = self._now
 
-    def _ready_newcomers(self, fitting: set[int]) -> list[int]:
-        """Waiting workers that may join the running round now: all that boot are ready too, or have had their time."""
+    def _ready_newcomers(self, fitting: set[int], patient: bool) -> list[int]:
+        """Waiting workers that may join the running round now.
+
+        Args:
+            fitting: who has a slot.
+            patient: whether to wait a while for those that still boot, so that all join in one go.
+        """
         waiting = [w for w in self.roster.workers.values() if w.waits_in(self.ordinal)]
         booting = any(w.state is WorkerState.BOOTING and w.worker_id in fitting for w in self.roster.workers.values())
-        if booting and all(self._now < w.waiting_since + self.settings.join_window for w in waiting):
+        if patient and booting and all(self._now < w.waiting_since + self.settings.join_window for w in waiting):
             return []
         return [w.worker_id for w in waiting]
 
@@ -385,9 +391,9 @@ class Membership:
             if start_over and self.roster.usable_slots() < settings.min_np:
                 self._finish_run(
                     success=False,
-                    reason=f"found {self.roster.usable_slots()} usable slots within --start-timeout "
+                    reason=f"found {count_text(self.roster.usable_slots(), 'usable slot')} within --start-timeout "
                     f"{settings.start_timeout:g} s, fewer than --min-np {settings.min_np}"
-                    f"{self._staffing.troubles()}",
+                    f"{self._staffing.troubles(self._now)}",
                 )
                 return ""
             if self._staffing.hopeless(self._now):
@@ -406,7 +412,8 @@ class Membership:
                 return ""
             return f"for a worker that holds version {self.best}, or what is left of it"
         if len(chosen.members) < needed:
-            return f"{len(chosen.members)} of {needed} workers are ready{self._staffing.troubles()}"
+            guest = "; a worker without a slot keeps the state for them" if chosen.guest else ""
+            return f"{len(chosen.members)} of {needed} workers are ready{guest}{self._staffing.troubles(self._now)}"
         survivors_ready = sum(c.version != NO_VERSION for c in chosen.members)
         if survivors_ready < needed and self._staffing.booting() and len(chosen.members) < settings.max_np:
             newest = max(self.roster.workers[c.worker_id].waiting_since for c in chosen.members)

@@ -44,6 +44,7 @@ class Round:
         members: the workers still in it: not lost, not yet waiting for the next one.
         done: members whose training function has returned, with the boundaries they passed.
         lost: members that failed.
+        expired: those of them that were silent, and are being killed.
         raised: tracebacks of collectives that failed, by worker_id.
         interrupt: the agreed interrupt under way.
         interrupts: how many there have been.
@@ -57,6 +58,7 @@ class Round:
     members: set[int]
     done: dict[int, int] = field(default_factory=dict)
     lost: set[int] = field(default_factory=set)
+    expired: set[int] = field(default_factory=set)
     raised: dict[int, str] = field(default_factory=dict)
     interrupt: Interrupt | None = None
     interrupts: int = 0

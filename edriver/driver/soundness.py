@@ -10,6 +10,10 @@ from edriver.driver.words import worker_text
 from edriver.version import NO_VERSION, Version
 
 
+STATE_LOST = "every worker that held the state of the run is gone"
+"""Why a run ends rather than start from scratch behind its user's back."""
+
+
 def disagreement(waiting: Iterable[Worker], version: Version) -> str | None:
     """What holders of one version say differently about their state; None if they agree."""
     said: dict[str, Worker] = {}

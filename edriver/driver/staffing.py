@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from edriver.driver.actions import Action, StartAgent, StartWorker, StopAgent, StopWorker
 from edriver.driver.roster import HostRecord, Roster, Slot, Worker, WorkerState
 from edriver.driver.settings import Settings
+from edriver.driver.words import count_text
 
 
 class Staffing:
@@ -94,10 +95,14 @@ class Staffing:
             return False
         return not any(self._untried(record, slot) for record, slot in self._roster.free_slots(now))
 
-    def troubles(self) -> str:
-        """Why hosts are not used, for a reason's end; empty if all are."""
-        text = "; ".join(f"host {host} is not used: {reason}" for host, reason in self._trouble.items())
-        return f" ({text})" if text else ""
+    def troubles(self, now: float) -> str:
+        """Why hosts and slots are not used, for a reason's end; empty if all are."""
+        texts = [f"host {host} is not used: {reason}" for host, reason in self._trouble.items()]
+        for record in self._roster.hosts.values():
+            cooling = sum(place.free_at > now for place in record.places.values())
+            if record.present and cooling:
+                texts.append(f"{count_text(cooling, 'slot')} of host {record.name} cooling down after a failure")
+        return f" ({'; '.join(texts)})" if texts else ""
 
     def deadlines(self) -> Iterator[float]:
         """When something may be due here."""

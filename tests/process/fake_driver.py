@@ -124,11 +124,12 @@ class FakeDriver(agent_pb2_grpc.AgentServiceServicer):
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "given up")
         hello = await context.read()
         self.hellos.append(hello.hello)
+        again = self._link.again()  # before Hello says what has arrived: the agent must stand repetitions
         self._link.receive(hello)
         self._outgoing = asyncio.Queue()
         self._cut.clear()
         await context.write(self._link.stamp(FromDriver(welcome=self.welcome)))
-        for message in self._link.again():
+        for message in again:
             self._outgoing.put_nowait(message)
         reading = asyncio.create_task(self._read(context))
         others = {asyncio.create_task(part) for part in (self._write(context), self._beat(), self._cut.wait())}
@@ -150,7 +151,7 @@ class FakeDriver(agent_pb2_grpc.AgentServiceServicer):
         return agent_pb2.OutputSummary()
 
     async def _read(self, context: Any) -> None:
-        while (message := await context.read()) is not grpc.aio.EOF:
+        while isinstance(message := await context.read(), FromAgent):
             if self._link.receive(message) and message.WhichOneof("kind") != "heartbeat":
                 async with self._changed:
                     self.messages.append(message)

@@ -1,13 +1,15 @@
 """A worker without torch, run as a script: serves the notification service as the library does, and does little else.
 
 It reports Waiting when it is attached, answers StopAt with BoundaryReached of the same number, prints "placed" when it
-is given a place, and exits with 0 at Finish. Its first line of output is its process id.
+is given a place, and exits with 0 at Finish. At the first Ping after an Abort it stops the agent, reports Failed and
+exits with 1. It prints "lives" at every fifteenth Ping. Its first line of output is its process id.
 """
 
 from __future__ import annotations
 
 import os
 import queue
+import signal
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +23,7 @@ from edriver.v1 import notification_pb2_grpc
 class FakeWorker(notification_pb2_grpc.NotificationServiceServicer):
     def __init__(self) -> None:
         self.finished: queue.Queue[None] = queue.Queue()
+        self.dying = False
 
     def Attach(self, request_iterator: Iterator[pb.Notice], context: grpc.ServicerContext) -> Iterator[pb.Report]:
         for notice in request_iterator:
@@ -29,14 +32,23 @@ class FakeWorker(notification_pb2_grpc.NotificationServiceServicer):
                     assert notice.attached.run_id == os.environ["EDRIVER_RUN_ID"]
                     assert notice.attached.worker_id == int(os.environ["EDRIVER_WORKER_ID"])
                     yield pb.Report(waiting=pb.Waiting(ordinal=1))
+                case "ping" if self.dying:
+                    # The next Ping is a whole period away: gRPC drops what it has not read when a write fails.
+                    os.kill(os.getppid(), signal.SIGSTOP)
+                    yield pb.Report(failed=pb.Failed(traceback="why"))
+                    os._exit(1)
                 case "ping":
                     yield pb.Report(pong=pb.Pong(number=notice.ping.number))
+                    if notice.ping.number % 15 == 0:
+                        print("lives", flush=True)
                 case "stop_at":
                     yield pb.Report(boundary_reached=pb.BoundaryReached(number=notice.stop_at.number))
                 case "assign_place":
                     print("placed", flush=True)
                 case "finish":
                     self.finished.put(None)
+                case "abort":
+                    self.dying = True
 
 
 def main() -> None:

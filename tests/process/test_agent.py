@@ -190,7 +190,7 @@ async def test_ten_megabytes_without_a_newline(tmp_path: Path) -> None:
 @in_loop
 async def test_a_slow_driver_costs_lines_that_are_counted_and_files_have_them(tmp_path: Path) -> None:
     count = 50_000
-    async with host(script(f"for n in range({count}): print('line', n)"), output_folder=str(tmp_path)) as on:
+    async with host(script(f"print('\\n'.join(map(str, range({count}))))"), output_folder=str(tmp_path)) as on:
         on.driver.reads_output.clear()
         on.driver.start_worker(1)
         assert (await on.driver.exit_of(1)).code == 0
@@ -317,6 +317,7 @@ async def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace() -> None
     async with host(script(IGNORES_SIGTERM)) as on:
         on.driver.start_worker(1)
         await on.driver.numbers(1)
+        on.driver.stop_worker(1, grace=2 * AMPLE)
         on.driver.stop_worker(1, grace=0.2)
         assert (await on.driver.exit_of(1)).code == -signal.SIGKILL
         await finish(on)
@@ -357,29 +358,81 @@ async def test_a_daemon_that_left_its_session_ends_with_the_agent() -> None:
 
 
 @in_loop
-async def test_a_stopped_worker_loses_its_lease_once() -> None:
-    async with host(FAKE_WORKER, worker_lease=1) as on:
+async def test_a_stopped_worker_loses_its_lease_once_and_one_that_answers_keeps_it() -> None:
+    def signs_of_life() -> int:
+        return on.driver.texts().count(b"lives")
+
+    async with host(FAKE_WORKER, worker_lease=2) as on:
         on.driver.start_worker(1)
         await on.driver.waiting()
         (worker,) = await on.driver.numbers(1)
+        on.driver.start_worker(2, slot=1)
+        await on.driver.waiting(2)
         os.kill(worker, signal.SIGSTOP)
         await on.driver.until(lambda: any(m.WhichOneof("kind") == "lease_expired" for m in on.driver.messages))
+        seen = signs_of_life()
+        await on.driver.until(lambda: signs_of_life() > seen + 1)
         on.driver.stop_worker(1, grace=0)
         assert (await on.driver.exit_of(1)).code == -signal.SIGKILL
         kinds = [message.WhichOneof("kind") for message in on.driver.messages]
-        assert kinds == ["worker_report", "lease_expired", "worker_exited"]
+        assert kinds == ["worker_report", "worker_report", "lease_expired", "worker_exited"]
         await finish(on)
 
 
 @in_loop
+async def test_last_words_come_before_the_exit() -> None:
+    async with host(FAKE_WORKER) as on:
+        on.driver.start_worker(1)
+        await on.driver.waiting()
+        end = pidfd_of((await on.driver.numbers(1))[0])
+        on.driver.notify(1, notification_pb2.Notice(abort=notification_pb2.Abort()))
+        # The agent, which the worker has stopped, finds the report and the exit at the same time.
+        await end_of(end)
+        on.agent.signal(signal.SIGCONT)
+        assert (await on.driver.exit_of(1)).code == 1
+        kinds = [message.WhichOneof("kind") for message in on.driver.messages]
+        assert kinds == ["worker_report", "worker_report", "worker_exited"]
+        await finish(on)
+
+
+def open_for_writing(fifo: Path) -> int:
+    return os.open(fifo, os.O_WRONLY)
+
+
+@in_loop
+async def test_output_in_the_pipe_at_the_exit_is_not_lost(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    source = f"""
+import fcntl, os
+fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 1 << 20)
+print(os.getpid(), flush=True)
+open({str(fifo)!r}).read()
+os.write(1, (b"x" * 99 + b"\\n") * 5000)
+"""
+    async with host(script(source)) as on:
+        on.driver.start_worker(1)
+        end = pidfd_of((await on.driver.numbers(1))[0])
+        writing = await asyncio.to_thread(open_for_writing, fifo)
+        on.agent.signal(signal.SIGSTOP)
+        os.close(writing)
+        await end_of(end)
+        on.agent.signal(signal.SIGCONT)
+        await on.driver.exit_of(1)
+        await finish(on)
+        assert len(on.driver.lines) == 5001
+
+
+@in_loop
 async def test_many_workers_leave_no_descriptor_open() -> None:
-    command = ["/bin/sh", "-c", f"case $EDRIVER_WORKER_ID in *5) exec {' '.join(FAKE_WORKER)};; esac"]
+    command = ["/bin/sh", "-c", f"case $EDRIVER_WORKER_ID in 5|25|45) exec {' '.join(FAKE_WORKER)};; esac"]
 
     async def start(worker_ids: range) -> int:
         for worker_id in worker_ids:
             on.driver.start_worker(worker_id)
-            if worker_id % 10 == 5:
+            if worker_id % 20 == 5:
                 on.driver.notify(worker_id, notification_pb2.Notice(finish=notification_pb2.Finish()))
+        for worker_id in worker_ids:
             assert (await on.driver.exit_of(worker_id)).code == 0
         return on.agent.descriptors()
 

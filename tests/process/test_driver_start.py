@@ -172,15 +172,17 @@ def test_a_signal_ends_the_run_in_good_order(edriver: Command, number: signal.Si
 
 
 def test_the_second_ctrl_c_ends_it_at_once(edriver: Command) -> None:
-    command = "trap 'echo told' TERM; echo $$; while :; do sleep 0.05; done"
+    command = "trap 'echo told; sleep 3; echo was given time' TERM; echo $$; while :; do sleep 0.05; done"
     with edriver.start("-np", "1", "sh", "-c", command) as process:
         workers = wait_for_workers(process, 1)
         process.send_signal(signal.SIGINT)
         assert process.stdout is not None
         assert process.stdout.readline().endswith("told\n")
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=SECONDS)
+        out, err = process.communicate(timeout=SECONDS)
     assert process.returncode == 130
+    assert "was given time" not in out
+    assert "edriver: SIGINT again: killing the workers\n" in err
     assert all(gone(pid) for pid in workers)
     assert edriver.left() == []
 
@@ -224,6 +226,7 @@ def test_an_agent_that_is_lost_is_replaced(edriver: Command, number: signal.Sign
         os.kill(agents[0], number)
         [another] = wait_for_workers(process, 1)
         assert another not in agents
+        assert gone(agents[0])
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=SECONDS)
     assert process.returncode == 143

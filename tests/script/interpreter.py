@@ -1,5 +1,7 @@
 """Runs a case's commands against a real core.
 
+One command a line:
+
     run np=2 min-np=1 max-np=4 [elastic-timeout=600 ...]   a new run, at 0 s; keys are the fields of Settings
     begin a:2 b:1                    all that happens up to the first round, of which only the round is shown
     hosts [a:2 b:1]                  HostsObserved

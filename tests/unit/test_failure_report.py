@@ -14,7 +14,10 @@ Traceback (most recent call last):
 ValueError: bad batch
 """
 
-RAISED = Failure(3, "a", 1, 2, "raised an exception", TRACEBACK, f"epoch 1\n{TRACEBACK}")
+PRINTED = TRACEBACK.replace("\n", '\n  File "train.py", line 9, in <module>\n    main()\n', 1)
+"""The same exception as the interpreter prints it, with the frames further out."""
+
+RAISED = Failure(3, "a", 1, 2, "raised an exception", TRACEBACK, f"epoch 1\n{PRINTED}")
 KILLED = Failure(4, "b", 0, None, "was killed by SIGKILL", tail="step 7\nstep 8\n")
 
 

@@ -36,22 +36,31 @@ def test_this_machines_own_name_is_here() -> None:
     assert asyncio.run(address_here(socket.gethostname())) is not None
 
 
+async def readable(descriptor: int) -> None:
+    """Wait until there is something to read, or the other end is closed."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(descriptor, ready.set)
+    await ready.wait()
+    loop.remove_reader(descriptor)
+
+
 @dataclass
 class FakeAgents:
     """Starts a shell command in an agent's place, and collects what the launcher says."""
 
     command: str
+    stdout: int | None = None
     held: tuple[int, ...] = ()
     spawned: list[tuple[str, int, str]] = field(default_factory=list)
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     exits: list[tuple[str, int, str]] = field(default_factory=list)
     exited: asyncio.Event = field(default_factory=asyncio.Event)
-    started: asyncio.Event = field(default_factory=asyncio.Event)
 
     def spawn(self, host: str, agent_id: int, address: str) -> subprocess.Popen[bytes]:
         self.spawned.append((host, agent_id, address))
-        self.processes.append(subprocess.Popen(["sh", "-c", self.command], start_new_session=True, pass_fds=self.held))
-        self.started.set()
+        command = ["sh", "-c", self.command]
+        self.processes.append(subprocess.Popen(command, stdout=self.stdout, start_new_session=True, pass_fds=self.held))
         return self.processes[-1]
 
     def on_exit(self, host: str, agent_id: int, reason: str) -> None:
@@ -84,18 +93,20 @@ def test_an_exit_is_noticed_and_reaped(command: str, reason: str) -> None:
 
 def test_kill_ends_the_whole_group_of_one_agent() -> None:
     async def work() -> None:
-        reader, writer = os.pipe()
-        agents = FakeAgents("sleep 1000 & wait", held=(writer,))
+        (reader, writer), (heard, said) = os.pipe(), os.pipe()
+        agents = FakeAgents("sleep 30 & echo started; wait", stdout=said, held=(writer,))
         launcher = LocalLauncher(agents.spawn, agents.on_exit)
         launcher.start("localhost", 1)
-        await agents.started.wait()
+        await readable(heard)
         os.close(writer)
         assert launcher.running == (1,)
         launcher.kill(1)
         await agents.exited.wait()
         assert agents.exits == [("localhost", 1, "its agent was killed by SIGKILL")]
+        await readable(reader)
         assert os.read(reader, 1) == b""  # the sleep held the other end
-        os.close(reader)
+        for descriptor in (reader, heard, said):
+            os.close(descriptor)
 
     soon(work())
 

@@ -53,7 +53,7 @@ def test_a_reader_that_does_not_read_costs_lines_but_never_blocks() -> None:
     lane.put(b"the driver's own\n", own=True)
     assert not lane.flush(patience=0.01)
     drained: list[bytes] = []
-    reading = threading.Thread(target=lambda: drained.append(read_all(reader)))
+    reading = threading.Thread(target=lambda: drained.append(read_all(reader)), daemon=True)
     reading.start()
     assert lane.flush(patience=20)
     os.close(writer)
@@ -82,7 +82,7 @@ def test_a_descriptor_that_does_not_block_gets_everything() -> None:
     for _ in range(200):
         lane.put(b"y" * 999 + b"\n")
     drained: list[bytes] = []
-    reading = threading.Thread(target=lambda: drained.append(read_all(reader)))
+    reading = threading.Thread(target=lambda: drained.append(read_all(reader)), daemon=True)
     reading.start()
     assert lane.flush(patience=20)
     os.close(writer)

@@ -1,0 +1,262 @@
+"""A worker's rounds over a real notification service, with a test in the agent's place and no process group."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from edriver.v1 import notification_pb2 as pb
+from edriver.v1 import notification_pb2_grpc, rounds_pb2
+from edriver.version import RoundId, Version
+from edriver.wire import round_id_message, version_of
+from edriver.worker import topology
+from edriver.worker.assignment import Assignment
+from edriver.worker.errors import PeerLostError
+from edriver.worker.rounds import WorkerRounds
+from edriver.worker.state import ObjectState
+
+BOUND = 20.0
+
+
+class Group:
+    """A process group that only remembers what was asked of it."""
+
+    store_host = "127.0.0.1"
+    store_port = 1
+
+    def __init__(self) -> None:
+        self.severed = threading.Event()
+
+    def build(self, place: Assignment, timeout: float) -> None:
+        self.severed.clear()
+
+    def sever(self, round_id: RoundId) -> int:
+        self.severed.set()
+        return 1
+
+    def teardown(self) -> None:
+        pass
+
+
+class Agent:
+    """The agent's end of the stream."""
+
+    def __init__(self, folder: Path) -> None:
+        self.environ = {
+            "EDRIVER_SOCKET": str(folder / "w.sock"),
+            "EDRIVER_READY": str(folder / "ready.sock"),
+            "EDRIVER_RUN_ID": "run",
+            "EDRIVER_WORKER_ID": "7",
+        }
+        self._ready = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._ready.bind(self.environ["EDRIVER_READY"])
+        self._ready.settimeout(BOUND)
+        self._notices: queue.Queue[pb.Notice | None] = queue.Queue()
+
+    def attach(self, run_id: str = "run", worker_id: int = 7) -> None:
+        self.channel = grpc.insecure_channel(f"unix:{self.environ['EDRIVER_SOCKET']}")
+        self.say(pb.Notice(attached=pb.Attached(run_id=run_id, worker_id=worker_id)))
+        stub = notification_pb2_grpc.NotificationServiceStub(self.channel)
+        self.reports: Iterator[pb.Report] = stub.Attach(iter(self._notices.get, None), timeout=BOUND)
+
+    def announced(self) -> int:
+        return int(self._ready.recv(64))
+
+    def say(self, notice: pb.Notice) -> None:
+        self._notices.put(notice)
+
+    def hear(self, kind: str) -> pb.Report:
+        report = next(self.reports)
+        assert report.WhichOneof("kind") == kind, report
+        return report
+
+    def assign(self, n: int) -> None:
+        seat = rounds_pb2.Seat(worker_id=7, rank=0, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
+        self.say(
+            pb.Notice(
+                assign_place=pb.AssignPlace(round_id=round_id(n), size=1, seat=seat, store_host="h", store_port=1)
+            )
+        )
+
+    def close(self) -> None:
+        self._notices.put(None)
+        self.channel.close()
+        self._ready.close()
+
+
+def round_id(n: int) -> rounds_pb2.RoundId:
+    return round_id_message(RoundId(1, n))
+
+
+class SlowState(ObjectState):
+    """Its restore waits for the test."""
+
+    may_restore = threading.Event()
+
+    def restore(self) -> None:
+        assert self.may_restore.wait(BOUND)
+        super().restore()
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    agent = Agent(tmp_path)
+    yield agent
+    agent.close()
+    topology.leave()
+
+
+def rounds_of(agent: Agent, group: Group) -> WorkerRounds:
+    return WorkerRounds(agent.environ, group, looks_like_peer_loss=lambda error: False)
+
+
+def in_thread(rounds: WorkerRounds, function: object, state: ObjectState) -> queue.Queue[object]:
+    outcome: queue.Queue[object] = queue.Queue()
+
+    def call() -> None:
+        try:
+            outcome.put(rounds.run(function, state, (), {}))  # type: ignore[arg-type]
+        except BaseException as error:  # noqa: BLE001  the test looks at whatever it is
+            outcome.put(error)
+
+    threading.Thread(target=call, daemon=True).start()
+    return outcome
+
+
+def test_from_the_first_word_to_the_last(agent: Agent) -> None:
+    rounds = rounds_of(agent, Group())
+    state = ObjectState(step=0)
+
+    def train(state: ObjectState) -> str:
+        while state.step < 3:
+            state.step += 1
+            state.commit()
+        return "trained"
+
+    outcome = in_thread(rounds, train, state)
+    assert agent.announced() == 7
+    agent.attach()
+    waiting = agent.hear("waiting").waiting
+    assert (waiting.ordinal, version_of(waiting.version), waiting.store_port) == (1, Version(RoundId(0, 0), 0), 1)
+    agent.say(pb.Notice(ping=pb.Ping(number=5)))
+    assert agent.hear("pong").pong.number == 5
+    agent.assign(1)
+    assert agent.hear("done").done.boundaries == 3
+    agent.say(pb.Notice(hosts_updated=pb.HostsUpdated(round_id=round_id(1), number=1)))
+    assert agent.hear("boundary_reached").boundary_reached.boundaries == 3
+    agent.say(pb.Notice(finish=pb.Finish(round_id=round_id(1))))
+    assert outcome.get(timeout=BOUND) == "trained"
+    assert topology.rank() == 0
+
+
+def test_the_next_place_may_come_while_the_state_is_restored(agent: Agent) -> None:
+    """The worker said WAITING a second time, out of the new round, which the driver took for leaving it."""
+    group = Group()
+    rounds = rounds_of(agent, group)
+    state = SlowState(step=0)
+    entered: queue.Queue[int] = queue.Queue()
+
+    def train(state: ObjectState) -> str:
+        entered.put(state.step)
+        state.step += 1
+        state.commit()
+        state.step += 1
+        if len(group_calls) == 0:
+            group_calls.append(1)
+            assert group.severed.wait(BOUND)
+            raise PeerLostError("lost")
+        return "trained"
+
+    group_calls: list[int] = []
+    outcome = in_thread(rounds, train, state)
+    agent.announced()
+    agent.attach()
+    agent.hear("waiting")
+    agent.assign(1)
+    assert entered.get(timeout=BOUND) == 0
+    agent.say(pb.Notice(abort=pb.Abort(round_id=round_id(1), cause="a worker died")))
+    assert version_of(agent.hear("waiting").waiting.version) == Version(RoundId(1, 1), 1)
+    agent.assign(2)
+    agent.say(pb.Notice(ping=pb.Ping(number=1)))
+    agent.hear("pong")  # the place has been taken in
+    state.may_restore.set()
+    assert entered.get(timeout=BOUND) == 1
+    assert agent.hear("done").done.round_id.n == 2
+    agent.say(pb.Notice(finish=pb.Finish(round_id=round_id(2))))
+    assert outcome.get(timeout=BOUND) == "trained"
+
+
+def test_an_interrupt_keeps_what_was_not_committed(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = rounds_of(agent, Group())
+    state = ObjectState(step=0)
+    go = threading.Semaphore(0)
+    entered: queue.Queue[int] = queue.Queue()
+
+    def train(state: ObjectState) -> str:
+        entered.put(state.step)
+        while state.step < 4:
+            assert go.acquire(timeout=BOUND)
+            state.step += 1
+            state.check_host_updates()
+        return "trained"
+
+    heard: queue.Queue[tuple[float, int]] = queue.Queue()
+    outcome = in_thread(rounds, train, state)
+    agent.announced()
+    agent.attach()
+    agent.hear("waiting")
+    agent.assign(1)
+    assert entered.get(timeout=BOUND) == 0
+    monkeypatch.setattr(state, "on_hosts_updated", lambda timestamp, update_res: heard.put((timestamp, update_res)))
+    updated = pb.HostsUpdated(round_id=round_id(1), number=1, result=rounds_pb2.HOST_UPDATE_RESULT_ADDED, timestamp=9.5)
+    agent.say(pb.Notice(hosts_updated=updated))
+    assert agent.hear("boundary_reached").boundary_reached.boundaries == 0
+    assert heard.get(timeout=BOUND) == (9.5, 2)
+    agent.say(pb.Notice(stop_at=pb.StopAt(round_id=round_id(1), number=1, boundary=2)))
+    go.release(4)
+    waiting = agent.hear("waiting").waiting
+    assert version_of(waiting.version) == Version(RoundId(1, 1), 2)
+    assert waiting.digest == "step=2"
+    agent.assign(2)
+    assert entered.get(timeout=BOUND) == 2
+    assert agent.hear("done").done.boundaries == 2
+    agent.say(pb.Notice(finish=pb.Finish(round_id=round_id(2))))
+    assert outcome.get(timeout=BOUND) == "trained"
+
+
+def test_skip_leave_and_an_exception_of_its_own(agent: Agent) -> None:
+    rounds = rounds_of(agent, Group())
+    state = ObjectState(step=0)
+    outcome = in_thread(rounds, lambda state: 1 / 0, state)
+    agent.announced()
+    agent.attach()
+    agent.hear("waiting")
+    agent.say(pb.Notice(skip=pb.Skip(ordinal=1)))
+    assert outcome.get(timeout=BOUND) is None
+    assert topology.rank() == -1
+    outcome = in_thread(rounds, lambda state: 1 / 0, state)
+    assert agent.hear("waiting").waiting.ordinal == 2
+    agent.assign(1)
+    assert "ZeroDivisionError" in agent.hear("failed").failed.traceback
+    assert isinstance(outcome.get(timeout=BOUND), ZeroDivisionError)
+    outcome = in_thread(rounds, lambda state: 1, state)
+    agent.hear("waiting")
+    agent.say(pb.Notice(leave=pb.Leave()))
+    left = outcome.get(timeout=BOUND)
+    assert isinstance(left, SystemExit)
+    assert left.code == 0
+
+
+@pytest.mark.parametrize(("run_id", "worker_id"), [("another", 7), ("run", 8)])
+def test_a_stream_for_another_worker_is_refused(agent: Agent, run_id: str, worker_id: int) -> None:
+    rounds_of(agent, Group())
+    agent.attach(run_id, worker_id)
+    with pytest.raises(grpc.RpcError) as refused:
+        next(agent.reports)
+    assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from edriver.discovery.hosts import Host, HostSet
+from edriver.driver import actions, events
+from edriver.driver.announcements import Announcements
+from edriver.driver.roster import Roster, Worker, WorkerState
+from edriver.version import RoundId
+
+ROUND = RoundId(1, 2)
+
+
+def roster(state: WorkerState = WorkerState.TRAINING) -> Roster:
+    """Worker 3 is rank 1 on host a, whose agent is number 7."""
+    made = Roster()
+    made.observe(HostSet((Host("a", 1),)))
+    made.hosts["a"].agent_id = 7
+    made.workers[3] = Worker(3, "a", 0, state, rank=1)
+    return made
+
+
+def test_a_loss_that_ends_a_round_is_one_line_and_the_reason_follows() -> None:
+    said = Announcements()
+    loss = said.loss(events.WorkerExited(3, -9), roster())
+    abort = actions.Abort((4,), ROUND, "worker 3 (rank 1, a:0) was killed by SIGKILL")
+    assert list(said.lines(loss, [abort, actions.Explain("waiting: for more")])) == [
+        "round 1.2 ended: worker 3 (rank 1, a:0) was killed by SIGKILL",
+        "waiting: for more",
+    ]
+
+
+def test_a_loss_outside_a_round_is_a_line_of_its_own() -> None:
+    said = Announcements()
+    loss = said.loss(events.WorkerExited(3, 1), roster(WorkerState.BOOTING))
+    assert list(said.lines(loss, [])) == ["worker 3 (rank 1, a:0) exited with code 1"]
+
+
+def test_ends_that_were_asked_for_are_not_losses() -> None:
+    said = Announcements()
+    assert said.loss(events.WorkerExited(3, -15), roster(WorkerState.STOPPING)) == ""
+    assert said.loss(events.WorkerExited(3, 0), roster(WorkerState.FINISHED)) == ""
+    assert said.loss(events.WorkerExited(9, 1), roster()) == ""
+    assert said.loss(events.AgentLost("a", 6, "its agent exited with code 0"), roster()) == ""
+
+
+def test_an_exit_with_0_too_early_is_a_loss() -> None:
+    said = Announcements()
+    loss = said.loss(events.WorkerExited(3, 0), roster())
+    assert loss == "worker 3 (rank 1, a:0) exited with code 0 before its edriver.run was done"
+
+
+def test_a_host_that_cannot_be_used_is_told_of_once_until_it_can() -> None:
+    said = Announcements()
+    lost = events.AgentLost("a", 7, "no route")
+    assert said.loss(lost, roster()) == "host a is not used: no route"
+    assert said.loss(lost, roster()) == ""
+    assert said.loss(events.AgentConnected("a", 7), roster()) == ""
+    connected = roster()
+    connected.hosts["a"].connected = True
+    assert said.loss(lost, connected) == "host a is lost: no route"

@@ -1,0 +1,302 @@
+"""Who is started and stopped: agents for hosts, workers for slots, and the ones that have no place any more."""
+
+from __future__ import annotations
+
+import pytest
+
+from edriver.driver.actions import Action, StartAgent, StartWorker, StopAgent, StopWorker
+from edriver.driver.roster import Roster, Worker, WorkerState
+from edriver.driver.settings import Settings
+from edriver.driver.staffing import Staffing
+from tests.unit.test_hosts import hosts
+
+
+class Site:
+    """A staffing and its roster, with agents that connect as soon as they are started."""
+
+    def __init__(self, max_np: int = 8, cooldown_range: tuple[float, float] | None = None) -> None:
+        self.settings = Settings(np=1, min_np=1, max_np=max_np, leave_grace=30.0, cooldown_range=cooldown_range)
+        self.roster = Roster()
+        self.staffing = Staffing(self.settings, self.roster)
+
+    def observe(self, answer: str, now: float = 0.0, connect: bool = True) -> list[Action]:
+        """Take in discovery's answer, tend the hosts, and connect the new agents."""
+        self.roster.observe(hosts(answer))
+        orders = list(self.staffing.tend_hosts(now))
+        for order in orders:
+            if connect and isinstance(order, StartAgent):
+                self.staffing.agent_connected(order.host, order.agent_id)
+        return orders
+
+    def start(self, now: float = 0.0) -> list[str]:
+        """The slots in which workers are started, as host:slot."""
+        orders = list(self.staffing.start_workers(now))
+        assert all(isinstance(order, StartWorker) for order in orders)
+        return [f"{order.host}:{order.slot}" for order in orders if isinstance(order, StartWorker)]
+
+    def dismiss(self, now: float = 0.0) -> list[Action]:
+        return list(self.staffing.dismiss(self.roster.fitting(), now))
+
+    def worker(self, worker_id: int) -> Worker:
+        return self.roster.workers[worker_id]
+
+    def fail(self, worker_id: int, now: float = 0.0) -> None:
+        """A worker's process has ended, and not well."""
+        worker = self.roster.workers.pop(worker_id)
+        self.staffing.slot_of(worker).fail(now, self.settings)
+
+
+# ---- agents ---------------------------------------------------------------------------------------------------
+
+
+def test_each_host_gets_one_agent_oldest_host_first() -> None:
+    site = Site()
+    assert site.observe("b:1 a:2") == [StartAgent("b", 1), StartAgent("a", 2)]
+    assert site.observe("b:1 a:4") == []
+
+
+def test_an_empty_host_that_is_gone_loses_its_agent_and_its_record() -> None:
+    site = Site()
+    site.observe("a:1 b:1")
+    assert site.observe("a:1") == [StopAgent("b", 2)]
+    assert list(site.roster.hosts) == ["a"]
+    assert site.observe("a:1 b:1") == [StartAgent("b", 3)]
+
+
+def test_a_host_that_is_gone_keeps_its_agent_as_long_as_it_has_workers() -> None:
+    site = Site()
+    site.observe("a:1 b:1")
+    site.start()
+    assert site.observe("a:1") == []
+    del site.roster.workers[2]
+    assert site.observe("a:1") == [StopAgent("b", 2)]
+
+
+def test_a_lost_agent_is_started_again_ever_later() -> None:
+    site = Site()
+    site.observe("a:1")
+    started, now = [], 0.0
+    for agent_id in range(1, 6):
+        site.staffing.agent_lost("a", agent_id, "ssh: connection refused", now)
+        assert list(site.staffing.tend_hosts(now)) == []
+        now = min(site.staffing.deadlines())
+        started.append(now)
+        assert list(site.staffing.tend_hosts(now)) == [StartAgent("a", agent_id + 1)]
+    assert started == [1, 2, 4, 8, 16]  # a second at the least; then as a slot's workers
+
+
+def test_a_lost_agent_takes_its_workers_with_it() -> None:
+    site = Site()
+    site.observe("a:2 b:1")
+    site.start()
+    lost = site.staffing.agent_lost("a", 1, "its stream broke", now=0.0)
+    assert [worker.worker_id for worker in lost] == [1, 2]
+    assert site.start(now=100.0) == []  # until an agent is there again
+
+
+@pytest.mark.parametrize(("host", "agent_id"), [("a", 9), ("z", 1)], ids=["an-older-agent", "an-unknown-host"])
+def test_news_of_other_agents_changes_nothing(host: str, agent_id: int) -> None:
+    site = Site()
+    site.observe("a:1", connect=False)
+    site.staffing.agent_connected(host, agent_id)
+    assert not site.roster.hosts["a"].connected
+    assert site.staffing.agent_lost(host, agent_id, "gone", now=0.0) == []
+    assert site.roster.hosts["a"].agent_id == 1
+    assert site.staffing.troubles(0.0) == ""
+
+
+def test_troubles_name_the_host_until_it_connects() -> None:
+    site = Site()
+    site.observe("a:1 b:1", connect=False)
+    site.staffing.agent_lost("a", 1, "ssh: connection refused", now=0.0)
+    site.staffing.agent_lost("b", 2, "no python3 there", now=0.0)
+    assert site.staffing.troubles(0.0) == (
+        " (host a is not used: ssh: connection refused; host b is not used: no python3 there)"
+    )
+    site.observe("a:1", now=1.0)
+    assert site.staffing.troubles(0.0) == ""
+
+
+# ---- workers --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "max_np", "started"),
+    [
+        pytest.param("a:2 b:1", 8, ["a:0", "a:1", "b:0"], id="a-worker-for-every-slot"),
+        pytest.param("b:2 a:2", 3, ["b:0", "b:1", "a:0"], id="up-to-max-np-oldest-host-first"),
+        pytest.param("", 8, [], id="no-hosts"),
+    ],
+)
+def test_free_slots_are_filled(answer: str, max_np: int, started: list[str]) -> None:
+    site = Site(max_np)
+    site.observe(answer)
+    assert site.start() == started
+    assert site.start() == []
+
+
+def test_a_host_without_its_agent_is_passed_over() -> None:
+    site = Site(max_np=1)
+    site.observe("a:1", connect=False)
+    assert site.start() == []
+    site.observe("a:1 b:1")
+    assert site.start() == ["b:0"]
+
+
+def test_a_freed_slot_is_filled_again_by_a_worker_with_a_new_id() -> None:
+    site = Site()
+    site.observe("a:3")
+    site.start()
+    site.fail(2)
+    assert site.start() == ["a:1"]
+    assert sorted(site.roster.workers) == [1, 3, 4]
+
+
+def test_a_slot_rests_after_failures_and_others_do_not() -> None:
+    site = Site(cooldown_range=(5.0, 40.0))
+    site.observe("a:2")
+    site.start()
+    site.fail(1, now=100.0)
+    assert site.start(now=104.9) == []
+    site.fail(2, now=104.9)
+    assert site.start(now=105.0) == ["a:0"]
+    site.fail(3, now=105.0)
+    assert site.start(now=109.9) == ["a:1"]
+    assert site.start(now=115.0) == ["a:0"]
+
+
+def test_old_failures_are_forgotten() -> None:
+    site = Site(cooldown_range=(5.0, 40.0))
+    site.observe("a:1")
+    site.start()
+    for worker_id, (now, again) in enumerate([(100.0, 105.0), (200.0, 210.0), (900.0, 905.0)], start=1):
+        site.fail(worker_id, now)  # the third one more than the failure window of 600 s after the second
+        assert site.start(again - 0.1) == []
+        assert site.start(again) == ["a:0"]
+
+
+def test_a_completed_slot_is_not_filled_again() -> None:
+    site = Site()
+    site.observe("a:2")
+    site.start()
+    site.staffing.slot_of(site.roster.workers.pop(1)).completed = True
+    assert site.start() == []
+
+
+def test_a_slot_is_taken_until_its_worker_has_exited() -> None:
+    site = Site()
+    site.observe("a:2")
+    site.start()
+    site.worker(1).state = WorkerState.STOPPING
+    assert site.start() == []
+    del site.roster.workers[1]
+    assert site.start() == ["a:0"]
+
+
+def test_a_shrunken_host_starts_nobody_while_it_is_over_full() -> None:
+    site = Site()
+    site.observe("a:3")
+    site.start()
+    site.observe("a:2")
+    site.fail(1)  # workers in slots 1 and 2 are as many as the host has slots
+    assert site.start() == []
+
+
+# ---- dismissal ------------------------------------------------------------------------------------------------
+
+
+def test_a_booting_worker_whose_host_is_gone_is_stopped_and_a_member_is_not() -> None:
+    site = Site()
+    site.observe("a:1 b:2")
+    site.start()
+    site.worker(2).state = WorkerState.TRAINING
+    site.observe("a:1")
+    assert site.dismiss() == [StopWorker(3, "b", 30.0)]
+    assert site.dismiss() == []
+
+
+def test_over_max_np_the_youngest_that_boots_is_stopped() -> None:
+    site = Site(max_np=2)
+    site.observe("a:1 b:1")
+    site.start()
+    site.observe("b:1")
+    site.worker(1).state = WorkerState.TRAINING  # on a host that is gone: it has no slot
+    site.observe("b:1 c:1")
+    assert site.start() == ["c:0"]
+    site.observe("a:1 b:1 c:1")  # a is back, with its worker
+    assert site.dismiss() == [StopWorker(3, "c", 30.0)]
+
+
+def test_a_leaver_is_terminated_when_its_grace_is_over_and_once() -> None:
+    site = Site()
+    site.observe("a:1")
+    site.start()
+    site.worker(1).state = WorkerState.STOPPING
+    site.worker(1).stop_at = 50.0
+    assert 50.0 in site.staffing.deadlines()
+    assert site.dismiss(now=49.9) == []
+    assert site.dismiss(now=50.0) == [StopWorker(1, "a", 30.0)]
+    assert site.dismiss(now=99.0) == []
+
+
+# ---- hopelessness ---------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_hopeless_when_every_slot_has_been_tried_and_failed() -> None:
+    site = Site()
+    site.observe("a:2")
+    site.start()
+    assert not site.staffing.hopeless(0.0)
+    site.fail(1)
+    assert not site.staffing.hopeless(0.0)  # worker 2 boots, for the first time in its slot
+    site.start()
+    site.fail(2)
+    assert site.staffing.hopeless(0.0)  # worker 3 boots, but its slot has failed before
+
+
+def test_a_waiting_worker_is_hope() -> None:
+    site = Site()
+    site.observe("a:2")
+    site.start()
+    site.fail(1)
+    site.start()
+    site.fail(2)
+    site.worker(3).state = WorkerState.WAITING
+    assert not site.staffing.hopeless(0.0)
+
+
+def test_an_untried_slot_is_hope() -> None:
+    site = Site()
+    site.observe("a:1")
+    site.start()
+    site.fail(1)
+    assert site.staffing.hopeless(0.0)
+    site.observe("a:2")
+    assert not site.staffing.hopeless(0.0)
+
+
+def test_a_host_whose_agent_has_yet_to_connect_is_hope() -> None:
+    site = Site()
+    site.observe("a:1")
+    site.start()
+    site.fail(1)
+    site.observe("a:1 b:1", connect=False)
+    assert not site.staffing.hopeless(0.0)
+
+
+def test_nothing_tried_is_not_hopeless() -> None:
+    site = Site()
+    assert not site.staffing.hopeless(0.0)
+    site.observe("a:1")
+    assert not site.staffing.hopeless(0.0)
+
+
+def test_booting_counts_only_workers_with_a_slot() -> None:
+    site = Site()
+    site.observe("a:1 b:1")
+    assert not site.staffing.booting()
+    site.start()
+    site.worker(1).state = WorkerState.WAITING
+    assert site.staffing.booting()
+    site.observe("a:1")
+    assert not site.staffing.booting()
