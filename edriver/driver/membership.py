@@ -326,6 +326,8 @@ class Membership:
         self._previous_call = current.plan.round_id
         self._breakage.clear()
         self.reason = "all workers are done; their processes end, or enter the script's next run"
+        if len(counts := sorted(set(current.done.values()))) > 1:
+            self.reason += f" (ranks passed unequal numbers of boundaries, {counts[0]} to {counts[-1]})"
 
     def _watch_finishing(self, current: Round) -> None:
         current.members = {

@@ -9,7 +9,6 @@ from edriver.driver.round import Round
 from edriver.driver.words import worker_text
 from edriver.version import NO_VERSION, Version
 
-
 STATE_LOST = "every worker that held the state of the run is gone"
 """Why a run ends rather than start from scratch behind its user's back."""
 

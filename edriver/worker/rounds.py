@@ -129,6 +129,11 @@ class WorkerRounds:
         if verdict is Verdict.ABORT:
             raise PeerLostError(participant.abort_cause)
 
+    def check(self) -> None:
+        """Look for bad news without counting a boundary: see `state.Rounds`."""
+        if self._participant.abort_cause is not None:
+            raise PeerLostError(self._participant.abort_cause)
+
     def _one_round(
         self, place: Assignment, function: Callable[..., R], state: State, args: Any, kwargs: Any
     ) -> tuple[R] | None:

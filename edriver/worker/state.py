@@ -39,6 +39,13 @@ class Rounds(Protocol):
             PeerLostError: a member of this round is gone.
         """
 
+    def check(self) -> None:
+        """Look for bad news without counting a boundary.
+
+        Raises:
+            PeerLostError: a member of this round is gone.
+        """
+
 
 class State(abc.ABC):
     """What `edriver.run` needs of a script's state, and what the script needs of the run.
@@ -81,10 +88,15 @@ class State(abc.ABC):
     def commit(self) -> None:
         """Save the state, then pass a boundary.
 
+        In the middle of a step (`half_done`) it only looks whether a member is gone.
+
         Raises:
             HostsUpdatedInterrupt: all members stop here for a change of hosts; the state is kept as it is.
             PeerLostError: a member of this round is gone.
         """
+        if self.half_done():
+            self._check()
+            return
         self.save()
         if self._rounds is not None:
             self._rounds.boundary(committed=True)
@@ -92,12 +104,24 @@ class State(abc.ABC):
     def check_host_updates(self) -> None:
         """Pass a boundary without saving.
 
+        In the middle of a step (`half_done`) it only looks whether a member is gone.
+
         Raises:
             HostsUpdatedInterrupt: all members stop here for a change of hosts; the state is kept as it is.
             PeerLostError: a member of this round is gone.
         """
-        if self._rounds is not None:
+        if self.half_done():
+            self._check()
+        elif self._rounds is not None:
             self._rounds.boundary(committed=False)
+
+    def half_done(self) -> bool:
+        """Whether a step has begun whose result is not in the state yet: accumulated gradients, for one."""
+        return False
+
+    def _check(self) -> None:
+        if self._rounds is not None:
+            self._rounds.check()
 
     @property
     @abc.abstractmethod

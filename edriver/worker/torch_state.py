@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from edriver.worker.accumulation import Accumulation
 from edriver.worker.handlers import StateHandler, handler_for
 from edriver.worker.snapshot import IMMUTABLES, SnapshotBuffers, TakeOver
 from edriver.worker.state import ObjectState, check_names
@@ -46,6 +47,7 @@ class TorchState(ObjectState):
         object.__setattr__(self, "_handlers", {})
         object.__setattr__(self, "_names", ())
         self._buffers = SnapshotBuffers()
+        self._accumulation = Accumulation()
         for name, value in objects.items():
             _refuse_hidden(name, value)
         super().__init__(model=model, optimizer=optimizer, **objects)
@@ -58,6 +60,12 @@ class TorchState(ObjectState):
             else:
                 self._handlers[name] = handler
         object.__setattr__(self, name, value)
+        if name in self._names and isinstance(value, Optimizer):
+            self._accumulation.watch(h.value for h in self._handlers.values() if isinstance(h.value, Optimizer))
+
+    def half_done(self) -> bool:
+        """Whether gradients have been accumulated since the last step of any of the state's optimizers."""
+        return self._accumulation.pending
 
     def save(self) -> None:
         """Copy everything aside.
@@ -84,6 +92,7 @@ class TorchState(ObjectState):
         """Set the gradients of all models and optimizers to None."""
         for handler in self._handlers.values():
             handler.clear_gradients()
+        self._accumulation.clear()
 
     def _capture(self) -> dict[str, Any]:
         """For each name, whether its value has a handler, and its captured state or the value itself."""

@@ -64,7 +64,17 @@ OUTSIDE_WORLD = {
 
 USES_TORCH = {
     f"edriver.worker.{name}"
-    for name in ("group", "handlers", "peer_loss", "sampler", "snapshot", "store", "sync", "torch_state")
+    for name in (
+        "accumulation",
+        "group",
+        "handlers",
+        "peer_loss",
+        "sampler",
+        "snapshot",
+        "store",
+        "sync",
+        "torch_state",
+    )
 }
 """The worker's torch parts. Everything else would make drivers and agents 2 s slower and 200 MB larger."""
 
