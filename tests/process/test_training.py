@@ -43,7 +43,8 @@ def test_hosts_come_and_go(tmp_path: Path) -> None:
         run.line("rank 0 passed step 5")
         hosts.are("localhost:1", "127.0.0.2:2")
         grown = run.line(rf"rank 0 of 3 pid {pid} at step (\d+)")
-        assert "failed" not in run.text and "ended" not in run.text
+        assert "failed" not in run.text
+        assert "ended" not in run.text
         moved = run.line(r"rank 1 of 3 pid (\d+) at step")[1]
         hosts.are("127.0.0.2:2")
         shrunk = run.line(rf"rank 0 of 2 pid {moved} at step (\d+)", after=run.lines.index(grown.string))
@@ -57,7 +58,7 @@ def test_it_ends_well(tmp_path: Path) -> None:
     flags = ["-np", "2", "--host-discovery-script", str(hosts.script), "--output-filename", "out"]
     with running([*flags, *TRAIN], tmp_path) as run:
         assert run.end() == 0, run.text
-        assert re.search(r"^\[1\]<stdout>:rank 1 of 2 pid \d+ is done: trained to step 60$", run.text, re.M)
+        assert re.search(r"^\[1\]<stdout>:rank 1 of 2 pid \d+ is done: trained to step 60$", run.text, re.MULTILINE)
         assert run.lines[-1].startswith("edriver: done: 1 round")
         assert run.gone()
     files = sorted(path.relative_to(tmp_path / "out") for path in (tmp_path / "out").rglob("*stdout"))

@@ -27,7 +27,7 @@ from typing import Any
 import grpc
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore, PrefixStore, ProcessGroupGloo, Store, TCPStore
+from torch._C._distributed_c10d import FileStore, PrefixStore, ProcessGroupGloo, Store
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -37,6 +37,7 @@ from edriver.worker.assignment import Assignment
 from edriver.worker.errors import PeerLostError
 from edriver.worker.group import RoundGroup
 from edriver.worker.peer_loss import looks_like_peer_loss
+from edriver.worker.store import StoreClient
 from edriver.worker.topology import ALONE
 
 LIMIT_SECONDS = 60.0
@@ -243,8 +244,8 @@ class _Worker:
         return sys.excepthook is sys.__excepthook__
 
     def spare_the_store(self) -> None:
-        """From now on severing leaves connections to stores alone, so that Gloo's must do."""
-        vars(group)["sever_store"] = lambda *_: 0
+        """From now on severing leaves the connection to the store alone, so that Gloo's must do."""
+        setattr(StoreClient, "sever", lambda _: None)  # noqa: B010
 
     def announce(self, step: str) -> None:
         """Tell the test when this function of the group module is called next."""
@@ -259,13 +260,12 @@ class _Worker:
 
     def build_halting(self, where: Assignment) -> None:
         """Publish this rank's address as a member does, then never connect to anyone."""
-        inner = TCPStore(where.store_host, where.store_port, None, False, wait_for_workers=False)
-        halting = _HaltingStore(inner)  # torch keeps the C++ half only
+        halting = _HaltingStore(_client(where))  # torch keeps the C++ half only
         store = PrefixStore(f"round/{where.round_id}", halting)
         dist.init_process_group("gloo", store=store, rank=where.rank, world_size=where.size)
 
     def wait_until_published(self, where: Assignment) -> None:
-        TCPStore(where.store_host, where.store_port, None, False, wait_for_workers=False).get("published")
+        _client(where).get("published")
 
     def open_strangers(self, path: str, rank: int, size: int) -> None:
         """Open connections that have nothing to do with the round, one of each kind."""
@@ -276,6 +276,12 @@ class _Worker:
         for stranger in self._strangers:
             stranger.use()
         return [type(stranger).__name__ for stranger in self._strangers]
+
+
+def _client(where: Assignment) -> StoreClient:
+    client = StoreClient(where.store_host, where.store_port, LIMIT_SECONDS)
+    client.connect()
+    return client
 
 
 class _HaltingStore(Store):
@@ -341,13 +347,14 @@ class _AsyncioTcp(_Stranger):
 class _GrpcTcp(_Stranger):
     def __init__(self) -> None:
         self._server = grpc.server(futures.ThreadPoolExecutor(1))
-        handler = grpc.stream_stream_rpc_method_handler(lambda requests, _: requests)
+        handler: Any = grpc.stream_stream_rpc_method_handler(lambda requests, _: requests)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("s", {"Echo": handler}),))
         port = self._server.add_insecure_port("127.0.0.1:0")
         self._server.start()
         self._channel = grpc.insecure_channel(f"127.0.0.1:{port}")
         self._requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._answers = self._channel.stream_stream("/s/Echo")(iter(self._requests.get, b""))
+        echo: Any = self._channel.stream_stream("/s/Echo")
+        self._answers: Iterator[bytes] = echo(iter(self._requests.get, b""))
 
     def use(self) -> None:
         self._requests.put(b"ping")
