@@ -21,6 +21,7 @@ model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), to
 optimizer = torch.optim.Adam(model.parameters())
 sampler = edriver.ElasticSampler(data)
 state = edriver.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0, steps=0)
+criterion = torch.nn.CrossEntropyLoss()
 hold = threading.Event()
 
 
@@ -40,7 +41,7 @@ def train(state: edriver.TorchState) -> str:
         sampler.set_epoch(state.epoch)
         for index, (x, y) in enumerate(loader):
             optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(ddp(x), y).backward()
+            criterion(ddp(x), y).backward()
             optimizer.step()
             if group is not None:
                 dist.all_reduce(torch.ones(1), group=group)
