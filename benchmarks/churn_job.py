@@ -1,0 +1,62 @@
+"""The churn workload under edriver: `edriver ... python -m benchmarks.churn_job ...`. A boundary each step.
+
+It trains epoch after epoch, until a file named stop is in its folder at the end of one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+import edriver
+from benchmarks.records import Recorder
+from benchmarks.workload import Numbered, digest_of, make_loader, make_model, options, told_to_stop, train_step
+from edriver.worker import topology
+
+
+@edriver.run
+def train(state: edriver.TorchState, data: Numbered, flags: argparse.Namespace, recorder: Recorder) -> None:
+    """Train until told to stop, writing down every step."""
+
+    def digest() -> str:
+        rest = (state.step, state.epoch, state.sampler.state_dict())
+        return digest_of(state.model, state.optimizer, rest) if flags.digest else ""
+
+    place = topology.current()
+    host = os.environ.get("EDRIVER_HOST", "localhost")
+    recorder.round_start(place.round_id.n, place.rank, place.size, host, state.step, digest())
+    model = DistributedDataParallel(state.model)
+    loader = make_loader(data, state.sampler, flags.batch_size)
+    while True:
+        state.sampler.set_epoch(state.epoch)
+        for batch_idx, (samples, inputs, labels) in enumerate(loader):
+            recorder.batch(state.epoch, state.step + 1, tuple(samples.tolist()))
+            train_step(model, state.optimizer, inputs, labels, flags.step_seconds)
+            state.sampler.record_batch(batch_idx, flags.batch_size)
+            state.step += 1
+            recorder.done(state.step, digest())
+            if state.step % flags.commit_steps == 0:
+                state.commit()
+            else:
+                state.check_host_updates()
+        state.epoch += 1
+        if told_to_stop(flags.folder):
+            return
+
+
+def main() -> None:
+    """The whole script."""
+    flags = options()
+    data = Numbered(flags.samples)
+    model = make_model(flags.hidden)
+    optimizer = torch.optim.Adam(model.parameters())
+    sampler = edriver.ElasticSampler(data, seed=7)
+    state = edriver.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0, step=0)
+    train(state, data, flags, Recorder(flags.folder / "records"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Processes that are ours, by a mark in their environment: whatever a run has started, however far down."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+MARK = "EDRIVER_BENCHMARK"
+"""The environment variable that tells which run a process belongs to."""
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def processes_of(mark: str) -> dict[int, str]:
+    """The living processes that carry this mark, zombies aside: their command lines by process id."""
+    wanted = f"{MARK}={mark}".encode()
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError):  # it has ended meanwhile, or is somebody else's
+                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    found[int(entry.name)] = (
+                        (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    )
+    return found
+
+
+def kill(pid: int) -> bool:
+    """Kill a process as `kill -9` does; returns whether it was there."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def kill_all(mark: str) -> dict[int, str]:
+    """Kill every process that carries this mark until there is none; returns those there were."""
+    found: dict[int, str] = {}
+    while left := processes_of(mark):
+        found |= left
+        for pid in left:
+            kill(pid)
+        time.sleep(0.01)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a process takes: resident memory now, in bytes, and processor time so far, in seconds."""
+
+    memory: int
+    seconds: float
+
+
+def usage_of(pid: int) -> Usage:
+    """See proc(5), /proc/PID/status and /proc/PID/stat.
+
+    Raises:
+        OSError: it is not there.
+    """
+    status = Path(f"/proc/{pid}/status").read_text()
+    resident = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return Usage(int(resident.split()[1]) * 1024, (int(fields[11]) + int(fields[12])) / _TICKS)

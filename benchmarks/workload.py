@@ -1,0 +1,110 @@
+"""What both systems train: the model, the data, and one step. The jobs differ in what is around it."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+FEATURES = 256
+CLASSES = 10
+
+
+class Numbered(Dataset[tuple[int, torch.Tensor, torch.Tensor]]):
+    """Random points with random labels; an item begins with its own index.
+
+    Args:
+        length: how many points.
+    """
+
+    def __init__(self, length: int) -> None:
+        generator = torch.Generator().manual_seed(1)
+        self._inputs = torch.randn(length, FEATURES, generator=generator)
+        self._labels = torch.randint(CLASSES, (length,), generator=generator)
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __getitem__(self, index: int) -> tuple[int, torch.Tensor, torch.Tensor]:
+        return index, self._inputs[index], self._labels[index]
+
+
+def options() -> argparse.Namespace:
+    """The workload's flags, from the command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument(
+        "--folder", type=Path, required=True, help="records go to its records/, a file stop ends the job"
+    )
+    parser.add_argument("--samples", type=int, required=True)
+    parser.add_argument("--batch-size", type=int, required=True)
+    parser.add_argument(
+        "--hidden", type=int, required=True, help="width of the two hidden layers; 512: 0.4 M parameters"
+    )
+    parser.add_argument("--step-seconds", type=float, required=True, help="stand-in compute of a step: a sleep")
+    parser.add_argument("--commit-steps", type=int, required=True, help="every which step edriver commits")
+    parser.add_argument("--digest", action="store_true", help="record a hash of the state with every step")
+    return parser.parse_args()
+
+
+def make_model(hidden: int) -> nn.Module:
+    """A multilayer perceptron with two hidden layers; the same parameters in every process."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(FEATURES, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, CLASSES)
+    )
+
+
+Loaded = DataLoader[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+
+
+def make_loader(data: Numbered, sampler: Sampler[int], batch_size: int) -> Loaded:
+    """A loader of (indices, inputs, labels)."""
+    return DataLoader(data, batch_size=batch_size, sampler=sampler)  # type: ignore[arg-type]  # collated batches
+
+
+def train_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, inputs: torch.Tensor, labels: torch.Tensor, seconds: float
+) -> None:
+    """One step, with a sleep in the place of most of its compute."""
+    time.sleep(seconds)
+    optimizer.zero_grad()
+    torch.autograd.backward(nn.functional.cross_entropy(model(inputs), labels))
+    optimizer.step()
+
+
+def told_to_stop(folder: Path) -> bool:
+    """Whether rank 0 has been told to stop; the same answer on all ranks. A collective, at the end of an epoch."""
+    flag = torch.tensor([(folder / "stop").exists()], dtype=torch.int32)
+    dist.broadcast(flag, 0)
+    return bool(flag.item())
+
+
+def digest_of(model: nn.Module, optimizer: torch.optim.Optimizer, rest: Any) -> str:
+    """A short hash of parameters and optimizer state, to the last bit, and of what else there is."""
+    digest = hashlib.blake2b(repr(rest).encode(), digest_size=8)
+    for value in [*model.parameters(), *_leaves(optimizer.state_dict())]:
+        if isinstance(value, torch.Tensor):
+            digest.update(value.detach().numpy().tobytes())
+        else:
+            digest.update(repr(value).encode())
+    return digest.hexdigest()
+
+
+def _leaves(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield key
+            yield from _leaves(value)
+    elif isinstance(tree, list | tuple):
+        for value in tree:
+            yield from _leaves(value)
+    else:
+        yield tree
