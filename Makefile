@@ -49,7 +49,7 @@ churn: .venv/ready ## random churn over real processes: make churn SCHEDULES=30
 	$(py) -m benchmarks.churn_check --schedules $(SCHEDULES)
 
 bench: .venv/ready ## recovery and resize, edriver and torchrun in one run
-	$(py) -m benchmarks.churn --repeats $(REPEATS)
+	$(py) -m benchmarks.churn --repeats $(REPEATS) --output docs/benchmarks/churn.md
 
 installable: .venv/ready ## sdist, wheel from it, import in a clean environment
 	scripts/installable.sh $(PYTHON)

@@ -40,7 +40,7 @@ class WorkerWaiting:
         worker_id: the worker.
         ordinal: which `run` call of the script it is in, from 1.
         version: the state that it can offer.
-        store_host: the address at which its TCPStore listens, should it become rank 0,
+        store_host: the address at which its store listens, should it become rank 0,
         store_port: and the port.
         digest: a text of the small parts of the state it offers: the same for all holders of one version.
     """

@@ -21,7 +21,7 @@ class Candidate:
         host: its host's name.
         slot: its place on the host.
         version: what it offers.
-        store_host: where its TCPStore listens: an address,
+        store_host: where its store listens: an address,
         store_port: and a port.
     """
 
@@ -56,7 +56,7 @@ class RoundPlan:
         ordinal: which `run` call of the script it belongs to.
         version: the highest version offered: what rank 0 holds.
         seats: the members in order of rank.
-        store_host: where rank 0's TCPStore listens: an address,
+        store_host: where rank 0's store listens: an address,
         store_port: and a port.
         receivers: the ranks that receive rank 0's state, ascending.
     """

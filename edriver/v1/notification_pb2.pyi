@@ -296,7 +296,7 @@ class AssignPlace(_message.Message):
     RECEIVERS_FIELD_NUMBER: _builtins.int
     size: _builtins.int
     store_host: _builtins.str
-    """Where rank 0's TCPStore listens."""
+    """Where rank 0's store listens."""
     store_port: _builtins.int
     source: _builtins.int
     """The rank that sends its state, and the ranks that receive it, ascending. Nobody else takes part."""
@@ -420,7 +420,7 @@ class Waiting(_message.Message):
     ordinal: _builtins.int
     """Which `run` call of the script it is in, from 1."""
     store_host: _builtins.str
-    """Where its TCPStore listens, should it become rank 0."""
+    """Where its store listens, should it become rank 0."""
     store_port: _builtins.int
     digest: _builtins.str
     """A text of the small parts of the offered state: the same for all holders of one version."""

@@ -19,7 +19,7 @@ class Assignment:
         local_size: how many members its host has.
         cross_rank: this host's place among the hosts that have a member with this local_rank.
         cross_size: how many hosts have a member with this local_rank.
-        store_host: where rank 0's TCPStore listens: an address,
+        store_host: where rank 0's store listens: an address,
         store_port: and a port.
         source: the rank that sends its state (always a holder of the highest version).
         receivers: the ranks, ascending, that receive state from the source. Everyone else sends and receives nothing.

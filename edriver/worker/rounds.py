@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import importlib
 import logging
 import os
 import signal
@@ -296,6 +297,10 @@ def rounds_of_this_process() -> WorkerRounds | Alone:
         return Alone()
     from edriver.worker.group import RoundGroup
     from edriver.worker.peer_loss import looks_like_peer_loss
+
+    # The first DistributedDataParallel of a process imports this, which takes a second and more. A newcomer that did so
+    # inside its first round would keep all the others waiting.
+    importlib.import_module("torch._dynamo")
 
     return WorkerRounds(os.environ, RoundGroup(os.environ["EDRIVER_ADDRESS"]), looks_like_peer_loss)
 

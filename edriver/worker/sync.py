@@ -28,8 +28,14 @@ import torch.distributed as dist
 from edriver.worker.assignment import Assignment
 from edriver.worker.snapshot import is_plain_tensor, memory_key
 
-CHUNK_BYTES = 64 * 2**20
-"""How much is sent at a time; two such buffers are filled and sent in turns."""
+CHUNK_BYTES = 256 * 2**10
+"""How much is sent at a time; two such buffers are filled and sent in turns.
+
+Small, because Gloo never wakes the sender of a half-written message when its receiver dies or is cut off (torch 2.13:
+signalException in gloo/transport/tcp/pair.cc passes over the queue of unfinished writes). A piece that fits into the
+socket's buffer is written at once: of 20 receivers killed in mid-sync none left its source hanging; with 1 MiB pieces
+one did.
+"""
 
 ALIGNMENT = 64
 """Every tensor starts at a multiple of this many bytes in the stream, so that it can be used where it

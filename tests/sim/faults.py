@@ -171,7 +171,7 @@ class Nemesis:
 
     def _surprise(self, event: events.Event) -> None:
         """Change the hosts at the very end of a round, when some members are done and others are not."""
-        if isinstance(event, events.WorkerDone) and not self._calm and self.rng.random() < self._reactive:
+        if isinstance(event, events.WorkerDone) and not self._calm and self.rng.random() < 0.3:
             self.world.clockwork.after(0.0, lambda: self.world.discover(*self._some_hosts()))
 
     def _kill_a_member(self) -> None:
