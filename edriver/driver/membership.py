@@ -111,7 +111,7 @@ class Membership:
             case events.AgentLost(host, agent_id, reason):
                 for lost in self._staffing.agent_lost(host, agent_id, reason, self._now):
                     if lost.live:
-                        self._lose(lost, f"was lost with its agent, which {reason}", guilty=False)
+                        self._lose(lost, f"was lost: {reason}", guilty=False)
                     del self.roster.workers[lost.worker_id]
             case events.WorkerWaiting():
                 self._note_waiting(event)

@@ -12,12 +12,10 @@ import importlib
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from edriver.v1 import notification_pb2 as pb
@@ -28,6 +26,7 @@ from edriver.worker.errors import HostsUpdatedInterrupt, PeerLostError
 from edriver.worker.notification import NotificationManager, NotificationServer
 from edriver.worker.participant import Participant, Stage, Verdict
 from edriver.worker.state import State
+from edriver.worker.stuck import StuckWatch
 
 logger = logging.getLogger("edriver.worker")
 
@@ -248,7 +247,7 @@ class WorkerRounds:
 
     def _free(self, round_id: RoundId) -> None:
         """Sever again until the training thread has left the round: it may just have opened further connections."""
-        deadline = time.monotonic() + STUCK_BOUND
+        watch = StuckWatch(threading.main_thread(), STUCK_BOUND)
         while True:
             with self._changed:
                 left = self._changed.wait_for(
@@ -261,15 +260,9 @@ class WorkerRounds:
             if left:
                 return
             self._group.sever(round_id)
-            if time.monotonic() > deadline and in_collective():
+            if watch.stuck():
                 logger.error("still in a collective %g s after the round was aborted: this worker ends", STUCK_BOUND)
                 os.kill(os.getpid(), signal.SIGKILL)
-
-
-def in_collective() -> bool:
-    """Whether the main thread's innermost Python frame is torch.distributed's."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    return frame is not None and "distributed" in Path(frame.f_code.co_filename).parts
 
 
 class Alone:

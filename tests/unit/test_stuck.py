@@ -1,0 +1,69 @@
+"""A thread is stuck if it sleeps inside torch; not if it computes, and not anywhere else."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from itertools import count
+
+import pytest
+
+from edriver.worker.stuck import StuckWatch
+
+
+def thread_in(filename: str, source: str) -> tuple[threading.Thread, Callable[[], None]]:
+    """A thread whose innermost frame is code of this file; and how to end it."""
+    lock, go, started = threading.Lock(), [True], threading.Event()
+    lock.acquire()
+    code = compile(f"started.set()\n{source}", filename, "exec")
+    names = {"lock": lock, "go": go, "started": started}
+    thread = threading.Thread(target=lambda: exec(code, names), daemon=True)
+    thread.start()
+    assert started.wait(20)
+
+    def end() -> None:
+        go.clear()
+        lock.release()
+        thread.join(20)
+
+    return thread, end
+
+
+@pytest.fixture
+def seconds() -> Callable[[], float]:
+    ticks = count(0.0, 1.0)  # a second passes at every look
+    return lambda: next(ticks)
+
+
+def looks(watch: StuckWatch, thread: threading.Thread, times: int) -> list[bool]:
+    """Look several times; between two looks a thread that computes gets to use the processor."""
+    found = []
+    clock = time.pthread_getcpuclockid(thread.ident or 0)
+    for _ in range(times):
+        found.append(watch.stuck())
+        used, deadline = time.clock_gettime(clock), time.monotonic() + 0.2
+        while time.clock_gettime(clock) < used + 0.02 and time.monotonic() < deadline:
+            threading.Event().wait(0.001)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("filename", "source", "stuck"),
+    [
+        pytest.param("/x/torch/distributed/c10d.py", "lock.acquire()", True, id="asleep in a collective"),
+        pytest.param("/x/torch/autograd/graph.py", "lock.acquire()", True, id="asleep in backward"),
+        pytest.param("/x/edriver/worker/sync.py", "lock.acquire()", True, id="asleep in a sync"),
+        pytest.param("/x/torch/utils/data/dataloader.py", "lock.acquire()", False, id="waits for data"),
+        pytest.param("/x/train.py", "lock.acquire()", False, id="asleep in the script"),
+        pytest.param("/x/torch/autograd/graph.py", "while go: pass", False, id="computes in backward"),
+    ],
+)
+def test_stuck(filename: str, source: str, stuck: bool, seconds: Callable[[], float]) -> None:
+    thread, end = thread_in(filename, source)
+    try:
+        watch = StuckWatch(thread, bound=3, clock=seconds)
+        assert looks(watch, thread, 2) == [False, False]
+        assert looks(watch, thread, 5)[-1] is stuck
+    finally:
+        end()
