@@ -145,8 +145,9 @@ def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def machine() -> str:
     """What the figures were taken on."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    kernel = platform.release().partition("-")[0]
     return (
-        f"{os.cpu_count()} cores, {memory:.0f} GiB, {platform.system()} {platform.release()} {platform.machine()}, "
+        f"{os.cpu_count()} cores, {memory:.0f} GiB, {platform.system()} {kernel} {platform.machine()}, "
         f"Python {platform.python_version()}, torch {version('torch')}, grpcio {version('grpcio')}"
     )
 
