@@ -7,7 +7,7 @@ trap 'rm -rf "$out"' EXIT
 "$out/venv/bin/pip" install --quiet build
 "$out/venv/bin/python" -m build --outdir "$out/dist" . >"$out/log" 2>&1 || { cat "$out/log" >&2; exit 1; }
 "$out/venv/bin/pip" install --quiet --no-deps "$out"/dist/*.whl
-"$out/venv/bin/pip" install --quiet grpcio protobuf
+"$out/venv/bin/pip" install --quiet grpcio protobuf tenacity
 cd "$out"
 "$out/venv/bin/edriver" --help >/dev/null
 "$out/venv/bin/python" -c 'import edriver, edriver.v1.agent_pb2; print("installed", edriver.__version__)'

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
+import tenacity
 
 from edriver.link import Link, LinkOverflowError
 from edriver.v1 import agent_pb2, agent_pb2_grpc
@@ -115,20 +116,36 @@ class ControlStream:
                 self._outgoing.put_nowait(self._link.stamp(agent_pb2.FromAgent(heartbeat=agent_pb2.Heartbeat())))
 
     async def _dial(self) -> None:
-        while True:
-            try:
-                await self._converse()
-                if self._closing:
-                    return
-                logger.info("the driver has ended the stream; opening it again")
-            except StreamBrokenError as error:
-                if error.code is grpc.StatusCode.FAILED_PRECONDITION:
-                    raise DriverLostError(f"the driver refuses this agent: {error}") from None
-                if self._closing and not self._link.again():
-                    return
-                logger.info("the stream to the driver is broken (%s); opening it again", error)
-            await asyncio.sleep(REDIAL_DELAYS[min(self._failed_attempts, len(REDIAL_DELAYS) - 1)])
-            self._failed_attempts += 1
+        """Converse until all is said, on one stream after the other; the lease bounds how long that is tried."""
+        dialling = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception_type(StreamBrokenError), wait=self._redial_delay, reraise=True
+        )
+        await dialling(self._converse_to_the_end)
+
+    def _redial_delay(self, _attempt: tenacity.RetryCallState) -> float:
+        delay = REDIAL_DELAYS[min(self._failed_attempts, len(REDIAL_DELAYS) - 1)]
+        self._failed_attempts += 1
+        return delay
+
+    async def _converse_to_the_end(self) -> None:
+        """One stream.
+
+        Raises:
+            StreamBrokenError: there is more to be said, on another one.
+            DriverLostError: the driver refuses this agent.
+        """
+        try:
+            await self._converse()
+        except StreamBrokenError as error:
+            if error.code is grpc.StatusCode.FAILED_PRECONDITION:
+                raise DriverLostError(f"the driver refuses this agent: {error}") from None
+            if self._closing and not self._link.again():
+                return
+            logger.info("the stream to the driver is broken (%s); opening it again", error)
+            raise
+        if not self._closing:
+            logger.info("the driver has ended the stream; opening it again")
+            raise StreamBrokenError(grpc.StatusCode.OK, "the driver has ended the stream")
 
     async def _converse(self) -> None:
         """Open the stream, and read it to its end. While gRPC cannot connect, this waits."""
