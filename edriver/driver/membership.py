@@ -276,7 +276,7 @@ class Membership:
                 self._dismiss_waiting(worker)
         members = current.members
         interrupt = current.interrupt
-        newcomers = self._ready_newcomers(fitting, patient=interrupt is None)
+        newcomers = self._ready_newcomers(patient=interrupt is None)
         wanted = wanted_members(members, newcomers, fitting, self.settings.max_np)
         if interrupt is None:
             if wanted != members:
@@ -347,16 +347,15 @@ class Membership:
         elif self._idle_since is None:
             self._idle_since = self._now
 
-    def _ready_newcomers(self, fitting: set[int], patient: bool) -> list[int]:
+    def _ready_newcomers(self, patient: bool) -> list[int]:
         """Waiting workers that may join the running round now.
 
         Args:
-            fitting: who has a slot.
             patient: whether to wait a while for those that still boot, so that all join in one go.
         """
         waiting = [w for w in self.roster.workers.values() if w.waits_in(self.ordinal)]
-        booting = any(w.state is WorkerState.BOOTING and w.worker_id in fitting for w in self.roster.workers.values())
-        if patient and booting and all(self._now < w.waiting_since + self.settings.join_window for w in waiting):
+        window = self.settings.join_window
+        if patient and self._staffing.booting() and all(self._now < w.waiting_since + window for w in waiting):
             return []
         return [w.worker_id for w in waiting]
 
