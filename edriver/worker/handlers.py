@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DistributedSampler
 
 from edriver.worker.sampler import ElasticSampler
+from edriver.worker.small_copy import NotSmallError
 from edriver.worker.snapshot import TakeOver
 
 
@@ -47,6 +49,18 @@ class StateHandler(abc.ABC):
         Raises:
             ValueError: the state is of another kind of value; nothing has been changed.
         """
+
+    def keep(self) -> Any:
+        """What of its state a boundary keeps: a tree of small values. What only optimizers change is not in it."""
+        return self.capture()
+
+    def bring_back(self, kept: Any) -> None:
+        """Go back to what `keep` answered at the last boundary, while no optimizer has begun a step."""
+        self.load(kept)
+
+    def lasting(self) -> Iterable[torch.Tensor]:
+        """The tensors that only optimizers change, so that a boundary need not copy them."""
+        return ()
 
     def reset(self) -> None:  # noqa: B027  most values do not depend on them
         """Adapt to a round's rank and size."""
@@ -120,11 +134,34 @@ class ModuleHandler(StateHandler):
     def __init__(self, value: torch.nn.Module) -> None:
         super().__init__(value.module if isinstance(value, DistributedDataParallel) else value)
         refuse_sharded_module(self.value)
+        own = torch.nn.Module.get_extra_state
+        self._has_extra_state = any(type(part).get_extra_state is not own for part in self.value.modules())
 
     def capture(self) -> Any:
-        """The state_dict, and the versions that modules have noted in it."""
+        """The state_dict, the versions that modules have noted in it, and which parameters do not learn."""
         state = self.value.state_dict()
-        return {"state": dict(state), "metadata": dict(getattr(state, "_metadata", {}))}
+        return {
+            "state": dict(state),
+            "metadata": dict(getattr(state, "_metadata", {})),
+            "frozen": frozenset(name for name, p in self.value.named_parameters() if not p.requires_grad),
+        }
+
+    def keep(self) -> Any:
+        """Nothing: see `lasting`, and buffer_copies.py. State of a kind of its own can be kept by a commit only.
+
+        Raises:
+            NotSmallError: a module has such.
+        """
+        if self._has_extra_state:
+            raise NotSmallError("one of its modules has get_extra_state")
+
+    def bring_back(self, kept: Any) -> None:
+        """Do nothing."""
+
+    def lasting(self) -> Iterable[torch.Tensor]:
+        """The parameters."""
+        parameters: Iterable[torch.Tensor] = self.value.parameters()
+        return parameters
 
     def load(self, tree: Any) -> None:
         """Copy into the parameters and buffers that are there.
@@ -133,6 +170,10 @@ class ModuleHandler(StateHandler):
             ValueError: the model has other keys or shapes; names them.
         """
         self._check(tree["state"])
+        frozen = tree["frozen"]
+        for name, parameter in self.value.named_parameters():
+            if parameter.requires_grad == (name in frozen):
+                parameter.requires_grad_(name not in frozen)
         values = TakeOver()
         state = _StateDict(
             {key: v if isinstance(v, torch.Tensor) else values.value(v) for key, v in tree["state"].items()}
@@ -202,6 +243,25 @@ class OptimizerHandler(StateHandler):
             params.update(zip(saved["params"], live["params"], strict=True))
         self._load_state(tree["state"], params)
 
+    def keep(self) -> Any:
+        """The groups' options: what schedulers change."""
+        return [
+            (len(group["params"]), {key: value for key, value in group.items() if key != "params"})
+            for group in self.value.param_groups
+        ]
+
+    def bring_back(self, kept: Any) -> None:
+        """Bring the groups' options back; groups that were added since are dropped."""
+        del self.value.param_groups[len(kept) :]
+        for live, (_, options) in zip(self.value.param_groups, kept, strict=True):
+            values = TakeOver()
+            for key, value in options.items():
+                live[key] = values.value(value, live.get(key))
+
+    def lasting(self) -> Iterable[torch.Tensor]:
+        """The parameters; what is kept for each of them changes with them."""
+        return (param for group in self.value.param_groups for param in group["params"])
+
     def _load_state(self, saved_state: dict[Any, Any], params: dict[int, torch.Tensor]) -> None:
         state = self.value.state
         before = dict(state)
@@ -228,7 +288,26 @@ class OptimizerHandler(StateHandler):
                 param.grad = None
 
 
+class GradScalerHandler(StateDictHandler):
+    """A torch.amp.GradScaler, whose state_dict would wait for the device."""
+
+    def keep(self) -> Any:
+        """The scale and what led to it, as the tensors that they are (None before the first use)."""
+        return (self.value._scale, self.value._growth_tracker)
+
+    def bring_back(self, kept: Any) -> None:
+        """Write them where they are."""
+        values = TakeOver()
+        self.value._scale = values.value(kept[0], self.value._scale)
+        self.value._growth_tracker = values.value(kept[1], self.value._growth_tracker)
+
+    def clear_gradients(self) -> None:
+        """Forget which optimizers' gradients an interrupted step has unscaled."""
+        self.value._per_optimizer_states.clear()
+
+
 register_handler(torch.nn.Module, ModuleHandler)
+register_handler(torch.amp.GradScaler, GradScalerHandler)
 register_handler(Optimizer, OptimizerHandler)
 register_handler(ElasticSampler, SamplerHandler)
 

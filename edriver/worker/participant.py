@@ -51,7 +51,6 @@ class Participant:
         news: how many notices have come; compared at a boundary with `news_seen`.
         abort_cause: why the round was aborted, or None.
         committed: the version of the last commit or sync: what can be gone back to; NO_VERSION: nothing.
-        live: the version of the state as it is at the last boundary.
     """
 
     def __init__(self) -> None:
@@ -64,14 +63,19 @@ class Participant:
         self.abort_cause: str | None = None
         self.committed: Version = NO_VERSION
         self.ordinal = 0
+        self._brought = NO_VERSION
+        self._in_step = False
         self._number = 0
         self._reported: int | None = None
         self._stop_at: int | None = None
 
     @property
     def live(self) -> Version:
-        """The version of the state as it is, provided that nothing has been begun since the last boundary."""
-        return Version(self.round_id, self.boundaries)
+        """The version of the last boundary: what a state that is clean can go back to without a commit.
+
+        Before a round's sync it is what this worker has brought into the round: its boundaries do not count yet.
+        """
+        return Version(self.round_id, self.boundaries) if self._in_step else self._brought
 
     # ---- the notification thread ----------------------------------------------------------------------------
 
@@ -156,6 +160,7 @@ class Participant:
     def wait(self, offer: Version, store_host: str, store_port: int, digest: str) -> pb.Report:
         """Leave the round, if in one, and become ready for the next: returns what to tell the driver."""
         self.stage = Stage.WAITING
+        self._brought, self._in_step = offer, False
         return pb.Report(
             waiting=pb.Waiting(
                 ordinal=self.ordinal,
@@ -168,6 +173,7 @@ class Participant:
 
     def synced(self) -> None:
         """State was received, or confirmed, at the start of the round: it counts as committed."""
+        self._in_step = True
         self.committed = Version(self.round_id, 0)
 
     def passed(self, committed: bool) -> bool:

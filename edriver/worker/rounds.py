@@ -101,11 +101,12 @@ class WorkerRounds:
             self._participant.enter()
         if self._entered:  # what the script has done to the state since the last `run` returned is part of it
             state.save()
+            state.keep()
             self._participant.committed = self._participant.live
         self.notifications.register_listener(state)
         state.bind(self)
         try:
-            self._report_waiting(state, live=False)
+            self._report_waiting(state, clean=False)
             while (place := self._next_place()) is not None:
                 outcome = self._one_round(place, function, state, args, kwargs)
                 if outcome is not None:
@@ -149,9 +150,9 @@ class WorkerRounds:
                     return (result,)
             raise PeerLostError(self._participant.abort_cause)
         except HostsUpdatedInterrupt:
-            offer = self._report_waiting(state, live=True)
-            if self._participant.committed != offer:
-                state.save()
+            offer = self._report_waiting(state, clean=True)
+            if not state.clean and self._participant.committed != offer:
+                state.save()  # it was offered, so it must be possible to go back to it
                 self._participant.committed = offer
         except Exception as error:
             if not self._is_peer_loss(error):
@@ -160,8 +161,12 @@ class WorkerRounds:
             logger.info("a peer is lost: %s", error)
             if self._participant.abort_cause is None:
                 self._server.report(self._participant.raised(traceback.format_exc()))
-            self._report_waiting(state, live=False)
-            state.restore()
+            clean = state.clean
+            self._report_waiting(state, clean)
+            if clean:
+                state.return_to_boundary()
+            else:
+                state.restore()
             state.clear_gradients()
         # The exception is forgotten with this frame: its traceback would keep the old model's group alive.
         return None
@@ -193,22 +198,22 @@ class WorkerRounds:
                     return None
             return self._participant.place
 
-    def _report_waiting(self, state: State, live: bool) -> Version:
+    def _report_waiting(self, state: State, clean: bool) -> Version:
         """Leave the round; ready for the next, which may be assigned from now on.
 
         Comes before any copying, which can go on while the others come back.
 
         Args:
             state: the state on offer,
-            live: as it is now, at an agreed boundary; else as it was committed last.
+            clean: as it was at the last boundary; else as it was committed last.
 
         Returns:
             the version on offer.
         """
-        digest = state.digest(committed=not live)
+        digest = state.digest(committed=not clean)
         with self._changed:
             participant = self._participant
-            offer = participant.live if live else participant.committed
+            offer = participant.live if clean else participant.committed
             self._server.report(participant.wait(offer, self._group.store_host, self._group.store_port, digest))
             return offer
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-IMMUTABLES = frozenset(
-    {int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, torch.Size, range}
-)
+from edriver.worker import small_copy
+
+IMMUTABLES = small_copy.IMMUTABLES | {torch.dtype, torch.device, torch.Size}
 """Exact types whose values are kept by reference."""
 
 

@@ -7,6 +7,10 @@ there, and only there, a step is complete on all workers.
     save      copy the state aside            restore   go back to the copy
     commit    save, then a boundary           sync      receive the state from a worker that holds it
 
+A boundary without a commit is one to go back to as well, as long as nothing large has changed since: the state is
+*clean*. What is small is kept at each boundary (`keep`, `return_to_boundary`); what is large is not copied. A state
+that is not clean is *torn*, and goes back to its last commit.
+
 This file does not import torch: see `edriver.worker.torch_state` for models and optimizers.
 """
 
@@ -15,10 +19,15 @@ from __future__ import annotations
 import abc
 import copy
 import hashlib
+import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edriver.worker import topology
+from edriver.worker.random_states import RandomStates
+from edriver.worker.small_copy import NotSmallError, SmallCopies, not_ours
+
+logger = logging.getLogger("edriver.worker")
 
 DIGEST_LENGTH = 1024
 """No digest has more characters."""
@@ -99,10 +108,11 @@ class State(abc.ABC):
             return
         self.save()
         if self._rounds is not None:
+            self.keep()
             self._rounds.boundary(committed=True)
 
     def check_host_updates(self) -> None:
-        """Pass a boundary without saving.
+        """Pass a boundary without saving; as long as the state is clean, a failure goes back to it all the same.
 
         In the middle of a step (`half_done`) it only looks whether a member is gone.
 
@@ -113,6 +123,7 @@ class State(abc.ABC):
         if self.half_done():
             self._check()
         elif self._rounds is not None:
+            self.keep()
             self._rounds.boundary(committed=False)
 
     def half_done(self) -> bool:
@@ -122,6 +133,17 @@ class State(abc.ABC):
     def _check(self) -> None:
         if self._rounds is not None:
             self._rounds.check()
+
+    def keep(self) -> None:  # noqa: B027  a state may know of no boundaries, only of commits
+        """Keep what is small, at a boundary that counts."""
+
+    @property
+    def clean(self) -> bool:
+        """Whether `return_to_boundary` can go back to the last boundary."""
+        return False
+
+    def return_to_boundary(self) -> None:  # noqa: B027  see `clean`
+        """Go back to the last boundary; only while the state is clean."""
 
     @property
     @abc.abstractmethod
@@ -149,7 +171,7 @@ class State(abc.ABC):
         """The small part of the state as text: two workers with the same version have the same.
 
         Args:
-            committed: of what was saved last ("" where nothing was) instead of what the state is now.
+            committed: of what was saved last ("" where nothing was) instead of the last boundary.
 
         Returns:
             At most DIGEST_LENGTH ASCII characters.
@@ -168,7 +190,8 @@ class ObjectState(State):
         state.epoch += 1
 
     Saved values are copies (`copy.deepcopy`). They must also be picklable for a sync. All workers must hold
-    the same values at a boundary; what is a worker's own does not belong here.
+    the same values at a boundary; what is a worker's own does not belong here. A boundary without a commit keeps
+    values up to 4 KB; while an attribute is larger, failures lead back to the last commit, which is said once.
 
     Raises:
         ValueError: a name starts with an underscore or is one of this class's own.
@@ -187,6 +210,10 @@ class ObjectState(State):
                 raise ValueError(f"a state cannot have an attribute named {name!r}: choose another name")
         self._names: tuple[str, ...] = tuple(kwargs)
         self._saved: dict[str, Any] | None = None
+        self._kept: dict[str, Any] | None = None
+        self._too_large: set[str] = set()
+        self._random = RandomStates()
+        self._saved_random = RandomStates()
         for name, value in kwargs.items():
             setattr(self, name, value)
 
@@ -202,11 +229,34 @@ class ObjectState(State):
             TypeError: an attribute cannot be copied.
         """
         self._saved = _copied(self._capture())
+        self._saved_random.keep()
+        self._too_large.clear()
 
     def restore(self) -> None:
         """Give the attributes the values that were saved last; without anything saved, stay."""
         if self._saved is not None:
             self._load(_copied(self._saved))
+            self._saved_random.bring_back()
+            self.keep()
+
+    def keep(self) -> None:
+        """Keep the attributes' values, where they are small, and the random number generators' states."""
+        self._kept = self._small_copies(self._live_part)
+        self._random.keep()
+
+    @property
+    def clean(self) -> bool:
+        """Whether all attributes were kept at the last boundary."""
+        return self._kept is not None
+
+    def return_to_boundary(self) -> None:
+        """Give the attributes, and the random number generators, what they had at the last boundary."""
+        assert self._kept is not None, "the state is torn"
+        parts = self._small_copies(self._kept.__getitem__)
+        assert parts is not None, "what was small is small"
+        self._bring_back(parts)
+        self._random.bring_back()
+        self.keep()
 
     def sync(self) -> None:
         """Bring this round's receivers to the source's state; on every worker the result counts as committed.
@@ -226,6 +276,7 @@ class ObjectState(State):
                 self._load(arrived)
         self.reset()
         self.save()
+        self.keep()
 
     def reset(self) -> None:
         """Do nothing: plain objects do not depend on rank and size."""
@@ -237,7 +288,7 @@ class ObjectState(State):
         dicts of those.
         """
         if not committed:
-            return digest_text(self._small(self._capture()))
+            return digest_text(self._small(self._capture() if self._kept is None else self._kept))
         return "" if self._saved is None else digest_text(self._small(self._saved))
 
     def _capture(self) -> dict[str, Any]:
@@ -253,6 +304,37 @@ class ObjectState(State):
     def _small(self, tree: dict[str, Any]) -> dict[str, Any]:
         """What of a tree may take part in the digest."""
         return tree
+
+    def _live_part(self, name: str) -> Any:
+        """What a boundary copies of an attribute: it refers to the live object. May raise NotSmallError."""
+        return getattr(self, name)
+
+    def _bring_back(self, parts: dict[str, Any]) -> None:
+        """Take over parts of `_live_part`'s form, whose objects become the state's own."""
+        self._load(parts)
+
+    def _copy_special(self, value: Any) -> Any:
+        """Copy a part that small_copy.py knows nothing of, or answer NotImplemented."""
+        return not_ours(value)
+
+    def _small_copies(self, part_of: Callable[[str], Any]) -> dict[str, Any] | None:
+        """Copies of all attributes' parts; None where one is too large."""
+        copies = SmallCopies(self._copy_special)
+        result = {}
+        for name in self._names:
+            try:
+                result[name] = copies.of(part_of(name))
+            except NotSmallError as error:
+                if name not in self._too_large:
+                    self._too_large.add(name)
+                    logger.warning(
+                        "the state's %r is kept by commit() only: %s; until it is smaller, a failure leads back to the "
+                        "last commit and not to the last boundary",
+                        name,
+                        error,
+                    )
+                return None
+        return result
 
 
 def check_names(given: Iterable[str], own: Iterable[str], what: str) -> None:

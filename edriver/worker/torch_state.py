@@ -3,19 +3,26 @@
 Each attribute whose value has a handler (`edriver.worker.handlers`) is captured and loaded through it; the
 others are plain data, as in ObjectState, in which tensors may occur. A save copies all tensors, at memory
 speed, into buffers that were allocated by the first one.
+
+A boundary copies no parameter and no optimizer state. They are those of the boundary as long as no optimizer has begun
+a step and no tensor's version counter (torch's own, of writes in place) has moved. A write that this counter does not
+see (through `.data`) outside an optimizer's step is not seen here either.
 """
 
 from __future__ import annotations
 
+from operator import is_
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
-from edriver.worker.accumulation import Accumulation
+from edriver.worker.buffer_copies import BufferCopies
 from edriver.worker.handlers import StateHandler, handler_for
-from edriver.worker.snapshot import IMMUTABLES, SnapshotBuffers, TakeOver
+from edriver.worker.small_copy import SMALL_BYTES
+from edriver.worker.snapshot import IMMUTABLES, SnapshotBuffers, TakeOver, is_plain_tensor
 from edriver.worker.state import ObjectState, check_names
+from edriver.worker.step_watch import StepWatch
 
 
 class TorchState(ObjectState):
@@ -47,7 +54,14 @@ class TorchState(ObjectState):
         object.__setattr__(self, "_handlers", {})
         object.__setattr__(self, "_names", ())
         self._buffers = SnapshotBuffers()
-        self._accumulation = Accumulation()
+        self._steps = StepWatch()
+        self._buffer_copies = BufferCopies()
+        self._outdated = True
+        self._lasting: list[torch.Tensor] = []
+        self._large: list[torch.Tensor] = []
+        self._versions: list[int] = []
+        self._begun = 0
+        self._kept_values: list[Any] = []
         for name, value in objects.items():
             _refuse_hidden(name, value)
         super().__init__(model=model, optimizer=optimizer, **objects)
@@ -61,11 +75,41 @@ class TorchState(ObjectState):
                 self._handlers[name] = handler
         object.__setattr__(self, name, value)
         if name in self._names and isinstance(value, Optimizer):
-            self._accumulation.watch(h.value for h in self._handlers.values() if isinstance(h.value, Optimizer))
+            self._steps.watch(h.value for h in self._handlers.values() if isinstance(h.value, Optimizer))
+        if name in self._handlers:
+            self._outdated = True
 
     def half_done(self) -> bool:
         """Whether gradients have been accumulated since the last step of any of the state's optimizers."""
-        return self._accumulation.pending
+        return self._steps.pending
+
+    def keep(self) -> None:
+        """Keep what is small: attributes, buffers, the optimizers' options, the random number generators' states."""
+        if self._steps.adapt() or self._outdated:
+            self._watch_tensors()
+        self._large = []
+        super().keep()
+        self._buffer_copies.keep()
+        self._versions = [tensor._version for tensor in self._lasting + self._large]
+        self._begun = self._steps.begun
+        self._kept_values = [handler.value for handler in self._handlers.values()]
+
+    @property
+    def clean(self) -> bool:
+        """Whether parameters, optimizer state and large tensors are those of the last boundary."""
+        return (
+            super().clean
+            and self._steps.begun == self._begun
+            and len(self._kept_values) == len(self._handlers)
+            and all(map(is_, self._kept_values, (handler.value for handler in self._handlers.values())))
+            and self._versions == [tensor._version for tensor in self._lasting + self._large]
+        )
+
+    def return_to_boundary(self) -> None:
+        """Go back to the last boundary, without having copied what only optimizers change; gradients become None."""
+        self.clear_gradients()
+        self._buffer_copies.bring_back()
+        super().return_to_boundary()
 
     def save(self) -> None:
         """Copy everything aside.
@@ -74,12 +118,16 @@ class TorchState(ObjectState):
             TypeError: an attribute cannot be copied.
         """
         self._saved = self._buffers.copied(self._capture())
+        self._saved_random.keep()
+        self._too_large.clear()
 
     def restore(self) -> None:
         """Go back to what was saved last; in any case, set all gradients to None."""
         self.clear_gradients()
         if self._saved is not None:
             self._load(self._saved)
+            self._saved_random.bring_back()
+            self.keep()
 
     def reset(self) -> None:
         """Split samplers anew, and take last round's DistributedDataParallel wrappers off."""
@@ -87,12 +135,13 @@ class TorchState(ObjectState):
             handler.reset()
             if getattr(self, name) is not handler.value:
                 object.__setattr__(self, name, handler.value)
+        self._outdated = True
 
     def clear_gradients(self) -> None:
         """Set the gradients of all models and optimizers to None."""
         for handler in self._handlers.values():
             handler.clear_gradients()
-        self._accumulation.clear()
+        self._steps.clear()
 
     def _capture(self) -> dict[str, Any]:
         """For each name, whether its value has a handler, and its captured state or the value itself."""
@@ -111,6 +160,35 @@ class TorchState(ObjectState):
                 self._load_handled(name, part)
             else:
                 setattr(self, name, values.value(part, getattr(self, name)))
+
+    def _live_part(self, name: str) -> Any:
+        handler = self._handlers.get(name)
+        return (False, getattr(self, name)) if handler is None else (True, handler.keep())
+
+    def _bring_back(self, parts: dict[str, Any]) -> None:
+        values = TakeOver()
+        for name, (handled, part) in parts.items():
+            if handled:
+                self._handlers[name].bring_back(part)
+            else:
+                setattr(self, name, values.value(part, getattr(self, name)))
+
+    def _copy_special(self, value: Any) -> Any:
+        if type(value) in IMMUTABLES:
+            return value
+        if not is_plain_tensor(value):
+            return NotImplemented
+        if value.nbytes <= SMALL_BYTES:
+            return value.detach().clone()
+        self._large.append(value)
+        return value
+
+    def _watch_tensors(self) -> None:
+        """Find anew what boundaries look at: modules may have been changed."""
+        self._outdated = False
+        handlers = self._handlers.values()
+        self._lasting = list({id(t): t for handler in handlers for t in handler.lasting()}.values())
+        self._buffer_copies.watch(h.value for h in handlers if isinstance(h.value, torch.nn.Module))
 
     def _load_handled(self, name: str, part: Any) -> None:
         if name not in self._handlers:

@@ -95,13 +95,13 @@ def round_id(n: int) -> rounds_pb2.RoundId:
 
 
 class SlowState(ObjectState):
-    """Its restore waits for the test."""
+    """Its way back waits for the test."""
 
     may_restore = threading.Event()
 
-    def restore(self) -> None:
+    def return_to_boundary(self) -> None:
         assert self.may_restore.wait(BOUND)
-        super().restore()
+        super().return_to_boundary()
 
 
 @pytest.fixture
@@ -163,9 +163,10 @@ def test_the_next_place_may_come_while_the_state_is_restored(agent: Agent) -> No
     entered: queue.Queue[int] = queue.Queue()
 
     def train(state: ObjectState) -> str:
-        entered.put(state.step)
+        before = state.step
         state.step += 1
         state.commit()
+        entered.put(before)  # not sooner: the abort is to come after this boundary
         state.step += 1
         if len(group_calls) == 0:
             group_calls.append(1)

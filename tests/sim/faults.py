@@ -61,7 +61,8 @@ class Nemesis:
             batch=rng.randint(1, 4),
             epochs=rng.randint(1, 3),
             runs=2 if rng.random() < 0.2 else 1,
-            commit_every=rng.choice((1, 1, 1, 2, 5)),
+            commit_every=rng.choice((0, 0, 1, 2, 5)),
+            late_collective=rng.random() < 0.3,
         )
         self.rng = rng
         self.world = World(seed, settings, job, log)

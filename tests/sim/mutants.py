@@ -20,6 +20,7 @@ from edriver.v1 import notification_pb2 as pb
 from edriver.version import NO_ROUND, NO_VERSION, RoundId, Version
 from edriver.worker.cursor import Cursor
 from edriver.worker.participant import Participant, Stage, Verdict
+from tests.sim.trainee import Trainee
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -143,6 +144,17 @@ def torn_state_is_offered(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Participant, "wait", wait)
 
 
+def torn_state_counts_as_clean(patch: pytest.MonkeyPatch) -> None:
+    """A worker whose optimizer has stepped since the last boundary offers that boundary."""
+    patch.setattr(Trainee, "clean", property(lambda self: True))
+    patch.setattr(Trainee, "_go_back", lambda self, clean: None)  # for it would have no copy to go back to
+
+
+def boundaries_count_before_the_sync(patch: pytest.MonkeyPatch) -> None:
+    """A worker that is cut off before a round's sync offers that round's version."""
+    patch.setattr(Participant, "live", property(lambda self: Version(self.round_id, self.boundaries)))
+
+
 def rounds_form_before_all_have_stopped(patch: pytest.MonkeyPatch) -> None:
     """The next round is assigned to those that have stopped, while others still train towards B."""
     original = Membership._forming.fget  # type: ignore[attr-defined]
@@ -221,6 +233,8 @@ MUTANTS: tuple[Patch, ...] = (
     only_newcomers_receive,
     later_calls_start_unsynced,
     torn_state_is_offered,
+    torn_state_counts_as_clean,
+    boundaries_count_before_the_sync,
     rounds_form_before_all_have_stopped,
     scratch_is_as_good_as_state,
     nobody_stays_as_guest,

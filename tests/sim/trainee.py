@@ -27,7 +27,8 @@ class Job:
         batch: samples per rank and step.
         epochs: epochs of each `run` call.
         runs: how many `run` calls the script has.
-        commit_every: boundaries between commits; the others only check for news.
+        commit_every: boundaries between commits; the others only check for news. 0: it never commits.
+        late_collective: whether a collective follows the optimizer's step before the boundary: a loss there tears.
     """
 
     samples: int
@@ -35,6 +36,7 @@ class Job:
     epochs: int
     runs: int
     commit_every: int
+    late_collective: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +116,8 @@ class Trainee:
         self.members: frozenset[int] = frozenset()
         self.model = Model(0, 0, None, CursorState(0, 0, 0))
         self.saved = self.model
+        self.kept = self.model
+        self.stepped = False
         self.cursor = Cursor(job.samples)
         self.offered = NO_VERSION
         self.explode = False
@@ -134,6 +138,7 @@ class Trainee:
             if run:  # what the script makes of its state in between need not be the same everywhere
                 self.model = replace(self.model, chain=hash((self.model.chain, self.worker_id)))
                 self._save()
+                self._keep()
             ended = yield from self._run((run + 1) * self._job.epochs)
             if ended == "leave":
                 return 0
@@ -144,7 +149,7 @@ class Trainee:
 
     def _run(self, epochs: int) -> Generator[Wait, Any, str]:
         part = self.participant
-        self._wait(part.committed)
+        self._wait(part.committed, self.saved)
         while True:
             while part.stage is Stage.WAITING:
                 yield WaitChange()
@@ -162,22 +167,23 @@ class Trainee:
                     return "done"
                 raise Severed
             except Interrupted:
-                offer = part.live
-                self._wait(offer)
-                yield Sleep(self._pace() / 10)  # copying, while the next place may come
-                self.saved = self.model
-                part.committed = offer
+                self._wait(part.live, self.kept)
             except Severed:
                 if part.abort_cause is None:
                     self._report(part.raised("severed"))
-                self._wait(part.committed)
-                yield Sleep(self._pace() / 10)
-                self._restore()
+                clean = self.clean
+                self._wait(part.live if clean else part.committed, self.kept if clean else self.saved)
+                yield Sleep(self._pace() / 10)  # bringing it back, while the next place may come
+                self._go_back(clean)
 
-    def _wait(self, offer: Version) -> None:
+    @property
+    def clean(self) -> bool:
+        """Whether no optimizer step has begun since the last boundary."""
+        return not self.stepped
+
+    def _wait(self, offer: Version, model: Model) -> None:
         self.offered = offer
-        digest = f"{self.model.cursor}" if offer == self.participant.live else f"{self.saved.cursor}"
-        self._report(self.participant.wait(offer, "sim", self.worker_id, digest))
+        self._report(self.participant.wait(offer, "sim", self.worker_id, f"{model.cursor}"))
 
     def _begin(self) -> Generator[Wait, Any, None]:
         part, place = self.participant, self.participant.place
@@ -194,6 +200,7 @@ class Trainee:
         self.cursor.load(self.model.cursor)
         self.cursor.enter(place.rank, place.size)
         self.saved = self.model
+        self._keep()
         part.synced()
         self._passed(self, part.committed, self.model.chain)
 
@@ -216,19 +223,23 @@ class Trainee:
                 assert len(chains) == 1, f"members train on different states: {brought}"
                 positions = tuple(p for _, _, batch in sorted(brought.values(), key=lambda b: b[1]) for p in batch)
                 self.cursor.record(count)
+                self.stepped = True
                 self.model = Model(
                     epoch,
                     hash((self.model.chain, epoch, positions)),
                     Trained(self.model.trained, epoch, positions),
                     self.cursor.state(),
                 )
-                yield from self._boundary(committed=step % self._job.commit_every == 0)
+                if self._job.late_collective:
+                    yield Meet(-step, self.members, None)
+                yield from self._boundary(committed=self._job.commit_every > 0 and step % self._job.commit_every == 0)
             self.model = replace(self.model, epoch=epoch + 1)
 
     def _boundary(self, committed: bool) -> Generator[Wait, Any, None]:
         part = self.participant
         if committed:
             self.saved = self.model
+        self._keep()
         news = part.passed(committed)
         self._passed(self, part.live, self.model.chain)
         if not news:
@@ -244,5 +255,10 @@ class Trainee:
         self.saved = self.model
         self.participant.committed = self.participant.live
 
-    def _restore(self) -> None:
-        self.model = self.saved
+    def _keep(self) -> None:
+        self.kept = self.model
+        self.stepped = False
+
+    def _go_back(self, clean: bool) -> None:
+        self.model = self.kept if clean else self.saved
+        self._keep()

@@ -65,12 +65,13 @@ OUTSIDE_WORLD = {
 USES_TORCH = {
     f"edriver.worker.{name}"
     for name in (
-        "accumulation",
+        "buffer_copies",
         "group",
         "handlers",
         "peer_loss",
         "sampler",
         "snapshot",
+        "step_watch",
         "store",
         "sync",
         "torch_state",

@@ -86,3 +86,22 @@ def test_without_an_optimizer_every_boundary_counts() -> None:
     state = TorchState(model)
     model(torch.ones(1, 3)).sum().backward()
     assert not state.half_done()
+
+
+def test_a_frozen_witness_is_replaced() -> None:
+    """As in fine-tuning in stages: the layers that were watched stop learning."""
+    model, _, state, _ = job()
+    for parameter in next(model.children()).parameters():
+        parameter.requires_grad_(False)
+    state.check_host_updates()
+    model(torch.ones(2, 3)).sum().backward()
+    assert state.half_done()
+
+
+def test_parameters_that_are_added_later_are_watched() -> None:
+    _, optimizer, state, _ = job()
+    head = torch.nn.Linear(2, 1)
+    optimizer.add_param_group({"params": head.parameters()})
+    state.check_host_updates()
+    head(torch.ones(1, 2)).sum().backward()
+    assert state.half_done()
