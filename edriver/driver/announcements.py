@@ -64,6 +64,6 @@ class Announcements:
     @staticmethod
     def _worker_lost(roster: Roster, worker_id: int, how: str) -> str:
         worker = roster.workers.get(worker_id)
-        if worker is None or not worker.live:
+        if worker is None or not (worker.live or worker.ending):
             return ""
         return f"{described(worker_id, worker.rank, worker.host, worker.slot)} {how}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edriver.discovery.hosts import HostSet
@@ -64,6 +65,21 @@ class BoundaryReached:
 
 
 @dataclass(frozen=True, slots=True)
+class FirstBoundaryPassed:
+    """A member has passed its first boundary of the round.
+
+    Attributes:
+        worker_id: the worker.
+        round_id: the round.
+        times: when it got how far on its way into the round, by name, in seconds since the epoch; for the event log.
+    """
+
+    worker_id: int
+    round_id: RoundId
+    times: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerDone:
     """A member's training function returned after this many boundaries of the round."""
 
@@ -90,6 +106,19 @@ class WorkerFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerEnding:
+    """A worker's process has ended, but is not reaped yet: WorkerExited, with the reason, is to follow.
+
+    Attributes:
+        worker_id: the worker.
+        seen: when, in seconds since the epoch, for the event log.
+    """
+
+    worker_id: int
+    seen: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerExited:
     """A worker's process was reaped.
 
@@ -97,11 +126,13 @@ class WorkerExited:
         worker_id: the worker.
         code: its exit code; negative: the signal that ended it.
         tail: its last lines of output, for the report of the root cause.
+        reaped: when, in seconds since the epoch, for the event log.
     """
 
     worker_id: int
     code: int
     tail: str = ""
+    reaped: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +161,11 @@ Event = (
     | AgentLost
     | WorkerWaiting
     | BoundaryReached
+    | FirstBoundaryPassed
     | WorkerDone
     | CollectiveRaised
     | WorkerFailed
+    | WorkerEnding
     | WorkerExited
     | LeaseExpired
     | StopRequested

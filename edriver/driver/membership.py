@@ -36,16 +36,18 @@ from edriver.driver.actions import (
     StopAt,
     StopWorker,
 )
+from edriver.driver.obstacle import Waiting
 from edriver.driver.ranks import plan_round
 from edriver.driver.roster import Offer, Roster, Worker, WorkerState
 from edriver.driver.round import Interrupt, Round
 from edriver.driver.selection import Selection, select, wanted_members
 from edriver.driver.settings import Settings
-from edriver.driver.soundness import STATE_LOST, BreakageWatch, disagreement
+from edriver.driver.soundness import BreakageWatch, disagreement
 from edriver.driver.staffing import Staffing
-from edriver.driver.words import count_text, exit_text, failure_text, worker_text
+from edriver.driver.words import count_text, early_exit_text, failure_text, worker_text
 from edriver.version import NO_ROUND, NO_VERSION, RoundId, Version
 
+EARLY_TO_END = (WorkerState.WAITING, WorkerState.TRAINING, WorkerState.DONE)
 FAILURES_KEPT = 32
 """How many failures the final report can name; the first ones, where the cause is."""
 
@@ -69,6 +71,7 @@ class Membership:
         self.reason = ""
         self.failures: dict[int, Failure] = {}
         self.resets = 0
+        self._last_cause = ""
         self._staffing = Staffing(settings, self.roster)
         self._incarnation = incarnation
         self._rounds = 0
@@ -119,6 +122,9 @@ class Membership:
                 current = self._round_of(worker_id, round_id)
                 if current and current.interrupt and current.interrupt.number == number:
                     current.interrupt.reports[worker_id] = boundaries
+            case events.FirstBoundaryPassed(worker_id, round_id):
+                if current := self._round_of(worker_id, round_id):
+                    current.under_way.add(worker_id)
             case events.WorkerDone(worker_id, round_id, boundaries):
                 if current := self._round_of(worker_id, round_id):
                     current.done[worker_id] = boundaries
@@ -140,14 +146,16 @@ class Membership:
                         self.round.expired.add(worker_id)
                     self._lose(worker, f"did not answer for {lease:g} s")
                     self._act(StopWorker(worker.worker_id, worker.host, grace=0.0))
+            case events.WorkerEnding(worker_id):
+                if (worker := self.roster.workers.get(worker_id)) and worker.state in EARLY_TO_END:
+                    worker.ending = True
+                    self._lose(worker, "has ended")
             case events.WorkerExited(worker_id, code, tail):
                 if worker := self.roster.workers.get(worker_id):
                     self._note_exit(worker, code, tail)
                     del self.roster.workers[worker_id]
             case events.StopRequested(reason):
                 self._finish_run(success=False, reason=reason)
-            case events.Ticked():
-                pass
 
     def _note_waiting(self, event: events.WorkerWaiting) -> None:
         worker = self.roster.workers.get(event.worker_id)
@@ -169,16 +177,13 @@ class Membership:
 
     def _note_exit(self, worker: Worker, code: int, tail: str) -> None:
         if not worker.live:
-            if worker.worker_id in self.failures:  # now its last words are known
-                self.failures[worker.worker_id] = worker.failure(self.failures[worker.worker_id].reason, tail)
-            return
-        if worker.state is WorkerState.FINISHED and code == 0:
+            if known := self.failures.get(worker.worker_id):  # now its last words are known
+                reason = early_exit_text(code) if worker.ending else known.reason
+                self.failures[worker.worker_id] = worker.failure(reason, tail)
+        elif worker.state is WorkerState.FINISHED and code == 0:
             self._staffing.slot_of(worker).completed = True
-            return
-        reason = exit_text(code)
-        if code == 0:
-            reason += " before its edriver.run was done (does the script call edriver.run, and not exit inside it?)"
-        self._lose(worker, reason, tail)
+        else:
+            self._lose(worker, early_exit_text(code), tail)
 
     def _lose(self, worker: Worker, reason: str, tail: str = "", guilty: bool = True) -> None:
         """The worker has failed. Its round, if it is in one, is void; its slot cools down if the fault was its own."""
@@ -204,18 +209,12 @@ class Membership:
         """Break the round, once. A round that ends so counts as a failure."""
         if current.abort_cause is not None or current.finished:
             return
-        current.abort_cause = cause
+        current.abort_cause = self._last_cause = cause
         current.settled_by = self._now + self.settings.rejoin_bound
         self._idle_since = self._now
         if current.members:
             self._act(Abort(current.order(current.members), current.plan.round_id, cause))
         self.resets += 1
-        limit = self.settings.reset_limit
-        if limit is not None and self.resets > limit:
-            self._finish_run(
-                success=False,
-                reason=f"{self.resets} rounds ended by a failure, more than --reset-limit {limit}; the last: {cause}",
-            )
 
     def _round_of(self, worker_id: int, round_id: RoundId) -> Round | None:
         """The current round, if this is its id and the worker is still in it; else the message is an old one."""
@@ -239,10 +238,13 @@ class Membership:
             self._form(fitting)
         if self.round and self.round.running:  # also one that has just been formed: it may have a guest
             self._watch_running(self.round, fitting)
+        if not self.ended and self.settings.reset_limit is not None and self.resets > self.settings.reset_limit:
+            limit = f"more than --reset-limit {self.settings.reset_limit}"
+            self._give_up(f"{self.resets} rounds ended by a failure, {limit}; the last: {self._last_cause}")
         if self.ended:
             return
-        if self._forming or (self.round and self.round.running):
-            # Not while a round settles: the survivors have the processor until they have their next round.
+        if self._forming or (self.round and self.round.running and self.round.settled_in(self._now)):
+            # Not while a round settles: the survivors have the processor until they are under way in the next one.
             self._actions += self._staffing.start_workers(self._now)
         self._explain()
 
@@ -363,64 +365,25 @@ class Membership:
         """Form the next round if there is enough for one; else say what is missing, or give up."""
         waiting = [w for w in self.roster.workers.values() if w.waits_in(self.ordinal)]
         chosen = select([w.candidate() for w in waiting], fitting, self.settings.max_np)
-        obstacle = self._obstacle(chosen)
-        if self.ended:
-            return
+        view = Waiting(self.settings, self.roster, self._staffing, self.round, self.best, self._started, self._now)
+        obstacle = view.obstacle(chosen)
         if obstacle is None:
             if self._sound(waiting, chosen.version):
                 self._assign(chosen)
+        elif obstacle.final:
+            self._give_up(obstacle.text)
+            return
         else:
-            self.reason = f"waiting: {obstacle}"
+            self.reason = f"waiting: {obstacle.text}"
             if self._idle_since is not None and self._now >= self._idle_since + self.settings.elastic_timeout:
-                self._finish_run(
-                    success=False,
-                    reason=f"gave up after --elastic-timeout {self.settings.elastic_timeout:g} s of {self.reason}",
-                )
+                limit = f"--elastic-timeout {self.settings.elastic_timeout:g} s"
+                self._give_up(f"gave up after {limit} of {self.reason}")
                 return
         keep = {c.worker_id for c in chosen.all}
         for worker in waiting:
             # Those without a place leave once the others are safe: now that all members have stopped.
             if worker.worker_id not in keep:
                 self._dismiss_waiting(worker)
-
-    def _obstacle(self, chosen: Selection) -> str | None:
-        """What keeps a round from forming, in words; None if nothing does. Ends the run where nothing ever will."""
-        settings, current = self.settings, self.round
-        start_over = current is None and self._now >= self._started + settings.start_timeout
-        needed = settings.np if current is None and not start_over else settings.min_np
-        if current is None:
-            if start_over and self.roster.usable_slots() < settings.min_np:
-                self._finish_run(
-                    success=False,
-                    reason=f"found {count_text(self.roster.usable_slots(), 'usable slot')} within --start-timeout "
-                    f"{settings.start_timeout:g} s, fewer than --min-np {settings.min_np}"
-                    f"{self._staffing.troubles(self._now)}",
-                )
-                return ""
-            if self._staffing.hopeless(self._now):
-                self._finish_run(success=False, reason="every worker failed before training began")
-                return ""
-        else:
-            survivors = [w for i in current.plan.workers if (w := self.roster.workers.get(i)) and w.live]
-            if not survivors:
-                self._finish_run(success=False, reason=STATE_LOST)
-                return ""
-            if not any(w.state is WorkerState.WAITING for w in survivors):
-                return "no survivor of the last round is back yet"
-        if chosen.all and chosen.version == NO_VERSION != self.best:
-            if all(w.state is WorkerState.WAITING for w in self.roster.live() if w.rank is not None):
-                self._finish_run(success=False, reason=STATE_LOST)
-                return ""
-            return f"for a worker that holds version {self.best}, or what is left of it"
-        if len(chosen.members) < needed:
-            guest = "; a worker without a slot keeps the state for them" if chosen.guest else ""
-            return f"{len(chosen.members)} of {needed} workers are ready{guest}{self._staffing.troubles(self._now)}"
-        survivors_ready = sum(c.version != NO_VERSION for c in chosen.members)
-        if survivors_ready < needed and self._staffing.booting() and len(chosen.members) < settings.max_np:
-            newest = max(self.roster.workers[c.worker_id].waiting_since for c in chosen.members)
-            if self._now < newest + settings.join_window:
-                return "for workers that still boot"
-        return None
 
     def _skip_those_behind(self) -> None:
         """A newcomer enters the script's first `run`; where the others are further on, that one is over."""
@@ -439,7 +402,7 @@ class Membership:
         if trouble is None and not self._unequal(version):
             trouble = disagreement(waiting, version)
         if trouble is not None:
-            self._finish_run(success=False, reason=trouble)
+            self._give_up(trouble)
         return trouble is None
 
     def _assign(self, chosen: Selection) -> None:
@@ -450,7 +413,7 @@ class Membership:
         for seat in plan.seats:
             worker = self.roster.workers[seat.worker_id]
             worker.state, worker.rank = WorkerState.TRAINING, seat.rank
-        self.round = Round(plan, set(plan.workers))
+        self.round = Round(plan, set(plan.workers), self._now + self.settings.settling_in)
         self._idle_since = None
         self.failures.clear()  # what was survived is not what the run will end of
         hosts = list(dict.fromkeys(seat.host for seat in plan.seats))
@@ -478,6 +441,11 @@ class Membership:
 
     _explained = ""
 
+    def _give_up(self, reason: str) -> None:
+        """The run has failed. If that is of a worker that has ended, its exit, which says why, is waited for."""
+        if not any(w.ending for w in self.roster.workers.values()):
+            self._finish_run(success=False, reason=reason)
+
     def _finish_run(self, success: bool, reason: str) -> None:
         self.ended = True
         self._act(FinishRun(success, reason, () if success else tuple(self.failures.values())))
@@ -485,11 +453,9 @@ class Membership:
     def _deadlines(self) -> Iterator[float]:
         yield from self._staffing.deadlines()
         current, settings = self.round, self.settings
-        if current and current.interrupt and not current.finished and current.abort_cause is None:
-            yield current.interrupt.deadline
-        if current and current.settled_by is not None:
-            yield current.settled_by
-        if current is None:
+        if current:
+            yield from current.deadlines()
+        else:
             yield self._started + settings.start_timeout
         if self._idle_since is not None:
             yield self._idle_since + settings.elastic_timeout

@@ -31,6 +31,7 @@ class RunOptions:
         command: a worker's program and arguments.
         source: who says which hosts there are.
         output_folder: absolute path of the folder for the workers' output files; empty: none are written.
+        event_log: the file to which the event log is appended; None: none is written.
         verbose: whether each event and action is logged.
     """
 
@@ -38,6 +39,7 @@ class RunOptions:
     command: tuple[str, ...]
     source: HostSource
     output_folder: str = ""
+    event_log: Path | None = None
     verbose: bool = False
 
     def __str__(self) -> str:
@@ -66,6 +68,7 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         command=_command_of(flags.command),
         source=_source_of(flags, settings),
         output_folder=_folder_of(flags.output_filename),
+        event_log=_event_log_of(flags.event_log),
         verbose=flags.verbose,
     )
 
@@ -134,3 +137,14 @@ def _folder_of(name: str | None) -> str:
     if not name or (Path(name).exists() and not Path(name).is_dir()):
         raise UsageError(f"--output-filename {name!r} is not a folder: give one, or a name that does not exist yet")
     return str(Path(name).absolute())
+
+
+def _event_log_of(name: str | None) -> Path | None:
+    if name is None:
+        return None
+    path = Path(name).absolute()
+    try:
+        path.touch()
+    except OSError as error:
+        raise UsageError(f"--event-log {name!r} cannot be written: {error.strerror}") from None
+    return path

@@ -49,6 +49,7 @@ class Worker:
         rank: its last rank, or None.
         traceback: an exception of the script's own that it reported.
         stop_at: when a worker that was told to leave is terminated.
+        ending: whether its process has ended, and why is still to be heard.
     """
 
     worker_id: int
@@ -60,6 +61,7 @@ class Worker:
     rank: int | None = None
     traceback: str = ""
     stop_at: float | None = None
+    ending: bool = False
 
     @property
     def live(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from edriver.driver.ranks import RoundPlan
@@ -50,12 +51,16 @@ class Round:
         interrupts: how many there have been.
         abort_cause: why the round was aborted.
         settled_by: when a round that has ended is given up by those that have not come back.
+        settling_in_until: when newcomers' processes are started at the latest, see `settled_in`.
+        under_way: members that have passed a boundary.
         finished: whether all were done and were told so.
         entered_next: whether a member has since entered the script's next `run`.
     """
 
     plan: RoundPlan
     members: set[int]
+    settling_in_until: float
+    under_way: set[int] = field(default_factory=set)
     done: dict[int, int] = field(default_factory=dict)
     lost: set[int] = field(default_factory=set)
     expired: set[int] = field(default_factory=set)
@@ -76,6 +81,19 @@ class Round:
     def stopping(self) -> bool:
         """Whether its members have been told at which boundary to stop."""
         return self.interrupt is not None and self.interrupt.boundary is not None
+
+    def settled_in(self, now: float) -> bool:
+        """Whether its members have their first step behind them, so that others may use their hosts' processors."""
+        return self.members <= self.under_way | self.done.keys() or now >= self.settling_in_until
+
+    def deadlines(self) -> Iterator[float]:
+        """When something may be due here."""
+        if self.running and not self.members <= self.under_way | self.done.keys():
+            yield self.settling_in_until
+        if self.interrupt and not self.finished and self.abort_cause is None:
+            yield self.interrupt.deadline
+        if self.settled_by is not None:
+            yield self.settled_by
 
     def order(self, workers: set[int]) -> tuple[int, ...]:
         """These workers in order of rank."""

@@ -219,9 +219,11 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
             case "worker_report":
                 said = message.worker_report
                 return event_of_report(said.worker_id, said.report)
+            case "worker_ending":
+                return events.WorkerEnding(message.worker_ending.worker_id, message.worker_ending.seen)
             case "worker_exited":
                 exited = message.worker_exited
-                return events.WorkerExited(exited.worker_id, exited.code, exited.tail)
+                return events.WorkerExited(exited.worker_id, exited.code, exited.tail, exited.reaped)
             case "lease_expired":
                 return events.LeaseExpired(message.lease_expired.worker_id, self._welcome.worker_lease)
             case kind:

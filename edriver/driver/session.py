@@ -21,6 +21,7 @@ from edriver.discovery.poll_filter import PollFilter, Verdict
 from edriver.discovery.poller import Poller
 from edriver.driver import actions, events
 from edriver.driver.announcements import Announcements
+from edriver.driver.event_log import EventLog
 from edriver.driver.failure_report import Tally, failure_report, success_report, with_last_words
 from edriver.driver.launcher import AgentCommand, LocalLauncher
 from edriver.driver.mailbox import Mailbox
@@ -101,6 +102,7 @@ class Session:
         self._membership = Membership(options.settings, clock())
         self._started = clock()
         self._announcements = Announcements()
+        self._event_log = None if options.event_log is None else EventLog(options.event_log, wall_clock)
         self._host_of: dict[int, str] = {}
         self._rounds = 0
         self._signals: list[signal.Signals] = []
@@ -183,13 +185,20 @@ class Session:
                 self._launcher.kill(event.agent_id)  # one that was silent may live
             loss = self._announcements.loss(event, self._membership.roster)
             step = self._membership.step(event, self._clock())
-            for line in self._announcements.lines(loss, step):
-                _log.info("%s", line)
+            finish = None
             for action in step:
                 _log.debug("action %s", action)
                 if isinstance(action, actions.FinishRun):
-                    return action
+                    finish = action
+                    break
                 self._perform(action)
+            # Words come after deeds: whoever waits for its next round does not wait for them.
+            for line in self._announcements.lines(loss, step):
+                _log.info("%s", line)
+            if self._event_log:
+                self._event_log.take(event, step)
+            if finish:
+                return finish
 
     async def _next_event(self) -> events.Event:
         """The next event; Ticked when a deadline comes first."""

@@ -21,6 +21,8 @@ class Settings:
         join_window: how long workers that are ready wait for others that still boot, so that they join together.
         rejoin_bound: how long a survivor of an ended round may take to be waiting again before the next round forms
             without it.
+        settling_in: how long after a round began newcomers are started at the latest: they would compete for the
+            processor with members that have not made a step yet.
         report_bound: how long a member may take to answer a notice.
         leave_grace: how long a worker that was told to leave may take to exit before it is terminated.
         failure_window: failures of a slot longer ago than this are forgotten.
@@ -35,6 +37,7 @@ class Settings:
     cooldown_range: tuple[float, float] | None = None
     join_window: float = 3.0
     rejoin_bound: float = 30.0
+    settling_in: float = 1.0
     report_bound: float = 30.0
     leave_grace: float = 30.0
     failure_window: float = 600.0

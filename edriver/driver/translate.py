@@ -30,6 +30,10 @@ def event_of_report(worker_id: int, report: notification_pb2.Report) -> events.E
         case "collective_raised":
             raised = report.collective_raised
             return events.CollectiveRaised(worker_id, round_id_of(raised.round_id), raised.traceback)
+        case "first_boundary":
+            passed = report.first_boundary
+            times = {field.name: value for field, value in passed.times.ListFields()}
+            return events.FirstBoundaryPassed(worker_id, round_id_of(passed.round_id), times)
         case "failed":
             return events.WorkerFailed(worker_id, report.failed.traceback)
         case _:

@@ -32,3 +32,9 @@ def failure_text(failure: Failure) -> str:
 def count_text(count: int, noun: str) -> str:
     """A number of things: 1 worker, 2 workers."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def early_exit_text(code: int) -> str:
+    """How a process ended that should not have ended yet."""
+    hint = " before its edriver.run was done (does the script call edriver.run, and not exit inside it?)"
+    return exit_text(code) + (hint if code == 0 else "")

@@ -33,6 +33,7 @@ class FromAgent(_message.Message):
     WORKER_REPORT_FIELD_NUMBER: _builtins.int
     WORKER_EXITED_FIELD_NUMBER: _builtins.int
     LEASE_EXPIRED_FIELD_NUMBER: _builtins.int
+    WORKER_ENDING_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     """Counts this side's messages from 1; 0 for those that are not sent again (Hello, Heartbeat)."""
     ack: _builtins.int
@@ -47,6 +48,8 @@ class FromAgent(_message.Message):
     def worker_exited(self) -> Global___WorkerExited: ...
     @_builtins.property
     def lease_expired(self) -> Global___LeaseExpired: ...
+    @_builtins.property
+    def worker_ending(self) -> Global___WorkerEnding: ...
     def __init__(
         self,
         *,
@@ -57,12 +60,13 @@ class FromAgent(_message.Message):
         worker_report: Global___WorkerReport | None = ...,
         worker_exited: Global___WorkerExited | None = ...,
         lease_expired: Global___LeaseExpired | None = ...,
+        worker_ending: Global___WorkerEnding | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "hello", b"hello", "kind", b"kind", "lease_expired", b"lease_expired", "worker_exited", b"worker_exited", "worker_report", b"worker_report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "hello", b"hello", "kind", b"kind", "lease_expired", b"lease_expired", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_report", b"worker_report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "heartbeat", b"heartbeat", "hello", b"hello", "kind", b"kind", "lease_expired", b"lease_expired", "seq", b"seq", "worker_exited", b"worker_exited", "worker_report", b"worker_report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "heartbeat", b"heartbeat", "hello", b"hello", "kind", b"kind", "lease_expired", b"lease_expired", "seq", b"seq", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_report", b"worker_report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "heartbeat", "worker_report", "worker_exited", "lease_expired"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "heartbeat", "worker_report", "worker_exited", "lease_expired", "worker_ending"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -369,29 +373,58 @@ class WorkerReport(_message.Message):
 Global___WorkerReport: _TypeAlias = WorkerReport  # noqa: Y015
 
 @_typing.final
-class WorkerExited(_message.Message):
-    """WorkerExited says that a worker's process was reaped."""
+class WorkerEnding(_message.Message):
+    """WorkerExited says that a worker's process was reaped.
+    A worker's process has ended, seen before the kernel has put away what it leaves: WorkerExited, which says why, follows.
+    """
 
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    SEEN_FIELD_NUMBER: _builtins.int
+    worker_id: _builtins.int
+    seen: _builtins.float
+    """When it was seen, in seconds since the epoch."""
+    def __init__(
+        self,
+        *,
+        worker_id: _builtins.int = ...,
+        seen: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["seen", b"seen", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkerEnding: _TypeAlias = WorkerEnding  # noqa: Y015
+
+@_typing.final
+class WorkerExited(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WORKER_ID_FIELD_NUMBER: _builtins.int
     CODE_FIELD_NUMBER: _builtins.int
     TAIL_FIELD_NUMBER: _builtins.int
+    REAPED_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.int
     code: _builtins.int
     """Its exit code; negative: the signal that ended it."""
     tail: _builtins.str
     """Its last lines of output."""
+    reaped: _builtins.float
+    """When it was reaped, in seconds since the epoch."""
     def __init__(
         self,
         *,
         worker_id: _builtins.int = ...,
         code: _builtins.int = ...,
         tail: _builtins.str = ...,
+        reaped: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "tail", b"tail", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "reaped", b"reaped", "tail", b"tail", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

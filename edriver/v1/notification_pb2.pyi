@@ -91,6 +91,7 @@ class Report(_message.Message):
     DONE_FIELD_NUMBER: _builtins.int
     COLLECTIVE_RAISED_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
+    FIRST_BOUNDARY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def pong(self) -> Global___Pong: ...
     @_builtins.property
@@ -103,6 +104,8 @@ class Report(_message.Message):
     def collective_raised(self) -> Global___CollectiveRaised: ...
     @_builtins.property
     def failed(self) -> Global___Failed: ...
+    @_builtins.property
+    def first_boundary(self) -> Global___FirstBoundary: ...
     def __init__(
         self,
         *,
@@ -112,12 +115,13 @@ class Report(_message.Message):
         done: Global___Done | None = ...,
         collective_raised: Global___CollectiveRaised | None = ...,
         failed: Global___Failed | None = ...,
+        first_boundary: Global___FirstBoundary | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["boundary_reached", b"boundary_reached", "collective_raised", b"collective_raised", "done", b"done", "failed", b"failed", "kind", b"kind", "pong", b"pong", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["boundary_reached", b"boundary_reached", "collective_raised", b"collective_raised", "done", b"done", "failed", b"failed", "first_boundary", b"first_boundary", "kind", b"kind", "pong", b"pong", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boundary_reached", b"boundary_reached", "collective_raised", b"collective_raised", "done", b"done", "failed", b"failed", "kind", b"kind", "pong", b"pong", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boundary_reached", b"boundary_reached", "collective_raised", b"collective_raised", "done", b"done", "failed", b"failed", "first_boundary", b"first_boundary", "kind", b"kind", "pong", b"pong", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pong", "waiting", "boundary_reached", "done", "collective_raised", "failed"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pong", "waiting", "boundary_reached", "done", "collective_raised", "failed", "first_boundary"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -543,3 +547,77 @@ class Failed(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Failed: _TypeAlias = Failed  # noqa: Y015
+
+@_typing.final
+class FirstBoundary(_message.Message):
+    """The member has passed its first boundary of the round: it has come through the change."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_ID_FIELD_NUMBER: _builtins.int
+    TIMES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def round_id(self) -> _rounds_pb2.RoundId: ...
+    @_builtins.property
+    def times(self) -> Global___RoundTimes: ...
+    def __init__(
+        self,
+        *,
+        round_id: _rounds_pb2.RoundId | None = ...,
+        times: Global___RoundTimes | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id", "times", b"times"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id", "times", b"times"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FirstBoundary: _TypeAlias = FirstBoundary  # noqa: Y015
+
+@_typing.final
+class RoundTimes(_message.Message):
+    """When a worker got how far on its way from one round's end into the next, in seconds since the epoch; 0: it did not
+    (a newcomer has left no round).
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NOTIFIED_FIELD_NUMBER: _builtins.int
+    STOPPED_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    ASSIGNED_FIELD_NUMBER: _builtins.int
+    BUILT_FIELD_NUMBER: _builtins.int
+    SYNCED_FIELD_NUMBER: _builtins.int
+    STEPPED_FIELD_NUMBER: _builtins.int
+    notified: _builtins.float
+    """It took the notice by which the round before ended (Abort or StopAt)."""
+    stopped: _builtins.float
+    """Its training function was left."""
+    waiting: _builtins.float
+    """It said Waiting."""
+    assigned: _builtins.float
+    """It took its place."""
+    built: _builtins.float
+    """The process group was built."""
+    synced: _builtins.float
+    """The state was synced."""
+    stepped: _builtins.float
+    """It passed the first boundary."""
+    def __init__(
+        self,
+        *,
+        notified: _builtins.float = ...,
+        stopped: _builtins.float = ...,
+        waiting: _builtins.float = ...,
+        assigned: _builtins.float = ...,
+        built: _builtins.float = ...,
+        synced: _builtins.float = ...,
+        stepped: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assigned", b"assigned", "built", b"built", "notified", b"notified", "stepped", b"stepped", "stopped", b"stopped", "synced", b"synced", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RoundTimes: _TypeAlias = RoundTimes  # noqa: Y015

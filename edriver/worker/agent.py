@@ -10,6 +10,8 @@ import asyncio
 import logging
 import os
 import signal
+import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from edriver.worker.capture import Capture
 from edriver.worker.control_stream import ControlStream, DriverLostError
 from edriver.worker.forward import OutputForwarder
 from edriver.worker.lease import Lease
+from edriver.worker.life_lock import LifeLock
 from edriver.worker.places import place_notices
 from edriver.worker.processes import Guard, Processes, SpawnError
 from edriver.worker.ready_socket import ReadySocket
@@ -35,6 +38,9 @@ LAST_WORDS = 0.5
 """Most seconds for which the exit of a worker that ended by itself is held back: until its stream has ended, too, a few
 milliseconds later, for the report that says why may still be in it. A worker that a signal ended had no last words, and
 somebody waits for the news."""
+
+CANNOT_START = 126
+"""The exit code of a worker that could not be started, as a shell would give it."""
 
 REAP_BOUND = 5.0
 """Seconds that the kernel may take to end what was killed."""
@@ -70,6 +76,8 @@ class Worker:
     pid: int
     capture: Capture
     link: WorkerLink
+    life: LifeLock
+    watched: bool = False
     killing: asyncio.TimerHandle | None = None
 
 
@@ -171,6 +179,7 @@ class Agent:
         if self._stopping.is_set():
             return  # the driver learns of this agent's end instead
         socket_path = self._settings.folder / f"w{order.worker_id}.sock"
+        life_path = self._settings.folder / f"w{order.worker_id}.life"
         environment = worker_environment(
             self._environment,
             run_id=self._settings.run_id,
@@ -180,17 +189,22 @@ class Agent:
             address=self._settings.address,
             socket_path=socket_path,
             ready_path=self._ready_path,
+            life_path=life_path,
         )
         try:
+            life = LifeLock.create(life_path)
             pid, stdout, stderr = self._processes.start(self._welcome.command, environment)
-        except SpawnError as error:
-            self._report_exit(order.worker_id, error.code, str(error))
+        except (SpawnError, OSError) as error:
+            code = error.code if isinstance(error, SpawnError) else CANNOT_START
+            self._report_exit(order.worker_id, code, str(error), time.time())
+            life_path.unlink(missing_ok=True)
             return
         self._workers[order.worker_id] = Worker(
             order.worker_id,
             pid,
             Capture(order.worker_id, order.slot, self._output_folder(order.slot), stdout, stderr, self._forwarder.add),
             self._link(order.worker_id, socket_path),
+            life,
         )
 
     def _output_folder(self, slot: int) -> Path | None:
@@ -211,6 +225,16 @@ class Agent:
     def _worker_ready(self, worker_id: int) -> None:
         if worker := self._workers.get(worker_id):
             worker.link.attach()
+            if not worker.watched:
+                worker.watched = True
+                threading.Thread(target=self._watch, args=(worker,), name=f"life of {worker_id}", daemon=True).start()
+
+    def _watch(self, worker: Worker) -> None:
+        """A thread of its own: say that a worker has ended as soon as it has, long before it can be reaped."""
+        if worker.life.wait_for_end():
+            ending = agent_pb2.WorkerEnding(worker_id=worker.worker_id, seen=time.time())
+            with suppress(RuntimeError):  # the loop is closed: nobody is there to be told
+                self._loop.call_soon_threadsafe(self._control.send, agent_pb2.FromAgent(worker_ending=ending))
 
     async def _ping(self) -> None:
         await self._welcomed.wait()
@@ -234,19 +258,20 @@ class Agent:
         worker = next(worker for worker in self._workers.values() if worker.pid == pid)
         if worker.killing:
             worker.killing.cancel()
-        task = self._loop.create_task(self._part_from(worker, code, worker.capture.finish()))
+        task = self._loop.create_task(self._part_from(worker, code, worker.capture.finish(), time.time()))
         self._exit_reports.add(task)
         task.add_done_callback(self._exit_reports.discard)
 
-    async def _part_from(self, worker: Worker, code: int, tail: str) -> None:
+    async def _part_from(self, worker: Worker, code: int, tail: str, reaped: float) -> None:
         await worker.link.ended(LAST_WORDS if code >= 0 else 0)
-        self._report_exit(worker.worker_id, code, tail)
+        self._report_exit(worker.worker_id, code, tail, reaped)
         await worker.link.close()
+        (self._settings.folder / f"w{worker.worker_id}.life").unlink(missing_ok=True)
         del self._workers[worker.worker_id]
         self._see_if_gone()
 
-    def _report_exit(self, worker_id: int, code: int, tail: str) -> None:
-        exited = agent_pb2.WorkerExited(worker_id=worker_id, code=code, tail=tail)
+    def _report_exit(self, worker_id: int, code: int, tail: str, reaped: float) -> None:
+        exited = agent_pb2.WorkerExited(worker_id=worker_id, code=code, tail=tail, reaped=reaped)
         self._control.send(agent_pb2.FromAgent(worker_exited=exited))
 
     # The end.

@@ -175,6 +175,7 @@ class Participant:
         """State was received, or confirmed, at the start of the round: it counts as committed."""
         self._in_step = True
         self.committed = Version(self.round_id, 0)
+        self.news_seen = -1  # the round's first boundary is news, to the driver
 
     def passed(self, committed: bool) -> bool:
         """Count a boundary; returns whether there is news, in which case `verdict` decides.

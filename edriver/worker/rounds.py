@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from edriver.v1 import notification_pb2 as pb
@@ -23,8 +24,10 @@ from edriver.version import RoundId, Version
 from edriver.worker import topology
 from edriver.worker.assignment import Assignment
 from edriver.worker.errors import HostsUpdatedInterrupt, PeerLostError
+from edriver.worker.life_lock import LifeLock
 from edriver.worker.notification import NotificationManager, NotificationServer
 from edriver.worker.participant import Participant, Stage, Verdict
+from edriver.worker.round_times import RoundTimes
 from edriver.worker.state import State
 from edriver.worker.stuck import StuckWatch
 
@@ -73,7 +76,8 @@ class WorkerRounds:
     """A worker's rounds, from its first `run` to its end.
 
     Args:
-        environ: what the agent told the worker: EDRIVER_RUN_ID, EDRIVER_WORKER_ID, EDRIVER_SOCKET, EDRIVER_READY.
+        environ: what the agent told the worker: EDRIVER_RUN_ID, EDRIVER_WORKER_ID, EDRIVER_SOCKET, EDRIVER_READY,
+            EDRIVER_LIFE.
         group: the process group.
         looks_like_peer_loss: tells a broken collective from an exception of the script's own.
     """
@@ -86,10 +90,14 @@ class WorkerRounds:
         self._looks_like_peer_loss = looks_like_peer_loss
         self._participant = Participant()
         self._changed = threading.Condition(threading.Lock())
+        self._times = RoundTimes()
         self._entered = 0
         self._server = NotificationServer(
             environ["EDRIVER_SOCKET"], environ["EDRIVER_RUN_ID"], int(environ["EDRIVER_WORKER_ID"]), self._take
         )
+        if threading.current_thread() is threading.main_thread():  # another thread may end before the process does
+            self._life = LifeLock(Path(environ["EDRIVER_LIFE"]))
+            self._life.hold()
         self._server.start(environ["EDRIVER_READY"])
         atexit.register(self._server.stop)
 
@@ -122,6 +130,8 @@ class WorkerRounds:
         participant = self._participant
         if not participant.passed(committed):
             return
+        if participant.boundaries == 1:
+            self._server.report(self._times.first_boundary(participant.round_id))
         with self._changed:
             while (verdict := participant.verdict()) is Verdict.WAIT:
                 self._wait_for_change()
@@ -150,11 +160,13 @@ class WorkerRounds:
                     return (result,)
             raise PeerLostError(self._participant.abort_cause)
         except HostsUpdatedInterrupt:
+            self._times.mark("stopped")
             offer = self._report_waiting(state, clean=True)
             if not state.clean and self._participant.committed != offer:
                 state.save()  # it was offered, so it must be possible to go back to it
                 self._participant.committed = offer
         except Exception as error:
+            self._times.mark("stopped")
             if not self._is_peer_loss(error):
                 self._server.report(pb.Report(failed=pb.Failed(traceback=traceback.format_exc())))
                 raise
@@ -174,11 +186,13 @@ class WorkerRounds:
     def _begin(self, place: Assignment, state: State) -> None:
         self._group.teardown()
         self._group.build(place, GROUP_TIMEOUT)
+        self._times.mark("built")
         topology.enter(place)
         if self._entered:
             state.on_reset()
         self._entered += 1
         state.sync()
+        self._times.mark("synced")
         with self._changed:
             self._participant.synced()
 
@@ -214,6 +228,7 @@ class WorkerRounds:
         with self._changed:
             participant = self._participant
             offer = participant.live if clean else participant.committed
+            self._times.mark("waiting")
             self._server.report(participant.wait(offer, self._group.store_host, self._group.store_port, digest))
             return offer
 
@@ -237,6 +252,11 @@ class WorkerRounds:
     # ---- the notification thread ------------------------------------------------------------------------------
 
     def _take(self, notice: pb.Notice) -> pb.Report | None:
+        match notice.WhichOneof("kind"):
+            case "abort" | "stop_at":
+                self._times.mark("notified")
+            case "assign_place":
+                self._times.mark("assigned")
         with self._changed:
             answer = self._participant.take(notice)
             self._changed.notify_all()

@@ -25,6 +25,7 @@ def worker_environment(
     address: str,
     socket_path: Path,
     ready_path: Path,
+    life_path: Path,
 ) -> dict[str, str]:
     """The environment of a worker.
 
@@ -37,6 +38,7 @@ def worker_environment(
         address: where this host's workers reach each other.
         socket_path: where the worker's notification service is to listen.
         ready_path: the datagram socket to which the worker sends its worker_id as text once it listens.
+        life_path: the file of the lock that the worker holds while it lives.
     """
     # As torchrun does: several workers on one host that each take all its cores slow one another down.
     defaults = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
@@ -51,6 +53,7 @@ def worker_environment(
         "EDRIVER_ADDRESS": address,
         "EDRIVER_SOCKET": str(socket_path),
         "EDRIVER_READY": str(ready_path),
+        "EDRIVER_LIFE": str(life_path),
         # A data loader forks; gRPC's handlers for that would wait for its threads.
         "GRPC_ENABLE_FORK_SUPPORT": "0",
     }

@@ -18,6 +18,7 @@ from edriver.wire import round_id_message, version_of
 from edriver.worker import topology
 from edriver.worker.assignment import Assignment
 from edriver.worker.errors import PeerLostError
+from edriver.worker.life_lock import LifeLock
 from edriver.worker.rounds import WorkerRounds
 from edriver.worker.state import ObjectState
 
@@ -51,9 +52,11 @@ class Agent:
         self.environ = {
             "EDRIVER_SOCKET": str(folder / "w.sock"),
             "EDRIVER_READY": str(folder / "ready.sock"),
+            "EDRIVER_LIFE": str(folder / "w.life"),
             "EDRIVER_RUN_ID": "run",
             "EDRIVER_WORKER_ID": "7",
         }
+        LifeLock.create(folder / "w.life")
         self._ready = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._ready.bind(self.environ["EDRIVER_READY"])
         self._ready.settimeout(BOUND)
@@ -73,6 +76,8 @@ class Agent:
 
     def hear(self, kind: str) -> pb.Report:
         report = next(self.reports)
+        if report.WhichOneof("kind") == "first_boundary" != kind:
+            report = next(self.reports)
         assert report.WhichOneof("kind") == kind, report
         return report
 

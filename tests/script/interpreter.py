@@ -9,9 +9,11 @@ One command a line:
     lost HOST [agent=N]: WHY         AgentLost
     waiting W ... [version=R:B] [ordinal=N] [digest=TEXT]   WorkerWaiting, one event for each worker
     boundary W ... at B [round=R] [number=N]                BoundaryReached; by default of the running interrupt
+    stepped W ... [round=R]          FirstBoundaryPassed
     done W ... at B [round=R]        WorkerDone
     raised W [round=R]: TRACEBACK    CollectiveRaised
     failed W: TRACEBACK              WorkerFailed
+    ending W ...                     WorkerEnding
     exited W ... with CODE[: TAIL]   WorkerExited
     expired W                        LeaseExpired
     stop: REASON                     StopRequested
@@ -126,7 +128,7 @@ class Interpreter:
     # ---- the run ----------------------------------------------------------------------------------------------
 
     def _do_run(self, words: Words) -> Iterator[str]:
-        fields: dict[str, int | float | tuple[float, float]] = {}
+        fields: dict[str, int | float | tuple[float, float]] = {"settling_in": 0.0}  # but for the stories about it
         for key, value in words.pairs.items():
             name = key.replace("-", "_")
             if name in ("np", "min_np", "max_np", "reset_limit"):
@@ -197,6 +199,10 @@ class Interpreter:
             number = int(words.pairs.get("number", self._interrupt()))
             yield from self._tell(events.BoundaryReached(worker_id, self._round_id(words), number, boundaries))
 
+    def _do_stepped(self, words: Words) -> Iterator[str]:
+        for name in words.names:
+            yield from self._tell(events.FirstBoundaryPassed(int(name), self._round_id(words), {}))
+
     def _do_done(self, words: Words) -> Iterator[str]:
         workers, boundaries = words.numbers_and("at")
         for worker_id in workers:
@@ -209,6 +215,10 @@ class Interpreter:
     def _do_failed(self, words: Words) -> Iterator[str]:
         (name,) = words.names
         return self._tell(events.WorkerFailed(int(name), words.text))
+
+    def _do_ending(self, words: Words) -> Iterator[str]:
+        for name in words.names:
+            yield from self._tell(events.WorkerEnding(int(name)))
 
     def _do_exited(self, words: Words) -> Iterator[str]:
         workers, code = words.numbers_and("with")

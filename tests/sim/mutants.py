@@ -170,17 +170,17 @@ def rounds_form_before_all_have_stopped(patch: pytest.MonkeyPatch) -> None:
 
 def scratch_is_as_good_as_state(patch: pytest.MonkeyPatch) -> None:
     """A round forms of newcomers alone when every holder is gone."""
-    original = Membership._obstacle
+    original = Membership._form
 
-    def obstacle(self: Membership, chosen: Selection) -> str | None:
+    def form(self: Membership, fitting: set[int]) -> None:
         current = self.round
         if current:
             left = [w for w in current.plan.workers if w in self.roster.workers and self.roster.workers[w].live]
             if not left:
                 self.round, self.best = None, NO_VERSION
-        return original(self, chosen)
+        original(self, fitting)
 
-    patch.setattr(Membership, "_obstacle", obstacle)
+    patch.setattr(Membership, "_form", form)
 
 
 def nobody_stays_as_guest(patch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from edriver.v1 import notification_pb2 as pb
 from edriver.version import NO_VERSION, Version
 from edriver.worker.cursor import Cursor, CursorState
 from edriver.worker.participant import Participant, Stage, Verdict
+from edriver.worker.round_times import RoundTimes
 from tests.sim.fabric import Severed
 
 
@@ -244,6 +245,8 @@ class Trainee:
         self._passed(self, part.live, self.model.chain)
         if not news:
             return
+        if part.boundaries == 1:
+            self._report(RoundTimes().first_boundary(part.round_id))
         while (verdict := part.verdict()) is Verdict.WAIT:
             yield WaitChange()
         if verdict is Verdict.STOP:

@@ -309,8 +309,12 @@ class World:
     def _exit(self, process: Process, code: int) -> None:
         if process.alive:
             self._die(process)
-            process.host.up.send(
-                lambda: self._feed_if_alive(process.host, events.WorkerExited(process.worker_id, code))
+            host, worker_id = process.host, process.worker_id
+            if self.rng.random() < 0.8:  # the others end before they hold the lock
+                host.up.send(lambda: self._feed_if_alive(host, events.WorkerEnding(worker_id)))
+            exited = events.WorkerExited(worker_id, code)
+            self.clockwork.after(
+                self.rng.uniform(0.0, 0.05), lambda: host.up.send(lambda: self._feed_if_alive(host, exited))
             )
 
     def _die(self, process: Process) -> None:

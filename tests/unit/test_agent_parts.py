@@ -88,6 +88,7 @@ def environment(address: str = "10.0.0.1", **base: str) -> dict[str, str]:
         address=address,
         socket_path=Path("/s/w3.sock"),
         ready_path=Path("/s/ready.sock"),
+        life_path=Path("/s/w.life"),
     )
 
 
@@ -103,6 +104,7 @@ def test_a_worker_gets_its_way_to_the_agent_and_defaults() -> None:
         "EDRIVER_ADDRESS": "10.0.0.1",
         "EDRIVER_SOCKET": "/s/w3.sock",
         "EDRIVER_READY": "/s/ready.sock",
+        "EDRIVER_LIFE": "/s/w.life",
         "GRPC_ENABLE_FORK_SUPPORT": "0",
     }
 

@@ -25,6 +25,7 @@ CORE = tuple(
         "actions",
         "events",
         "membership",
+        "obstacle",
         "ranks",
         "roster",
         "round",
