@@ -9,7 +9,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -101,7 +101,6 @@ class Session:
         self._membership = Membership(options.settings, clock())
         self._started = clock()
         self._announcements = Announcements()
-        self._host_of: dict[int, str] = {}
         self._rounds = 0
         self._signals: list[signal.Signals] = []
         self._ending = False
@@ -185,11 +184,13 @@ class Session:
             step = self._membership.step(event, self._clock())
             for line in self._announcements.lines(loss, step):
                 _log.info("%s", line)
+            workers = self._membership.roster.workers.values() if step else ()
+            host_of = {worker.worker_id: worker.host for worker in workers}
             for action in step:
                 _log.debug("action %s", action)
                 if isinstance(action, actions.FinishRun):
                     return action
-                self._perform(action)
+                self._perform(action, host_of)
 
     async def _next_event(self) -> events.Event:
         """The next event; Ticked when a deadline comes first."""
@@ -202,18 +203,16 @@ class Session:
         assert event is not None, "the inbox is never closed"
         return event
 
-    def _perform(self, action: actions.Action) -> None:
+    def _perform(self, action: actions.Action, host_of: Mapping[int, str]) -> None:
         match action:
             case actions.StartAgent(host, agent_id):
                 self._server.expect(host, agent_id)
                 self._launcher.start(host, agent_id)
             case actions.StopAgent(_, agent_id):
                 self._stop_agent(agent_id)
-            case actions.StartWorker(worker_id, host, _):
-                self._host_of[worker_id] = host  # for life: ids are not used again
             case actions.AssignRound():
                 self._rounds += 1
-        for host, message in orders_of(action, self._host_of, self._wall_clock()):
+        for host, message in orders_of(action, host_of, self._wall_clock()):
             self._server.send(host, message)
 
     def _stop_agent(self, agent_id: int) -> None:
