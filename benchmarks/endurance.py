@@ -19,6 +19,7 @@ class Recovery:
     Attributes:
         kill: the number of the wave's last kill, from 1.
         round: the number of the round with which training went on.
+        entered: from that kill until all survivors were in that round and about to train.
         seconds: from that kill to the first step finished by all survivors.
         rank_zero: whether the wave hit rank 0.
         victims: how many it killed.
@@ -26,6 +27,7 @@ class Recovery:
 
     kill: int
     round: int
+    entered: float
     seconds: float
     rank_zero: bool
     victims: int
@@ -74,7 +76,7 @@ def slow_ones(recoveries: list[Recovery]) -> list[Recovery]:
 def complaints(outcome: Outcome) -> Iterator[str]:
     """Everything that is not as it must be, in sentences."""
     yield from outcome.wrong
-    if not outcome.long_lives:
+    if not any(life.role == "worker" for life in outcome.long_lives):
         yield "too few kills to judge anything"
     if outcome.steps_lost:
         yield f"{outcome.steps_lost} steps were lost"
@@ -87,6 +89,7 @@ def complaints(outcome: Outcome) -> Iterator[str]:
             )
     for slow in slow_ones(outcome.recoveries):
         yield (
-            f"kill {slow.kill}: {slow.seconds * 1000:.0f} ms until round {slow.round} trained, over {SLOWEST:g} times "
-            f"the median of {median(r.seconds for r in outcome.recoveries) * 1000:.0f} ms"
+            f"kill {slow.kill}: {slow.seconds * 1000:.0f} ms until round {slow.round} trained, of which "
+            f"{slow.entered * 1000:.0f} ms until all were in it: over {SLOWEST:g} times the median of "
+            f"{median(r.seconds for r in outcome.recoveries) * 1000:.0f} ms"
         )

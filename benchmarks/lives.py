@@ -33,12 +33,19 @@ class Life:
     """One process, as it was seen after each wave that it lived through.
 
     Attributes:
-        name: what it is, for people.
+        role: driver, agent, guard, worker.
+        pid: the process.
         samples: in order.
     """
 
-    name: str
+    role: str
+    pid: int
     samples: list[Sample] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """What it is, for people."""
+        return f"{self.role} {self.pid}"
 
     @property
     def judged(self) -> list[Sample]:

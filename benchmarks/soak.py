@@ -105,6 +105,7 @@ class Soak:
                     return Recovery(
                         kill=self._outcome.kills,
                         round=current.number,
+                        entered=max(start.time for start in current.starts.values()) - struck,
                         seconds=finished - struck,
                         rank_zero=any(victim.rank == 0 for victim in victims),
                         victims=len(victims),
@@ -117,7 +118,7 @@ class Soak:
         self._outcome.processes = max(self._outcome.processes, len(vitals))
         for pid, held in vitals.items():
             if pid not in self._living:
-                life = Life(f"{kinds[pid]} {pid} from kill {self._outcome.kills}")
+                life = Life(kinds[pid], pid)
                 self._living[pid] = life
                 self._outcome.lives.append(life)
             self._living[pid].samples.append(Sample(self._outcome.kills, held))
@@ -181,7 +182,7 @@ def run(waves: list[Wave], outcome: Outcome, say: Callable[[str], None]) -> None
             rounds = job.look()
             outcome.rounds, outcome.steps = len(rounds), rounds[-1].last_step if rounds else 0
             outcome.steps_lost = job.history.steps_lost()
-            if outcome.wrong:
+            if any(complaints(outcome)):
                 job.keep()
 
 
@@ -197,10 +198,10 @@ def _end(job: EdriverJob) -> Iterator[str]:
 def _progress(outcome: Outcome) -> str:
     last = outcome.recoveries[-10:]
     held = ", ".join(
-        f"{life.name.split()[0]} {life.samples[-1].vitals.memory / 1e6:.1f} MB "
+        f"{life.role} {life.samples[-1].vitals.memory / 1e6:.1f} MB "
         f"{life.samples[-1].vitals.descriptors} fds {life.samples[-1].vitals.threads} threads"
         for life in outcome.lives
-        if life.samples[-1].kills == outcome.kills and not life.name.startswith("guard")
+        if life.samples[-1].kills == outcome.kills and life.role != "guard"
     )
     slowest = max(recovery.seconds for recovery in last) * 1000
     return f"{outcome.kills} kills, {outcome.seconds:.0f} s, slowest of the last 10: {slowest:.0f} ms; {held}"

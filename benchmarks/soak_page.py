@@ -63,10 +63,19 @@ def _spread(values: Sequence[float]) -> tuple[str, ...]:
 def _worst_table(recoveries: Sequence[Recovery]) -> str:
     worst = sorted(recoveries, key=lambda r: -r.seconds)[:WORST]
     rows = [
-        (str(r.kill), str(r.round), str(r.victims), "yes" if r.rank_zero else "no", f"{r.seconds * 1000:.0f} ms")
+        (
+            str(r.kill),
+            str(r.round),
+            str(r.victims),
+            "yes" if r.rank_zero else "no",
+            f"{r.entered * 1000:.0f} ms",
+            f"{r.seconds * 1000:.0f} ms",
+        )
         for r in worst
     ]
-    return _markdown(("kill", "round after it", "victims", "rank 0 among them", "recovery"), rows)
+    return _markdown(
+        ("kill", "round after it", "victims", "rank 0 among them", "until all were in it", "recovery"), rows
+    )
 
 
 def _life_table(outcome: Outcome) -> str:
@@ -116,7 +125,7 @@ def draw(picture: Path, outcome: Outcome) -> None:
         kills = [sample.kills for sample in life.samples]
         megabytes = [sample.vitals.memory / MILLION for sample in life.samples]
         memory.plot(kills, megabytes, color=BLUE, linewidth=1)
-        memory.annotate(life.name.split()[0], (kills[-1], megabytes[-1]), fontsize=7, color=BLUE)
+        memory.annotate(life.role, (kills[-1], megabytes[-1]), fontsize=7, color=BLUE)
     memory.set_ylim(bottom=0)
     memory.set_ylabel("resident memory, MB")
     for rank_zero, colour, label in ((False, BLUE, "others"), (True, RED, "rank 0 among the victims")):
@@ -128,7 +137,7 @@ def draw(picture: Path, outcome: Outcome) -> None:
     recovery.set_ylim(bottom=0)
     recovery.set_ylabel("recovery, ms")
     recovery.set_xlabel("kills")
-    recovery.legend(fontsize=7, loc="upper right")
+    recovery.legend(fontsize=7, loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False)
     figure.savefig(picture, dpi=120)
     plt.close(figure)
 

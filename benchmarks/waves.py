@@ -10,7 +10,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-REIGNS = 2
+REIGN = 500
+"""Kills in a reign, more or less."""
+
 FALL = 0.35
 """The share of a reign's kills for which nobody is spared. Three of four of them hit rank 0: a quarter of all."""
 
@@ -55,8 +57,9 @@ def waves_of(seed: int, kills: int) -> list[Wave]:
     """Draw waves with exactly so many kills."""
     rng = random.Random(seed)
     waves: list[Wave] = []
-    for reign in range(REIGNS):
-        first, end = kills * reign // REIGNS, kills * (reign + 1) // REIGNS
+    reigns = max(1, round(kills / REIGN))
+    for reign in range(reigns):
+        first, end = kills * reign // reigns, kills * (reign + 1) // reigns
         done = first
         while done < end:
             falls = done < first + FALL * (end - first)

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.endurance import Outcome, Recovery, complaints
 from benchmarks.lives import WARM_UP, Life, Sample, change_of
 from benchmarks.vitals import Vitals, vitals_of
-from benchmarks.waves import REIGNS, waves_of
+from benchmarks.waves import REIGN, waves_of
 
 MB = 1_000_000
 
@@ -28,11 +28,11 @@ def life(
             threads=threads_at_end if kill > first + kills - 10 else 9,
         )
         samples.append(Sample(kill, held))
-    return Life("worker 7", samples)
+    return Life("worker", 7, samples=samples)
 
 
 def recovery(kill: int, seconds: float) -> Recovery:
-    return Recovery(kill, round=2 * kill, seconds=seconds, rank_zero=False, victims=1)
+    return Recovery(kill, round=2 * kill, entered=0.04, seconds=seconds, rank_zero=False, victims=1)
 
 
 def outcome(*lives: Life, slowest: float = 0.29, steps_lost: int = 0) -> Outcome:
@@ -55,6 +55,7 @@ def test_what_is_flat_after_its_warm_up_passes() -> None:
         pytest.param(outcome(life(), slowest=0.31), r"kill 10: 310 ms until round 20 .* 3 times .* 100 ms", id="slow"),
         pytest.param(outcome(life(), steps_lost=2), "2 steps were lost", id="steps"),
         pytest.param(outcome(life(kills=WARM_UP + 5)), "too few kills to judge anything", id="short"),
+        pytest.param(Outcome(lives=[Life("agent", 1, samples=life().samples)]), "too few", id="no-worker"),
         pytest.param(Outcome(lives=[life()], wrong=["stopped"]), "stopped", id="wrong"),
     ],
 )
@@ -87,7 +88,7 @@ def test_waves_have_exactly_so_many_kills_and_a_seed_decides_them(kills: int) ->
 def test_a_reign_begins_with_falls_of_rank_zero_and_then_spares_its_elder() -> None:
     waves = waves_of(1, 1000)
 
-    for reign in range(REIGNS):
+    for reign in range(1000 // REIGN):
         spares = [wave.spares_elder for wave in waves if wave.reign == reign]
         assert spares == sorted(spares)
         assert spares[0] < spares[-1]
