@@ -25,7 +25,7 @@ from benchmarks.jobs import EdriverJob, HarnessError, Workload, end_well_on_sigt
 from benchmarks.lives import Life, Sample
 from benchmarks.processes import kill
 from benchmarks.records import RoundStart
-from benchmarks.vitals import Vitals, vitals_of, zombies_of
+from benchmarks.vitals import Vitals, vitals_of_all, zombies_of
 from benchmarks.waves import Strike, Wave, waves_of
 
 HOSTS = {"localhost": 2, "127.0.0.1": 2}
@@ -131,11 +131,11 @@ class Soak:
         """Roles and vitals of those that are there in each of a few looks, and the zombies; see Vitals.least."""
         processes = self._job.processes()
         kinds = {pid: role for pid, command in processes.items() if (role := _role(command))}
-        vitals = {pid: vitals_of(pid) for pid in kinds}
+        vitals = vitals_of_all(kinds)
         zombies = zombies_of(processes)
         for _ in range(LOOKS - 1):
             time.sleep(LOOK_SECONDS)
-            vitals = {pid: held.least(vitals_of(pid)) for pid, held in vitals.items()}
+            vitals = {pid: held.least(vitals[pid]) for pid, held in vitals_of_all(vitals).items()}
             zombies &= zombies_of(processes)
         return kinds, vitals, zombies
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -44,6 +44,15 @@ def vitals_of(pid: int) -> Vitals:
         raise ProcessLookupError(f"process {pid} has exited")
     memory = int(status["VmRSS"].split()[0]) * 1024
     return Vitals(memory, len(list((folder / "fd").iterdir())), int(status["Threads"]))
+
+
+def vitals_of_all(pids: Iterable[int]) -> dict[int, Vitals]:
+    """Of those that are there: a child that has yet to become what it was forked for looks like its parent, and goes."""
+    found = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            found[pid] = vitals_of(pid)
+    return found
 
 
 def zombies_of(parents: Collection[int]) -> set[int]:

@@ -9,10 +9,12 @@ import pytest
 
 from benchmarks.endurance import Outcome, Recovery, complaints
 from benchmarks.lives import WARM_UP, Life, Sample, change_of
-from benchmarks.vitals import Vitals, vitals_of
+from benchmarks.vitals import Vitals, vitals_of, vitals_of_all
 from benchmarks.waves import REIGN, waves_of
 
 MB = 1_000_000
+GONE = 2**22 + 1
+"""No process: above what the kernel gives."""
 
 
 def life(
@@ -120,4 +122,5 @@ def test_vitals_see_a_descriptor_and_the_memory_that_was_taken() -> None:
 
 def test_the_vitals_of_a_process_that_is_gone_are_an_error() -> None:
     with pytest.raises(OSError):
-        vitals_of(2**22 + 1)
+        vitals_of(GONE)
+    assert list(vitals_of_all([GONE, os.getpid()])) == [os.getpid()]
