@@ -47,7 +47,7 @@ def vitals_of(pid: int) -> Vitals:
 
 
 def vitals_of_all(pids: Iterable[int]) -> dict[int, Vitals]:
-    """Of those that are there: a child that has yet to become what it was forked for looks like its parent, and goes."""
+    """Of those that are there: a child that was forked and has yet to become something else is soon gone."""
     found = {}
     for pid in pids:
         with contextlib.suppress(OSError):
