@@ -4,10 +4,11 @@ TORCH ?= torch==2.13.0
 SEEDS ?= 20000
 SCHEDULES ?= 30
 REPEATS ?= 5
+KILLS ?= 1000
 
 py := .venv/bin/python
 
-.PHONY: demo test lint format types proto proto-check unit sim churn bench installable clean
+.PHONY: demo test lint format types proto proto-check unit sim churn bench soak installable clean
 
 demo: .venv/ready ## the digits job on this machine, with a kill and a resize shown live
 	$(py) examples/digits/demo.py
@@ -50,6 +51,9 @@ churn: .venv/ready ## random churn over real processes: make churn SCHEDULES=30
 
 bench: .venv/ready ## recovery and resize, edriver and torchrun in one run
 	$(py) -m benchmarks.churn --repeats $(REPEATS) --output docs/benchmarks/churn.md
+
+soak: .venv/ready ## a thousand kills in one run, and what survivors hold: make soak KILLS=100
+	$(py) -m benchmarks.soak --kills $(KILLS) --output docs/benchmarks/soak.md
 
 installable: .venv/ready ## sdist, wheel from it, import in a clean environment
 	scripts/installable.sh $(PYTHON)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -105,6 +105,12 @@ class Job:
         """The rounds so far."""
         self.history.add(self._reader.read())
         return self.history.rounds
+
+    def retire(self, pids: Iterable[int]) -> None:
+        """Take in the last records of workers that have ended, and delete them: a long run has thousands."""
+        self.look()
+        for pid in pids:
+            self._reader.retire(pid)
 
     def wait_until(self, happened: Callable[[list[Round]], bool], bound: float, what: str) -> None:
         """Look until it has happened.

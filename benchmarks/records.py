@@ -129,6 +129,15 @@ class RecordReader:
             found += [_parsed(line) for line in whole.splitlines()]
         return found
 
+    def retire(self, pid: int) -> None:
+        """Forget a process that has ended and whose records have all been read, and delete them.
+
+        Its number may be used again, and a run may have thousands of such processes.
+        """
+        path = self._folder / f"{pid}.jsonl"
+        self._offsets.pop(path, None)
+        path.unlink(missing_ok=True)
+
 
 def _parsed(line: bytes) -> Record:
     name, fields = json.loads(line)

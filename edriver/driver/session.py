@@ -9,7 +9,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -103,7 +103,6 @@ class Session:
         self._started = clock()
         self._announcements = Announcements()
         self._event_log = None if options.event_log is None else EventLog(options.event_log, wall_clock)
-        self._host_of: dict[int, str] = {}
         self._rounds = 0
         self._signals: list[signal.Signals] = []
         self._ending = False
@@ -185,13 +184,15 @@ class Session:
                 self._launcher.kill(event.agent_id)  # one that was silent may live
             loss = self._announcements.loss(event, self._membership.roster)
             step = self._membership.step(event, self._clock())
+            workers = self._membership.roster.workers.values() if step else ()
+            host_of = {worker.worker_id: worker.host for worker in workers}
             finish = None
             for action in step:
                 _log.debug("action %s", action)
                 if isinstance(action, actions.FinishRun):
                     finish = action
                     break
-                self._perform(action)
+                self._perform(action, host_of)
             # Words come after deeds: whoever waits for its next round does not wait for them.
             for line in self._announcements.lines(loss, step):
                 _log.info("%s", line)
@@ -211,18 +212,16 @@ class Session:
         assert event is not None, "the inbox is never closed"
         return event
 
-    def _perform(self, action: actions.Action) -> None:
+    def _perform(self, action: actions.Action, host_of: Mapping[int, str]) -> None:
         match action:
             case actions.StartAgent(host, agent_id):
                 self._server.expect(host, agent_id)
                 self._launcher.start(host, agent_id)
             case actions.StopAgent(_, agent_id):
                 self._stop_agent(agent_id)
-            case actions.StartWorker(worker_id, host, _):
-                self._host_of[worker_id] = host  # for life: ids are not used again
             case actions.AssignRound():
                 self._rounds += 1
-        for host, message in orders_of(action, self._host_of, self._wall_clock()):
+        for host, message in orders_of(action, host_of, self._wall_clock()):
             self._server.send(host, message)
 
     def _stop_agent(self, agent_id: int) -> None:

@@ -33,10 +33,11 @@ _LARGEST = 1 << 20
 
 @dataclass(slots=True, eq=False)
 class _Caller:
-    """A client, as the server sees it, and what it has sent of its next request."""
+    """A client, as the server sees it: what it has sent of its next request, and the keys that it was first to set."""
 
     connection: socket.socket
     received: bytearray = field(default_factory=bytearray)
+    keys: list[bytes] = field(default_factory=list)
 
     def requests(self) -> Iterator[tuple[int, int, bytes, bytes]]:
         """Take out what has arrived in full: kind, number, key, value.
@@ -58,6 +59,9 @@ class _Caller:
 
 class StoreServer:
     """Serves one dictionary from a thread of its own, until the process ends.
+
+    What a client was first to set goes when it hangs up. Members stay connected for as long as their round lives, and
+    then nobody wants its keys any more; a rank 0 that lives through thousands of rounds would hold them all.
 
     Attributes:
         host: the address at which it listens,
@@ -115,25 +119,29 @@ class StoreServer:
 
     def _answer(self, caller: _Caller, kind: int, number: int, key: bytes, value: bytes) -> None:
         if kind == _SET:
-            self._keep(key, value)
+            self._keep(caller, key, value)
             _reply(caller, number, b"")
         elif kind == _ADD:
             total = b"%d" % (int(self._values.get(key, b"0")) + int(value))
-            self._keep(key, total)
+            self._keep(caller, key, total)
             _reply(caller, number, total)
         elif key in self._values:
             _reply(caller, number, self._values[key])
         else:
             self._waiting[key].append((caller, number))
 
-    def _keep(self, key: bytes, value: bytes) -> None:
+    def _keep(self, caller: _Caller, key: bytes, value: bytes) -> None:
+        if key not in self._values:
+            caller.keys.append(key)
         self._values[key] = value
-        for caller, number in self._waiting.pop(key, []):
-            _reply(caller, number, value)
+        for waiting, number in self._waiting.pop(key, []):
+            _reply(waiting, number, value)
 
     def _forget(self, caller: _Caller) -> None:
         self._selector.unregister(caller.connection)
         caller.connection.close()
+        for key in caller.keys:
+            del self._values[key]
         for key, waiting in list(self._waiting.items()):
             self._waiting[key] = [(other, number) for other, number in waiting if other is not caller]
             if not self._waiting[key]:

@@ -64,6 +64,20 @@ def test_a_wait_that_ends_in_a_timeout_leaves_a_store_that_works() -> None:
         assert waiting.get("other") == b"wanted"
 
 
+def test_what_a_client_set_first_goes_when_it_hangs_up_and_nothing_else() -> None:
+    with client() as staying:
+        staying.set("mine", "1")
+        with client() as leaving:
+            leaving.set("yours", "1")
+            leaving.set("mine", "2")
+            leaving.add("ours", 1)
+            staying.add("ours", 1)
+        _until(lambda: staying.add("ours", 0) == 0, lambda: None)  # the server has seen it go
+        assert staying.get("mine") == b"2"
+        with pytest.raises(DistStoreError, match="nobody has set 'yours'"):
+            staying.wait(["yours"], timedelta(milliseconds=10))
+
+
 def test_a_waiting_client_is_freed_by_severing_and_so_is_what_it_asks_afterwards() -> None:
     with client() as waiting, client() as other, futures.ThreadPoolExecutor(1) as threads:
         got = threads.submit(waiting.get, "nobody sets it")
