@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 
+import death
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -33,6 +34,7 @@ def fault(name: str) -> bool:
 
 @edriver.run
 def train(state: edriver.TorchState) -> str:
+    death.arrange("DIE_LATER")
     ddp = DistributedDataParallel(state.model)
     loader = DataLoader(data, batch_size=BATCH, sampler=sampler, num_workers=int(os.environ.get("LOADERS", "0")))
     group = dist.new_group() if "SUBGROUP" in os.environ else None
@@ -62,6 +64,7 @@ def train(state: edriver.TorchState) -> str:
     return "trained"
 
 
+death.arrange("DIE_AT_FIRST")
 outcome = train(state)
 print(
     f"rank {edriver.rank()} of {edriver.size()} pid {os.getpid()} is done: {outcome} to step {state.steps}", flush=True

@@ -1,0 +1,95 @@
+"""Hosts that share a network which can be cut: network namespaces, each with one link to a bridge.
+
+A cut link is silence: no FIN, no RST, no error, as when a cable is pulled. It takes root and iproute2 to make one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+INTERFACE = "link"
+"""What the link is called inside each host."""
+
+_CLONE_NEWNET = 0x40000000
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedHost:
+    """A network namespace with one address.
+
+    Attributes:
+        namespace: its name, for `ip netns exec`.
+        address: where the others reach it.
+        hub: the namespace of the bridge,
+        port: and the link's end there.
+    """
+
+    namespace: str
+    address: str
+    hub: str
+    port: str
+
+    def cut(self) -> None:
+        """Pull the cable."""
+        _ip("-n", self.hub, "link", "set", "dev", self.port, "down")
+
+    def enter(self) -> None:
+        """Move the calling thread, and all that it starts from now on, to this host."""
+        with open(f"/var/run/netns/{self.namespace}") as namespace:
+            if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), _CLONE_NEWNET) != 0:
+                raise OSError(ctypes.get_errno(), f"cannot enter {self.namespace}")
+
+
+@contextlib.contextmanager
+def linked_hosts(count: int) -> Iterator[list[LinkedHost]]:
+    """Hosts with the addresses 10.213.0.1, 10.213.0.2, ...: nothing else is on their network.
+
+    Where they cannot be made the test is skipped; where CI is set, it fails.
+    """
+    mark = f"edriver-{os.getpid()}-{next(_numbers)}"
+    with contextlib.ExitStack() as made:
+        try:
+            hub = make_namespace(f"{mark}-hub", made)
+            _ip("-n", hub, "link", "add", "bridge", "type", "bridge")
+        except (OSError, subprocess.CalledProcessError) as error:
+            if "CI" in os.environ:
+                raise
+            why = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else error
+            pytest.skip(f"network namespaces cannot be made here: {why}")
+        _ip("-n", hub, "link", "set", "dev", "bridge", "up")
+        yield [_make_host(mark, hub, number, made) for number in range(1, count + 1)]
+
+
+def make_namespace(name: str, made: contextlib.ExitStack) -> str:
+    """A network namespace that is deleted when `made` is closed; answers its name."""
+    _ip("netns", "add", name)
+    made.callback(_ip, "netns", "delete", name)
+    _ip("-n", name, "link", "set", "dev", "lo", "up")
+    return name
+
+
+def give_address(namespace: str, address: str, interface: str = "lo") -> None:
+    """Make an address that of a namespace's interface."""
+    _ip("-n", namespace, "address", "add", address, "dev", interface)
+
+
+def _make_host(mark: str, hub: str, number: int, made: contextlib.ExitStack) -> LinkedHost:
+    host = LinkedHost(make_namespace(f"{mark}-{number}", made), f"10.213.0.{number}", hub, f"port{number}")
+    _ip(*("-n", hub, "link", "add", host.port, "type", "veth", "peer", "name", INTERFACE, "netns", host.namespace))
+    give_address(host.namespace, f"{host.address}/24", INTERFACE)
+    _ip("-n", host.namespace, "link", "set", "dev", INTERFACE, "up")
+    _ip("-n", hub, "link", "set", "dev", host.port, "master", "bridge", "up")
+    return host
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True, timeout=20)
