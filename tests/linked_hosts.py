@@ -12,6 +12,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -44,7 +45,7 @@ class LinkedHost:
 
     def enter(self) -> None:
         """Move the calling thread, and all that it starts from now on, to this host."""
-        with open(f"/var/run/netns/{self.namespace}") as namespace:
+        with Path(f"/var/run/netns/{self.namespace}").open() as namespace:
             if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), _CLONE_NEWNET) != 0:
                 raise OSError(ctypes.get_errno(), f"cannot enter {self.namespace}")
 

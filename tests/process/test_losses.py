@@ -56,7 +56,9 @@ def test_a_death_during_sync(tmp_path: Path, variable: str, worker: int, survivo
 def test_a_host_whose_cable_is_pulled(tmp_path: Path) -> None:
     """Its workers and its agent live, and nobody hears of them: no connection of theirs is ever closed."""
     with linked_hosts(3) as hosts, contextlib.ExitStack() as made:
-        office = make_namespace(f"{hosts[0].namespace}-office", made)  # the driver's; its launcher wants these addresses
+        office = make_namespace(
+            f"{hosts[0].namespace}-office", made
+        )  # the driver's; its launcher wants these addresses
         for host in hosts:
             give_address(office, host.address)
         prefix = hosts[0].namespace.removesuffix("1")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import gc
 import itertools
 import multiprocessing
 import os
@@ -67,6 +68,15 @@ class Outcome:
     error: str = ""
     raised_peer_lost: bool = False
     looks_lost: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Resources:
+    """What a process holds: open descriptors, threads, and bytes of memory."""
+
+    descriptors: int
+    threads: int
+    resident: int
 
 
 def place(round_number: int, rank: int, store: tuple[str, int], size: int) -> Assignment:
@@ -151,7 +161,7 @@ def members(count: int, hosts: Sequence[LinkedHost] = ()) -> Iterator[list[Membe
     started: list[Member] = []
     try:
         for _, host in itertools.zip_longest(range(count), hosts):
-            started.append(Member(host))  # noqa: PERF401  those started must be killed if one cannot be
+            started.append(Member(host))  # in the list at once: those started must be killed if one cannot be
         yield started
     finally:
         for member in started:
@@ -247,9 +257,14 @@ class _Worker:
         next(self._loader)
         return [process.pid for process in self._loader._workers]
 
-    def count_resources(self) -> tuple[int, int]:
-        """How many descriptors and threads this process has."""
-        return len(list(Path("/proc/self/fd").iterdir())), len(list(Path("/proc/self/task").iterdir()))
+    def count_resources(self) -> Resources:
+        """What this process holds, once what is garbage has been collected."""
+        gc.collect()
+        return Resources(
+            descriptors=len(list(Path("/proc/self/fd").iterdir())),
+            threads=len(list(Path("/proc/self/task").iterdir())),
+            resident=int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"),
+        )
 
     def has_pythons_excepthook(self) -> bool:
         return sys.excepthook is sys.__excepthook__

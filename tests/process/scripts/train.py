@@ -5,13 +5,13 @@ import sys
 import threading
 import time
 
-import death
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 import edriver
+from tests.process.scripts import death
 
 STEPS = int(os.environ.get("STEPS", "40"))  # steps of an epoch in a world of one
 BATCH = 4
