@@ -23,7 +23,7 @@ from edriver.worker.lease import Lease
 from edriver.worker.places import place_notices
 from edriver.worker.processes import Guard, Processes, SpawnError
 from edriver.worker.ready_socket import ReadySocket
-from edriver.worker.worker_environment import worker_environment
+from edriver.worker.worker_environment import cuda_devices, worker_environment
 from edriver.worker.worker_link import WorkerLink
 
 logger = logging.getLogger("edriver.agent")
@@ -180,6 +180,7 @@ class Agent:
             address=self._settings.address,
             socket_path=socket_path,
             ready_path=self._ready_path,
+            devices=cuda_devices(self._environment),
         )
         try:
             pid, stdout, stderr = self._processes.start(self._welcome.command, environment)

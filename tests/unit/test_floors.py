@@ -68,6 +68,7 @@ USES_TORCH = {
         "accumulation",
         "group",
         "handlers",
+        "nccl",
         "peer_loss",
         "sampler",
         "snapshot",
