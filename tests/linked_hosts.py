@@ -1,6 +1,8 @@
 """Hosts that share a network which can be cut: network namespaces, each with one link to a bridge.
 
-A cut link is silence: no FIN, no RST, no error, as when a cable is pulled. It takes root and iproute2 to make one.
+A cut link is silence: no FIN, no RST, no error, as when a cable is pulled behind a switch. The hosts know one another's
+hardware addresses for good: else the kernel would find out within seconds that nobody answers for one, and say so.
+It takes root and iproute2 to make all this.
 """
 
 from __future__ import annotations
@@ -30,12 +32,14 @@ class LinkedHost:
     Attributes:
         namespace: its name, for `ip netns exec`.
         address: where the others reach it.
+        hardware_address: the link's.
         hub: the namespace of the bridge,
         port: and the link's end there.
     """
 
     namespace: str
     address: str
+    hardware_address: str
     hub: str
     port: str
 
@@ -67,7 +71,10 @@ def linked_hosts(count: int) -> Iterator[list[LinkedHost]]:
             why = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else error
             pytest.skip(f"network namespaces cannot be made here: {why}")
         _ip("-n", hub, "link", "set", "dev", "bridge", "up")
-        yield [_make_host(mark, hub, number, made) for number in range(1, count + 1)]
+        hosts = [_make_host(mark, hub, number, made) for number in range(1, count + 1)]
+        for host, other in itertools.permutations(hosts, 2):
+            _introduce(host, other)
+        yield hosts
 
 
 def make_namespace(name: str, made: contextlib.ExitStack) -> str:
@@ -84,12 +91,23 @@ def give_address(namespace: str, address: str, interface: str = "lo") -> None:
 
 
 def _make_host(mark: str, hub: str, number: int, made: contextlib.ExitStack) -> LinkedHost:
-    host = LinkedHost(make_namespace(f"{mark}-{number}", made), f"10.213.0.{number}", hub, f"port{number}")
-    _ip(*("-n", hub, "link", "add", host.port, "type", "veth", "peer", "name", INTERFACE, "netns", host.namespace))
-    give_address(host.namespace, f"{host.address}/24", INTERFACE)
-    _ip("-n", host.namespace, "link", "set", "dev", INTERFACE, "up")
+    namespace = make_namespace(f"{mark}-{number}", made)
+    host = LinkedHost(namespace, f"10.213.0.{number}", f"02:00:00:00:00:{number:02x}", hub, f"port{number}")
+    _ip(
+        *("-n", hub, "link", "add", host.port, "type", "veth"),
+        *("peer", "name", INTERFACE, "address", host.hardware_address, "netns", namespace),
+    )
+    give_address(namespace, f"{host.address}/24", INTERFACE)
+    _ip("-n", namespace, "link", "set", "dev", INTERFACE, "up")
     _ip("-n", hub, "link", "set", "dev", host.port, "master", "bridge", "up")
     return host
+
+
+def _introduce(host: LinkedHost, other: LinkedHost) -> None:
+    _ip(
+        *("-n", host.namespace, "neighbour", "add", other.address, "lladdr", other.hardware_address),
+        *("dev", INTERFACE, "nud", "permanent"),
+    )
 
 
 def _ip(*arguments: str) -> None:
