@@ -49,9 +49,6 @@ by it."""
 
 SEVER_EVERY = 0.05
 
-LARGE = 8 << 20
-"""Elements, of 4 bytes."""
-
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload([__name__, "torch._dynamo"])  # the first DDP imports it, in a second
 
@@ -239,14 +236,6 @@ class _Worker:
         total = torch.ones(1000)
         dist.all_reduce(total)
         return float(total[0])
-
-    def all_reduce_for_ever(self) -> None:
-        """Many megabytes at a time: more than sockets hold, so that there is always some on the way."""
-        total = torch.ones(LARGE)
-        dist.all_reduce(total)
-        self._commands.send("under way")
-        while True:
-            dist.all_reduce(total)
 
     def new_group(self) -> None:
         self._subgroup = dist.new_group()
