@@ -26,7 +26,7 @@ from edriver.worker.life_lock import LifeLock
 from edriver.worker.places import place_notices
 from edriver.worker.processes import Guard, Processes, SpawnError
 from edriver.worker.ready_socket import ReadySocket
-from edriver.worker.worker_environment import worker_environment
+from edriver.worker.worker_environment import cuda_devices, worker_environment
 from edriver.worker.worker_link import WorkerLink
 
 logger = logging.getLogger("edriver.agent")
@@ -190,6 +190,7 @@ class Agent:
             socket_path=socket_path,
             ready_path=self._ready_path,
             life_path=life_path,
+            devices=cuda_devices(self._environment),
         )
         try:
             life = LifeLock.create(life_path)

@@ -18,6 +18,7 @@ from torch.distributed import distributed_c10d as c10d
 from edriver.version import NO_ROUND, RoundId
 from edriver.worker.assignment import Assignment
 from edriver.worker.errors import PeerLostError
+from edriver.worker.nccl import Nccl, abort_together, nccl_here
 from edriver.worker.peer_loss import looks_like_peer_loss
 from edriver.worker.sever import GlooDevice, gloo_devices, release_waiting_pairs, sever_gloo
 from edriver.worker.store import StoreClient, StoreServer
@@ -32,32 +33,39 @@ class _Round:
         store: the connection to rank 0's store. torch holds on to its C++ half only.
         strangers: the Gloo devices (listener inodes) that were there before: a group of the user's own with others.
         released: the round's devices (listener inodes) whose waiting pairs have been released.
+        aborted: the process groups, by name, whose NCCL communicators have been aborted, or are being so
+        aborts: by these threads.
     """
 
     place: Assignment
     store: StoreClient
     strangers: frozenset[int]
     released: set[int] = field(default_factory=set)
+    aborted: set[str] = field(default_factory=set)
+    aborts: list[threading.Thread] = field(default_factory=list)
 
 
 class RoundGroup:
-    """Makes torch.distributed's default process group anew for each round, over Gloo.
+    """Makes torch.distributed's default process group anew for each round: Gloo, and NCCL where there is a GPU.
 
     Every worker keeps a store listening from the start, so that it can be rank 0 of any round without another
     message. Keys live under `round/<round id>`: what an older round left behind is not seen.
     """
 
-    def __init__(self, host: str | None) -> None:
+    def __init__(self, host: str | None, nccl: Nccl | None = None) -> None:
         """Start this worker's store.
 
         Args:
             host: this host's name or address as the other members reach it; the store listens there and nowhere
                 else. None for a world of one, which has no store.
+            nccl: NCCL; None: this machine's, if it has a GPU.
 
         Raises:
             OSError: the host does not resolve, or is not an address of this machine.
         """
         self._server = None if host is None else StoreServer(host)
+        self._nccl = nccl or nccl_here()
+        self._backend = "gloo" if self._nccl is None else self._nccl.backend
         self._lock = threading.Lock()
         self._round: _Round | None = None
         self._severed = NO_ROUND
@@ -93,7 +101,8 @@ class RoundGroup:
                 self._check(place)
                 self._round = current
             store.connect()
-            _init(PrefixStore(f"round/{place.round_id}", store), place.rank, place.size, timeout)
+            prefixed = PrefixStore(f"round/{place.round_id}", store)
+            _init(self._backend, prefixed, place.rank, place.size, timeout)
             with self._lock:
                 self._check(place)  # severed too late to hinder the building, but the connections are dead
         except Exception as error:
@@ -110,7 +119,7 @@ class RoundGroup:
             RuntimeError: a default process group exists already.
         """
         _refuse_existing_group()
-        _init(HashStore(), 0, 1, c10d.default_pg_timeout.total_seconds())
+        _init(self._backend, HashStore(), 0, 1, c10d.default_pg_timeout.total_seconds())
 
     def sever(self, round_id: RoundId) -> int:
         """Break the round: what its members' collectives wait for will never come. From any thread, at any time.
@@ -128,6 +137,7 @@ class RoundGroup:
             if current is None or current.place.round_id > round_id:
                 return 0
             current.store.sever()
+            self._abort_nccl(current)
             devices = _devices(current)
             for inode in devices.keys() - current.released:
                 current.released.add(inode)
@@ -137,9 +147,14 @@ class RoundGroup:
     def teardown(self) -> None:
         """Forget the round's group and cut its connections; without one, do nothing. Main thread only.
 
-        Never waits for a peer. Gloo's threads take about 10 ms to stop: that happens in the background, unless
-        something (a DistributedDataParallel, the traceback of an exception) still refers to the group.
+        Never waits for a peer. Gloo's threads take up to 10 ms to stop, nearly all of which they sleep: that happens in
+        the background, unless something (a DistributedDataParallel, the traceback of an exception) still refers to the
+        group.
+
+        Raises:
+            RuntimeError: this process can use its GPU no longer.
         """
+        self._finish_nccl()
         with self._lock:
             current, self._round = self._round, None
             if current is not None:
@@ -156,6 +171,32 @@ class RoundGroup:
         # Not a daemon: a thread that comes out of C++ while the interpreter is shutting down aborts the process.
         self._disposal = threading.Thread(target=held.clear, name="edriver-teardown")
         self._disposal.start()
+
+    def _finish_nccl(self) -> None:
+        """Let the device finish the round, if it can, and abort the communicators.
+
+        At an agreed boundary all members have asked for the same, so that all of it ends; if one is lost meanwhile,
+        `sever` ends it. torch's own way to end a communicator, ProcessGroupNCCL.shutdown(), may wait for peers.
+        """
+        current = self._round
+        if self._nccl is None or current is None or not self._nccl.communicators():
+            return
+        if not self._is_severed(current.place):
+            self._nccl.finish()
+        with self._lock:
+            self._abort_nccl(current)
+        for abort in current.aborts:
+            abort.join()
+        self._nccl.finish()
+
+    def _abort_nccl(self, current: _Round) -> None:
+        """With the lock held: begin to abort the communicators that are not being aborted yet."""
+        if self._nccl is None:
+            return
+        found = self._nccl.communicators()
+        if fresh := found.keys() - current.aborted:
+            current.aborted |= fresh
+            current.aborts.append(abort_together([found[name] for name in fresh], self._nccl.give_up))
 
     def _check(self, place: Assignment) -> None:
         """With the lock held: raise if the round has been severed."""
@@ -180,10 +221,10 @@ def _refuse_existing_group() -> None:
         )
 
 
-def _init(store: Store, rank: int, size: int, timeout: float) -> None:
+def _init(backend: str, store: Store, rank: int, size: int, timeout: float) -> None:
     hook = sys.excepthook
     try:
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout))
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout))
     finally:
         sys.excepthook = hook  # torch wraps it at each call, with a rank that changes from round to round
 

@@ -84,6 +84,7 @@ def sever_gloo(devices: Collection[GlooDevice]) -> int:
     Two things stay stuck, because Gloo forgets to tell them of the error (signalException in pair.cc passes over the
     queue of unfinished writes), whether the connection was severed or the peer died: a send of which only a part fitted
     into the socket's buffer, or that met a closed connection before Gloo's thread did; and a receive from any source.
+    Nothing that is done to the sockets afterwards wakes them: the pair is closed, and its descriptor with it.
     """
     return sum(_shut_down(connection) for device in devices for connection in device.connections)
 

@@ -26,7 +26,7 @@ from torch.distributed import DistNetworkError, DistStoreError
 
 _REQUEST = struct.Struct("!BIII")
 _REPLY = struct.Struct("!II")
-_SET, _GET, _ADD = range(3)
+_SET, _GET, _ADD, _CHECK = range(4)
 _LARGEST = 1 << 20
 """Bytes of key plus value in one request. Whoever announces more is not one of ours."""
 
@@ -47,7 +47,7 @@ class _Caller:
         """
         while len(self.received) >= _REQUEST.size:
             kind, number, key_size, value_size = _REQUEST.unpack_from(self.received)
-            if kind > _ADD or key_size + value_size > _LARGEST:
+            if kind > _CHECK or key_size + value_size > _LARGEST:
                 raise ValueError("not a request")
             end = _REQUEST.size + key_size + value_size
             if len(self.received) < end:
@@ -125,6 +125,8 @@ class StoreServer:
             total = b"%d" % (int(self._values.get(key, b"0")) + int(value))
             self._keep(caller, key, total)
             _reply(caller, number, total)
+        elif kind == _CHECK:
+            _reply(caller, number, b"1" if key in self._values else b"0")
         elif key in self._values:
             _reply(caller, number, self._values[key])
         else:
@@ -159,7 +161,8 @@ def _reply(caller: _Caller, number: int, value: bytes) -> None:
 class StoreClient(Store):
     """A round's connection to rank 0's StoreServer, which torch uses as its store; `sever` ends it from any thread.
 
-    It has what torch asks of the store of a Gloo group: set, get, wait, add.
+    It has what torch asks of the store of a Gloo group (set, get, wait, add) and of an NCCL one (set and get; check,
+    where the user has turned on the signal by which one rank has all others dump their flight recorders).
     """
 
     def __init__(self, host: str, port: int, timeout: float) -> None:
@@ -213,6 +216,10 @@ class StoreClient(Store):
     def add(self, key: str, value: int) -> int:
         """Add to a key that counts, from 0; answers the sum."""
         return int(self._ask(_ADD, key, b"%d" % value))
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether all keys have been set."""
+        return all(self._ask(_CHECK, key) == b"1" for key in keys)
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         """Return when all keys have been set.

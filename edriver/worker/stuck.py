@@ -52,5 +52,5 @@ class StuckWatch:
         frame = sys._current_frames().get(self._ident)
         parts = () if frame is None else Path(frame.f_code.co_filename).parts
         return parts[-2:] == ("worker", "sync.py") or (
-            "torch" in parts and not {"distributed", "autograd", "nn"}.isdisjoint(parts)
+            "torch" in parts and not {"distributed", "autograd", "nn", "cuda"}.isdisjoint(parts)
         )

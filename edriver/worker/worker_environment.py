@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+NCCL_DEFAULTS = {
+    # Else torch's watchdog ends the process when NCCL reports a lost peer, before the round could be given up in order.
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    # Else it asks the store every second whether to dump, and ends the process after it has.
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    # Else it sleeps four times this, 60 s, after an error, and the group cannot be torn down meanwhile.
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0",
+}
+"""What torch's NCCL watchdog does by default about a lost peer is right for processes that end with it."""
+
+_DEVICE = re.compile(r"nvidia\d+")
 
 
 def is_loopback(address: str) -> bool:
@@ -13,6 +26,13 @@ def is_loopback(address: str) -> bool:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
         return address == "localhost"
+
+
+def cuda_devices(base: Mapping[str, str], devices: Path = Path("/dev")) -> list[str]:
+    """The GPUs that this host's workers may use, in CUDA_VISIBLE_DEVICES' words: the user's choice, else all."""
+    if (chosen := base.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return [name.strip() for name in chosen.split(",") if name.strip()]
+    return [str(number) for number in range(sum(bool(_DEVICE.fullmatch(path.name)) for path in devices.iterdir()))]
 
 
 def worker_environment(
@@ -26,6 +46,7 @@ def worker_environment(
     socket_path: Path,
     ready_path: Path,
     life_path: Path,
+    devices: Sequence[str] = (),
 ) -> dict[str, str]:
     """The environment of a worker.
 
@@ -39,9 +60,11 @@ def worker_environment(
         socket_path: where the worker's notification service is to listen.
         ready_path: the datagram socket to which the worker sends its worker_id as text once it listens.
         life_path: the file of the lock that the worker holds while it lives.
+        devices: the host's GPUs. A slot has the one of its number for good, whatever rank its worker has; more slots
+            than GPUs share them in turn.
     """
     # As torchrun does: several workers on one host that each take all its cores slow one another down.
-    defaults = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    defaults = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **NCCL_DEFAULTS}
     if is_loopback(address):
         # Gloo looks its interface up by the host's name, which may be one that the others' connections cannot reach.
         defaults["GLOO_SOCKET_IFNAME"] = "lo"
@@ -57,4 +80,6 @@ def worker_environment(
         # A data loader forks; gRPC's handlers for that would wait for its threads.
         "GRPC_ENABLE_FORK_SUPPORT": "0",
     }
+    if devices:
+        ours["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
     return {**defaults, **base, **ours}

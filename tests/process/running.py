@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,16 +27,19 @@ class Run:
         args: edriver's arguments.
         folder: the working folder.
         environ: more variables for it and its workers.
+        through: the command that runs it, such as `ip netns exec NAME`.
     """
 
-    def __init__(self, args: list[str], folder: Path, environ: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, args: list[str], folder: Path, environ: dict[str, str] | None = None, through: Sequence[str] = ()
+    ) -> None:
         self.mark = uuid.uuid4().hex
         self.lines: list[str] = []
         self._changed = threading.Condition()
         self._ended = False
         python_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "edriver", *args],
+            [*through, sys.executable, "-m", "edriver", *args],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": python_path, "EDRIVER_TEST": self.mark, **(environ or {})},
             stdin=subprocess.DEVNULL,
@@ -128,9 +131,11 @@ def wait_for_exit(pid: int, seconds: float = 20.0) -> bool:
 
 
 @contextmanager
-def running(args: list[str], folder: Path, environ: dict[str, str] | None = None) -> Iterator[Run]:
+def running(
+    args: list[str], folder: Path, environ: dict[str, str] | None = None, through: Sequence[str] = ()
+) -> Iterator[Run]:
     """A run that does not outlive its test."""
-    run = Run(args, folder, environ)
+    run = Run(args, folder, environ, through)
     try:
         yield run
     finally:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import gc
+import itertools
 import multiprocessing
 import os
 import queue
@@ -39,6 +41,7 @@ from edriver.worker.group import RoundGroup
 from edriver.worker.peer_loss import looks_like_peer_loss
 from edriver.worker.store import StoreClient
 from edriver.worker.topology import ALONE
+from tests.linked_hosts import INTERFACE, LinkedHost
 
 LIMIT_SECONDS = 60.0
 """How long anything may take before the test is given up: also the groups' own timeout, so nothing is freed
@@ -67,6 +70,15 @@ class Outcome:
     looks_lost: bool = False
 
 
+@dataclasses.dataclass(frozen=True)
+class Resources:
+    """What a process holds: open descriptors, threads, and bytes of memory."""
+
+    descriptors: int
+    threads: int
+    resident: int
+
+
 def place(round_number: int, rank: int, store: tuple[str, int], size: int) -> Assignment:
     return dataclasses.replace(
         ALONE,
@@ -83,10 +95,10 @@ def place(round_number: int, rank: int, store: tuple[str, int], size: int) -> As
 class Member:
     """A worker process, as the test sees it."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: LinkedHost | None = None) -> None:
         self._commands, commands = _FORKS.Pipe()
         self._notices, notices = _FORKS.Pipe()
-        self._process = _FORKS.Process(target=_serve, args=(commands, notices))
+        self._process = _FORKS.Process(target=_serve, args=(commands, notices, host))
         self._process.start()
         commands.close()
         notices.close()
@@ -101,6 +113,10 @@ class Member:
     def wait_for(self, step: str) -> None:
         """Wait until the worker takes a step that it was told to announce."""
         assert self._receive(self._commands) == step
+
+    def go_on(self) -> None:
+        """End a pause that the worker was told to make."""
+        self._commands.send("go on")
 
     def end(self) -> Outcome:
         outcome: Outcome = self._receive(self._commands)
@@ -140,12 +156,12 @@ class Member:
 
 
 @contextlib.contextmanager
-def members(count: int) -> Iterator[list[Member]]:
-    """Start workers; all are killed in the end."""
+def members(count: int, hosts: Sequence[LinkedHost] = ()) -> Iterator[list[Member]]:
+    """Start workers, on these hosts or on this one; all are killed in the end."""
     started: list[Member] = []
     try:
-        for _ in range(count):
-            started.append(Member())  # noqa: PERF401  those started must be killed if one cannot be
+        for _, host in itertools.zip_longest(range(count), hosts):
+            started.append(Member(host))  # in the list at once: those started must be killed if one cannot be
         yield started
     finally:
         for member in started:
@@ -161,9 +177,12 @@ def build(group: Sequence[Member], round_number: int) -> None:
         assert not outcome.error, outcome.error
 
 
-def _serve(commands: Connection, notices: Connection) -> None:
+def _serve(commands: Connection, notices: Connection, host: LinkedHost | None) -> None:
     torch.set_num_threads(1)
-    worker = _Worker(commands)
+    if host is not None:
+        host.enter()
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo" if host is None else INTERFACE
+    worker = _Worker(commands, "127.0.0.1" if host is None else host.address)
     threading.Thread(target=_heed, args=(worker.group, notices), daemon=True).start()
     commands.send((worker.group.store_host, worker.group.store_port))
     while True:
@@ -191,14 +210,16 @@ def _heed(group: RoundGroup, notices: Connection) -> None:
 class _Worker:
     """What a worker can be told to do. What hangs, hangs in its main thread."""
 
-    def __init__(self, commands: Connection) -> None:
+    def __init__(self, commands: Connection, address: str) -> None:
         self._commands = commands
-        self.group = RoundGroup("127.0.0.1")
+        self._size = 0
+        self.group = RoundGroup(address)
         self._subgroup: dist.ProcessGroup | None = None
         self._loader: Any = None
         self._strangers: list[_Stranger] = []
 
     def build(self, where: Assignment) -> None:
+        self._size = where.size
         self.group.build(where, timeout=LIMIT_SECONDS)
 
     def build_alone(self) -> None:
@@ -236,9 +257,14 @@ class _Worker:
         next(self._loader)
         return [process.pid for process in self._loader._workers]
 
-    def count_resources(self) -> tuple[int, int]:
-        """How many descriptors and threads this process has."""
-        return len(list(Path("/proc/self/fd").iterdir())), len(list(Path("/proc/self/task").iterdir()))
+    def count_resources(self) -> Resources:
+        """What this process holds, once what is garbage has been collected."""
+        gc.collect()
+        return Resources(
+            descriptors=len(list(Path("/proc/self/fd").iterdir())),
+            threads=len(list(Path("/proc/self/task").iterdir())),
+            resident=int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"),
+        )
 
     def has_pythons_excepthook(self) -> bool:
         return sys.excepthook is sys.__excepthook__
@@ -248,15 +274,33 @@ class _Worker:
         setattr(StoreClient, "sever", lambda _: None)  # noqa: B010
 
     def announce(self, step: str) -> None:
-        """Tell the test when this function of the group module is called next."""
-        function = vars(group)[step]
+        """Tell the test when this function of the group module, or method of a class there, is called next."""
+        owner: Any = group
+        *outer, name = step.split(".")
+        for part in outer:
+            owner = getattr(owner, part)
+        function = getattr(owner, name)
 
         def announcing(*args: Any) -> Any:
-            vars(group)[step] = function
+            setattr(owner, name, function)
             self._commands.send(step)
             return function(*args)
 
-        vars(group)[step] = announcing
+        setattr(owner, name, announcing)
+
+    def pause_before_the_mesh(self) -> None:
+        """Have the next build wait, once it knows where all others listen, until the test lets it go on."""
+        look_up = StoreClient.get
+
+        def pausing(store: StoreClient, key: str) -> bytes:
+            value = look_up(store, key)
+            if key.endswith(f"/{self._size - 1}"):
+                setattr(StoreClient, "get", look_up)  # noqa: B010
+                self._commands.send("the mesh")
+                self._commands.recv()
+            return value
+
+        setattr(StoreClient, "get", pausing)  # noqa: B010
 
     def build_halting(self, where: Assignment) -> None:
         """Publish this rank's address as a member does, then never connect to anyone."""

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.torch.group_ranks import Member, build, members, place
+from tests.torch.group_ranks import Member, Resources, build, members, place
+
+MEGABYTE = 1 << 20
 
 
 def test_a_round_trains_and_the_next_one_too_with_other_ranks_and_another_size() -> None:
@@ -179,10 +181,10 @@ def test_connections_that_are_not_the_rounds_survive(tmp_path: Path) -> None:
     assert [outcome.value for outcome in outcomes] == [kinds, kinds], outcomes
 
 
-def test_fifty_rounds_leave_no_descriptors_and_no_threads_behind() -> None:
+def test_two_hundred_rounds_leave_no_descriptors_threads_or_memory_behind() -> None:
     with members(3) as group:
-        counts: list[list[tuple[int, int]]] = []
-        for round_number in range(1, 51):
+        found: dict[int, list[Resources]] = {}
+        for round_number in range(1, 201):
             build(group, round_number)
             for member in group:
                 member.begin("train_step")
@@ -191,13 +193,14 @@ def test_fifty_rounds_leave_no_descriptors_and_no_threads_behind() -> None:
                 _hang_and_sever(group[:2], round_number)
             for member in group:
                 member.call("teardown")
-            if round_number in (5, 50):
+            if round_number in (40, 200):
                 for member in group:
                     member.call("teardown")  # waits for the one before
-                counts.append([member.call("count_resources") for member in group])
-    for (descriptors_at_5, threads_at_5), (descriptors, threads) in zip(*counts, strict=True):
-        assert descriptors == descriptors_at_5
-        assert threads < threads_at_5 + 10  # a joined thread may take a moment to go; a leak would be of 45 at least
+                found[round_number] = [member.call("count_resources") for member in group]
+    for early, late in zip(found[40], found[200], strict=True):
+        assert late.descriptors == early.descriptors
+        assert late.threads < early.threads + 10  # a joined thread may take a moment to go; a leak would be of 160
+        assert late.resident < early.resident + 16 * MEGABYTE, "160 rounds leave 0.1 MB each"
 
 
 def test_a_group_of_the_scripts_own_is_refused_with_the_way_out(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from edriver.worker.errors import PeerLostError
@@ -21,6 +22,7 @@ BUFFER = "[/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] "
         pytest.param(RuntimeError(PAIR + "Connection closed by peer [10.0.0.1]:9"), id="closed"),
         pytest.param(RuntimeError(PAIR + "Read error [10.0.0.1]:9: Connection reset by peer."), id="reset"),
         pytest.param(RuntimeError(BUFFER + "Timed out waiting 20000ms for recv operation"), id="timeout"),
+        pytest.param(dist.DistBackendError("NCCL communicator was aborted on rank 1."), id="nccl-aborted"),
         pytest.param(RuntimeError("Gloo connectFullMesh failed with " + PAIR + "Socket closed"), id="building"),
         pytest.param(RuntimeError("[Rank 0]: Rank 2 failed to pass monitoredBarrier in 3000 ms"), id="monitored"),
     ],
@@ -35,6 +37,7 @@ def test_a_lost_peer(error: Exception) -> None:
         pytest.param(RuntimeError("mat1 and mat2 shapes cannot be multiplied (4x3 and 4x2)"), id="shapes"),
         pytest.param(RuntimeError("DataLoader worker (pid 7) exited unexpectedly"), id="data-loader"),
         pytest.param(RuntimeError("[enforce fail at gloo/transport/tcp/pair.cc:456] 20 vs 12."), id="mismatch"),
+        pytest.param(torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), id="device"),
         pytest.param(ConnectionResetError("Connection reset by peer"), id="the-scripts-own-connection"),
         pytest.param(ValueError(PAIR), id="not-from-torch"),
         pytest.param(KeyboardInterrupt(), id="ctrl-c"),

@@ -45,6 +45,16 @@ def test_add_counts_for_all() -> None:
         assert other.add("count", -1) == 1
 
 
+def test_check_tells_whether_all_keys_are_set_without_waiting() -> None:
+    with client() as one, client() as other:
+        store = PrefixStore("checked", other)
+        one.set("checked/first", "")
+        assert store.check(["first"])
+        assert not store.check(["first", "second"])
+        one.add("checked/second", 1)
+        assert store.check(["first", "second"])
+
+
 def test_get_and_wait_return_once_somebody_has_set_the_keys() -> None:
     with client() as waiting, client() as setting, futures.ThreadPoolExecutor(2) as threads:
         got = threads.submit(waiting.get, "later")

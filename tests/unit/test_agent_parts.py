@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from edriver.worker.guard import listed_groups
 from edriver.worker.lease import Lease
 from edriver.worker.processes import parent_of
 from edriver.worker.ready_socket import check_folder
-from edriver.worker.worker_environment import worker_environment
+from edriver.worker.worker_environment import NCCL_DEFAULTS, cuda_devices, worker_environment
 
 
 class FakeClock:
@@ -78,17 +79,18 @@ def test_the_parent_in_a_process_table(stat: str, parent: int) -> None:
     assert parent_of(stat) == parent
 
 
-def environment(address: str = "10.0.0.1", **base: str) -> dict[str, str]:
+def environment(address: str = "10.0.0.1", slot: int = 1, devices: Sequence[str] = (), **base: str) -> dict[str, str]:
     return worker_environment(
         base,
         run_id="r",
         worker_id=3,
         host="h",
-        slot=1,
+        slot=slot,
         address=address,
         socket_path=Path("/s/w3.sock"),
         ready_path=Path("/s/ready.sock"),
         life_path=Path("/s/w.life"),
+        devices=devices,
     )
 
 
@@ -106,6 +108,7 @@ def test_a_worker_gets_its_way_to_the_agent_and_defaults() -> None:
         "EDRIVER_READY": "/s/ready.sock",
         "EDRIVER_LIFE": "/s/w.life",
         "GRPC_ENABLE_FORK_SUPPORT": "0",
+        **NCCL_DEFAULTS,
     }
 
 
@@ -120,6 +123,33 @@ def test_what_the_user_has_set_stays() -> None:
 )
 def test_gloo_stays_on_the_loopback_interface(address: str, interface: str | None) -> None:
     assert environment(address).get("GLOO_SOCKET_IFNAME") == interface
+
+
+@pytest.mark.parametrize(
+    ("slot", "devices", "visible"),
+    [
+        pytest.param(0, ["4", "6"], "4", id="the-slots-own"),
+        pytest.param(1, ["4", "6"], "6", id="the-next-slots"),
+        pytest.param(2, ["4", "6"], "4", id="shared"),
+        pytest.param(0, [], None, id="no-gpu"),
+    ],
+)
+def test_a_slot_keeps_its_gpu(slot: int, devices: list[str], visible: str | None) -> None:
+    assert environment(slot=slot, devices=devices).get("CUDA_VISIBLE_DEVICES") == visible
+
+
+@pytest.mark.parametrize(
+    ("chosen", "found"),
+    [
+        pytest.param(None, ["0", "1"], id="all"),
+        pytest.param("3, GPU-8f,5", ["3", "GPU-8f", "5"], id="the-users-choice"),
+        pytest.param("", [], id="the-user-wants-none"),
+    ],
+)
+def test_the_hosts_gpus(tmp_path: Path, chosen: str | None, found: list[str]) -> None:
+    for name in ("nvidia0", "nvidia7", "nvidiactl", "nvidia-uvm", "null"):
+        (tmp_path / name).touch()
+    assert cuda_devices({} if chosen is None else {"CUDA_VISIBLE_DEVICES": chosen}, tmp_path) == found
 
 
 def test_a_folder_must_leave_room_for_the_names_of_sockets() -> None:

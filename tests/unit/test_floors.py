@@ -69,6 +69,7 @@ USES_TORCH = {
         "buffer_copies",
         "group",
         "handlers",
+        "nccl",
         "peer_loss",
         "sampler",
         "snapshot",

@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 import edriver
+from tests.process.scripts import death
 
 STEPS = int(os.environ.get("STEPS", "40"))  # steps of an epoch in a world of one
 BATCH = 4
@@ -33,6 +34,7 @@ def fault(name: str) -> bool:
 
 @edriver.run
 def train(state: edriver.TorchState) -> str:
+    death.arrange("DIE_LATER")
     ddp = DistributedDataParallel(state.model)
     loader = DataLoader(data, batch_size=BATCH, sampler=sampler, num_workers=int(os.environ.get("LOADERS", "0")))
     group = dist.new_group() if "SUBGROUP" in os.environ else None
@@ -62,6 +64,7 @@ def train(state: edriver.TorchState) -> str:
     return "trained"
 
 
+death.arrange("DIE_AT_FIRST")
 outcome = train(state)
 print(
     f"rank {edriver.rank()} of {edriver.size()} pid {os.getpid()} is done: {outcome} to step {state.steps}", flush=True

@@ -1,0 +1,117 @@
+"""NCCL in a round: which communicators there are, and how they are ended together, within a bound.
+
+A collective that waits for a lost peer is a kernel that spins on the device, and ProcessGroupNCCL.abort() ends it. The
+training thread, which waits for the device and not for a peer, goes on with rubbish in its tensors, and is stopped by
+the next collective (DistBackendError) or boundary. All this is read in the source of torch 2.13; none of it has run on
+a GPU yet.
+
+ - All communicators are aborted at once, each from a thread of its own: one abort may wait for a kernel that
+   another communicator's kernel keeps from running (pytorch/pytorch issue 119797).
+ - An abort may itself hang, in the driver or on a lock of torch's. It has ABORT_BOUND seconds; then the process ends
+   itself, and its slot is filled anew. That also gives its device memory back: a slot's next worker is started once the
+   last one has been reaped.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+logger = logging.getLogger("edriver.worker")
+
+ABORT_BOUND = 5.0
+"""Seconds that the communicators of a process may take to abort."""
+
+
+class Communicator(Protocol):
+    """What one process group has of NCCL: a ProcessGroupNCCL."""
+
+    def abort(self) -> None:
+        """End what runs on it, and refuse all that is asked of it later. May hang."""
+
+
+class Nccl:
+    """NCCL and this process's device.
+
+    Attributes:
+        backend: what to make a process group with, in torch's words: tensors of the host go over Gloo. The device is
+            not bound to the group, so that a communicator is built by the first collective that needs it.
+    """
+
+    backend = "cpu:gloo,cuda:nccl"
+
+    def communicators(self) -> dict[str, Communicator]:
+        """Those of the default process group and of each `new_group`, by the group's name. From any thread."""
+        found: dict[str, Communicator] = {}
+        for group, name in list(c10d._world.pg_names.items()):
+            try:
+                backend = group._get_backend(torch.device("cuda"))
+            except RuntimeError:
+                continue  # a group of the script's own, for tensors of the host only
+            if backend.name() == "nccl":
+                found[name] = backend
+        return found
+
+    def finish(self) -> None:
+        """Wait for all that was asked of the device.
+
+        Raises:
+            RuntimeError: the device, or this process's use of it, is broken. That cannot be mended in this process.
+        """
+        torch.cuda.synchronize()
+
+    def give_up(self) -> None:
+        """End this process at once."""
+        logger.error("NCCL did not abort within %g s: this worker ends", ABORT_BOUND)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def nccl_here() -> Nccl | None:
+    """NCCL, where torch has it and a GPU."""
+    return Nccl() if torch.cuda.is_available() and dist.is_nccl_available() else None
+
+
+def abort_together(
+    communicators: Collection[Communicator], give_up: Callable[[], None], bound: float = ABORT_BOUND
+) -> threading.Thread:
+    """Abort these communicators at the same time, in the background.
+
+    Args:
+        communicators: which.
+        give_up: called if one has not been aborted in time, or could not be.
+        bound: seconds that they have.
+
+    Returns:
+        A thread that ends when all have been aborted, or when it has given up.
+    """
+    # Not daemons: a thread that comes out of C++ while the interpreter is shutting down aborts the process.
+    watch = threading.Thread(target=_abort_all, args=(communicators, give_up, bound), name="edriver-nccl-abort")
+    watch.start()
+    return watch
+
+
+def _abort_all(communicators: Collection[Communicator], give_up: Callable[[], None], bound: float) -> None:
+    deadline = time.monotonic() + bound
+    aborted = [threading.Event() for _ in communicators]
+    for communicator, event in zip(communicators, aborted, strict=True):
+        threading.Thread(target=_abort, args=(communicator, event), name="edriver-nccl-abort").start()
+    if not all(event.wait(max(deadline - time.monotonic(), 0)) for event in aborted):
+        give_up()
+
+
+def _abort(communicator: Communicator, aborted: threading.Event) -> None:
+    try:
+        communicator.abort()
+    except Exception:
+        logger.exception("a communicator cannot be aborted")
+    else:
+        aborted.set()

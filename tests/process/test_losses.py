@@ -1,0 +1,96 @@
+"""Losses at the worst moments, under a real driver: who is left goes on, in the same processes, without waiting."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.linked_hosts import INTERFACE, give_address, linked_hosts, make_namespace
+from tests.process.running import SCRIPTS, Run, running
+
+pytestmark = pytest.mark.timeout(180)
+
+TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
+
+
+@pytest.mark.parametrize(
+    ("size", "place", "worker"),
+    [
+        pytest.param(4, "connect", 1, id="rank-0-and-two-wait-for-its-store"),
+        pytest.param(3, "mesh", 1, id="rank-0-between-store-and-mesh"),
+        pytest.param(3, "mesh", 2, id="rank-1-between-store-and-mesh"),
+    ],
+)
+def test_a_second_death_while_the_group_is_built_anew(tmp_path: Path, size: int, place: str, worker: int) -> None:
+    environ = {"EPOCHS": "60", "DIE_LATER": f"{place} {worker}"}
+    with running(["-np", str(size), "--min-np", "1", *TRAIN], tmp_path, environ) as run:
+        pids = all_have_passed(run, size, step=5)
+        os.kill(pids[size - 1], signal.SIGKILL)
+        run.line(rf"worker {worker} .* was killed by SIGKILL")
+        goes_on(run, size, [pids[rank] for rank in range(size - 1) if rank != worker - 1], lost={worker, size})
+
+
+@pytest.mark.parametrize(
+    ("variable", "worker", "survivors"),
+    [
+        pytest.param("DIE_LATER", 1, (1,), id="the-source"),
+        pytest.param("DIE_AT_FIRST", 4, (0, 1), id="the-receiver"),
+    ],
+)
+def test_a_death_during_sync(tmp_path: Path, variable: str, worker: int, survivors: tuple[int, ...]) -> None:
+    environ = {"EPOCHS": "60", variable: f"sync {worker}"}
+    with running(["-np", "3", "--min-np", "1", *TRAIN], tmp_path, environ) as run:
+        pids = all_have_passed(run, 3, step=5)
+        os.kill(pids[2], signal.SIGKILL)
+        run.line(rf"worker {worker} .* was killed by SIGKILL")
+        goes_on(run, 3, [pids[rank] for rank in survivors], lost={worker, 3})
+
+
+def test_a_host_whose_cable_is_pulled(tmp_path: Path) -> None:
+    """Its workers and its agent live, and nobody hears of them: no connection of theirs is ever closed."""
+    with linked_hosts(3) as hosts, contextlib.ExitStack() as made:
+        office = make_namespace(
+            f"{hosts[0].namespace}-office", made
+        )  # the driver's; its launcher wants these addresses
+        for host in hosts:
+            give_address(office, host.address)
+        prefix = hosts[0].namespace.removesuffix("1")
+        script = f'exec ip netns exec {prefix}"${{EDRIVER_HOST##*.}}" {shlex.join(TRAIN)}'
+        flags = ["-np", "3", "--min-np", "2", "-H", ",".join(f"{host.address}:1" for host in hosts)]
+        environ = {"EPOCHS": "60", "GLOO_SOCKET_IFNAME": INTERFACE}
+        through = ["ip", "netns", "exec", office]
+        with running([*flags, "sh", "-c", script], tmp_path, environ, through) as run:
+            pids = all_have_passed(run, 3, step=5)
+            process = Path(f"/proc/{pids[2]}")
+            environ_there = (process / "environ").read_bytes().split(b"\0")
+            next(host for host in hosts if f"EDRIVER_HOST={host.address}".encode() in environ_there).cut()
+            agent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            os.kill(agent, signal.SIGSTOP)  # it talks to the driver through a file, which no cable leads to
+            goes_on(run, 2, [pids[0], pids[1]], lost=set())
+
+
+def all_have_passed(run: Run, size: int, step: int) -> dict[int, int]:
+    """Wait until all ranks have passed a step; their pids by rank."""
+    for rank in range(size):
+        run.line(f"rank {rank} passed step {step}")
+    return run.pids()
+
+
+def goes_on(run: Run, size: int, survivors: list[int], lost: set[int]) -> None:
+    """Wait until these processes, the oldest, are in a round of this size, at the step they had reached or later.
+
+    Then stop the run. None but these workers was killed: one that cannot be freed kills itself.
+    """
+    for rank, pid in enumerate(survivors):
+        run.line(rf"rank {rank} of {size} pid {pid} at step ([5-9]|\d\d)")
+    run.process.send_signal(signal.SIGINT)
+    assert run.end() == 130
+    assert {int(worker) for worker in re.findall(r"worker (\d+) .* was killed by SIGKILL", run.text)} == lost
+    assert run.gone(), run.left_behind()

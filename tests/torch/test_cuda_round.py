@@ -1,0 +1,82 @@
+"""Rounds over NCCL on one GPU: all of NCCL's life that one device allows, as NCCL takes one rank a device."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from edriver.version import RoundId
+from edriver.worker.group import RoundGroup
+from edriver.worker.nccl import nccl_here
+from edriver.worker.peer_loss import looks_like_peer_loss
+from edriver.worker.topology import ALONE
+from edriver.worker.worker_environment import NCCL_DEFAULTS
+
+pytestmark = pytest.mark.skipif(nccl_here() is None, reason="no GPU here, or a torch without NCCL")
+
+LIMIT_SECONDS = 60.0
+MEGABYTE = 1 << 20
+
+
+@pytest.fixture
+def group(monkeypatch: pytest.MonkeyPatch) -> Iterator[RoundGroup]:
+    for name, value in {**NCCL_DEFAULTS, "GLOO_SOCKET_IFNAME": "lo"}.items():
+        monkeypatch.setenv(name, value)
+    group = RoundGroup("127.0.0.1")
+    yield group
+    group.teardown()
+
+
+def build(group: RoundGroup, number: int) -> None:
+    here = dataclasses.replace(
+        ALONE, round_id=RoundId(1, number), store_host=group.store_host, store_port=group.store_port
+    )
+    group.build(here, LIMIT_SECONDS)
+
+
+def all_reduce() -> float:
+    total = torch.ones(MEGABYTE, device="cuda")
+    dist.all_reduce(total)
+    return float(total[0])
+
+
+def test_a_round_takes_tensors_of_the_device_and_of_the_host(group: RoundGroup) -> None:
+    build(group, 1)
+    assert all_reduce() == 1.0
+    on_the_host = torch.ones(1)
+    dist.all_reduce(on_the_host)
+    assert on_the_host.item() == 1.0
+
+
+def test_a_severed_round_refuses_collectives_as_a_loss_and_the_next_one_works(group: RoundGroup) -> None:
+    build(group, 1)
+    all_reduce()
+    subgroup = dist.new_group()
+    dist.all_reduce(torch.ones(1, device="cuda"), group=subgroup)
+    group.sever(RoundId(1, 1))
+    for abort in group._round.aborts if group._round else ():
+        abort.join(LIMIT_SECONDS)
+    with pytest.raises(RuntimeError) as raised:
+        all_reduce()
+    assert looks_like_peer_loss(raised.value), raised.value
+    del subgroup
+    group.teardown()
+    build(group, 2)
+    assert all_reduce() == 1.0
+
+
+def test_rounds_leave_no_device_memory_behind(group: RoundGroup) -> None:
+    used: dict[int, int] = {}
+    for number in range(1, 31):
+        build(group, number)
+        assert all_reduce() == 1.0
+        if number % 2:
+            group.sever(RoundId(1, number))
+        group.teardown()
+        free, total = torch.cuda.mem_get_info()
+        used[number] = total - free
+    assert used[30] < used[10] + 32 * MEGABYTE, used
