@@ -70,6 +70,7 @@ USES_TORCH = {
         "handlers",
         "packing",
         "peer_loss",
+        "permutation",
         "relay",
         "sampler",
         "snapshot",
