@@ -6,7 +6,6 @@ Horovod's names.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
@@ -16,9 +15,10 @@ from torch.utils.data import Sampler
 from edriver.version import RoundId
 from edriver.worker import topology
 from edriver.worker.cursor import Cursor, CursorState
+from edriver.worker.permutation import Permutation
 
-CHUNK = 4096
-"""How many indices are turned into Python ints at a time: an epoch's indices are never all a list."""
+CHUNK = 16384
+"""How many indices are worked out at a time: an epoch's indices are never all in memory."""
 
 
 class ElasticSampler(Sampler[int]):
@@ -51,8 +51,6 @@ class ElasticSampler(Sampler[int]):
         # None until it is split: a sampler is often made before this worker's first round, when it has no
         # rank yet.
         self._split_for: RoundId | None = None
-        self._order: torch.Tensor | None = None
-        self._order_of: tuple[int, int] | None = None
 
     @property
     def epoch(self) -> int:
@@ -149,7 +147,7 @@ class ElasticSampler(Sampler[int]):
         cursor = self._placed()
         # All values are taken now: a loader that was abandoned may still draw from this iterator after a
         # reset.
-        return _chunks(cursor.base, cursor.remaining, cursor.rank, cursor.size, cursor.share, self._epoch_order())
+        return _chunks(cursor.base, cursor.remaining, cursor.rank, cursor.size, cursor.share, self._shuffle())
 
     def _placed(self) -> Cursor:
         """The cursor, split for the current round."""
@@ -164,30 +162,18 @@ class ElasticSampler(Sampler[int]):
         return self._cursor
 
     def _indices(self, positions: list[int]) -> list[int]:
-        order = self._epoch_order()
-        return positions if order is None else order[positions].tolist()
+        shuffle = self._shuffle()
+        return positions if shuffle is None else shuffle.order(torch.tensor(positions, dtype=torch.int64)).tolist()
 
-    def _epoch_order(self) -> torch.Tensor | None:
-        """The epoch's permutation, shape (length,); None means 0, 1, 2, ..."""
-        if not self.shuffle:
+    def _shuffle(self) -> Permutation | None:
+        """The epoch's permutation; None means 0, 1, 2, ..."""
+        if not self.shuffle or not self._cursor.length:
             return None
-        key = (self._cursor.seed, self._cursor.epoch)
-        if self._order is None or self._order_of != key:
-            self._order = _permutation(self._cursor.length, *key)
-            self._order_of = key
-        return self._order
+        return Permutation(self._cursor.length, self._cursor.seed, self._cursor.epoch)
 
 
-def _permutation(length: int, seed: int, epoch: int) -> torch.Tensor:
-    # A hash and not seed + epoch: two runs with neighbouring seeds would otherwise share nearly all their
-    # orders.
-    drawn = hashlib.blake2b(f"{seed}:{epoch}".encode(), digest_size=8).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(drawn, "big") >> 1)
-    return torch.randperm(length, generator=generator, dtype=torch.int32 if length < 2**31 else torch.int64)
-
-
-def _chunks(base: int, remaining: int, rank: int, size: int, share: int, order: torch.Tensor | None) -> Iterator[int]:
+def _chunks(base: int, remaining: int, rank: int, size: int, share: int, shuffle: Permutation | None) -> Iterator[int]:
     for first in range(0, share, CHUNK):
         k = torch.arange(first, min(first + CHUNK, share))
         positions = base + (rank + k * size) % remaining
-        yield from (positions if order is None else order[positions]).tolist()
+        yield from (positions if shuffle is None else shuffle.order(positions)).tolist()

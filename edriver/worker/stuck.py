@@ -48,9 +48,9 @@ class StuckWatch:
         return self._stat.read_text().rpartition(")")[2].split()[0] in "SD"
 
     def _in_collective(self) -> bool:
-        """Whether its innermost Python frame is one of torch's that wait for peers, or our sync's."""
+        """Whether its innermost Python frame is one of torch's that wait for peers, or our relay's."""
         frame = sys._current_frames().get(self._ident)
         parts = () if frame is None else Path(frame.f_code.co_filename).parts
-        return parts[-2:] == ("worker", "sync.py") or (
+        return parts[-2:] == ("worker", "relay.py") or (
             "torch" in parts and not {"distributed", "autograd", "nn", "cuda"}.isdisjoint(parts)
         )

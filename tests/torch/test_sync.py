@@ -13,10 +13,12 @@ import torch
 import torch.distributed as dist
 
 from edriver.version import RoundId
-from edriver.worker import sync, topology
+from edriver.worker import relay, sync, topology
 from edriver.worker.assignment import Assignment
+from edriver.worker.packing import ALIGNMENT, Layout, packed
+from edriver.worker.relay import Downstream, Upstream
 from edriver.worker.sampler import ElasticSampler
-from edriver.worker.sync import ALIGNMENT, TensorOutline, offsets, sync_state
+from edriver.worker.sync import sync_state
 from edriver.worker.torch_state import TorchState
 from tests.torch.fingerprint import fingerprint, tree_fingerprint
 from tests.torch.ranks import run_ranks
@@ -147,10 +149,10 @@ def comparable(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def sync_odd_trees(rank: int) -> list[dict[str, Any]]:
-    """Rank 0 sends the same tree to the others in chunks of several sizes."""
+    """Rank 0 sends the same tree to the others in pieces of several sizes."""
     results = []
-    for chunk in (100, 1024, sync.CHUNK_BYTES):
-        sync.CHUNK_BYTES = chunk
+    for piece_bytes in (100, 1024, relay.PIECE_BYTES):
+        relay.PIECE_BYTES = piece_bytes
         sent = odd_tree()
         got: Any = sync_state(sent if rank == 0 else None, place_of(rank, 3, source=0, receivers=(1, 2)))
         tree: dict[str, Any] = sent if rank == 0 else got
@@ -167,7 +169,7 @@ def sync_odd_trees(rank: int) -> list[dict[str, Any]]:
     return results
 
 
-def test_all_kinds_of_tensors_arrive_in_chunks_of_any_size() -> None:
+def test_all_kinds_of_tensors_arrive_in_pieces_of_any_size() -> None:
     source, *receivers = run_ranks(sync_odd_trees, 3)
     for receiver in receivers:
         for sent, got in zip(source, receiver, strict=True):
@@ -178,15 +180,29 @@ def test_all_kinds_of_tensors_arrive_in_chunks_of_any_size() -> None:
             assert got["requires grad"] == [True, False]
 
 
+def die_at_piece(link: type[Downstream] | type[Upstream], step: str, number: int) -> None:
+    """Have this process die at the given call of a method that is called for each piece."""
+    take_step, calls = getattr(link, step), 0
+
+    def step_or_die(*args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return take_step(*args)
+
+    pytest.MonkeyPatch().setattr(link, step, step_or_die)
+
+
 def lose_the_source(rank: int) -> dict[str, Any]:
     """Rank 1 dies when it has sent a part of the tensors."""
     topology.enter(place_of(rank, 2, source=1, receivers=(0,)))
-    sync.CHUNK_BYTES = 256
+    relay.PIECE_BYTES = 256
     state = new_state(seed=rank)
     train(state, 2 + rank)
     state.save()
     if rank == 1:
-        _die_at_chunk(3)
+        die_at_piece(Downstream, "pass_on", 4)
     before, tensors = fingerprint(state), pointers(state)
     with pytest.raises(RuntimeError) as raised:
         state.sync()
@@ -197,27 +213,6 @@ def lose_the_source(rank: int) -> dict[str, Any]:
     }
 
 
-def _die_at_chunk(number: int) -> None:
-    """Have this process die when it has sent that many chunks of tensors."""
-    patch, start_sending, chunks = pytest.MonkeyPatch(), sync._start_sending, 0
-
-    def start_or_die(tensor: torch.Tensor, receivers: tuple[int, ...]) -> list[dist.Work]:
-        nonlocal chunks
-        if chunks == number:
-            os.kill(os.getpid(), signal.SIGKILL)
-        chunks += 1
-        return start_sending(tensor, receivers)
-
-    send_stream = sync._send_stream
-
-    def send_then_die(tensors: list[torch.Tensor], starts: list[int], receivers: tuple[int, ...]) -> None:
-        assert starts[-1] > (number + 1) * sync.CHUNK_BYTES
-        patch.setattr(sync, "_start_sending", start_or_die)
-        send_stream(tensors, starts, receivers)
-
-    patch.setattr(sync, "_send_stream", send_then_die)
-
-
 def test_a_source_lost_on_the_way_leaves_the_receivers_state_as_it_was() -> None:
     receiver, source = run_ranks(lose_the_source, 2, dying={1})
     assert source is None, "the source died in its sync"
@@ -225,19 +220,20 @@ def test_a_source_lost_on_the_way_leaves_the_receivers_state_as_it_was() -> None
     assert "step=2" in receiver["commit"]
 
 
-def lose_the_receiver(rank: int) -> bool:
-    """Rank 1 dies when it has received a part."""
-    topology.enter(place_of(rank, 2, source=0, receivers=(1,)))
-    state = TorchState(large=torch.ones(8 * 2**20))
+def lose_a_receiver(rank: int) -> bool:
+    """Rank 1 of a chain dies when it has received a part; pieces are far larger than any socket's buffer."""
+    topology.enter(place_of(rank, 3, source=0, receivers=(1, 2)))
+    relay.PIECE_BYTES = 16 * 2**20
+    state = TorchState(large=torch.full((2**25,), float(rank)))
     if rank == 1:
-        pytest.MonkeyPatch().setattr(sync, "offsets", lambda outlines: os.kill(os.getpid(), signal.SIGKILL))
+        die_at_piece(Upstream, "_take", 3)
     with pytest.raises(RuntimeError):
         state.sync()
-    return bool((state.large == 1).all())
+    return bool((state.large == rank).all())
 
 
-def test_a_source_is_told_when_its_receiver_is_lost() -> None:
-    assert run_ranks(lose_the_receiver, 2, dying={1}) == [True, None]
+def test_the_ranks_before_and_behind_a_lost_receiver_are_told_and_keep_their_state() -> None:
+    assert run_ranks(lose_a_receiver, 3, dying={1}) == [True, None, True]
 
 
 def receive_another_model(rank: int) -> str:
@@ -273,24 +269,34 @@ def test_who_has_nothing_to_do_does_not_communicate(place: Assignment) -> None:
 
 
 def test_tensors_are_aligned_in_the_stream() -> None:
-    def outline(length: int) -> TensorOutline:
-        return TensorOutline(torch.bfloat16, (length,), "cpu", requires_grad=False, is_parameter=False)
+    layout = Layout()
+    starts = [layout.add(torch.empty(length, dtype=torch.bfloat16)) for length in (1, 0, 33, 2)]
+    assert starts == [0, ALIGNMENT, ALIGNMENT, 3 * ALIGNMENT]
+    assert layout.length == 4 * ALIGNMENT
 
-    assert offsets([]) == [0]
-    assert offsets([outline(1), outline(0), outline(33), outline(2)]) == [
-        0,
-        ALIGNMENT,
-        ALIGNMENT,
-        3 * ALIGNMENT,
-        4 * ALIGNMENT,
-    ]
+
+def test_only_what_lies_scattered_is_copied_into_buffers() -> None:
+    layout = Layout()
+    small, large = torch.arange(3, dtype=torch.uint8), torch.arange(200, dtype=torch.uint8)
+    assert [layout.add(small), layout.add(large)] == [0, 64]
+    buffer = torch.full((100,), 255, dtype=torch.uint8)
+    pieces = packed(layout, 100, [buffer])
+    first = next(pieces)
+    assert first.data_ptr() == buffer.data_ptr()
+    assert first.tolist() == [*range(3), *[0] * 61, *range(36)]
+    second = next(pieces)
+    assert second.data_ptr() == large.data_ptr() + 36
+    assert second.tolist() == list(range(36, 136))
+    assert next(pieces).tolist() == [*range(136, 200), *[0] * 36]
+    assert next(pieces).tolist() == [0] * (layout.length - 300)
+    assert next(pieces, None) is None
 
 
 def test_tied_weights_travel_once() -> None:
     pickler = sync._TreePickler(io.BytesIO())
     state = Net().state_dict()
     pickler.dump(dict(state))
-    assert len(pickler.tensors) == len(state) - 1
+    assert len(pickler.layout.tensors) == len(state) - 1
 
 
 def test_a_sparse_tensor_is_refused() -> None:

@@ -53,7 +53,7 @@ def looks(watch: StuckWatch, thread: threading.Thread, times: int) -> list[bool]
     [
         pytest.param("/x/torch/distributed/c10d.py", "lock.acquire()", True, id="asleep in a collective"),
         pytest.param("/x/torch/autograd/graph.py", "lock.acquire()", True, id="asleep in backward"),
-        pytest.param("/x/edriver/worker/sync.py", "lock.acquire()", True, id="asleep in a sync"),
+        pytest.param("/x/edriver/worker/relay.py", "lock.acquire()", True, id="asleep in a relay"),
         pytest.param("/x/torch/utils/data/dataloader.py", "lock.acquire()", False, id="waits for data"),
         pytest.param("/x/train.py", "lock.acquire()", False, id="asleep in the script"),
         pytest.param("/x/torch/autograd/graph.py", "while go: pass", False, id="computes in backward"),
