@@ -2,14 +2,13 @@
 
 When the parent gives it another place, a thread severs the group, so that the training thread's collective raises; that
 one then destroys the group, connects to the new rank 0's store (a TCPStore that each process keeps listening from the
-start), makes the group and DistributedDataParallel, and trains on. The number of steps is a buffer of the model, so that
-DistributedDataParallel brings it to all with the parameters; the optimizer's state may differ, which costs no time.
+start), makes the group and DistributedDataParallel, and trains on. The number of steps is a buffer of the model, which
+DistributedDataParallel brings to all with the parameters; the optimizer's state may differ, which costs no time.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import queue
@@ -22,6 +21,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
 
@@ -126,7 +126,7 @@ def main() -> None:
     recorder = Recorder(flags.folder / "records")
     model = Counting(make_model(flags.hidden))
     talk = socket.socket(fileno=int(os.environ["BARE_SOCKET"]))
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     recorder.boot()
     places = Places(talk)
     talk.sendall(f"{store.port}\n".encode())
@@ -134,14 +134,12 @@ def main() -> None:
         place = places.next()
         if dist.is_initialized():
             dist.destroy_process_group()
-        served = store if place.rank == 0 else dist.TCPStore("127.0.0.1", place.store, is_master=False)
-        shared = dist.PrefixStore(f"round/{place.round}", served)
+        served = store if place.rank == 0 else TCPStore("127.0.0.1", place.store, is_master=False)
+        shared = PrefixStore(f"round/{place.round}", served)
         dist.init_process_group(
             "gloo", store=shared, rank=place.rank, world_size=place.size, timeout=timedelta(seconds=60)
         )
         recorder.grouped(place.round, place.rank)
-        if place.round == 1:
-            importlib.import_module("torch._dynamo")  # what the first DistributedDataParallel of a process takes along
         try:
             train(flags, recorder, model, place)
         except RuntimeError:

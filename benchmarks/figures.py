@@ -1,4 +1,4 @@
-"""The figures of a whole `make bench`: every value that any trial gave, by what, under which system, and its name. Pure."""
+"""The figures of a whole `make bench`: each value that a trial gave, by what, under which system, and name. Pure."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ class Unit:
 
 
 MILLISECONDS, SECONDS = Unit(1000, "ms"), Unit(1, "s", 1)
+FINE = Unit(1000, "ms", 1)
 MICROSECONDS, NANOSECONDS = Unit(1e6, "us"), Unit(1e9, "ns")
 RATIO, RATE = Unit(digits=3), Unit(1e-9, "GB/s", 2)
 UNITS = {
@@ -58,6 +59,10 @@ UNITS = {
     "check": NANOSECONDS,
     "boundary": MICROSECONDS,
     "boundary, flat buffers": MICROSECONDS,
+    "group": FINE,
+    "bare group": FINE,
+    "teardown": FINE,
+    "bare destroy": FINE,
     "launch to the group": SECONDS,
     "launch to the first step": SECONDS,
     "own boot": SECONDS,

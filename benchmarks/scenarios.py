@@ -69,15 +69,18 @@ def resized(make: Callable[[], Job], before: int, after: int) -> dict[str, float
         job.wait_for_steps(size=after, steps=AFTER_STEPS, after=now)
         adoption = _first_step(job, now, after)
         found = {"adoption": adoption, **_finished(job, now)}
-        if (boot := job.history.longest_boot(now)) is not None:
-            found["own boot"] = boot
-            found["adoption beyond boot"] = adoption - boot - POLL_SECONDS
-        if isinstance(job, EdriverJob) and after < before:
-            # A host leaves at the second answer without it.
-            first, second = job.answers(after=now)[:2]
-            found["first answer to first step"] = now + adoption - first
-            found["answer to first step"] = now + adoption - second
+        if isinstance(job, EdriverJob):
+            found |= _from_the_news(job, now, adoption)
         return found
+
+
+def _from_the_news(job: EdriverJob, now: float, adoption: float) -> dict[str, float]:
+    """What is left of an adoption without what is not edriver's: the newcomers' boots, the polls of discovery."""
+    boot = job.history.longest_boot(now)
+    if boot is not None:
+        return {"own boot": boot, "adoption beyond boot": adoption - boot - POLL_SECONDS}
+    first, second = job.answers(after=now)[:2]  # a host leaves at the second answer without it
+    return {"first answer to first step": now + adoption - first, "answer to first step": now + adoption - second}
 
 
 def _warm_up(job: Job, size: int) -> None:

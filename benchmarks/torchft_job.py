@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import GradBucket, TCPStore
 from torchft import DistributedDataParallel, DistributedSampler, Manager, Optimizer, ProcessGroupGloo
 
 from benchmarks.records import Recorder
@@ -24,7 +24,7 @@ TIMEOUT = timedelta(seconds=10)
 PLACES = 4
 
 
-class Parallel(DistributedDataParallel):
+class Parallel(DistributedDataParallel):  # type: ignore[misc]  # without types
     """torchft's DistributedDataParallel, without a fault of its hook in 0.2.0.
 
     That one asserts that the collective came to its end; where a peer is killed in the middle of it the assertion
@@ -32,14 +32,14 @@ class Parallel(DistributedDataParallel):
     """
 
     @staticmethod
-    def _comm_hook(state: Manager, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def _comm_hook(state: Manager, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         state.allreduce(bucket.buffer()).wait()  # an error is the manager's: it gives the step up
         finished: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         finished.set_result(bucket.buffer())
         return finished
 
 
-class Quorums(ProcessGroupGloo):
+class Quorums(ProcessGroupGloo):  # type: ignore[misc]
     """torchft's process group, which also remembers the place that it was last built for.
 
     Attributes:
@@ -109,7 +109,7 @@ def main() -> None:
     model = make_model(flags.hidden)
     recorder = Recorder(flags.folder / "records")
     recorder.boot()
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     group = Quorums(timeout=COLLECTIVE_TIMEOUT)
     manager = Manager(
         pg=group,
