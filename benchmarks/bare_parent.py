@@ -39,7 +39,7 @@ def start(flags: list[str]) -> Child:
         number = theirs.fileno()
         command = [sys.executable, "-m", "benchmarks.bare_job", *flags]
         environ = {**os.environ, **settings, "BARE_SOCKET": str(number)}
-        process = subprocess.Popen(command, pass_fds=[number], env=environ)
+        process = subprocess.Popen(command, pass_fds=[number], env=environ, start_new_session=True)
     return Child(process, ours)
 
 

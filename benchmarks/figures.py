@@ -50,6 +50,8 @@ UNITS = {
     "samples lost": Unit(),
     "samples repeated": Unit(),
     "steps a second": Unit(digits=2),
+    "steps a second, bare": Unit(digits=2),
+    "ratio to bare": RATIO,
     "goodput": RATIO,
     "steps that count": Unit(),
     "memory of the driver": Unit(1e-6, "MB"),

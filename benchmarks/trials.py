@@ -74,8 +74,7 @@ def trials(commit_steps: int, seed: int) -> list[Trial]:
         ]
     found += [
         Trial("STOP", "edriver", 27, partial(stopped, edriver, 2)),
-        Trial("SPEED", "edriver", 18, partial(speed, "edriver")),
-        Trial("SPEED", "bare", 18, partial(speed, "bare")),
+        Trial("SPEED", "edriver", 80, speed, once=True),
         Trial("GOODPUT", "edriver", 185, partial(goodput, edriver, seed), once=True),  # with the undisturbed runs
         Trial("GOODPUT", "torchft", 132, partial(goodput, torchft, seed), once=True),
         Trial("GOODPUT", "torchrun", 132, partial(goodput, partial(torchrun, 2), seed), once=True),

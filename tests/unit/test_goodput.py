@@ -1,4 +1,4 @@
-"""Goodput: what happens is the same for all systems, and only steps that survive count."""
+"""Goodput and speed: what happens is the same for all systems, and only steps that survive count."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 from benchmarks.goodput import Change, events, share
 from benchmarks.history import History
 from benchmarks.records import Boot, RoundStart, StepDone
+from benchmarks.speed import rate
 
 
 def run() -> History:
@@ -54,3 +55,11 @@ def test_only_newcomers_boots_are_looked_at() -> None:
 
     assert found.longest_boot(after=10.0) == 2.0
     assert found.longest_boot(after=20.0) is None
+
+
+def test_a_rate_is_taken_from_whole_steps_only() -> None:
+    steps = [0.0, 1.0, 1.5, 2.0, 2.5, 9.0]
+
+    assert rate(steps, 0.9, 3.0) == 2.0  # three steps in 1.5 s, whatever the turn's own length
+    with pytest.raises(ValueError, match="1 steps"):
+        rate(steps, 2.2, 3.0)
