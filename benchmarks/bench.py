@@ -14,6 +14,7 @@ import shlex
 import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
 
 from benchmarks import report
@@ -57,9 +58,10 @@ def _measure(results: report.Results, trial: Trial, what: str) -> None:
     began = time.monotonic()
     try:
         found = trial.run()
-    except (HarnessError, subprocess.SubprocessError) as error:
+    except (HarnessError, subprocess.SubprocessError, OSError, ValueError, LookupError) as error:
+        # One trial that comes to nothing, for whatever reason, must not cost what all others gave.
         results.failures.append(f"{trial.part}, {trial.system}: {getattr(error, 'what', error)}")
-        _say(f"{what}: {error}")
+        _say(f"{what}: {traceback.format_exc()}")
         return
     results.figures.add(trial.part, trial.system, found)
     text = ", ".join(f"{name} {unit_of(name)(value)}" for name, value in found.items())

@@ -54,6 +54,7 @@ UNITS = {
     "ratio to bare": RATIO,
     "goodput": RATIO,
     "steps that count": Unit(),
+    "undisturbed steps": Unit(),
     "memory of the driver": Unit(1e-6, "MB"),
     "memory of an agent": Unit(1e-6, "MB"),
     "processor of the driver": Unit(100, "% of a core", 2),

@@ -55,15 +55,14 @@ def events(seed: int, count: int) -> list[Loss | Change]:
     return found
 
 
-def share(steps: int, seconds_by_size: Mapping[int, float], rates: Mapping[int, float]) -> float:
-    """The steps that count, over those that an undisturbed run of those sizes would have made.
+def undisturbed_steps(seconds_by_size: Mapping[int, float], rates: Mapping[int, float]) -> float:
+    """The steps that an undisturbed run makes.
 
     Args:
-        steps: how many count.
-        seconds_by_size: how long the run had which size.
-        rates: steps a second of an undisturbed run, by size.
+        seconds_by_size: how long it has which size.
+        rates: its steps a second, by size.
     """
-    return steps / sum(seconds * rates[size] for size, seconds in seconds_by_size.items())
+    return sum(seconds * rates[size] for size, seconds in seconds_by_size.items())
 
 
 def goodput(make: Callable[[], Job], seed: int) -> dict[str, float]:
@@ -84,7 +83,8 @@ def goodput(make: Callable[[], Job], seed: int) -> dict[str, float]:
         _sleep_until(end)
         job.look()
         steps = job.history.counted_steps(begin, end)
-        return {"steps that count": steps, "goodput": share(steps, job.history.seconds_by_size(begin, end), rates)}
+        at_most = undisturbed_steps(job.history.seconds_by_size(begin, end), rates)
+        return {"steps that count": steps, "undisturbed steps": at_most, "goodput": steps / at_most}
 
 
 @functools.cache

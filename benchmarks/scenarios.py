@@ -97,10 +97,9 @@ def _first_step(job: Job, now: float, size: int | None = None) -> float:
 
 
 def _launch(job: Job) -> dict[str, float]:
-    first = job.history.rounds[0]
-    found = {"launch to the first step": next(at for at, _ in first.completions()) - job.launched}
-    if first.grouped:
-        found["launch to the group"] = max(first.grouped.values()) - job.launched
+    found = {"launch to the first step": _first_step(job, job.launched, 4)}
+    if grouped := job.history.rounds[0].grouped:
+        found["launch to the group"] = max(grouped.values()) - job.launched
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.goodput import Change, events, share
+from benchmarks.goodput import Change, events, undisturbed_steps
 from benchmarks.history import History
 from benchmarks.records import Boot, RoundStart, StepDone
 from benchmarks.speed import rate
@@ -36,8 +36,8 @@ def test_time_without_training_is_the_last_rounds() -> None:
     assert run().seconds_by_size(7.0, 9.0) == {1: 2.0}
 
 
-def test_goodput_is_a_share_of_what_runs_of_those_sizes_make() -> None:
-    assert share(steps=45, seconds_by_size={2: 2.0, 4: 3.0}, rates={2: 10.0, 4: 10.0}) == 0.9
+def test_what_an_undisturbed_run_makes_depends_on_its_sizes() -> None:
+    assert undisturbed_steps({2: 2.0, 4: 3.0}, rates={2: 10.0, 3: 99.0, 4: 8.0}) == 44.0
 
 
 @pytest.mark.parametrize("seed", range(10))
