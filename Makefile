@@ -23,6 +23,10 @@ test: lint types proto-check ## everything that must hold before a change lands
 	$(py) -m pip install --quiet -e ".[dev]"
 	touch $@
 
+.venv/bench-ready: .venv/ready
+	$(py) -m pip install --quiet "$(TORCH)" -e ".[bench]"
+	touch $@
+
 lint: .venv/ready
 	$(py) -m ruff check
 	$(py) -m ruff format --check
@@ -49,8 +53,9 @@ sim: .venv/ready ## many simulated runs: make sim SEEDS=20000
 churn: .venv/ready ## random churn over real processes: make churn SCHEDULES=30
 	$(py) -m benchmarks.churn_check --schedules $(SCHEDULES)
 
-bench: .venv/ready ## recovery and resize, edriver and torchrun in one run
-	$(py) -m benchmarks.churn --repeats $(REPEATS) --output docs/benchmarks/churn.md
+bench: .venv/bench-ready ## edriver, torchrun, torchft and torch alone in one run: make bench REPEATS=1 PARTS="K1 UP"
+	$(py) -m benchmarks.bench --repeats $(REPEATS) $(if $(PARTS),--only $(PARTS)) \
+		--page docs/benchmarks/recovery.md --picture docs/pictures/recovery.png
 
 soak: .venv/ready ## a thousand kills in one run, and what survivors hold: make soak KILLS=100
 	$(py) -m benchmarks.soak --kills $(KILLS) --output docs/benchmarks/soak.md

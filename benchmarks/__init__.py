@@ -1,1 +1,1 @@
-"""What edriver is measured with: `make bench` (churn.py) and `make churn` (churn_check.py)."""
+"""What edriver is measured with: `make bench` (bench.py) and `make churn` (churn_check.py)."""

@@ -15,10 +15,11 @@ import time
 from collections import Counter
 
 from benchmarks.history import Round, faults
-from benchmarks.jobs import EdriverJob, HarnessError, Workload, end_well_on_sigterm
+from benchmarks.jobs import HarnessError, Workload, end_well_on_sigterm
 from benchmarks.processes import kill
 from benchmarks.records import RoundStart
 from benchmarks.schedule import MOST_WORKERS, Burst, Kill, Resize, Schedule, schedule_of
+from benchmarks.under_edriver import EdriverJob
 
 STEADY_STEPS = 3
 RECOVERY_BOUND = 90.0

@@ -38,7 +38,7 @@ def train(state: edriver.TorchState, data: Numbered, flags: argparse.Namespace, 
             state.sampler.record_batch(batch_idx, flags.batch_size)
             state.step += 1
             recorder.done(state.step, digest())
-            if state.step % flags.commit_steps == 0:
+            if flags.commit_steps and state.step % flags.commit_steps == 0:
                 state.commit()
             else:
                 state.check_host_updates()
@@ -55,7 +55,9 @@ def main() -> None:
     optimizer = torch.optim.Adam(model.parameters())
     sampler = edriver.ElasticSampler(data, seed=7)
     state = edriver.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0, step=0)
-    train(state, data, flags, Recorder(flags.folder / "records"))
+    recorder = Recorder(flags.folder / "records")
+    recorder.boot()
+    train(state, data, flags, recorder)
 
 
 if __name__ == "__main__":

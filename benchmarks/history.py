@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from benchmarks.records import Batch, Record, RoundStart, StepDone
+from benchmarks.records import Batch, Boot, Grouped, Record, RoundStart, StepDone
 
 
 @dataclass(slots=True)
@@ -23,12 +23,14 @@ class Round:
         starts: by rank, how its members entered it; those that were lost before they held its state are missing.
         batches: by step and rank, what was trained on.
         done: by step and rank, the steps that were finished.
+        grouped: by rank, when its members had joined its process group, where that was written down.
     """
 
     number: int
     starts: dict[int, RoundStart] = field(default_factory=dict)
     batches: dict[int, dict[int, Batch]] = field(default_factory=dict)
     done: dict[int, dict[int, StepDone]] = field(default_factory=dict)
+    grouped: dict[int, float] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -58,16 +60,26 @@ class Round:
 
 
 class History:
-    """The rounds of a run; grows with the records that are added."""
+    """The rounds of a run; grows with the records that are added.
+
+    Attributes:
+        boots: by process id, when it began and when it was ready to train.
+    """
 
     def __init__(self) -> None:
         self._rounds: dict[int, Round] = {}
+        self.boots: dict[int, Boot] = {}
 
     def add(self, records: Iterable[Record]) -> None:
         """Take in records, each process's in order."""
         for record in records:
+            if isinstance(record, Boot):
+                self.boots[record.pid] = record
+                continue
             current = self._rounds.setdefault(record.round, Round(record.round))
             match record:
+                case Grouped():
+                    current.grouped[record.rank] = record.time
                 case RoundStart():
                     current.starts[record.rank] = record
                 case Batch():
@@ -111,6 +123,25 @@ class History:
         """The longest time between two steps that rank 0 finished in a row, of those that ended after that time."""
         times = sorted(done[0].time for current in self.rounds for done in current.done.values() if 0 in done)
         return max((two - one for one, two in pairwise(times) if two > after), default=0.0)
+
+    def longest_boot(self, after: float) -> float | None:
+        """The longest time that a process which began after that time took to be ready; None: there was none."""
+        return max((boot.time - boot.started for boot in self.boots.values() if boot.started > after), default=None)
+
+    def counted_steps(self, begin: float, end: float) -> int:
+        """How many steps of the surviving history were finished between the two times."""
+        done = (current.done.get(step, {}) for current, step in self.counted())
+        return sum(1 for ranks in done if ranks and begin <= max(record.time for record in ranks.values()) < end)
+
+    def seconds_by_size(self, begin: float, end: float) -> dict[int, float]:
+        """How long, between the two times, the newest round had which size."""
+        changes = sorted((min(s.time for s in current.starts.values()), current.size) for current in self.rounds)
+        found: dict[int, float] = {}
+        for (since, size), (until, _) in pairwise([*changes, (end, 0)]):
+            seconds = min(until, end) - max(since, begin)
+            if seconds > 0:
+                found[size] = found.get(size, 0.0) + seconds
+        return found
 
 
 @dataclass(frozen=True, slots=True)

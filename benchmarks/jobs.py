@@ -1,7 +1,11 @@
-"""One run of the churn workload, under edriver or under torchrun: started, watched through its records, ended."""
+"""One run of the churn workload, under whichever system: started, watched through its records, ended.
+
+Each system has a file of its own: under_edriver.py and so on make a Job of it.
+"""
 
 from __future__ import annotations
 
+import abc
 import os
 import secrets
 import shutil
@@ -46,7 +50,7 @@ class Workload:
     batch_size: int = 8
     hidden: int = 512
     step_seconds: float = 0.02
-    commit_steps: int = 1
+    commit_steps: int = 0
     digest: bool = False
 
     def flags(self, folder: Path) -> list[str]:
@@ -63,12 +67,20 @@ def end_well_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
-class Job:
-    """What the two systems' runs have in common. A context: at its end no process of the run is left.
+class Job(abc.ABC):
+    """What all systems' runs have in common. A context: at its end no process of the run is left.
 
     Args:
         workload: what to train.
+
+    Attributes:
+        folder: the run's own, with the output and the records of its processes.
+        history: what the records have told so far.
+        workload: as given.
     """
+
+    elastic = True
+    """Whether the run fills a lost worker's place again."""
 
     def __init__(self, workload: Workload) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="churn-"))
@@ -79,6 +91,7 @@ class Job:
         self._reader = RecordReader(self._records)
         self._mark = secrets.token_hex(8)
         self._started: list[subprocess.Popen[bytes]] = []
+        self._launched = 0.0
         self._keep = False
 
     def __enter__(self) -> Self:
@@ -92,6 +105,19 @@ class Job:
             process.wait()
         if kind is None and not self._keep:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+    @abc.abstractmethod
+    def launch(self, size: int) -> None:
+        """Start the run, with 1 to 4 workers."""
+
+    def resize(self, size: int) -> None:
+        """Ask for another number of workers."""
+        raise NotImplementedError
+
+    @property
+    def launched(self) -> float:
+        """When the first process of the run was started, in seconds of the monotonic clock."""
+        return self._launched
 
     def keep(self) -> None:
         """Leave the folder for whoever wants to know what happened. An exception does that too."""
@@ -143,7 +169,7 @@ class Job:
         Raises:
             HarnessError: it does not end.
         """
-        (self.folder / "stop").touch()
+        self._tell_to_stop()
         try:
             code = self._started[0].wait(EXIT_BOUND)
         except subprocess.TimeoutExpired:
@@ -151,7 +177,12 @@ class Job:
         self.look()
         return code
 
+    def _tell_to_stop(self) -> None:
+        (self.folder / "stop").touch()
+
     def _start(self, command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        if not self._started:
+            self._launched = time.monotonic()
         with (self.folder / f"output-{len(self._started)}.txt").open("wb") as output:
             process = subprocess.Popen(
                 command,
@@ -166,80 +197,8 @@ class Job:
         return process
 
 
-class EdriverJob(Job):
-    """A run under edriver, with a discovery script that prints a file."""
-
-    def __init__(self, workload: Workload) -> None:
-        super().__init__(workload)
-        self.hosts: dict[str, int] = {}
-        self._script = self.folder / "discover_hosts.sh"
-        self._script.write_text(f"#!/bin/sh\ncat '{self.folder}/hosts'\n")
-        self._script.chmod(0o755)
-
-    @property
-    def driver(self) -> int:
-        """The driver's process id."""
-        return self._started[0].pid
-
-    def start(
-        self, hosts: Mapping[str, int], np: int, min_np: int = 2, max_np: int = 4, flags: Sequence[str] = ()
-    ) -> None:
-        """Start the driver.
-
-        Args:
-            hosts: slots by host.
-            np: its -np.
-            min_np: its --min-np.
-            max_np: its --max-np.
-            flags: more of its flags.
-        """
-        self.set_hosts(hosts)
-        sizes = ["-np", str(np), "--min-np", str(min_np), "--max-np", str(max_np)]
-        command = [sys.executable, "-m", "edriver", *sizes, *flags, "--host-discovery-script", str(self._script)]
-        job = [sys.executable, "-m", "benchmarks.churn_job", *self.workload.flags(self.folder)]
-        self._start([*command, *job], {})
-
-    def set_hosts(self, hosts: Mapping[str, int]) -> None:
-        """Change what discovery will find."""
-        unfinished = self.folder / "hosts.unfinished"
-        unfinished.write_text("".join(f"{host}:{slots}\n" for host, slots in hosts.items()))
-        unfinished.replace(self.folder / "hosts")
-        self.hosts = dict(hosts)
-
-
-class TorchrunJob(Job):
-    """A run under torchrun, with one agent a host, all on this machine.
-
-    Args:
-        workload: what to train.
-        max_nodes: how many agents it may have; with more than one, one is enough to go on.
-        workers: how many workers each agent has.
-    """
-
-    def __init__(self, workload: Workload, max_nodes: int, workers: int) -> None:
-        super().__init__(workload)
-        self._shape = ["--nnodes", f"1:{max_nodes}" if max_nodes > 1 else "1", "--nproc-per-node", str(workers)]
-        self._endpoint = f"127.0.0.1:{_free_port()}"
-
-    def start_agent(self) -> None:
-        """Start one more agent; the first one also holds the rendezvous."""
-        first = not self._started
-        # All in torchrun's favour: by default it would wait 30 s for more agents, and 15 s for one that is gone.
-        conf = f"is_host={int(first)},last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
-        rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", self._endpoint, "--rdzv-id", "churn"]
-        rendezvous += ["--rdzv-conf", conf, "--local-addr", "127.0.0.1", "--max-restarts", "10"]
-        command = [sys.executable, "-m", "torch.distributed.run", *self._shape, *rendezvous]
-        job = ["-m", "benchmarks.torchrun_job", *self.workload.flags(self.folder)]
-        # Without the first of these its restarts hang on Gloo in torch 2.13; the others edriver sets by itself.
-        settings = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-        self._start([*command, *job], settings)
-
-    def stop_agent(self) -> None:
-        """Ask the last agent that was started to go."""
-        self._started[-1].send_signal(signal.SIGTERM)
-
-
-def _free_port() -> int:
+def free_port() -> int:
+    """A TCP port of the loopback interface that nobody listens at just now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

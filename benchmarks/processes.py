@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import time
 from dataclasses import dataclass
@@ -47,6 +48,29 @@ def kill_all(mark: str) -> dict[int, str]:
             kill(pid)
         time.sleep(0.01)
     return found
+
+
+def started() -> float:
+    """When this process began, in seconds of the system-wide monotonic clock: see proc(5), /proc/PID/stat."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return time.monotonic() - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / _TICKS)
+
+
+def death(pid: int, bound: float) -> float | None:
+    """Wait until a process that need not be a child of ours ends.
+
+    Returns:
+        when it did, in seconds of the monotonic clock; None: not within the bound (seconds).
+
+    Raises:
+        ProcessLookupError: it is not there.
+    """
+    descriptor = os.pidfd_open(pid)
+    try:
+        ended, _, _ = select.select([descriptor], [], [], bound)
+        return time.monotonic() if ended else None
+    finally:
+        os.close(descriptor)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,50 +6,40 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from statistics import median
 
-from benchmarks.jobs import EdriverJob, HarnessError, Workload
-from benchmarks.processes import Usage, usage_of
-from benchmarks.scenarios import GUEST, HOME, WARM_STEPS
+from benchmarks.jobs import HarnessError, Workload
+from benchmarks.processes import usage_of
+from benchmarks.scenarios import WARM_STEPS
+from benchmarks.under_edriver import EdriverJob
 
 AGENT = "edriver.worker.agent_main"
 FIRST_LINE_TRIES = 5
+WATCHED_SECONDS = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What a process takes.
-
-    Attributes:
-        role: driver or agent.
-        memory: resident bytes at the end.
-        cores: processor time over the time watched, in cores.
-    """
-
-    role: str
-    memory: int
-    cores: float
-
-
-def quiet_run(seconds: float) -> list[Share]:
-    """Watch a run of four workers on two hosts in which nothing happens."""
+def quiet() -> dict[str, float]:
+    """Watch a run of four workers on two hosts in which nothing happens; of agents, the one that takes the most."""
     with EdriverJob(Workload()) as job:
-        job.start({HOME: 2, GUEST: 2}, np=4)
+        job.launch(4)
         job.wait_for_steps(size=4, steps=WARM_STEPS)
-        roles = {job.driver: "driver"} | {pid: "agent" for pid, command in job.processes().items() if AGENT in command}
-        before = {pid: usage_of(pid) for pid in roles}
+        agents = [pid for pid, command in job.processes().items() if AGENT in command]
+        before = {pid: usage_of(pid) for pid in (job.driver, *agents)}
         began = time.monotonic()
-        time.sleep(seconds)
+        time.sleep(WATCHED_SECONDS)
         watched = time.monotonic() - began
-        after = {pid: usage_of(pid) for pid in roles}
+        after = {pid: usage_of(pid) for pid in before}
         if len(job.look()) != 1:
             raise HarnessError(f"the quiet run was not quiet: it has {len(job.look())} rounds", job.folder)
         job.finish()
-    return [Share(role, *_taken(before[pid], after[pid], watched)) for pid, role in roles.items()]
-
-
-def _taken(before: Usage, after: Usage, watched: float) -> tuple[int, float]:
-    return after.memory, (after.seconds - before.seconds) / watched
+    cores = {pid: (after[pid].seconds - before[pid].seconds) / watched for pid in before}
+    return {
+        "memory of the driver": after[job.driver].memory,
+        "memory of an agent": max(after[pid].memory for pid in agents),
+        "processor of the driver": cores[job.driver],
+        "processor of an agent": max(cores[pid] for pid in agents),
+        "first line": median(first_line() for _ in range(FIRST_LINE_TRIES)),
+    }
 
 
 def first_line() -> float:

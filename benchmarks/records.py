@@ -12,6 +12,32 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.processes import started
+
+
+@dataclass(frozen=True, slots=True)
+class Boot:
+    """A process has imported and built everything, and now wants to train.
+
+    Attributes:
+        time: seconds of the system-wide monotonic clock.
+        pid: the process.
+        started: when the process began, on the same clock, to a hundredth of a second.
+    """
+
+    time: float
+    pid: int
+    started: float
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """A process has its place in a round's process group; attributes as in RoundStart. Only the bare floor tells it."""
+
+    time: float
+    round: int
+    rank: int
+
 
 @dataclass(frozen=True, slots=True)
 class RoundStart:
@@ -68,8 +94,10 @@ class StepDone:
     digest: str = ""
 
 
-Record = RoundStart | Batch | StepDone
-_KINDS: dict[str, type[RoundStart] | type[Batch] | type[StepDone]] = {
+Record = Boot | Grouped | RoundStart | Batch | StepDone
+_KINDS: dict[str, type[Record]] = {
+    "boot": Boot,
+    "grouped": Grouped,
     "round": RoundStart,
     "batch": Batch,
     "done": StepDone,
@@ -87,6 +115,14 @@ class Recorder:
     def __init__(self, folder: Path) -> None:
         self._descriptor = os.open(folder / f"{os.getpid()}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self._round, self._rank = 0, 0
+
+    def boot(self) -> None:
+        """Note that this process is ready to train."""
+        self._write(Boot(time.monotonic(), os.getpid(), started()))
+
+    def grouped(self, number: int, rank: int) -> None:
+        """Note that this process has joined a round's process group."""
+        self._write(Grouped(time.monotonic(), number, rank))
 
     def round_start(self, round_id: int, rank: int, size: int, host: str, step: int, digest: str) -> None:
         """Note that this process has entered a round; what follows belongs to it."""

@@ -1,14 +1,19 @@
-"""The four scenarios of churn, each under both systems, and what is measured in them."""
+"""What may happen to a run, under whichever system, and what is measured of it. Times are in seconds."""
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from benchmarks.history import count_epochs
-from benchmarks.jobs import EdriverJob, HarnessError, Job, TorchrunJob, Workload
-from benchmarks.processes import kill
+from benchmarks.jobs import HarnessError, Job
+from benchmarks.phases import phases_of_kill, read_event_log
+from benchmarks.processes import death, kill
+from benchmarks.under_edriver import EdriverJob
+from benchmarks.under_nothing import BareJob
+from benchmarks.under_torchft import TorchftJob
 
 WARM_STEPS = 45
 """Steps before anything happens: half-way between two of torchrun's checkpoints, which is the average case."""
@@ -16,126 +21,99 @@ WARM_STEPS = 45
 AFTER_STEPS = 20
 """Steps that are watched when everything is in place again."""
 
-HOME, GUEST = "127.0.0.1", "127.0.0.2"
+POLL_SECONDS = 1.0
+"""edriver's time between two polls of discovery."""
+
+LEASE_BOUND = 60.0
+"""Longest that a stopped worker may live."""
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """What one run of a scenario gave. Times are in seconds.
-
-    Attributes:
-        downtime: from the kill to the first step that all members of the next round finished.
-        adoption: from the change (the kill; the edit of the hosts file, the start or the end of an agent) to the first
-            step that as many workers as there are to be finished.
-        pause: the longest time between two steps that rank 0 finished in a row, from the change to the end.
-        steps_lost: steps that were finished by anybody and trained again.
-        samples_lost: samples that an epoch never saw.
-        samples_repeated: samples that an epoch saw twice, end padding aside.
-    """
-
-    downtime: float | None
-    adoption: float
-    pause: float
-    steps_lost: int
-    samples_lost: int
-    samples_repeated: int
-
-
-def _edriver_kill(rank: int) -> Figures:
-    with EdriverJob(Workload()) as job:
-        job.start({HOME: 2, GUEST: 2}, np=4)
-        return _kill(job, rank)
-
-
-def _torchrun_kill(rank: int) -> Figures:
-    with TorchrunJob(Workload(), max_nodes=1, workers=4) as job:
-        job.start_agent()
-        return _kill(job, rank)
-
-
-def _kill(job: Job, rank: int) -> Figures:
-    job.wait_for_steps(size=4, steps=WARM_STEPS)
-    pid = job.look()[-1].starts[rank].pid
-    now = time.monotonic()
-    kill(pid)
-    job.wait_for_steps(size=4, steps=AFTER_STEPS, after=now)
-    return _figures(job, now, size=4, killed=True)
-
-
-def _edriver_resize(before: dict[str, int], after: dict[str, int]) -> Figures:
-    with EdriverJob(Workload()) as job:
-        job.start(before, np=sum(before.values()))
-        job.wait_for_steps(size=sum(before.values()), steps=WARM_STEPS)
+def killed(make: Callable[[], Job], rank: int) -> dict[str, float]:
+    """K1, K0: `kill -9` of one of four."""
+    with make() as job:
+        _warm_up(job, 4)
+        pid = job.look()[-1].starts[rank].pid
         now = time.monotonic()
-        job.set_hosts(after)
-        return _resized(job, now, size=sum(after.values()))
+        wall = time.time()
+        kill(pid)
+        job.wait_for_steps(size=4 if job.elastic else 3, steps=AFTER_STEPS, after=now)
+        found = {"downtime": _first_step(job, now), **_launch(job), **_finished(job, now)}
+        if job.elastic:
+            found["adoption"] = _first_step(job, now, 4)
+        if isinstance(job, EdriverJob) and job.event_log.exists():
+            found |= phases_of_kill(read_event_log(job.event_log), wall)
+        return found
 
 
-def _torchrun_up() -> Figures:
-    with TorchrunJob(Workload(), max_nodes=2, workers=2) as job:
-        job.start_agent()
-        job.wait_for_steps(size=2, steps=WARM_STEPS)
+def stopped(make: Callable[[], Job], rank: int) -> dict[str, float]:
+    """STOP: SIGSTOP of one of four. Its lease is over when it is killed, which a stopped process can be."""
+    with make() as job:
+        _warm_up(job, 4)
+        pid = job.look()[-1].starts[rank].pid
         now = time.monotonic()
-        job.start_agent()
-        return _resized(job, now, size=4)
+        os.kill(pid, signal.SIGSTOP)
+        ended = death(pid, LEASE_BOUND)
+        if ended is None:
+            raise HarnessError(f"a stopped worker lives on for {LEASE_BOUND:g} s", job.folder)
+        job.wait_for_steps(size=4, steps=AFTER_STEPS, after=now)
+        resumed = _first_step(job, now)
+        return {"end of the lease": ended - now, "after the lease": now + resumed - ended, **_finished(job, now)}
 
 
-def _torchrun_down() -> Figures:
-    with TorchrunJob(Workload(), max_nodes=2, workers=2) as job:
-        job.start_agent()
-        job.start_agent()
-        job.wait_for_steps(size=4, steps=WARM_STEPS)
+def resized(make: Callable[[], Job], before: int, after: int) -> dict[str, float]:
+    """UP, DOWN: as many workers become as many others."""
+    with make() as job:
+        _warm_up(job, before)
         now = time.monotonic()
-        job.stop_agent()
-        return _resized(job, now, size=2)
+        job.resize(after)
+        job.wait_for_steps(size=after, steps=AFTER_STEPS, after=now)
+        adoption = _first_step(job, now, after)
+        found = {"adoption": adoption, **_finished(job, now)}
+        if isinstance(job, EdriverJob):
+            found |= _from_the_news(job, now, adoption)
+        return found
 
 
-def _resized(job: Job, now: float, size: int) -> Figures:
-    job.wait_for_steps(size=size, steps=AFTER_STEPS, after=now)
-    return _figures(job, now, size, killed=False)
+def _from_the_news(job: EdriverJob, now: float, adoption: float) -> dict[str, float]:
+    """What is left of an adoption without what is not edriver's: the newcomers' boots, the polls of discovery."""
+    boot = job.history.longest_boot(now)
+    if boot is not None:
+        return {"own boot": boot, "adoption beyond boot": adoption - boot - POLL_SECONDS}
+    first, second = job.answers(after=now)[:2]  # a host leaves at the second answer without it
+    return {"first answer to first step": now + adoption - first, "answer to first step": now + adoption - second}
 
 
-def _figures(job: Job, now: float, size: int, killed: bool) -> Figures:
+def _warm_up(job: Job, size: int) -> None:
+    job.launch(size)
+    job.wait_for_steps(size=size, steps=WARM_STEPS)
+
+
+def _first_step(job: Job, now: float, size: int | None = None) -> float:
+    """Seconds from then to the first step that all members of a later round (of that size) finished."""
+    found = job.history.first_completion(now, size)
+    if found is None:
+        raise HarnessError("no step was finished after the change", job.folder)
+    return found - now
+
+
+def _launch(job: Job) -> dict[str, float]:
+    found = {"launch to the first step": _first_step(job, job.launched, 4)}
+    if grouped := job.history.rounds[0].grouped:
+        found["launch to the group"] = max(grouped.values()) - job.launched
+    return found
+
+
+def _finished(job: Job, now: float) -> dict[str, float]:
+    """End the run; the figures that need all of it."""
     code = job.finish()
     if code != 0:
         job.keep()
         raise HarnessError(f"the run ended with {code}", job.folder)
-    history = job.history
-    adopted = history.first_completion(now, size)
-    resumed = history.first_completion(now)
-    if adopted is None or resumed is None:
-        raise HarnessError("no step was finished after the change", job.folder)
-    epochs = count_epochs(history, job.workload.samples)
-    return Figures(
-        downtime=resumed - now if killed else None,
-        adoption=adopted - now,
-        pause=history.longest_pause(now),
-        steps_lost=history.steps_lost(),
-        samples_lost=sum(epoch.lost for epoch in epochs),
-        samples_repeated=sum(epoch.repeated for epoch in epochs),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    """One kind of churn under each system.
-
-    Attributes:
-        name: as on the command line.
-        what: what happens.
-        edriver: runs it once.
-        torchrun: runs it once.
-    """
-
-    name: str
-    what: str
-    edriver: Callable[[], Figures]
-    torchrun: Callable[[], Figures]
-
-
-SCENARIOS = (
-    Scenario("K1", "`kill -9` of rank 2 of 4", lambda: _edriver_kill(2), lambda: _torchrun_kill(2)),
-    Scenario("K0", "`kill -9` of rank 0 of 4", lambda: _edriver_kill(0), lambda: _torchrun_kill(0)),
-    Scenario("UP", "2 workers become 4", lambda: _edriver_resize({HOME: 2}, {HOME: 2, GUEST: 2}), _torchrun_up),
-    Scenario("DOWN", "4 workers become 2", lambda: _edriver_resize({HOME: 2, GUEST: 2}, {HOME: 2}), _torchrun_down),
-)
+    found = {"longest pause": job.history.longest_pause(now)}
+    if not isinstance(job, BareJob):
+        found["steps lost"] = job.history.steps_lost()
+    if not isinstance(job, BareJob | TorchftJob):  # the one makes no promise, the other's sampler is lossy by design
+        epochs = count_epochs(job.history, job.workload.samples)
+        found["samples lost"] = sum(epoch.lost for epoch in epochs)
+        found["samples repeated"] = sum(epoch.repeated for epoch in epochs)
+    return found

@@ -21,10 +21,11 @@ from pathlib import Path
 from benchmarks import soak_page
 from benchmarks.endurance import Outcome, Recovery, complaints
 from benchmarks.history import Round, faults
-from benchmarks.jobs import EdriverJob, HarnessError, Workload, end_well_on_sigterm
+from benchmarks.jobs import HarnessError, Workload, end_well_on_sigterm
 from benchmarks.lives import Life, Sample
 from benchmarks.processes import kill
 from benchmarks.records import RoundStart
+from benchmarks.under_edriver import EdriverJob
 from benchmarks.vitals import Vitals, vitals_of_all, zombies_of
 from benchmarks.waves import Strike, Wave, waves_of
 

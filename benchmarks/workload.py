@@ -1,4 +1,4 @@
-"""What both systems train: the model, the data, and one step. The jobs differ in what is around it."""
+"""What all systems train: the model, the data, and one step. The jobs differ in what is around it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def options() -> argparse.Namespace:
         "--hidden", type=int, required=True, help="width of the two hidden layers; 512: 0.4 M parameters"
     )
     parser.add_argument("--step-seconds", type=float, required=True, help="stand-in compute of a step: a sleep")
-    parser.add_argument("--commit-steps", type=int, required=True, help="every which step edriver commits")
+    parser.add_argument(
+        "--commit-steps", type=int, required=True, help="every which step edriver commits; 0: it never does"
+    )
     parser.add_argument("--digest", action="store_true", help="record a hash of the state with every step")
     return parser.parse_args()
 
@@ -73,9 +75,9 @@ def make_loader(data: Numbered, sampler: Sampler[int], batch_size: int) -> Loade
 def train_step(
     model: nn.Module, optimizer: torch.optim.Optimizer, inputs: torch.Tensor, labels: torch.Tensor, seconds: float
 ) -> None:
-    """One step, with a sleep in the place of most of its compute."""
-    time.sleep(seconds)
+    """One step, with a sleep in the place of most of its compute; torchft begins its own work in zero_grad."""
     optimizer.zero_grad()
+    time.sleep(seconds)
     torch.autograd.backward(nn.functional.cross_entropy(model(inputs), labels))
     optimizer.step()
 

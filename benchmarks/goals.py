@@ -1,0 +1,141 @@
+"""What edriver must reach, and whether it does. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.figures import RATIO, Figures, Key, Unit, unit_of
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A bound for the median of a figure, or for the ratio of two.
+
+    Attributes:
+        what: in words.
+        of: the figure.
+        most: the most that it may be,
+        least: and the least; one of the two is given.
+        over: the figure that it is divided by; None: it stands for itself.
+    """
+
+    what: str
+    of: Key
+    most: float | None = None
+    least: float | None = None
+    over: Key | None = None
+
+    @property
+    def unit(self) -> Unit:
+        """How the measured value and the bound are written."""
+        return RATIO if self.over else unit_of(self.of.name)
+
+    @property
+    def bound(self) -> str:
+        """The bound, written."""
+        if self.most is not None:
+            return f"at most {self.unit(self.most)}"
+        assert self.least is not None
+        return f"at least {self.unit(self.least)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What became of a goal.
+
+    Attributes:
+        goal: the goal.
+        value: the median, or the ratio of the medians; None: it was not measured.
+        met: whether the goal is met; what was not measured is not.
+    """
+
+    goal: Goal
+    value: float | None
+    met: bool
+
+
+def judge(goal: Goal, figures: Figures) -> Judgement:
+    """Compare a goal with what was measured."""
+    value = figures.median(goal.of)
+    if goal.over is not None:
+        below = figures.median(goal.over)
+        value = value / below if value is not None and below else None
+    if value is None:
+        return Judgement(goal, None, met=False)
+    met = (goal.most is None or value <= goal.most) and (goal.least is None or value >= goal.least)
+    return Judgement(goal, value, met)
+
+
+def _kill(part: str) -> list[Goal]:
+    ours = Key(part, "edriver", "downtime")
+
+    def under(system: str) -> Key:
+        return Key(part, system, "downtime")
+
+    return [
+        Goal(f"{part}: kill to the next finished step", ours, most=0.090),
+        Goal(f"{part}: the same, against the bare floor", ours, most=1.5, over=under("bare")),
+        Goal(f"{part}: torchft's against edriver's", under("torchft"), least=5, over=ours),
+        Goal(f"{part}: torchrun's against edriver's", under("torchrun"), least=40, over=ours),
+        Goal(f"{part}: steps lost, no commit ever called", Key(part, "edriver", "steps lost"), most=0),
+        *_whole(part),
+    ]
+
+
+def _whole(part: str) -> list[Goal]:
+    return [
+        Goal(f"{part}: {name}", Key(part, "edriver", name), most=0) for name in ("samples lost", "samples repeated")
+    ]
+
+
+def _ours(part: str, name: str) -> Key:
+    return Key(part, "edriver", name)
+
+
+GOALS = (
+    *_kill("K1"),
+    *_kill("K0"),
+    Goal("STOP: end of the lease to the next finished step", _ours("STOP", "after the lease"), most=0.150),
+    Goal("UP: longest pause", _ours("UP", "longest pause"), most=0.080),
+    Goal(
+        "UP: the same, against torchft",
+        _ours("UP", "longest pause"),
+        most=1,
+        over=Key("UP", "torchft", "longest pause"),
+    ),
+    Goal("UP: adoption, less the newcomers' own boot and a poll", _ours("UP", "adoption beyond boot"), most=0.5),
+    *_whole("UP"),
+    Goal("DOWN: longest pause", _ours("DOWN", "longest pause"), most=0.080),
+    Goal("DOWN: discovery's answer to the first step by 2", _ours("DOWN", "answer to first step"), most=0.5),
+    Goal("DOWN: steps lost", _ours("DOWN", "steps lost"), most=0),
+    *_whole("DOWN"),
+    Goal(
+        "first step after launch, against bare processes that form a group",
+        _ours("K1", "launch to the first step"),
+        most=1.25,
+        over=Key("K1", "bare", "launch to the group"),
+    ),
+    Goal("training speed, against a bare process group", _ours("SPEED", "ratio to bare"), least=0.99),
+    Goal("goodput", _ours("GOODPUT", "goodput"), least=0.97),
+    Goal("boundary: the check alone", _ours("BOUNDARY", "check"), most=1e-6),
+    Goal("boundary: with all that is kept, ResNet-50's sizes", _ours("BOUNDARY", "boundary"), most=100e-6),
+    Goal("boundary: the same, buffers as views", _ours("BOUNDARY", "boundary, flat buffers"), most=50e-6),
+    Goal(
+        "commit of 1.2 GB, against a plain copy",
+        _ours("COMMIT", "commit speed"),
+        least=0.8,
+        over=_ours("COMMIT", "copy speed"),
+    ),
+    Goal(
+        "sync of 400 MB in 5,000 tensors, against a flat broadcast",
+        _ours("SYNC", "sync speed"),
+        least=0.8,
+        over=_ours("SYNC", "broadcast speed"),
+    ),
+    Goal("driver: memory", _ours("QUIET", "memory of the driver"), most=80e6),
+    Goal("driver: processor", _ours("QUIET", "processor of the driver"), most=0.02),
+    Goal("agent: memory", _ours("QUIET", "memory of an agent"), most=80e6),
+    Goal("agent: processor", _ours("QUIET", "processor of an agent"), most=0.02),
+    Goal("driver: first line of output", _ours("QUIET", "first line"), most=0.5),
+)
+"""The table "What it must reach", and the budgets of driver and agent."""

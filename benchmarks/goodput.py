@@ -1,0 +1,115 @@
+"""GOODPUT: an event every ten seconds, and which part of an undisturbed run's steps are made all the same."""
+
+from __future__ import annotations
+
+import functools
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from benchmarks.jobs import Job, Workload
+from benchmarks.processes import kill
+from benchmarks.scenarios import WARM_STEPS
+from benchmarks.under_nothing import BareJob
+
+SECONDS = 120.0
+INTERVAL = 10.0
+SIZES = (1, 2, 3, 4)
+RATE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """`kill -9` of one worker.
+
+    Attributes:
+        choice: which, as a fraction of those there are.
+    """
+
+    choice: float
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The run is to have another number of workers.
+
+    Attributes:
+        size: 2 or 4.
+    """
+
+    size: int
+
+
+def events(seed: int, count: int) -> list[Loss | Change]:
+    """What happens to a run that begins with 4 workers. Pure: a seed gives the same events every time."""
+    rng = random.Random(seed)
+    found: list[Loss | Change] = []
+    size = 4
+    for _ in range(count):
+        if rng.random() < 0.5:
+            found.append(Loss(rng.random()))
+        else:
+            size = 6 - size
+            found.append(Change(size))
+    return found
+
+
+def undisturbed_steps(seconds_by_size: Mapping[int, float], rates: Mapping[int, float]) -> float:
+    """The steps that an undisturbed run makes.
+
+    Args:
+        seconds_by_size: how long it has which size.
+        rates: its steps a second, by size.
+    """
+    return sum(seconds * rates[size] for size, seconds in seconds_by_size.items())
+
+
+def goodput(make: Callable[[], Job], seed: int) -> dict[str, float]:
+    """Train for two minutes, while things happen."""
+    rates = undisturbed()
+    with make() as job:
+        job.launch(4)
+        job.wait_for_steps(size=4, steps=WARM_STEPS)
+        begin = time.monotonic()
+        for number, event in enumerate(events(seed, int(SECONDS / INTERVAL) - 1), start=1):
+            _sleep_until(begin + number * INTERVAL)
+            match event:
+                case Loss(choice):
+                    _kill_one(job, choice)
+                case Change(size):
+                    job.resize(size)
+        end = begin + SECONDS
+        _sleep_until(end)
+        job.look()
+        steps = job.history.counted_steps(begin, end)
+        at_most = undisturbed_steps(job.history.seconds_by_size(begin, end), rates)
+        return {"steps that count": steps, "undisturbed steps": at_most, "goodput": steps / at_most}
+
+
+@functools.cache
+def undisturbed() -> dict[int, float]:
+    """Steps a second of a run with torch alone, by size; measured once in this process's life."""
+    return {size: _rate(size) for size in SIZES}
+
+
+def _rate(size: int) -> float:
+    with BareJob(Workload()) as job:
+        job.launch(size)
+        job.wait_for_steps(size=size, steps=WARM_STEPS)
+        begin = time.monotonic()
+        _sleep_until(begin + RATE_SECONDS)
+        job.look()
+        return job.history.counted_steps(begin, begin + RATE_SECONDS) / RATE_SECONDS
+
+
+def _kill_one(job: Job, choice: float) -> None:
+    """Kill one of the newest round's members that still live; none, if all are on their way back."""
+    living = job.processes()
+    members = [pid for pid in sorted(job.look()[-1].members) if pid in living]
+    if members:
+        kill(members[int(choice * len(members))])
+
+
+def _sleep_until(moment: float) -> None:
+    time.sleep(max(moment - time.monotonic(), 0.0))

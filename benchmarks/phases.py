@@ -1,0 +1,85 @@
+"""Where the time of a recovery goes, from the event log that `edriver --event-log` writes. Pure but for the reading.
+
+The log has one JSON object a line. A line of the kind "round" tells when the round before ended and when each member
+of this one had passed each point on the way; times are seconds since the Unix epoch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+STAGES = ("notified", "stopped", "waiting", "assigned", "built", "synced", "stepped")
+"""What each member passes, in this order."""
+
+PHASES = ("detect", "notify", "sever", "rejoin", "rendezvous", "group", "sync", "first step")
+"""The phases of a recovery from a kill; each ends when the last member has passed the point that ends it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundLine:
+    """One round, as the event log tells it.
+
+    Attributes:
+        round: its id.
+        cause: why the round before ended.
+        noticed: when the death that ended it was noticed; None: it was no death.
+        members: for each member, when it had passed which of STAGES.
+    """
+
+    round: str
+    cause: str
+    noticed: float | None
+    members: tuple[dict[str, float], ...]
+
+    def last(self, stage: str) -> float | None:
+        """When the last member had passed it; None: none says so."""
+        return max((member[stage] for member in self.members if stage in member), default=None)
+
+
+def parse(lines: Iterable[str]) -> list[RoundLine]:
+    """The rounds of an event log, in order; a last line without its end is passed over."""
+    whole = (json.loads(line) for line in lines if line.endswith("\n"))
+    return [_round(line) for line in whole if line["event"] == "round"]
+
+
+def _round(line: dict[str, Any]) -> RoundLine:
+    members = (
+        {stage: float(member[stage]) for stage in STAGES if member.get(stage) is not None} for member in line["members"]
+    )
+    return RoundLine(line["round"], line["cause"], line["noticed"], tuple(members))
+
+
+def read_event_log(path: Path) -> list[RoundLine]:
+    """The rounds in a file."""
+    with path.open() as file:
+        return parse(file)
+
+
+def phases_of_kill(rounds: Iterable[RoundLine], killed: float) -> dict[str, float]:
+    """Seconds of each phase of the recovery from a kill, by "phase: NAME"; nothing if the log does not tell of it.
+
+    Args:
+        rounds: the event log.
+        killed: when the kill was sent, in seconds since the Unix epoch.
+    """
+    for line in rounds:
+        if line.noticed is not None and line.noticed >= killed:
+            points = [killed, line.noticed, *(line.last(stage) for stage in STAGES)]
+            return _between(points)
+    return {}
+
+
+def _between(points: list[float | None]) -> dict[str, float]:
+    """The differences of neighbours; a point that is missing, or that was passed before, makes a phase of no length."""
+    found = {}
+    before = points[0]
+    assert before is not None
+    for name, point in zip(PHASES, points[1:], strict=True):
+        after = before if point is None else max(before, point)
+        found[f"phase: {name}"] = after - before
+        before = after
+    return found

@@ -1,0 +1,147 @@
+"""SPEED: how fast two workers train under edriver, beside a bare process group.
+
+Both run at the same time, and all processes of one are stopped while those of the other have the machine, in turns of
+two seconds: what else the machine does then falls on both alike. A turn is shorter than any lease of edriver's.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from benchmarks.jobs import ROOT, HarnessError, free_port
+from benchmarks.processes import MARK, kill_all, processes_of
+
+BOUND = 180.0
+WORKERS = 2
+WARM_STEPS, TURNS, TURN_SECONDS = 30, 16, 2.0
+SETTLING = 0.15
+"""Seconds at the beginning of a turn that do not count."""
+
+
+class SpeedRun:
+    """One system's run of speed_job.py.
+
+    Args:
+        system: "edriver" or "bare".
+        folder: where its steps and its output go.
+    """
+
+    def __init__(self, system: str, folder: Path) -> None:
+        self.mark = f"{folder.name}-{system}"
+        self._steps = folder / system
+        self._steps.touch()
+        with (folder / f"{system}.txt").open("wb") as output:
+            self._processes = [
+                subprocess.Popen(
+                    command,
+                    env={**os.environ, "PYTHONPATH": str(ROOT), MARK: self.mark, **settings},
+                    cwd=folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,  # as edriver's workers: the scheduler shares by session
+                )
+                for command, settings in _commands(system, self._steps)
+            ]
+
+    @property
+    def lives(self) -> bool:
+        """Whether none of what was started has ended."""
+        return all(process.poll() is None for process in self._processes)
+
+    def steps(self) -> array[float]:
+        """When each step was finished, so far."""
+        found = array("d")
+        data = self._steps.read_bytes()
+        found.frombytes(data[: len(data) - len(data) % found.itemsize])
+        return found
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to all its processes."""
+        for pid in processes_of(self.mark):
+            os.kill(pid, number)
+
+    def turn(self) -> float:
+        """Let it have a turn; returns its steps a second in it."""
+        self.signal(signal.SIGCONT)
+        begin = time.monotonic()
+        time.sleep(TURN_SECONDS)
+        end = time.monotonic()
+        self.signal(signal.SIGSTOP)
+        return rate(self.steps(), begin + SETTLING, end)
+
+    def end(self) -> None:
+        """Kill what there is."""
+        kill_all(self.mark)
+        for process in self._processes:
+            process.wait()
+
+
+def speed() -> dict[str, float]:
+    """Let both train, in turns.
+
+    Raises:
+        HarnessError: one ended, or did not begin in time.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="speed-"))
+    runs = [SpeedRun(system, folder) for system in ("edriver", "bare")]
+    try:
+        _await_warmth(runs, folder)
+        runs[1].signal(signal.SIGSTOP)
+        runs[0].signal(signal.SIGSTOP)
+        pairs = []
+        for turn in range(TURNS):
+            order = runs if turn % 2 == 0 else runs[::-1]
+            found = {run: run.turn() for run in order}
+            pairs.append((found[runs[0]], found[runs[1]]))
+    finally:
+        for run in runs:
+            run.end()
+    shutil.rmtree(folder)
+    return {
+        "steps a second": median(ours for ours, _ in pairs),
+        "steps a second, bare": median(bare for _, bare in pairs),
+        "ratio to bare": median(ours / bare for ours, bare in pairs),
+    }
+
+
+def rate(steps: Sequence[float], begin: float, end: float) -> float:
+    """Steps a second between the first and the last step that were finished in that time. Pure.
+
+    Raises:
+        ValueError: there are fewer than two.
+    """
+    inside = [at for at in steps if begin <= at < end]
+    if len(inside) < 2:
+        raise ValueError(f"{len(inside)} steps in {end - begin:.1f} s tell no rate")
+    return (len(inside) - 1) / (inside[-1] - inside[0])
+
+
+def _await_warmth(runs: Sequence[SpeedRun], folder: Path) -> None:
+    deadline = time.monotonic() + BOUND
+    while any(len(run.steps()) < WARM_STEPS for run in runs):
+        if not all(run.lives for run in runs):
+            raise HarnessError("a run of SPEED ended before its time", folder)
+        if time.monotonic() > deadline:
+            raise HarnessError(f"SPEED does not train within {BOUND:g} s", folder)
+        time.sleep(0.1)
+
+
+def _commands(system: str, steps: Path) -> list[tuple[list[str], dict[str, str]]]:
+    """What to start, and with what in its environment."""
+    job = [sys.executable, "-m", "benchmarks.speed_job", str(steps)]
+    if system == "edriver":
+        return [([sys.executable, "-m", "edriver", "-np", str(WORKERS), *job], {})]
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(WORKERS)}
+    group |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    return [(job, {**group, "RANK": str(rank)}) for rank in range(WORKERS)]

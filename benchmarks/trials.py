@@ -1,0 +1,84 @@
+"""Everything that `make bench` can run: what, under which system, and about how long it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from benchmarks.goodput import goodput
+from benchmarks.jobs import Workload
+from benchmarks.micro import measured, present
+from benchmarks.quiet import quiet
+from benchmarks.scenarios import killed, resized, stopped
+from benchmarks.speed import speed
+from benchmarks.under_edriver import EdriverJob
+from benchmarks.under_nothing import BareJob
+from benchmarks.under_torchft import TorchftJob, installed
+from benchmarks.under_torchrun import TorchrunJob
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One thing to measure, under one system.
+
+    Attributes:
+        part: what, as on the command line.
+        system: under which system.
+        seconds: how long it takes on two cores, roughly.
+        run: runs it; gives figures by name.
+        once: whether one run is enough, however many repeats are asked for.
+    """
+
+    part: str
+    system: str
+    seconds: float
+    run: Callable[[], Mapping[str, float]]
+    once: bool = False
+
+
+def trials(commit_steps: int, seed: int) -> list[Trial]:
+    """All trials, in the order in which they take turns.
+
+    Args:
+        commit_steps: every which step edriver's job commits; 0: never.
+        seed: of the schedule of GOODPUT.
+    """
+    ours = Workload(commit_steps=commit_steps)
+
+    def bare() -> BareJob:
+        return BareJob(Workload())
+
+    def edriver() -> EdriverJob:
+        return EdriverJob(ours)
+
+    def torchft() -> TorchftJob:
+        return TorchftJob(Workload())
+
+    def torchrun(workers: int) -> TorchrunJob:
+        return TorchrunJob(Workload(), workers)
+
+    found = []
+    for part, rank in (("K1", 2), ("K0", 0)):
+        found += [
+            Trial(part, "edriver", 16, partial(killed, edriver, rank)),
+            Trial(part, "bare", 9, partial(killed, bare, rank)),
+            Trial(part, "torchft", 15, partial(killed, torchft, rank)),
+            Trial(part, "torchrun", 20, partial(killed, partial(torchrun, 4), rank)),
+        ]
+    for part, before, after in (("UP", 2, 4), ("DOWN", 4, 2)):
+        found += [
+            Trial(part, "edriver", 14, partial(resized, edriver, before, after)),
+            Trial(part, "torchft", 13, partial(resized, torchft, before, after)),
+            Trial(part, "torchrun", 22, partial(resized, partial(torchrun, 2), before, after)),
+        ]
+    found += [
+        Trial("STOP", "edriver", 27, partial(stopped, edriver, 2)),
+        Trial("SPEED", "edriver", 80, speed, once=True),
+        Trial("GOODPUT", "edriver", 185, partial(goodput, edriver, seed), once=True),  # with the undisturbed runs
+        Trial("GOODPUT", "torchft", 132, partial(goodput, torchft, seed), once=True),
+        Trial("GOODPUT", "torchrun", 132, partial(goodput, partial(torchrun, 2), seed), once=True),
+        Trial("QUIET", "edriver", 40, quiet, once=True),
+    ]
+    found += [Trial(micro.part, "edriver", micro.seconds, partial(measured, micro), once=True) for micro in present()]
+    return [trial for trial in found if trial.system != "torchft" or installed()]

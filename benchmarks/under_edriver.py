@@ -1,0 +1,99 @@
+"""A run under edriver, with a discovery script that prints a file and says when."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.jobs import Job, Workload
+
+HOME, GUEST = "127.0.0.1", "127.0.0.2"
+HOSTS = {2: {HOME: 2}, 4: {HOME: 2, GUEST: 2}}
+"""The hosts, with their slots, for a number of workers."""
+
+
+class EdriverJob(Job):
+    """A run under edriver.
+
+    Args:
+        workload: what to train.
+
+    Attributes:
+        hosts: slots by host, as discovery finds them.
+    """
+
+    def __init__(self, workload: Workload) -> None:
+        super().__init__(workload)
+        self.hosts: dict[str, int] = {}
+        self._script = self.folder / "discover_hosts.sh"
+        self._answers = self.folder / "answers"
+        note = f"date +\"%s.%N $(echo $hosts)\" >> '{self._answers}'"
+        self._script.write_text(f"#!/bin/sh\nhosts=$(cat '{self.folder}/hosts')\n{note}\necho \"$hosts\"\n")
+        self._script.chmod(0o755)
+
+    @property
+    def driver(self) -> int:
+        """The driver's process id."""
+        return self._started[0].pid
+
+    @property
+    def event_log(self) -> Path:
+        """Where the driver writes its event log, if it knows how to."""
+        return self.folder / "events.jsonl"
+
+    def launch(self, size: int) -> None:
+        """Start the driver with 2 or 4 workers; it may go on with one, and have four at most."""
+        self.start(HOSTS[size], np=size, min_np=1)
+
+    def resize(self, size: int) -> None:
+        """Let discovery find slots for 2 or 4 workers."""
+        self.set_hosts(HOSTS[size])
+
+    def start(
+        self, hosts: Mapping[str, int], np: int, min_np: int = 2, max_np: int = 4, flags: Sequence[str] = ()
+    ) -> None:
+        """Start the driver.
+
+        Args:
+            hosts: slots by host.
+            np: its -np.
+            min_np: its --min-np.
+            max_np: its --max-np.
+            flags: more of its flags.
+        """
+        self.set_hosts(hosts)
+        sizes = ["-np", str(np), "--min-np", str(min_np), "--max-np", str(max_np)]
+        log = ["--event-log", str(self.event_log)] if writes_event_log() else []
+        command = [sys.executable, "-m", "edriver", *sizes, *log, *flags, "--host-discovery-script", str(self._script)]
+        job = [sys.executable, "-m", "benchmarks.churn_job", *self.workload.flags(self.folder)]
+        self._start([*command, *job], {})
+
+    def set_hosts(self, hosts: Mapping[str, int]) -> None:
+        """Change what discovery will find."""
+        unfinished = self.folder / "hosts.unfinished"
+        unfinished.write_text("".join(f"{host}:{slots}\n" for host, slots in hosts.items()))
+        unfinished.replace(self.folder / "hosts")
+        self.hosts = dict(hosts)
+
+    def answers(self, after: float) -> list[float]:
+        """When discovery answered with the hosts as they are now, in seconds of the monotonic clock.
+
+        Args:
+            after: only answers after that time.
+        """
+        wanted = [f"{host}:{slots}" for host, slots in self.hosts.items()]
+        lines = [line.split() for line in self._answers.read_text().splitlines()]
+        to_monotonic = time.monotonic() - time.time()
+        times = (float(at) + to_monotonic for at, *hosts in lines if hosts == wanted)
+        return [at for at in times if at > after]
+
+
+@functools.cache
+def writes_event_log() -> bool:
+    """Whether this edriver has --event-log."""
+    command = [sys.executable, "-m", "edriver", "--help"]
+    return "--event-log" in subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
