@@ -28,7 +28,7 @@ def train(state: edriver.TorchState, data: Numbered, flags: argparse.Namespace, 
     place = topology.current()
     host = os.environ.get("EDRIVER_HOST", "localhost")
     recorder.round_start(place.round_id.n, place.rank, place.size, host, state.step, digest())
-    model = DistributedDataParallel(state.model)
+    model = DistributedDataParallel(state.model, init_sync=False)
     loader = make_loader(data, state.sampler, flags.batch_size)
     while True:
         state.sampler.set_epoch(state.epoch)

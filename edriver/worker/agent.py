@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edriver.v1 import agent_pb2, agent_pb2_grpc, notification_pb2
+from edriver.worker import priority
 from edriver.worker.capture import Capture
 from edriver.worker.control_stream import ControlStream, DriverLostError
 from edriver.worker.forward import OutputForwarder
@@ -77,6 +78,7 @@ class Worker:
     capture: Capture
     link: WorkerLink
     life: LifeLock
+    background: bool
     watched: bool = False
     killing: asyncio.TimerHandle | None = None
 
@@ -200,12 +202,14 @@ class Agent:
             self._report_exit(order.worker_id, code, str(error), time.time())
             life_path.unlink(missing_ok=True)
             return
+        background = priority.lower(pid)  # until it is ready: others train
         self._workers[order.worker_id] = Worker(
             order.worker_id,
             pid,
             Capture(order.worker_id, order.slot, self._output_folder(order.slot), stdout, stderr, self._forwarder.add),
             self._link(order.worker_id, socket_path),
             life,
+            background,
         )
 
     def _output_folder(self, slot: int) -> Path | None:
@@ -232,10 +236,13 @@ class Agent:
 
     def _watch(self, worker: Worker) -> None:
         """A thread of its own: say that a worker has ended as soon as it has, long before it can be reaped."""
+        if worker.background:
+            priority.restore(worker.pid)
         if worker.life.wait_for_end():
             ending = agent_pb2.WorkerEnding(worker_id=worker.worker_id, seen=time.time())
             with suppress(RuntimeError):  # the loop is closed: nobody is there to be told
                 self._loop.call_soon_threadsafe(self._control.send, agent_pb2.FromAgent(worker_ending=ending))
+            priority.lower(worker.pid)  # what is left of it gives its memory back, and the others want to go on
 
     async def _ping(self) -> None:
         await self._welcomed.wait()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import importlib
 import logging
 import os
 import signal
@@ -315,11 +314,9 @@ def rounds_of_this_process() -> WorkerRounds | Alone:
         return Alone()
     from edriver.worker.group import RoundGroup
     from edriver.worker.peer_loss import looks_like_peer_loss
+    from edriver.worker.warm_up import warm_up
 
-    # The first DistributedDataParallel of a process imports this, which takes a second and more. A newcomer that did so
-    # inside its first round would keep all the others waiting.
-    importlib.import_module("torch._dynamo")
-
+    warm_up()
     return WorkerRounds(os.environ, RoundGroup(os.environ["EDRIVER_ADDRESS"]), looks_like_peer_loss)
 
 

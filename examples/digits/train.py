@@ -46,7 +46,7 @@ def train(state: edriver.TorchState, dataset: TensorDataset, options: argparse.N
     print(f"rank {rank} of {size} is process {os.getpid()}", flush=True)
     if rank == 0:
         log(options, event="round", workers=size)
-    model = DistributedDataParallel(state.model)
+    model = DistributedDataParallel(state.model, init_sync=False)
     criterion = nn.CrossEntropyLoss()
     loader = DataLoader(dataset, options.batch_size, sampler=state.sampler, num_workers=options.num_workers)
     while state.epoch < options.epochs:

@@ -80,6 +80,7 @@ USES_TORCH = {
         "store",
         "sync",
         "torch_state",
+        "warm_up",
     )
 }
 """The worker's torch parts. Everything else would make drivers and agents 2 s slower and 200 MB larger."""
