@@ -171,10 +171,11 @@ class Participant:
             )
         )
 
-    def synced(self) -> None:
-        """State was received, or confirmed, at the start of the round: it counts as committed."""
+    def synced(self, committed: bool = True) -> None:
+        """State was received, or confirmed, at the start of the round: see `State.sync` for what is committed."""
         self._in_step = True
-        self.committed = Version(self.round_id, 0)
+        if committed:
+            self.committed = Version(self.round_id, 0)
         self.news_seen = -1  # the round's first boundary is news, to the driver
 
     def passed(self, committed: bool) -> bool:

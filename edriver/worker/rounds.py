@@ -190,10 +190,10 @@ class WorkerRounds:
         if self._entered:
             state.on_reset()
         self._entered += 1
-        state.sync()
+        committed = state.sync() is not False
         self._times.mark("synced")
         with self._changed:
-            self._participant.synced()
+            self._participant.synced(committed)
 
     def _next_place(self) -> Assignment | None:
         """Wait for a place in a round; None: this `run` is to be skipped.

@@ -60,6 +60,13 @@ class SnapshotBuffers:
         self._buffers = aside.buffers
         return result
 
+    def adopted(self, copy: dict[str, Any]) -> dict[str, Any]:
+        """Take over a copy that was made elsewhere as the last one: the next is written into its tensors."""
+        aside = _Aside([])
+        aside.of_state(copy)
+        self._buffers = aside.sources
+        return copy
+
 
 class _Aside:
     """One copy in the making: the tree is built at once, its tensors are listed to be filled in together."""

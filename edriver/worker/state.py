@@ -159,8 +159,12 @@ class State(abc.ABC):
         """Go back to what was saved last; without anything saved, stay."""
 
     @abc.abstractmethod
-    def sync(self) -> None:
-        """Bring this round's receivers to the source's state; everywhere the result counts as committed."""
+    def sync(self) -> bool | None:
+        """Bring this round's receivers to the source's state.
+
+        Returns:
+            False if the last commit is still an older one: a holder's may be. Otherwise the result counts as committed.
+        """
 
     @abc.abstractmethod
     def reset(self) -> None:
@@ -258,25 +262,37 @@ class ObjectState(State):
         self._random.bring_back()
         self.keep()
 
-    def sync(self) -> None:
-        """Bring this round's receivers to the source's state; on every worker the result counts as committed.
+    def sync(self) -> bool:
+        """Bring this round's receivers to the source's state.
 
-        Until everything has arrived, a receiver's state is what it was.
+        It counts as a commit for receivers, and for whoever had none. Until everything has arrived, a receiver's state is
+        what it was.
+
+        Returns:
+            whether the result counts as committed here. A holder keeps the commit that it has, and copies nothing.
 
         Raises:
             ValueError: the source's state has other attributes than this one.
             RuntimeError: the connection to the source or a receiver broke, or this worker has no rank yet.
         """
         place = topology.current()
+        arrived = None
         if place.receivers:
             from edriver.worker.sync import sync_state  # torch, which a world of plain objects does without
 
-            arrived = sync_state(self._capture(), place)
+            arrived = sync_state(self._capture() if place.rank == place.source else {}, place)
             if arrived is not None:
                 self._load(arrived)
         self.reset()
-        self.save()
+        if arrived is not None:
+            self._adopt(arrived)
+        elif not self.has_commit:
+            self.save()
+        else:
+            self.keep()
+            return False
         self.keep()
+        return True
 
     def reset(self) -> None:
         """Do nothing: plain objects do not depend on rank and size."""
@@ -300,6 +316,11 @@ class ObjectState(State):
         check_names(tree, self._names, "attribute")
         for name, value in tree.items():
             setattr(self, name, value)
+
+    def _adopt(self, arrived: dict[str, Any]) -> None:
+        """Make a tree that has just been loaded the last commit."""
+        del arrived  # whose objects are now the state's
+        self.save()
 
     def _small(self, tree: dict[str, Any]) -> dict[str, Any]:
         """What of a tree may take part in the digest."""

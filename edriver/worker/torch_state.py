@@ -121,6 +121,12 @@ class TorchState(ObjectState):
         self._saved_random.keep()
         self._too_large.clear()
 
+    def _adopt(self, arrived: dict[str, Any]) -> None:
+        # It shares nothing with what is live, and its memory has been paid for.
+        self._saved = self._buffers.adopted(arrived)
+        self._saved_random.keep()
+        self._too_large.clear()
+
     def restore(self) -> None:
         """Go back to what was saved last; in any case, set all gradients to None."""
         self.clear_gradients()

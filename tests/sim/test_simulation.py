@@ -9,7 +9,7 @@ from tests.sim.faults import Nemesis
 from tests.sim.mutants import MUTANTS, Patch
 
 SEEDS = 1000
-MUTANT_SEEDS = 600
+MUTANT_SEEDS = 1500
 
 
 def test_thousand_seeds() -> None:

@@ -200,10 +200,12 @@ class Trainee:
                 self.model = next(model for rank, model in brought.values() if rank == place.source)
         self.cursor.load(self.model.cursor)
         self.cursor.enter(place.rank, place.size)
-        self.saved = self.model
+        received = place.rank in place.receivers
+        if received or part.committed == NO_VERSION:  # a holder keeps the commit that it has
+            self.saved = self.model
         self._keep()
-        part.synced()
-        self._passed(self, part.committed, self.model.chain)
+        part.synced(committed=self.saved is self.model)
+        self._passed(self, part.live, self.model.chain)
 
     def _train(self, epochs: int) -> Generator[Wait, Any, None]:
         step = 0
