@@ -265,8 +265,8 @@ class ObjectState(State):
     def sync(self) -> bool:
         """Bring this round's receivers to the source's state.
 
-        It counts as a commit for receivers, and for whoever had none. Until everything has arrived, a receiver's state is
-        what it was.
+        It counts as a commit for receivers, and for whoever had none. Until everything has arrived, a receiver's state
+        is what it was.
 
         Returns:
             whether the result counts as committed here. A holder keeps the commit that it has, and copies nothing.
