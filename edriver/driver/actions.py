@@ -27,11 +27,19 @@ class StopAgent:
 
 @dataclass(frozen=True, slots=True)
 class StartWorker:
-    """Start a worker in a slot. Answered by WorkerWaiting or WorkerExited."""
+    """Start a worker in a slot. Answered by WorkerWaiting or WorkerExited.
+
+    Attributes:
+        worker_id: its id.
+        host: where,
+        slot: and in which slot.
+        background: whether others train meanwhile, and go before it until it is ready.
+    """
 
     worker_id: int
     host: str
     slot: int
+    background: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -245,7 +245,7 @@ class Membership:
             return
         if self._forming or (self.round and self.round.running and self.round.settled_in(self._now)):
             # Not while a round settles: the survivors have the processor until they are under way in the next one.
-            self._actions += self._staffing.start_workers(self._now)
+            self._actions += self._staffing.start_workers(self._now, background=not self._forming)
         self._explain()
 
     @property

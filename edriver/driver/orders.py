@@ -20,8 +20,9 @@ def orders_of(
         timestamp: the wall clock, in seconds since the epoch.
     """
     match action:
-        case actions.StartWorker(worker_id, host, slot):
-            yield host, agent_pb2.FromDriver(start_worker=agent_pb2.StartWorker(worker_id=worker_id, slot=slot))
+        case actions.StartWorker(worker_id, host, slot, background):
+            start = agent_pb2.StartWorker(worker_id=worker_id, slot=slot, background=background)
+            yield host, agent_pb2.FromDriver(start_worker=start)
         case actions.StopWorker(worker_id, host, grace):
             yield host, agent_pb2.FromDriver(stop_worker=agent_pb2.StopWorker(worker_id=worker_id, grace=grace))
         case actions.AssignRound():

@@ -71,14 +71,14 @@ class Staffing:
                 worker.stop_at = None
                 yield StopWorker(worker.worker_id, worker.host, self._settings.leave_grace)
 
-    def start_workers(self, now: float) -> Iterator[Action]:
+    def start_workers(self, now: float, background: bool) -> Iterator[Action]:
         """Fill free slots, oldest host first, up to max_np workers that have a slot."""
         room = self._settings.max_np - len(self._roster.fitting())
         for record, slot in list(self._roster.free_slots(now))[: max(room, 0)]:
             self._workers += 1
             worker = Worker(self._workers, record.name, slot)
             self._roster.workers[worker.worker_id] = worker
-            yield StartWorker(worker.worker_id, record.name, slot)
+            yield StartWorker(worker.worker_id, record.name, slot, background)
 
     def booting(self) -> bool:
         """Whether a worker with a slot is on its way."""

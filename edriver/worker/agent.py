@@ -202,7 +202,7 @@ class Agent:
             self._report_exit(order.worker_id, code, str(error), time.time())
             life_path.unlink(missing_ok=True)
             return
-        background = priority.lower(pid)  # until it is ready: others train
+        background = order.background and priority.lower(pid, priority.BEHIND)
         self._workers[order.worker_id] = Worker(
             order.worker_id,
             pid,
@@ -242,7 +242,7 @@ class Agent:
             ending = agent_pb2.WorkerEnding(worker_id=worker.worker_id, seen=time.time())
             with suppress(RuntimeError):  # the loop is closed: nobody is there to be told
                 self._loop.call_soon_threadsafe(self._control.send, agent_pb2.FromAgent(worker_ending=ending))
-            priority.lower(worker.pid)  # what is left of it gives its memory back, and the others want to go on
+            priority.lower(worker.pid, priority.LAST)  # its memory is given back while others want to go on
 
     async def _ping(self) -> None:
         await self._welcomed.wait()

@@ -15,7 +15,13 @@ import tenacity
 
 logger = logging.getLogger("edriver.agent")
 
-IN_THE_BACKGROUND = 19
+LAST = 19
+"""The niceness of what has ended: for whatever nobody else wants."""
+
+BEHIND = 5
+"""The niceness of what boots: a third of a trainer's share where both want a core, so that it is ready in good time
+even where data loaders use all of them."""
+
 AS_USUAL = 0
 
 _TRIES = tenacity.Retrying(
@@ -27,10 +33,10 @@ _TRIES = tenacity.Retrying(
 )
 
 
-def lower(pid: int) -> bool:
+def lower(pid: int, niceness: int) -> bool:
     """Let others go before this process's session; whether that was possible."""
     try:
-        _write(pid, IN_THE_BACKGROUND)
+        _write(pid, niceness)
     except OSError:
         return False
     return True

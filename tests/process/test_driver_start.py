@@ -237,4 +237,4 @@ def test_an_agent_that_is_lost_is_replaced(edriver: Command, number: signal.Sign
 def test_verbose_prints_events_and_actions(edriver: Command) -> None:
     shown = edriver.run("-np", "1", "--verbose", "sh", "-c", "exit 3")
     assert "edriver: event AgentConnected(host='localhost', agent_id=1)\n" in shown.stderr
-    assert "edriver: action StartWorker(worker_id=1, host='localhost', slot=0)\n" in shown.stderr
+    assert "edriver: action StartWorker(worker_id=1, host='localhost', slot=0, background=False)\n" in shown.stderr

@@ -1,0 +1,60 @@
+"""Which session of processes gets the processor first."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edriver.worker import priority
+
+
+def niceness(pid: int) -> int:
+    found = re.search(r"nice (-?\d+)", Path(f"/proc/{pid}/autogroup").read_text())
+    assert found is not None
+    return int(found[1])
+
+
+@pytest.fixture
+def session() -> Iterator[int]:
+    """A process in a session of its own."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    yield process.pid
+    process.kill()
+    process.communicate()
+
+
+def test_a_session_goes_behind_others_and_comes_back(session: int) -> None:
+    if not priority.lower(session, priority.BEHIND):
+        pytest.skip("this kernel does not schedule by session")
+    assert niceness(session) == priority.BEHIND
+    priority.restore(session)
+    assert niceness(session) == priority.AS_USUAL
+
+
+def test_who_has_ended_is_passed_over() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    assert not priority.lower(process.pid, priority.LAST)
+    priority.restore(process.pid)
+
+
+def test_the_kernels_one_change_at_a_time_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [BlockingIOError(), BlockingIOError(), None]
+    written = []
+
+    def write(pid: int, level: int) -> None:
+        written.append((pid, level))
+        if answer := answers.pop(0):
+            raise answer
+
+    monkeypatch.setattr(priority, "_write", write)
+    monkeypatch.setattr(priority._TRIES, "sleep", lambda seconds: None)
+    priority.restore(7)
+    assert written == [(7, priority.AS_USUAL)] * 3
