@@ -61,6 +61,8 @@ UNITS = {
     "processor of an agent": Unit(100, "% of a core", 2),
     "check": NANOSECONDS,
     "boundary": MICROSECONDS,
+    "boundary after a step": MICROSECONDS,
+    "boundary after a step, flat buffers": MICROSECONDS,
     "boundary, flat buffers": MICROSECONDS,
     "group": FINE,
     "bare group": FINE,

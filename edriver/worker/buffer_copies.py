@@ -7,18 +7,33 @@ flat tensor in one call.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable
 from operator import is_
 from typing import Any
 
 import torch
+from torch.nn.modules.module import register_module_buffer_registration_hook
+
+_registrations = itertools.count(1)
+_latest = 0
+
+
+def _registered(_module: torch.nn.Module, _name: str, _buffer: torch.Tensor | None) -> None:
+    global _latest
+    _latest = next(_registrations)
+
+
+register_module_buffer_registration_hook(_registered)
+"""Tells that some module of this process has got a buffer, or another one in the place of one that it had."""
 
 
 class BufferCopies:
     """The buffers of some modules, as of the last `keep`."""
 
     def __init__(self) -> None:
+        self._seen = -1
         self._places: list[tuple[dict[str, Any], str]] = []
         self._buffers: list[torch.Tensor] = []
         self._groups: list[_FlatGroup] = []
@@ -32,13 +47,11 @@ class BufferCopies:
 
     def keep(self) -> None:
         """Copy all buffers."""
-        try:
-            same = all(map(is_, [buffers[key] for buffers, key in self._places], self._buffers))
-        except KeyError:  # the script has deleted one
+        if self._seen != _latest:
+            self._seen = _latest
             self._places = [(buffers, key) for buffers, key in self._places if key in buffers]
-            same = False
-        if not same:
-            self._group()
+            if not all(map(is_, [buffers[key] for buffers, key in self._places], self._buffers)):
+                self._group()
         with torch.no_grad():
             for group in self._groups:
                 group.keep()

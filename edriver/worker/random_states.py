@@ -11,8 +11,9 @@ import random
 import sys
 from typing import Any
 
-_MT19937_BYTES = 625 * 4
-"""numpy's mt19937_state: 624 words and a position."""
+_WORDS, _POSITION = 16, 624 * 4
+"""Where to look in numpy's mt19937_state, 624 words of 4 bytes and a position: the position moves with every word that
+is drawn, and all words change when it starts again."""
 
 
 class RandomStates:
@@ -23,7 +24,9 @@ class RandomStates:
         self._torch: Any = None
         self._cuda: Any = None
         self._numpy: Any = None
-        self._numpy_words = b""
+        self._numpy_source: Any = None
+        self._numpy_address = 0
+        self._numpy_mark = b""
 
     def keep(self) -> None:
         """Remember all states."""
@@ -50,13 +53,17 @@ class RandomStates:
         self.__dict__.update(other.__dict__)
 
     def _keep_numpy(self, generators: Any) -> None:
-        # get_state takes 50 microseconds. Most scripts draw nothing from it between two boundaries, which its words
-        # tell at once, but for a second normal number that was drawn with the first.
+        # get_state takes 50 microseconds. Most scripts draw nothing from it between two boundaries, which a look at its
+        # memory tells, but for a second normal number that was drawn with the first.
         source = generators.get_bit_generator()
-        words = b""
-        if type(source).__name__ == "MT19937":
-            words = ctypes.string_at(source.ctypes.state_address, _MT19937_BYTES)
-            if words == self._numpy_words and not self._numpy["has_gauss"]:
+        if source is not self._numpy_source:
+            self._numpy_source, self._numpy_mark = source, b""
+            known = type(source).__name__ == "MT19937"
+            self._numpy_address = source.ctypes.state_address if known else 0
+        address, mark = self._numpy_address, b""
+        if address:
+            mark = ctypes.string_at(address, _WORDS) + ctypes.string_at(address + _POSITION, 4)
+            if mark == self._numpy_mark and not self._numpy["has_gauss"]:
                 return
         self._numpy = generators.get_state(legacy=False)
-        self._numpy_words = words
+        self._numpy_mark = mark

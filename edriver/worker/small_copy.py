@@ -86,12 +86,14 @@ class SmallCopies:
             self._take(_ITEM_BYTES * 2 * len(value))
             result = self._memo[id(value)] = copy.copy(value)
             for key, item in value.items():
-                result[key] = self._copy(item)
+                if type(item) not in IMMUTABLES:
+                    result[key] = self._copy(item)
         elif kind in _SEQUENCES:
             self._take(_ITEM_BYTES * len(value))
             result = self._memo[id(value)] = copy.copy(value)
             for at, item in enumerate(value):
-                result[at] = self._copy(item)
+                if type(item) not in IMMUTABLES:
+                    result[at] = self._copy(item)
         elif kind in (tuple, set, frozenset):
             self._take(_ITEM_BYTES * len(value))
             result = self._memo[id(value)] = kind(map(self._copy, value))

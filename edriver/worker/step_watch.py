@@ -81,4 +81,4 @@ class StepWatch:
 
 
 def _count(optimizers: list[Optimizer]) -> int:
-    return sum(len(group["params"]) for optimizer in optimizers for group in optimizer.param_groups)
+    return sum([len(group["params"]) for optimizer in optimizers for group in optimizer.param_groups])

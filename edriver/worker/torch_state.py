@@ -11,7 +11,7 @@ see (through `.data`) outside an optimizer's step is not seen here either.
 
 from __future__ import annotations
 
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -23,6 +23,8 @@ from edriver.worker.small_copy import SMALL_BYTES
 from edriver.worker.snapshot import IMMUTABLES, SnapshotBuffers, TakeOver, is_plain_tensor
 from edriver.worker.state import ObjectState, check_names
 from edriver.worker.step_watch import StepWatch
+
+_version_of = attrgetter("_version")
 
 
 class TorchState(ObjectState):
@@ -90,7 +92,7 @@ class TorchState(ObjectState):
         self._large = []
         super().keep()
         self._buffer_copies.keep()
-        self._versions = [tensor._version for tensor in self._lasting + self._large]
+        self._versions = list(map(_version_of, self._lasting + self._large))
         self._begun = self._steps.begun
         self._kept_values = [handler.value for handler in self._handlers.values()]
 
@@ -102,7 +104,7 @@ class TorchState(ObjectState):
             and self._steps.begun == self._begun
             and len(self._kept_values) == len(self._handlers)
             and all(map(is_, self._kept_values, (handler.value for handler in self._handlers.values())))
-            and self._versions == [tensor._version for tensor in self._lasting + self._large]
+            and self._versions == list(map(_version_of, self._lasting + self._large))
         )
 
     def return_to_boundary(self) -> None:
