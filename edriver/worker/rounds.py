@@ -91,6 +91,7 @@ class WorkerRounds:
         self._changed = threading.Condition(threading.Lock())
         self._times = RoundTimes()
         self._entered = 0
+        self._state: State | None = None
         self._server = NotificationServer(
             environ["EDRIVER_SOCKET"], environ["EDRIVER_RUN_ID"], int(environ["EDRIVER_WORKER_ID"]), self._take
         )
@@ -111,6 +112,7 @@ class WorkerRounds:
             state.keep()
             self._participant.committed = self._participant.live
         self.notifications.register_listener(state)
+        self._state = state
         state.bind(self)
         try:
             self._report_waiting(state, clean=False)
@@ -122,6 +124,7 @@ class WorkerRounds:
             return None
         finally:
             state.bind(None)
+            self._state = None
             self.notifications.remove_listener(state)
 
     def boundary(self, committed: bool) -> None:
@@ -262,6 +265,8 @@ class WorkerRounds:
             aborted = notice.HasField("abort") and self._participant.abort_cause is not None
             round_id = self._participant.round_id
         if aborted:
+            if self._state is not None:
+                self._state.peer_lost()
             self._group.sever(round_id)
             threading.Thread(target=self._free, args=(round_id,), name="edriver-sever", daemon=True).start()
         elif answer is not None and answer.HasField("boundary_reached"):

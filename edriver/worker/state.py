@@ -106,6 +106,8 @@ class State(abc.ABC):
         if self.half_done():
             self._check()
             return
+        if self._rounds is not None and self.settle():
+            self._rounds.check()  # or what has been computed may be what an abort has left
         self.save()
         if self._rounds is not None:
             self.keep()
@@ -136,6 +138,13 @@ class State(abc.ABC):
 
     def keep(self) -> None:  # noqa: B027  a state may know of no boundaries, only of commits
         """Keep what is small, at a boundary that counts."""
+
+    def peer_lost(self) -> None:  # noqa: B027  for most states nothing that a loss does is in doubt
+        """A peer is lost, and its round's collectives are about to be aborted. Called on the notification thread."""
+
+    def settle(self) -> bool:
+        """Wait until all that a commit is to copy has been computed; whether it could have been anything else."""
+        return False
 
     @property
     def clean(self) -> bool:

@@ -18,6 +18,7 @@ import torch
 from torch.optim import Optimizer
 
 from edriver.worker.buffer_copies import BufferCopies
+from edriver.worker.device_mark import DeviceMark, Event
 from edriver.worker.handlers import StateHandler, handler_for
 from edriver.worker.small_copy import SMALL_BYTES
 from edriver.worker.snapshot import IMMUTABLES, SnapshotBuffers, TakeOver, is_plain_tensor
@@ -25,6 +26,14 @@ from edriver.worker.state import ObjectState, check_names
 from edriver.worker.step_watch import StepWatch
 
 _version_of = attrgetter("_version")
+
+
+def _recorded() -> Event | None:
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return None
+    event: Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record()
+    return event
 
 
 class TorchState(ObjectState):
@@ -58,6 +67,7 @@ class TorchState(ObjectState):
         self._buffers = SnapshotBuffers()
         self._steps = StepWatch()
         self._buffer_copies = BufferCopies()
+        self._mark = DeviceMark(_recorded)
         self._outdated = True
         self._lasting: list[torch.Tensor] = []
         self._large: list[torch.Tensor] = []
@@ -92,15 +102,25 @@ class TorchState(ObjectState):
         self._large = []
         super().keep()
         self._buffer_copies.keep()
+        self._mark.set()
         self._versions = list(map(_version_of, self._lasting + self._large))
         self._begun = self._steps.begun
         self._kept_values = [handler.value for handler in self._handlers.values()]
+
+    def peer_lost(self) -> None:
+        """Note how far the device has come, before what it computes is aborted."""
+        self._mark.judge()
+
+    def settle(self) -> bool:
+        """Wait for the device, on CUDA: the copies of a commit must be of what it has computed."""
+        return self._mark.wait()
 
     @property
     def clean(self) -> bool:
         """Whether parameters, optimizer state and large tensors are those of the last boundary."""
         return (
             super().clean
+            and self._mark.reached
             and self._steps.begun == self._begun
             and len(self._kept_values) == len(self._handlers)
             and all(map(is_, self._kept_values, (handler.value for handler in self._handlers.values())))

@@ -1,0 +1,80 @@
+"""What a boundary is worth when the host has run ahead of the device."""
+
+from __future__ import annotations
+
+from edriver.worker.device_mark import DeviceMark
+
+
+class Device:
+    """Takes work, and does it when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.done = 0
+
+    def ask(self) -> Work:
+        self.asked += 1
+        return Work(self, self.asked)
+
+
+class Work:
+    """An event on the device."""
+
+    def __init__(self, device: Device, number: int) -> None:
+        self._device = device
+        self._number = number
+
+    def record(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        return self._device.done >= self._number
+
+    def synchronize(self) -> None:
+        self._device.done = self._number
+
+
+def test_a_boundary_that_the_device_had_not_reached_is_void_whatever_comes_after() -> None:
+    device = Device()
+    mark = DeviceMark(device.ask)
+    mark.set()
+    mark.judge()
+    device.done = 1  # after the abort the queue runs on, with rubbish
+    mark.judge()
+    assert not mark.reached
+
+
+def test_a_boundary_that_the_device_had_reached_stays_good() -> None:
+    device = Device()
+    mark = DeviceMark(device.ask)
+    mark.set()
+    assert not mark.reached
+    device.done = 1
+    mark.judge()
+    assert mark.reached
+
+
+def test_the_next_boundary_begins_anew() -> None:
+    device = Device()
+    mark = DeviceMark(device.ask)
+    mark.set()
+    mark.judge()
+    mark.set()
+    device.done = 2
+    assert mark.reached
+
+
+def test_waiting_is_for_all_that_was_asked() -> None:
+    device = Device()
+    mark = DeviceMark(device.ask)
+    device.ask()
+    assert mark.wait()
+    assert device.done == device.asked == 2
+
+
+def test_without_a_device_everything_is_done_at_once() -> None:
+    mark = DeviceMark(lambda: None)
+    mark.judge()
+    assert not mark.wait()
+    mark.set()
+    assert mark.reached
