@@ -98,9 +98,10 @@ class Counting(nn.Module):
         return found
 
 
-def train(flags: argparse.Namespace, recorder: Recorder, model: Counting, place: Place) -> None:
+def train(
+    flags: argparse.Namespace, recorder: Recorder, model: Counting, optimizer: torch.optim.Optimizer, place: Place
+) -> None:
     """Train in one place until told to stop, writing down every step."""
-    optimizer = torch.optim.Adam(model.parameters())
     wrapped = DistributedDataParallel(model, forward_sync_buffers=False)
     data = Numbered(flags.samples)
     sampler: DistributedSampler[int] = DistributedSampler(data, place.size, place.rank, seed=7)
@@ -125,6 +126,7 @@ def main() -> None:
     flags = options()
     recorder = Recorder(flags.folder / "records")
     model = Counting(make_model(flags.hidden))
+    optimizer = torch.optim.Adam(model.parameters())  # the first of a process imports torch._dynamo
     talk = socket.socket(fileno=int(os.environ["BARE_SOCKET"]))
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     recorder.boot()
@@ -141,7 +143,7 @@ def main() -> None:
         )
         recorder.grouped(place.round, place.rank)
         try:
-            train(flags, recorder, model, place)
+            train(flags, recorder, model, optimizer, place)
         except RuntimeError:
             if dist.get_world_size() == 1:
                 raise

@@ -248,7 +248,7 @@ class Trainee:
         if not news:
             return
         if part.boundaries == 1:
-            self._report(RoundTimes().first_boundary(part.round_id))
+            self._report(RoundTimes(lambda: 0.0).first_boundary(part.round_id))
         while (verdict := part.verdict()) is Verdict.WAIT:
             yield WaitChange()
         if verdict is Verdict.STOP:

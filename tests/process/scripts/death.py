@@ -28,10 +28,10 @@ def arrange(variable: str) -> None:
     else:
         sync = edriver.TorchState.sync
 
-        def sync_and_die(state: edriver.TorchState) -> None:
-            for name in ("broadcast", "isend", "recv"):
-                _die_at(dist, name, call=3)
-            sync(state)
+        def sync_and_die(state: edriver.TorchState) -> bool:
+            for name in ("isend", "irecv"):
+                _die_at(dist, name, call=2)
+            return sync(state)
 
         setattr(edriver.TorchState, "sync", sync_and_die)  # noqa: B010
 
