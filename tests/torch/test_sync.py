@@ -260,12 +260,12 @@ def test_a_receiver_that_has_a_part_of_a_piece_is_told_of_the_sources_loss() -> 
 
 
 @contextlib.contextmanager
-def severing(start: threading.Event) -> Iterator[None]:
-    """From `start` on, cuts this rank's connections again and again, as is done to an aborted round's."""
+def severing(wait_for_start: Callable[[], object]) -> Iterator[None]:
+    """Once the wait is over, cuts this rank's connections again and again, as is done to an aborted round's."""
     left = threading.Event()
 
     def sever() -> None:
-        start.wait()
+        wait_for_start()
         while not left.wait(0.01):
             sever_gloo(gloo_devices().values())
 
@@ -275,37 +275,24 @@ def severing(start: threading.Event) -> Iterator[None]:
             yield
         finally:
             left.set()
-            start.set()
         done.result()
-
-
-def set_at_piece(link: type[Downstream] | type[Upstream], step: str, number: int) -> threading.Event:
-    """An event that is set at the given call of a method that is called for each piece."""
-    reached, take_step, calls = threading.Event(), getattr(link, step), itertools.count(1)
-
-    def step_and_tell(*args: Any) -> Any:
-        if next(calls) == number:
-            reached.set()
-        return take_step(*args)
-
-    pytest.MonkeyPatch().setattr(link, step, step_and_tell)
-    return reached
 
 
 def sever_the_source(rank: int) -> str:
     """Rank 1 takes the first pieces and then reads no more, so that rank 0 is cut off amid a piece."""
     store = c10d._get_default_store()
     relay.PIECE_BYTES = 16 * 2**20
-    tree, place = torch.zeros(2**26), place_of(rank, 2, source=0, receivers=(1,))
+    place = place_of(rank, 2, source=0, receivers=(1,))
     if rank == 1:
         # Gloo stops reading a connection on which something comes whose receive has been dropped.
         pytest.MonkeyPatch().setattr(Upstream, "_take", raise_at(3, Upstream._take))
         with pytest.raises(KeyboardInterrupt):
             sync_state(None, place)
+        store.set("stopped", "")
         store.wait(["raised"])
         return ""
-    with severing(set_at_piece(Downstream, "pass_on", relay.WINDOW)), pytest.raises(RuntimeError) as raised:
-        sync_state(tree, place)
+    with severing(lambda: store.wait(["stopped"])), pytest.raises(RuntimeError) as raised:
+        sync_state(torch.zeros(2**26), place)
     store.set("raised", "")
     return str(raised.value)
 
@@ -336,9 +323,10 @@ def sever_the_receivers(rank: int) -> bool:
         pytest.MonkeyPatch().setattr(Downstream, "pass_on", raise_at(5, Downstream.pass_on))
         with pytest.raises(KeyboardInterrupt):
             state.sync()
+        store.set("stopped", "")
         store.wait(["raised 1", "raised 2"])
         return True
-    with severing(set_at_piece(Upstream, "_take", 3)), pytest.raises(RuntimeError):
+    with severing(lambda: store.wait(["stopped"])), pytest.raises(RuntimeError):
         state.sync()
     store.set(f"raised {rank}", "")
     return bool((state.large == rank).all())
