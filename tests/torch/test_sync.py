@@ -187,6 +187,14 @@ def test_all_kinds_of_tensors_arrive_in_pieces_of_any_size() -> None:
             assert got["requires grad"] == [True, False]
 
 
+@contextlib.contextmanager
+def told_of_the_loss() -> Iterator[None]:
+    """Expects the error of a connection that broke, and not the one of a group's timeout, which ends any hanging."""
+    with pytest.raises(RuntimeError) as raised:
+        yield
+    assert "Timed out" not in str(raised.value)
+
+
 def die_at_piece(link: type[Downstream] | type[Upstream], step: str, number: int) -> None:
     """Have this process die at the given call of a method that is called for each piece."""
     take_step, calls = getattr(link, step), 0
@@ -234,7 +242,7 @@ def lose_a_receiver(rank: int) -> bool:
     state = TorchState(large=torch.full((2**25,), float(rank)))
     if rank == 1:
         die_at_piece(Upstream, "_take", 3)
-    with pytest.raises(RuntimeError):
+    with told_of_the_loss():
         state.sync()
     return bool((state.large == rank).all())
 
@@ -250,7 +258,7 @@ def lose_the_source_amid_a_piece(rank: int) -> bool:
     state = TorchState(large=torch.full((2**26,), float(rank)))
     if rank == 0:
         die_at_piece(Downstream, "pass_on", relay.WINDOW + 4)
-    with pytest.raises(RuntimeError):
+    with told_of_the_loss():
         state.sync()
     return bool((state.large == rank).all())
 
@@ -278,7 +286,7 @@ def severing(wait_for_start: Callable[[], object]) -> Iterator[None]:
         done.result()
 
 
-def sever_the_source(rank: int) -> str:
+def sever_the_source(rank: int) -> bool:
     """Rank 1 takes the first pieces and then reads no more, so that rank 0 is cut off amid a piece."""
     store = c10d._get_default_store()
     relay.PIECE_BYTES = 16 * 2**20
@@ -290,11 +298,11 @@ def sever_the_source(rank: int) -> str:
             sync_state(None, place)
         store.set("stopped", "")
         store.wait(["raised"])
-        return ""
-    with severing(lambda: store.wait(["stopped"])), pytest.raises(RuntimeError) as raised:
+        return True
+    with severing(lambda: store.wait(["stopped"])), told_of_the_loss():
         sync_state(torch.zeros(2**26), place)
     store.set("raised", "")
-    return str(raised.value)
+    return True
 
 
 def raise_at(number: int, take: Callable[..., None]) -> Callable[..., None]:
@@ -309,8 +317,7 @@ def raise_at(number: int, take: Callable[..., None]) -> Callable[..., None]:
 
 
 def test_a_source_that_is_cut_off_amid_a_piece_is_told() -> None:
-    source, _ = run_ranks(sever_the_source, 2, dying={1})
-    assert "Connection closed" in source
+    assert run_ranks(sever_the_source, 2, dying={1}) == [True, True]
 
 
 def sever_the_receivers(rank: int) -> bool:
@@ -326,7 +333,7 @@ def sever_the_receivers(rank: int) -> bool:
         store.set("stopped", "")
         store.wait(["raised 1", "raised 2"])
         return True
-    with severing(lambda: store.wait(["stopped"])), pytest.raises(RuntimeError):
+    with severing(lambda: store.wait(["stopped"])), told_of_the_loss():
         state.sync()
     store.set(f"raised {rank}", "")
     return bool((state.large == rank).all())
