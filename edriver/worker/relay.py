@@ -6,9 +6,9 @@ too. All of it is torch.distributed's point-to-point calls in the default group.
 
 When a peer dies or is cut off, Gloo (torch 2.13: signalException in gloo/transport/tcp/pair.cc) wakes neither who waits
 for a send that is half written nor who waits for a message that has half arrived. It wakes who waits for a message of
-which nothing has been taken in, and a message without elements is taken in whole or not at all. So nobody here waits for
-anything else: each piece is followed by such an empty message, which says that it has come, and answered by one, which
-says that it has been received. Messages between two ranks come in the order in which they were sent.
+which nothing has been taken in, and a message without elements is taken in whole or not at all. So nobody here waits
+for anything else: each piece is followed by such an empty message, which says that it has come, and answered by one,
+which says that it has been received. Messages between two ranks come in the order in which they were sent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ PIECE_BYTES = 4 * 2**20
 WINDOW = 8
 """How many pieces may be on their way from one rank to the next without an answer.
 
-32 MiB in all: where processors are busy, a rank gets far with each turn. With 4 MiB in all a sync took twice as long.
+32 MiB in all. Where processors are busy, too few make the ranks wait for each other's turns: with 4 MiB in all a sync
+took twice as long.
 """
 
 
