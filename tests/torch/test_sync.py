@@ -317,7 +317,8 @@ def raise_at(number: int, take: Callable[..., None]) -> Callable[..., None]:
 
 
 def test_a_source_that_is_cut_off_amid_a_piece_is_told() -> None:
-    assert run_ranks(sever_the_source, 2, dying={1}) == [True, True]
+    source, _ = run_ranks(sever_the_source, 2, dying={1})  # rank 1 may lose rank 0's store before it hears of it
+    assert source
 
 
 def sever_the_receivers(rank: int) -> bool:
