@@ -4,10 +4,11 @@ The source sends to the first receiver, which passes each piece on as soon as it
 carries the stream once, however many receivers there are. Ranks of one host are contiguous, so each host's link does
 too. All of it is torch.distributed's point-to-point calls in the default group.
 
-Nobody waits for a send before the other side has said that it has the piece. Gloo never wakes the sender of a
-half-written message when its peer dies or is cut off (torch 2.13: signalException in gloo/transport/tcp/pair.cc passes
-over the queue of unfinished writes), but it wakes who waits for a message of which nothing has come yet: each piece is
-acknowledged by a byte, and that byte is what the sender waits for.
+When a peer dies or is cut off, Gloo (torch 2.13: signalException in gloo/transport/tcp/pair.cc) wakes neither who waits
+for a send that is half written nor who waits for a message that has half arrived. It wakes who waits for a message of
+which nothing has been taken in, and a message without elements is taken in whole or not at all. So nobody here waits
+for anything else: each piece is followed by such an empty message, which says that it has come, and answered by one,
+which says that it has been received. Messages between two ranks come in the order in which they were sent.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from collections.abc import Iterable
 import torch
 import torch.distributed as dist
 
-PIECE_BYTES = 256 * 2**10
-"""How much is sent at a time.
+PIECE_BYTES = 4 * 2**20
+"""How much is sent at a time. Each piece costs its two ranks some turns of their threads, whatever its length."""
 
-Small, although the acknowledgements protect the senders: with pieces of 2 MiB, 3 of fewer than 12 syncs of which a rank
-was killed left the last rank of the chain hanging. A piece that fits into the sockets' buffers is written whole.
+WINDOW = 8
+"""How many pieces may be on their way from one rank to the next without an answer.
+
+32 MiB in all. Where processors are busy, too few make the ranks wait for each other's turns: with 4 MiB in all a sync
+took twice as long.
 """
-
-WINDOW = 4
-"""How many pieces may be on their way from one rank to the next without an acknowledgement."""
 
 
 def staging(length: int) -> torch.Tensor:
@@ -57,7 +58,7 @@ class Downstream:
 
     def __init__(self, rank: int | None) -> None:
         self._rank = rank
-        self._under_way: deque[tuple[dist.Work, dist.Work]] = deque()
+        self._under_way: deque[tuple[dist.Work, dist.Work, dist.Work]] = deque()
 
     def pass_on(self, piece: torch.Tensor) -> None:
         """Start sending a piece, once fewer than WINDOW are under way; it must not be written to meanwhile.
@@ -70,8 +71,9 @@ class Downstream:
         if len(self._under_way) == WINDOW:
             self._settle_oldest()
         # The receive first: see Upstream._take.
-        acknowledgement = _started(dist.irecv(torch.empty(1, dtype=torch.uint8), self._rank))
-        self._under_way.append((_started(dist.isend(piece, self._rank)), acknowledgement))
+        answer = _started(dist.irecv(_empty(), self._rank))
+        sending = _started(dist.isend(piece, self._rank))
+        self._under_way.append((answer, sending, _started(dist.isend(_empty(), self._rank))))
 
     def settle(self) -> None:
         """Return when the next rank has all that was passed on.
@@ -83,9 +85,9 @@ class Downstream:
             self._settle_oldest()
 
     def _settle_oldest(self) -> None:
-        sending, acknowledgement = self._under_way.popleft()
-        acknowledgement.wait()
-        sending.wait()  # it has been written: this does not block
+        # The sends are over then, and need not be waited for. Until then Gloo needs them.
+        self._under_way[0][0].wait()
+        self._under_way.popleft()
 
 
 class Upstream:
@@ -97,7 +99,7 @@ class Upstream:
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
-        self._acknowledging: deque[dist.Work] = deque(maxlen=WINDOW)
+        self._answering: deque[dist.Work] = deque(maxlen=WINDOW)
 
     def receive(self, pieces: Iterable[torch.Tensor], downstream: Downstream) -> None:
         """Fill the pieces in their order, and pass each on when it has come; returns when downstream has all.
@@ -109,22 +111,28 @@ class Upstream:
         Raises:
             RuntimeError: the connection to the rank before or behind broke; pieces may be half filled.
         """
-        posted: deque[tuple[torch.Tensor, dist.Work]] = deque()
+        posted: deque[tuple[torch.Tensor, dist.Work, dist.Work]] = deque()
         for piece in pieces:
             # One more than can come, so that a piece always finds its receive already posted.
             if len(posted) > WINDOW:
                 self._take(*posted.popleft(), downstream)
-            posted.append((piece, _started(dist.irecv(piece, self._rank))))
+            arriving = _started(dist.irecv(piece, self._rank))
+            posted.append((piece, arriving, _started(dist.irecv(_empty(), self._rank))))
         while posted:
             self._take(*posted.popleft(), downstream)
         downstream.settle()
 
-    def _take(self, piece: torch.Tensor, arriving: dist.Work, downstream: Downstream) -> None:
-        arriving.wait()
-        # Never waited for: it would not wake if the rank before died just now. It need not be, for Gloo writes at once
-        # what its peer has already posted a receive for, as this one has, ahead of the piece.
-        self._acknowledging.append(_started(dist.isend(torch.zeros(1, dtype=torch.uint8), self._rank)))
+    def _take(self, piece: torch.Tensor, arriving: dist.Work, arrived: dist.Work, downstream: Downstream) -> None:
+        arrived.wait()
+        arriving.wait()  # it has come before: this does not block
+        # Never waited for. Gloo writes at once what its peer has already posted a receive for, as this one has, ahead
+        # of the piece.
+        self._answering.append(_started(dist.isend(_empty(), self._rank)))
         downstream.pass_on(piece)
+
+
+def _empty() -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8)
 
 
 def _started(work: dist.Work | None) -> dist.Work:

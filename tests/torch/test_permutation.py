@@ -13,7 +13,7 @@ import torch
 
 from edriver.worker.permutation import Permutation
 
-LENGTHS = sorted({*range(1, 301), *(2**k + d for k in range(1, 17) for d in (-1, 0, 1))})
+LENGTHS = sorted({*range(1, 131), *(2**k + d for k in range(1, 17) for d in (-1, 0, 1))})
 
 
 def whole(length: int, *key: int) -> list[int]:
@@ -43,23 +43,23 @@ def test_positions_are_not_written_to() -> None:
 
 
 def test_each_seed_and_each_epoch_has_an_order_of_its_own() -> None:
-    orders = {tuple(whole(100, seed, epoch)) for seed in range(30) for epoch in range(30)}
-    assert len(orders) == 900
+    orders = {tuple(whole(100, seed, epoch)) for seed in range(12) for epoch in range(12)}
+    assert len(orders) == 144
 
 
-@pytest.mark.parametrize("length", [2, 3, 5, 17, 40])
+@pytest.mark.parametrize("length", [2, 3, 5, 17])
 def test_every_value_is_as_likely_at_every_place(length: int) -> None:
-    trials = 200 * length
+    trials = 50 * length
     counts: Counter[tuple[int, ...]] = Counter(
         pair for seed in range(trials) for pair in enumerate(whole(length, seed))
     )
-    statistic = chi_square((counts[pair] for pair in itertools.product(range(length), repeat=2)), 200)
+    statistic = chi_square((counts[pair] for pair in itertools.product(range(length), repeat=2)), 50)
     # Rows and columns have fixed sums: (length - 1)**2 degrees of freedom. Five standard deviations and a bit.
     freedom = (length - 1) ** 2
     assert statistic < freedom + 5 * (2 * freedom) ** 0.5 + 10
 
 
-@pytest.mark.parametrize("length", [3, 4, 6, 7, 13])
+@pytest.mark.parametrize("length", [3, 4, 6, 7])
 def test_neighbours_go_to_every_pair_of_places_alike(length: int) -> None:
     pairs, firsts = list(itertools.permutations(range(length), 2)), torch.arange(2)
     counts: Counter[tuple[int, ...]] = Counter(

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import itertools
 import os
 import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent import futures
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 
 from edriver.version import RoundId
 from edriver.worker import relay, sync, topology
@@ -18,6 +24,7 @@ from edriver.worker.assignment import Assignment
 from edriver.worker.packing import ALIGNMENT, Layout, packed
 from edriver.worker.relay import Downstream, Upstream
 from edriver.worker.sampler import ElasticSampler
+from edriver.worker.sever import gloo_devices, sever_gloo
 from edriver.worker.sync import sync_state
 from edriver.worker.torch_state import TorchState
 from tests.torch.fingerprint import fingerprint, tree_fingerprint
@@ -180,6 +187,14 @@ def test_all_kinds_of_tensors_arrive_in_pieces_of_any_size() -> None:
             assert got["requires grad"] == [True, False]
 
 
+@contextlib.contextmanager
+def told_of_the_loss() -> Iterator[None]:
+    """Expects the error of a connection that broke, and not the one of a group's timeout, which ends any hanging."""
+    with pytest.raises(RuntimeError) as raised:
+        yield
+    assert "Timed out" not in str(raised.value)
+
+
 def die_at_piece(link: type[Downstream] | type[Upstream], step: str, number: int) -> None:
     """Have this process die at the given call of a method that is called for each piece."""
     take_step, calls = getattr(link, step), 0
@@ -227,13 +242,106 @@ def lose_a_receiver(rank: int) -> bool:
     state = TorchState(large=torch.full((2**25,), float(rank)))
     if rank == 1:
         die_at_piece(Upstream, "_take", 3)
-    with pytest.raises(RuntimeError):
+    with told_of_the_loss():
         state.sync()
     return bool((state.large == rank).all())
 
 
 def test_the_ranks_before_and_behind_a_lost_receiver_are_told_and_keep_their_state() -> None:
     assert run_ranks(lose_a_receiver, 3, dying={1}) == [True, None, True]
+
+
+def lose_the_source_amid_a_piece(rank: int) -> bool:
+    """Rank 0 dies with more on its way than sockets hold, so that rank 1 has a part of a piece."""
+    topology.enter(place_of(rank, 2, source=0, receivers=(1,)))
+    relay.PIECE_BYTES = 16 * 2**20
+    state = TorchState(large=torch.full((2**26,), float(rank)))
+    if rank == 0:
+        die_at_piece(Downstream, "pass_on", relay.WINDOW + 4)
+    with told_of_the_loss():
+        state.sync()
+    return bool((state.large == rank).all())
+
+
+def test_a_receiver_that_has_a_part_of_a_piece_is_told_of_the_sources_loss() -> None:
+    assert run_ranks(lose_the_source_amid_a_piece, 2, dying={0}) == [None, True]
+
+
+@contextlib.contextmanager
+def severing(wait_for_start: Callable[[], object]) -> Iterator[None]:
+    """Once the wait is over, cuts this rank's connections again and again, as is done to an aborted round's."""
+    left = threading.Event()
+
+    def sever() -> None:
+        wait_for_start()
+        while not left.wait(0.01):
+            sever_gloo(gloo_devices().values())
+
+    with futures.ThreadPoolExecutor(1) as threads:
+        done = threads.submit(sever)
+        try:
+            yield
+        finally:
+            left.set()
+        done.result()
+
+
+def sever_the_source(rank: int) -> bool:
+    """Rank 1 takes the first pieces and then reads no more, so that rank 0 is cut off amid a piece."""
+    store = c10d._get_default_store()
+    relay.PIECE_BYTES = 16 * 2**20
+    place = place_of(rank, 2, source=0, receivers=(1,))
+    if rank == 1:
+        # Gloo stops reading a connection on which something comes whose receive has been dropped.
+        pytest.MonkeyPatch().setattr(Upstream, "_take", raise_at(3, Upstream._take))
+        with pytest.raises(KeyboardInterrupt):
+            sync_state(None, place)
+        store.set("stopped", "")
+        store.wait(["raised"])
+        return True
+    with severing(lambda: store.wait(["stopped"])), told_of_the_loss():
+        sync_state(torch.zeros(2**26), place)
+    store.set("raised", "")
+    return True
+
+
+def raise_at(number: int, take: Callable[..., None]) -> Callable[..., None]:
+    calls = itertools.count(1)
+
+    def take_or_raise(*args: Any) -> None:
+        if next(calls) == number:
+            raise KeyboardInterrupt
+        take(*args)
+
+    return take_or_raise
+
+
+def test_a_source_that_is_cut_off_amid_a_piece_is_told() -> None:
+    source, _ = run_ranks(sever_the_source, 2, dying={1})  # rank 1 may lose rank 0's store before it hears of it
+    assert source
+
+
+def sever_the_receivers(rank: int) -> bool:
+    """Rank 0 stops amid its pieces, and the ranks behind it are cut off."""
+    store = c10d._get_default_store()
+    relay.PIECE_BYTES = 256
+    state = TorchState(large=torch.full((2**12,), float(rank)))
+    topology.enter(place_of(rank, 3, source=0, receivers=(1, 2)))
+    if rank == 0:
+        pytest.MonkeyPatch().setattr(Downstream, "pass_on", raise_at(5, Downstream.pass_on))
+        with pytest.raises(KeyboardInterrupt):
+            state.sync()
+        store.set("stopped", "")
+        store.wait(["raised 1", "raised 2"])
+        return True
+    with severing(lambda: store.wait(["stopped"])), told_of_the_loss():
+        state.sync()
+    store.set(f"raised {rank}", "")
+    return bool((state.large == rank).all())
+
+
+def test_receivers_that_are_cut_off_amid_a_sync_are_told_and_keep_their_state() -> None:
+    assert run_ranks(sever_the_receivers, 3, dying={1, 2}) == [True, True, True]
 
 
 def receive_another_model(rank: int) -> str:
