@@ -78,7 +78,7 @@ def test_severing_frees_a_hanging_collective_and_leaves_other_groups_alone() -> 
     with futures.ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(pair.hang)
         cut = sever_gloo(pair.devices().values())
-        with pytest.raises(RuntimeError, match="Connection (closed|reset) by peer"):
+        with pytest.raises(RuntimeError, match=r"Connection (closed|reset) by peer"):
             waiting.result(30)
     assert cut >= 1  # the first cut may have closed the other end already
     assert other.all_reduce() == [2.0, 2.0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 from torch.distributed import distributed_c10d as c10d
 
 from edriver.worker.warm_up import warm_up
@@ -19,7 +20,7 @@ def test_the_script_sees_nothing_of_it() -> None:
 
 
 def test_a_group_of_the_scripts_own_is_left_alone() -> None:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
         warm_up()
         assert dist.is_initialized()
