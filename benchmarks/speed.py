@@ -1,7 +1,8 @@
 """SPEED: how fast two workers train under edriver, beside a bare process group.
 
 Both run at the same time, and all processes of one are stopped while those of the other have the machine, in turns of
-two seconds: what else the machine does then falls on both alike. A turn is shorter than any lease of edriver's.
+half a second: what else the machine does then falls on both alike, which on a virtual one is a tenth of its speed from
+one second to the next. A turn is shorter than any lease of edriver's.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from benchmarks.processes import MARK, kill_all, processes_of
 
 BOUND = 180.0
 WORKERS = 2
-WARM_STEPS, TURNS, TURN_SECONDS = 30, 16, 2.0
-SETTLING = 0.15
+WARM_STEPS, TURNS, TURN_SECONDS = 30, 50, 0.5
+SETTLING = 0.1
 """Seconds at the beginning of a turn that do not count."""
 
 

@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import edriver
 
-WIDTH, BATCH = 1024, 64
+WIDTH, BATCH = 512, 512
 
 
 def train_on(model: nn.Module, optimizer: torch.optim.Optimizer, boundary: Callable[[], None]) -> None:

@@ -74,10 +74,10 @@ def trials(commit_steps: int, seed: int) -> list[Trial]:
         ]
     found += [
         Trial("STOP", "edriver", 27, partial(stopped, edriver, 2)),
-        Trial("SPEED", "edriver", 80, speed, once=True),
-        Trial("GOODPUT", "edriver", 185, partial(goodput, edriver, seed), once=True),  # with the undisturbed runs
-        Trial("GOODPUT", "torchft", 132, partial(goodput, torchft, seed), once=True),
-        Trial("GOODPUT", "torchrun", 132, partial(goodput, partial(torchrun, 2), seed), once=True),
+        Trial("SPEED", "edriver", 62, speed),
+        Trial("GOODPUT", "edriver", 200, partial(goodput, edriver, seed), once=True),
+        Trial("GOODPUT", "torchft", 200, partial(goodput, torchft, seed), once=True),
+        Trial("GOODPUT", "torchrun", 200, partial(goodput, partial(torchrun, 2), seed), once=True),
         Trial("QUIET", "edriver", 40, quiet, once=True),
     ]
     found += [Trial(micro.part, "edriver", micro.seconds, partial(measured, micro), once=True) for micro in present()]

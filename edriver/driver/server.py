@@ -39,6 +39,7 @@ SERVER_OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_LIMIT),
     ("grpc.max_send_message_length", MESSAGE_LIMIT),
     ("grpc.so_reuseport", 0),
+    ("grpc.http2.bdp_probe", 0),  # see edriver.worker.streams.QUIET
 )
 
 

@@ -52,6 +52,8 @@ class BufferCopies:
             self._places = [(buffers, key) for buffers, key in self._places if key in buffers]
             if not all(map(is_, [buffers[key] for buffers, key in self._places], self._buffers)):
                 self._group()
+        if not self._buffers:
+            return
         with torch.no_grad():
             for group in self._groups:
                 group.keep()

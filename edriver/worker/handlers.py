@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 import sys
 from collections.abc import Iterable
+from operator import is_
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DistributedSampler
 
 from edriver.worker.sampler import ElasticSampler
-from edriver.worker.small_copy import NotSmallError
+from edriver.worker.small_copy import IMMUTABLES, Fixed, NotSmallError
 from edriver.worker.snapshot import TakeOver
 
 
@@ -215,6 +216,9 @@ class OptimizerHandler(StateHandler):
     def __init__(self, value: Optimizer) -> None:
         super().__init__(value)
         refuse_sharded_optimizer(value)
+        self._fixed = Fixed([])
+        self._fixed_values: list[Any] = []
+        self._fixed_counts: list[int] = []
 
     def capture(self) -> Any:
         """The state_dict."""
@@ -244,18 +248,32 @@ class OptimizerHandler(StateHandler):
         self._load_state(tree["state"], params)
 
     def keep(self) -> Any:
-        """The groups' options: what schedulers change."""
-        return [
-            (len(group["params"]), {key: value for key, value in group.items() if key != "params"})
-            for group in self.value.param_groups
+        """The groups' options: what schedulers change. In a box if none of them can be changed in place.
+
+        Then it is the last box, as long as they are what they were: most boundaries change none.
+        """
+        groups = self.value.param_groups
+        values = [value for group in groups for value in group.values()]
+        counts = [len(group["params"]) for group in groups]
+        as_before = counts == self._fixed_counts and len(values) == len(self._fixed_values)
+        if as_before and all(map(is_, values, self._fixed_values)):
+            return self._fixed
+        options = [
+            (count, {key: value for key, value in group.items() if key != "params"})
+            for count, group in zip(counts, groups, strict=True)
         ]
+        if not all(_is_fixed(value) for _, of_group in options for value in of_group.values()):
+            return options
+        self._fixed, self._fixed_values, self._fixed_counts = Fixed(options), values, counts
+        return self._fixed
 
     def bring_back(self, kept: Any) -> None:
         """Bring the groups' options back; groups that were added since are dropped."""
-        del self.value.param_groups[len(kept) :]
-        for live, (_, options) in zip(self.value.param_groups, kept, strict=True):
+        options = kept.contents if isinstance(kept, Fixed) else kept
+        del self.value.param_groups[len(options) :]
+        for live, (_, of_group) in zip(self.value.param_groups, options, strict=True):
             values = TakeOver()
-            for key, value in options.items():
+            for key, value in of_group.items():
                 live[key] = values.value(value, live.get(key))
 
     def lasting(self) -> Iterable[torch.Tensor]:
@@ -286,6 +304,10 @@ class OptimizerHandler(StateHandler):
         for group in self.value.param_groups:
             for param in group["params"]:
                 param.grad = None
+
+
+def _is_fixed(value: object) -> bool:
+    return type(value) in IMMUTABLES or (type(value) is tuple and all(map(_is_fixed, value)))
 
 
 class GradScalerHandler(StateDictHandler):

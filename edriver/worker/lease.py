@@ -18,6 +18,7 @@ class Lease:
     Attributes:
         duration: as given.
         period: seconds between two ticks.
+        silence: seconds without a word, as of the last tick.
     """
 
     def __init__(self, duration: float, clock: Callable[[], float]) -> None:
@@ -28,7 +29,7 @@ class Lease:
 
     def renew(self) -> None:
         """There was a word: count from zero."""
-        self._silence = 0.0
+        self.silence = 0.0
         self._counted_to = self._clock()
 
     def lengthen(self, duration: float) -> None:
@@ -39,6 +40,6 @@ class Lease:
     def tick(self) -> bool:
         """Count on, once a period; returns whether the lease has expired."""
         now = self._clock()
-        self._silence += min(now - self._counted_to, 2 * self.period)
+        self.silence += min(now - self._counted_to, 2 * self.period)
         self._counted_to = now
-        return self._silence >= self.duration
+        return self.silence >= self.duration

@@ -19,6 +19,7 @@ import grpc
 
 from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import notification_pb2_grpc
+from edriver.worker.streams import QUIET
 
 logger = logging.getLogger("edriver.worker")
 
@@ -105,7 +106,7 @@ class NotificationServer(notification_pb2_grpc.NotificationServiceServicer):
         self._attached = False
         self._lock = threading.Lock()
         self._reports: queue.Queue[pb.Report | None] = queue.Queue(REPORT_LIMIT)
-        self._server = grpc.server(DaemonExecutor(), maximum_concurrent_rpcs=2)
+        self._server = grpc.server(DaemonExecutor(), options=QUIET, maximum_concurrent_rpcs=2)
         notification_pb2_grpc.add_NotificationServiceServicer_to_server(self, self._server)
 
     def start(self, ready: str) -> None:

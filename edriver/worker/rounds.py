@@ -43,7 +43,7 @@ STUCK_BOUND = 1.0
 """Seconds after which a training thread that still sits in a collective of an aborted round is beyond help."""
 
 SILENCE_BOUND = 30.0
-"""Seconds without a word from the agent (it speaks once a second) after which a waiting worker gives up."""
+"""Seconds without a word from the agent (it speaks every 4 s at least) after which a waiting worker gives up."""
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -22,7 +22,21 @@ from typing import Any
 SMALL_BYTES = 4096
 """What one value may take: 8 bytes for each item of a container, or the pickled size of an object."""
 
-IMMUTABLES = frozenset({int, float, complex, str, bytes, bool, type(None), range, type, types.FunctionType})
+
+class Fixed:
+    """A box whose contents nobody changes, so that the box is kept by reference.
+
+    Args:
+        contents: anything.
+    """
+
+    __slots__ = ("contents",)
+
+    def __init__(self, contents: Any) -> None:
+        self.contents = contents
+
+
+IMMUTABLES = frozenset({Fixed, int, float, complex, str, bytes, bool, type(None), range, type, types.FunctionType})
 """Exact types whose values are kept by reference."""
 
 _IMMUTABLE_KINDS = (

@@ -19,6 +19,12 @@ logger = logging.getLogger("edriver.agent")
 NOTICE_LIMIT = 10_000
 """Most notices that may wait for a worker."""
 
+PINGS = 4
+"""How many signs of life are asked for in a lease. Each interrupts a step of the worker's; see also PING_BOUND."""
+
+PING_BOUND = 3.0
+"""Most seconds for which nothing is said to a worker, which counts on hearing from its agent."""
+
 EXIT_BOUND = 60.0
 """Seconds that a process may take to end once its service has: an interpreter full of libraries takes its time."""
 
@@ -75,7 +81,7 @@ class WorkerLink:
             self._expire()
 
     def tick(self) -> None:
-        """Once a period of the lease: ask the worker for a sign of life, and give it up if there was none."""
+        """Once a period of the lease: ask a silent worker for a sign of life, and give it up if there was none for long."""
         if self._stream is None:
             return
         if self._stream.done() and not self._parting:
@@ -83,7 +89,7 @@ class WorkerLink:
             self._lease.lengthen(EXIT_BOUND)
         if self._lease.tick():
             self._expire()
-        elif not self._stream.done():
+        elif not self._stream.done() and self._lease.silence >= min(self._lease.duration / PINGS, PING_BOUND):
             self._pings += 1
             self.deliver(notification_pb2.Notice(ping=notification_pb2.Ping(number=self._pings)))
 
