@@ -1,6 +1,6 @@
 """GOODPUT: an event every ten seconds, and which part of an undisturbed run's steps are made all the same.
 
-The undisturbed run is measured right before and right after: on a virtual machine, minutes make a tenth of a difference.
+The undisturbed run is measured right before and right after: on a virtual machine, minutes make a tenth of difference.
 """
 
 from __future__ import annotations

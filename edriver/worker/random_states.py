@@ -52,9 +52,9 @@ class RandomStates:
         if self._numpy is not None:
             sys.modules["numpy"].random.set_state(self._numpy)
 
-    # Asking Python's and numpy's generators for their state takes 30 and 50 microseconds. Most scripts draw nothing from
-    # them between two boundaries, which a look at their memory tells; but not of a second normal number that was drawn
-    # with the first and waits.
+    # Asking Python's and numpy's generators for their state takes 30 and 50 microseconds. Most scripts draw nothing
+    # from them between two boundaries, which a look at their memory tells; but not of a second normal number that was
+    # drawn with the first and waits.
 
     def _keep_python(self) -> None:
         if self._python_look.same() and self._python[2] is None and _GENERATOR.gauss_next is None:
