@@ -21,6 +21,8 @@ from collections.abc import Iterable
 import torch
 import torch.distributed as dist
 
+from edriver.worker.warm_up import HEAP_BYTES
+
 PIECE_BYTES = 4 * 2**20
 """How much is sent at a time. Each piece costs its two ranks some turns of their threads, whatever its length."""
 
@@ -33,11 +35,13 @@ took twice as long.
 
 
 def staging(length: int) -> torch.Tensor:
-    """New memory, uint8 of shape (length,), length > 0, page-aligned and in huge pages where the kernel has them.
+    """New memory, uint8 of shape (length,), length > 0; if it is large, in huge pages where the kernel has them.
 
     Filling fresh memory costs a page fault for every 4 KiB, which is more than receiving it: 145 ms for 400 MB, 40 ms
-    with huge pages.
+    with huge pages. A little comes from the heap, which `edriver.worker.warm_up` has filled.
     """
+    if length < HEAP_BYTES:
+        return torch.empty(length, dtype=torch.uint8)
     memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError):  # a kernel without them
         memory.madvise(mmap.MADV_HUGEPAGE)

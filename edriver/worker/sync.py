@@ -126,7 +126,7 @@ def _send(tree: Any, downstream: Downstream) -> None:
     layout = pickler.layout
     end = layout.add(torch.frombuffer(text, dtype=torch.uint8))
     downstream.pass_on(_as_bytes(torch.tensor([layout.length, end])))
-    buffers = staging(relay.PIECE_BYTES * (relay.WINDOW + 1))
+    buffers = staging(min(layout.length, relay.PIECE_BYTES * (relay.WINDOW + 1)))
     for piece in packed(layout, relay.PIECE_BYTES, relay.pieces_of(buffers)):
         downstream.pass_on(piece)
     downstream.settle()

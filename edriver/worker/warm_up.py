@@ -3,6 +3,9 @@
 The first DistributedDataParallel, backward pass and optimizer step of a process import modules (torch._dynamo alone
 takes a second), start threads and fill caches: some 100 ms more than the second. A newcomer that did all that in its
 first round would keep everybody waiting.
+
+Nor does it take new memory from the kernel then, which costs a page fault for every 4 KiB: 2 microseconds each, and up to
+20 on a virtual machine that has given its free memory back to its host.
 """
 
 from __future__ import annotations
@@ -15,6 +18,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from edriver.worker.group import RoundGroup
+
+HEAP_BYTES = 31 * 2**20
+"""Memory that is made ready: nearly as much as the C library (glibc, malloc.c: DEFAULT_MMAP_THRESHOLD_MAX) ever takes
+from its heap at once, and keeps there."""
 
 
 def warm_up() -> None:
@@ -29,6 +36,17 @@ def warm_up() -> None:
             _step()
     finally:
         group.teardown()
+    _grow_heap()
+
+
+def _grow_heap() -> None:
+    """Take memory, write to it, and give it back to the heap, from which it will be taken again.
+
+    malloc takes large blocks from the kernel each time, until one has been freed: then its limits grow to twice its size
+    (mallopt(3), M_MMAP_THRESHOLD). Elsewhere than with glibc this does nothing that lasts.
+    """
+    torch.empty(HEAP_BYTES, dtype=torch.uint8)
+    torch.zeros(HEAP_BYTES, dtype=torch.uint8)
 
 
 def _step() -> None:
