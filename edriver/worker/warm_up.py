@@ -4,8 +4,8 @@ The first DistributedDataParallel, backward pass and optimizer step of a process
 takes a second), start threads and fill caches: some 100 ms more than the second. A newcomer that did all that in its
 first round would keep everybody waiting.
 
-Nor does it take new memory from the kernel then, which costs a page fault for every 4 KiB: 2 microseconds each, and up to
-20 on a virtual machine that has given its free memory back to its host.
+Nor does it take new memory from the kernel then, which costs a page fault for every 4 KiB: 2 microseconds each, and up
+to 20 on a virtual machine that has given its free memory back to its host.
 """
 
 from __future__ import annotations
