@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import Self
 
 
+POOL = ("event_engine", "lifeguard")
+"""What gRPC calls them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Vitals:
     """What a process holds.
@@ -16,7 +20,7 @@ class Vitals:
     Attributes:
         memory: resident bytes.
         descriptors: how many are open.
-        threads: how many there are.
+        threads: how many there are, but for those of gRPC's pool, of which there are more or fewer from minute to minute.
     """
 
     memory: int
@@ -43,7 +47,8 @@ def vitals_of(pid: int) -> Vitals:
     if "VmRSS" not in status:
         raise ProcessLookupError(f"process {pid} has exited")
     memory = int(status["VmRSS"].split()[0]) * 1024
-    return Vitals(memory, len(list((folder / "fd").iterdir())), int(status["Threads"]))
+    threads = [(thread / "comm").read_text().strip() for thread in (folder / "task").iterdir()]
+    return Vitals(memory, len(list((folder / "fd").iterdir())), sum(name not in POOL for name in threads))
 
 
 def vitals_of_all(pids: Iterable[int]) -> dict[int, Vitals]:

@@ -42,8 +42,8 @@ def warm_up() -> None:
 def _grow_heap() -> None:
     """Take memory, write to it, and give it back to the heap, from which it will be taken again.
 
-    malloc takes large blocks from the kernel each time, until one has been freed: then its limits grow to twice its size
-    (mallopt(3), M_MMAP_THRESHOLD). Elsewhere than with glibc this does nothing that lasts.
+    malloc takes large blocks from the kernel each time, until one has been freed: then it takes such as that from the
+    heap, and keeps twice as much there (mallopt(3), M_MMAP_THRESHOLD). Elsewhere than with glibc nothing of it lasts.
     """
     torch.empty(HEAP_BYTES, dtype=torch.uint8)
     torch.zeros(HEAP_BYTES, dtype=torch.uint8)

@@ -81,7 +81,7 @@ class WorkerLink:
             self._expire()
 
     def tick(self) -> None:
-        """Once a period of the lease: ask a silent worker for a sign of life, and give one up that is silent for long."""
+        """Once a period of the lease: ask a silent worker for a sign of life; give one up whose lease is over."""
         if self._stream is None:
             return
         if self._stream.done() and not self._parting:
