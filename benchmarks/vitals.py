@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-
 POOL = ("event_engine", "lifeguard")
 """What gRPC calls them."""
 
@@ -20,7 +19,7 @@ class Vitals:
     Attributes:
         memory: resident bytes.
         descriptors: how many are open.
-        threads: how many there are, but for those of gRPC's pool, of which there are more or fewer from minute to minute.
+        threads: how many there are, but for those of gRPC's pool, which come and go.
     """
 
     memory: int
