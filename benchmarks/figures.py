@@ -60,6 +60,8 @@ UNITS = {
     "processor of the driver": Unit(100, "% of a core", 2),
     "processor of an agent": Unit(100, "% of a core", 2),
     "check": NANOSECONDS,
+    "ElasticSampler of 1e8: each of the next": NANOSECONDS,
+    "DistributedSampler of 1e7: each of the next": NANOSECONDS,
     "boundary": MICROSECONDS,
     "boundary after a step": MICROSECONDS,
     "boundary after a step, flat buffers": MICROSECONDS,

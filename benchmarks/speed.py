@@ -21,6 +21,7 @@ from statistics import median
 
 from benchmarks.jobs import ROOT, HarnessError, free_port
 from benchmarks.processes import MARK, kill_all, processes_of
+from edriver.worker.worker_environment import MALLOC_DEFAULTS
 
 BOUND = 180.0
 WORKERS = 2
@@ -139,10 +140,10 @@ def _await_warmth(runs: Sequence[SpeedRun], folder: Path) -> None:
 
 
 def _commands(system: str, steps: Path) -> list[tuple[list[str], dict[str, str]]]:
-    """What to start, and with what in its environment."""
+    """What to start, and with what in its environment. The bare ones have what edriver's agent gives to workers."""
     job = [sys.executable, "-m", "benchmarks.speed_job", str(steps)]
     if system == "edriver":
         return [([sys.executable, "-m", "edriver", "-np", str(WORKERS), *job], {})]
     group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(WORKERS)}
-    group |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    group |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **MALLOC_DEFAULTS}
     return [(job, {**group, "RANK": str(rank)}) for rank in range(WORKERS)]

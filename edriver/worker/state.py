@@ -17,13 +17,16 @@ This file does not import torch: see `edriver.worker.torch_state` for models and
 from __future__ import annotations
 
 import abc
+import contextlib
 import copy
+import gc
 import hashlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edriver.worker import topology
+from edriver.worker.assignment import Assignment
 from edriver.worker.random_states import RandomStates
 from edriver.worker.small_copy import NotSmallError, SmallCopies, not_ours
 
@@ -287,11 +290,8 @@ class ObjectState(State):
         place = topology.current()
         arrived = None
         if place.receivers:
-            from edriver.worker.sync import sync_state  # torch, which a world of plain objects does without
-
-            arrived = sync_state(self._capture() if place.rank == place.source else {}, place)
-            if arrived is not None:
-                self._load(arrived)
+            with _no_collections():
+                arrived = self._exchange(place)
         self.reset()
         if arrived is not None:
             self._adopt(arrived)
@@ -302,6 +302,14 @@ class ObjectState(State):
             return False
         self.keep()
         return True
+
+    def _exchange(self, place: Assignment) -> dict[str, Any] | None:
+        from edriver.worker.sync import sync_state  # torch, which a world of plain objects does without
+
+        arrived = sync_state(self._capture() if place.rank == place.source else {}, place)
+        if arrived is not None:
+            self._load(arrived)
+        return arrived
 
     def reset(self) -> None:
         """Do nothing: plain objects do not depend on rank and size."""
@@ -365,6 +373,22 @@ class ObjectState(State):
                     )
                 return None
         return result
+
+
+@contextlib.contextmanager
+def _no_collections() -> Iterator[None]:
+    """Python's garbage collector sleeps.
+
+    Thousands of new objects, none of them garbage, would make it look through all of torch, 0.2 s each time, while
+    others wait.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def check_names(given: Iterable[str], own: Iterable[str], what: str) -> None:

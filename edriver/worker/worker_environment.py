@@ -7,6 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+MALLOC_DEFAULTS = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+"""malloc asks for huge pages, where the kernel gives them on request. A page fault for every 4 KiB of a model that a
+newcomer receives takes longer than the transfer; and large tensors are faster in them ever after."""
+
 NCCL_DEFAULTS = {
     # Else torch's watchdog ends the process when NCCL reports a lost peer, before the round could be given up in order.
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
@@ -64,7 +68,7 @@ def worker_environment(
             than GPUs share them in turn.
     """
     # As torchrun does: several workers on one host that each take all its cores slow one another down.
-    defaults = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **NCCL_DEFAULTS}
+    defaults = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **MALLOC_DEFAULTS, **NCCL_DEFAULTS}
     if is_loopback(address):
         # Gloo looks its interface up by the host's name, which may be one that the others' connections cannot reach.
         defaults["GLOO_SOCKET_IFNAME"] = "lo"

@@ -11,7 +11,7 @@ from edriver.worker.guard import listed_groups
 from edriver.worker.lease import Lease
 from edriver.worker.processes import parent_of
 from edriver.worker.ready_socket import check_folder
-from edriver.worker.worker_environment import NCCL_DEFAULTS, cuda_devices, worker_environment
+from edriver.worker.worker_environment import MALLOC_DEFAULTS, NCCL_DEFAULTS, cuda_devices, worker_environment
 
 
 class FakeClock:
@@ -108,6 +108,7 @@ def test_a_worker_gets_its_way_to_the_agent_and_defaults() -> None:
         "EDRIVER_READY": "/s/ready.sock",
         "EDRIVER_LIFE": "/s/w.life",
         "GRPC_ENABLE_FORK_SUPPORT": "0",
+        **MALLOC_DEFAULTS,
         **NCCL_DEFAULTS,
     }
 
