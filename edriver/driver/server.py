@@ -12,9 +12,9 @@ import grpc.aio
 
 from edriver.driver import events
 from edriver.driver.agent_peer import AgentPeer
-from edriver.driver.leases import Leases
 from edriver.driver.mailbox import Mailbox
 from edriver.driver.translate import event_of_report
+from edriver.lease import Lease
 from edriver.link import LinkOverflowError
 from edriver.v1 import agent_pb2, agent_pb2_grpc
 
@@ -67,7 +67,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         self._inbox = inbox
         self._forward = forward
         self._clock = clock
-        self._leases = Leases(AGENT_LEASE, BEAT)
+        self._leases: dict[int, Lease] = {}
         self._peers: dict[int, AgentPeer] = {}
         self._agent_on: dict[str, int] = {}
         self._hosts: dict[int, str] = {}  # of all agents there ever were: output arrives late
@@ -80,7 +80,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         self._peers[agent_id] = AgentPeer(host, agent_id)
         self._agent_on[host] = agent_id
         self._hosts[agent_id] = host
-        self._leases.renew(agent_id, self._clock(), BOOT_LEASE)
+        self._leases[agent_id] = Lease(BOOT_LEASE, self._clock)
 
     def send(self, host: str, message: agent_pb2.FromDriver) -> None:
         """Send an order to a host's agent. A host without one gets nothing: the core hears that it is lost."""
@@ -98,7 +98,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
 
     def give_up(self, agent_id: int) -> None:
         """The agent is lost, or not needed any more: it is refused from now on."""
-        self._leases.drop(agent_id)
+        self._leases.pop(agent_id, None)
         peer = self._peers.pop(agent_id, None)
         if peer is None:
             return
@@ -110,7 +110,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         """Send heartbeats and watch the leases, until cancelled."""
         while True:
             await sleep(BEAT)
-            for agent_id in self._leases.expired(self._clock()):
+            for agent_id in [agent_id for agent_id, lease in self._leases.items() if lease.tick()]:
                 peer = self._peers[agent_id]
                 seconds, since = (AGENT_LEASE, "") if peer.met else (BOOT_LEASE, " since its start")
                 self._lose(peer, f"no word from its agent for {seconds:g} s{since}")
@@ -135,7 +135,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
             self._complain(peer, str(error))
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             return
-        self._leases.renew(peer.agent_id, self._clock())
+        self._leases[peer.agent_id] = Lease(AGENT_LEASE, self._clock)
         if first:
             self._inbox.put(events.AgentConnected(peer.host, peer.agent_id))
         reading = asyncio.create_task(self._read(peer, stream, request_iterator))
@@ -196,7 +196,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
             async for message in messages:
                 if self._peers.get(peer.agent_id) is not peer:
                     break
-                self._leases.renew(peer.agent_id, self._clock())
+                self._leases[peer.agent_id].renew()
                 if peer.receive(message) and (event := self._event_of(message)) is not None:
                     await self._inbox.put_when_room(event)
         except ValueError as error:

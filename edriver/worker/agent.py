@@ -17,12 +17,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from edriver.lease import Lease
 from edriver.v1 import agent_pb2, agent_pb2_grpc, notification_pb2
 from edriver.worker import priority
 from edriver.worker.capture import Capture
 from edriver.worker.control_stream import ControlStream, DriverLostError
 from edriver.worker.forward import OutputForwarder
-from edriver.worker.lease import Lease
 from edriver.worker.life_lock import LifeLock
 from edriver.worker.places import place_notices
 from edriver.worker.processes import Guard, Processes, SpawnError

@@ -11,9 +11,9 @@ import grpc
 import grpc.aio
 import tenacity
 
+from edriver.lease import Lease
 from edriver.link import Link, LinkOverflowError
 from edriver.v1 import agent_pb2, agent_pb2_grpc
-from edriver.worker.lease import Lease
 from edriver.worker.streams import StreamBrokenError, stream_errors
 
 logger = logging.getLogger("edriver.agent")

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 import grpc.aio
 
+from edriver.lease import Lease
 from edriver.v1 import notification_pb2, notification_pb2_grpc
-from edriver.worker.lease import Lease
 from edriver.worker.streams import CHANNEL_OPTIONS, StreamBrokenError, stream_errors
 
 logger = logging.getLogger("edriver.agent")
