@@ -366,3 +366,31 @@ def test_wrapping_the_model_anew_does_not_tear() -> None:
     state.check_host_updates()
     state.model = state.model
     assert state.clean
+
+
+@pytest.mark.parametrize("option", [0.5, [0.5, 1.0]], ids=["a number", "a list"])
+def test_an_optimizers_options_are_those_of_the_last_boundary(option: Any) -> None:
+    state = new_state()
+    group = state.optimizer.param_groups[0]
+    group["option"] = copy.copy(option)
+    state.check_host_updates()
+    state.check_host_updates()
+    if isinstance(option, list):
+        group["option"].append(7.0)
+    else:
+        group["option"] = 7.0
+    state.return_to_boundary()
+    assert group["option"] == option
+    group["option"] = "another"
+    state.check_host_updates()
+    group["option"] = option
+    state.return_to_boundary()
+    assert group["option"] == "another"
+
+
+def test_a_group_that_was_added_since_is_dropped() -> None:
+    state = new_state()
+    state.check_host_updates()
+    state.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
+    state.return_to_boundary()
+    assert len(state.optimizer.param_groups) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import itertools
 import os
@@ -411,3 +412,21 @@ def test_a_sparse_tensor_is_refused() -> None:
     tree = {"sparse": torch.eye(3).to_sparse()}
     with pytest.raises(TypeError, match=r"layout torch.sparse_coo cannot be synced"):
         sync_state(tree, place_of(0, 2, source=0, receivers=(1,)))
+
+
+def test_no_garbage_is_collected_while_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    collecting = []
+
+    def broken(_tree: Any, _place: Assignment) -> None:
+        collecting.append(gc.isenabled())
+        raise RuntimeError("the connection broke")
+
+    monkeypatch.setattr(sync, "sync_state", broken)
+    topology.enter(place_of(0, 2, source=0, receivers=(1,)))
+    try:
+        with pytest.raises(RuntimeError, match="broke"):
+            new_state(1).sync()
+    finally:
+        topology.leave()
+    assert collecting == [False]
+    assert gc.isenabled()

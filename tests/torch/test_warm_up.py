@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
@@ -26,3 +32,18 @@ def test_a_group_of_the_scripts_own_is_left_alone() -> None:
         assert dist.is_initialized()
     finally:
         dist.destroy_process_group()
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library keeps its memory in another way")
+def test_what_comes_after_it_finds_its_memory_ready() -> None:
+    source = """
+import resource, torch
+from edriver.worker.warm_up import warm_up
+warm_up()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+kept = [torch.zeros(2**20, dtype=torch.uint8) for _ in range(24)]
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    plain = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
+    done = subprocess.run([sys.executable, "-c", source], env=plain, stdout=subprocess.PIPE, check=True, timeout=60)
+    assert int(done.stdout) < 1000, "page faults; 24 MiB have 6144 pages"

@@ -1,0 +1,59 @@
+"""Random states: asked for only when something was drawn, and right all the same."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from edriver.worker import random_states
+from edriver.worker.random_states import RandomStates
+
+DRAWS: dict[str, Callable[[], Any]] = {
+    "nothing": lambda: None,
+    "random": random.random,
+    "random, a normal number": lambda: random.gauss(0, 1),
+    "random, so many words that it starts again": lambda: random.getrandbits(32 * 624),
+    "random, a seed": lambda: random.seed(5),
+    "numpy": numpy.random.random,
+    "numpy, a normal number": numpy.random.normal,
+    "numpy, so many words that it starts again": lambda: numpy.random.bytes(4 * 624),
+    "numpy, a seed": lambda: numpy.random.seed(5),
+    "torch": lambda: torch.rand(1),
+}
+
+
+def numbers() -> tuple[float, ...]:
+    """Of every kind, so that no state is left unseen."""
+    found = random.random(), random.gauss(0, 1), float(numpy.random.random()), float(numpy.random.normal())
+    return (*found, float(torch.rand(1)))
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["memory is looked at", "it is not known where"])
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+def test_after_a_boundary_comes_what_came_after_it_before(
+    draw: Callable[[], Any], known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not known:
+        monkeypatch.setattr(random_states._Look, "same", lambda _: False)
+    states = RandomStates()
+    states.keep()
+    for _ in range(4):  # the second normal number is drawn with the first
+        draw()
+        states.keep()
+        first = numbers()
+        states.bring_back()
+        assert numbers() == first
+        states.bring_back()
+
+
+def test_a_generator_that_is_left_alone_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = RandomStates()
+    random.seed(1)
+    states.keep()
+    monkeypatch.setattr(random, "getstate", lambda: pytest.fail("it takes 30 microseconds"))
+    states.keep()
