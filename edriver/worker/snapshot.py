@@ -1,5 +1,7 @@
 """Copies of trees that hold tensors: aside into buffers allocated once, and back into what is live.
 
+What lies on a GPU is copied into host memory (side_stream.py), and a buffer remembers where its elements belong.
+
 A tree is any nesting of dicts, lists and tuples; its leaves are tensors (copied as such), immutables (kept
 by reference) and other objects (copied with `copy.deepcopy`). What occurs twice in a tree occurs twice in
 its copy.
@@ -9,11 +11,13 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from edriver.worker import small_copy
+from edriver.worker.side_stream import Copy, SideCopies
 
 IMMUTABLES = small_copy.IMMUTABLES | {torch.dtype, torch.device, torch.Size}
 """Exact types whose values are kept by reference."""
@@ -40,29 +44,71 @@ def is_plain_tensor(value: object) -> bool:
     )
 
 
-class SnapshotBuffers:
-    """The tensors of the last snapshot; the next one allocates only for those that are new or reshaped."""
+_HOME = "_edriver_home"
 
-    def __init__(self) -> None:
+
+def belongs_to(tensor: torch.Tensor, device: torch.device | str) -> torch.Tensor:
+    """Note on a copy in host memory where its elements belong; returns it."""
+    setattr(tensor, _HOME, device)
+    return tensor
+
+
+def never_lasting(_key: str, _tensor: torch.Tensor) -> bool:
+    """The rule for a state of which it is not known what only optimizers change."""
+    return False
+
+
+class SnapshotBuffers:
+    """The tensors of the last snapshot; the next one allocates only for those that are new or reshaped.
+
+    Args:
+        side: what copies tensors that do not lie in host memory.
+    """
+
+    def __init__(self, side: SideCopies) -> None:
+        self._side = side
         self._buffers: list[torch.Tensor] = []
 
-    def copied(self, tree: dict[str, Any]) -> dict[str, Any]:
+    def copied(
+        self, tree: dict[str, Any], lasting: Callable[[str, torch.Tensor], bool] = never_lasting
+    ) -> dict[str, Any]:
         """A copy of the tree; the copy that was made before is then void, for its buffers are written anew.
 
         Nothing is written before everything that may fail is done, so a failure leaves the last copy whole.
 
+        Args:
+            tree: what to copy.
+            lasting: whether a tensor under a key of the tree is one that only optimizers change. Of such that lie on a
+                GPU the copy goes on after this returns: `hold` before changing them.
+
         Raises:
             TypeError: a part of the tree cannot be copied; names the key it is under.
         """
-        aside = _Aside(self._buffers)
+        aside = _Aside(self._buffers, self._side)
         result = aside.of_state(tree)
-        _copy_tensors(aside.sources, aside.buffers)
+        at_once: list[Copy] = []
+        changing: list[Copy] = []
+        beside: list[Copy] = []
+        for key, source, target in zip(aside.keys, aside.sources, aside.buffers, strict=True):
+            if not self._side.covers(source):
+                at_once.append((source, target))
+            elif lasting(key, source):
+                beside.append((source, target))
+            else:
+                changing.append((source, target))
+        with torch.no_grad():
+            self._side.begin(changing, beside)
+        _copy_tensors(at_once)
         self._buffers = aside.buffers
         return result
 
+    def hold(self) -> None:
+        """What is asked of a GPU from now on comes after the last copy."""
+        self._side.hold()
+
     def adopted(self, copy: dict[str, Any]) -> dict[str, Any]:
         """Take over a copy that was made elsewhere as the last one: the next is written into its tensors."""
-        aside = _Aside([])
+        aside = _Aside([], self._side)
         aside.of_state(copy)
         self._buffers = aside.sources
         return copy
@@ -71,16 +117,20 @@ class SnapshotBuffers:
 class _Aside:
     """One copy in the making: the tree is built at once, its tensors are listed to be filled in together."""
 
-    def __init__(self, previous: list[torch.Tensor]) -> None:
+    def __init__(self, previous: list[torch.Tensor], side: SideCopies) -> None:
         self._previous = previous
+        self._side = side
+        self._key = ""
         self._memo: dict[int, Any] = {}
         self._of_memory: dict[tuple[object, ...], torch.Tensor] = {}
+        self.keys: list[str] = []
         self.sources: list[torch.Tensor] = []
         self.buffers: list[torch.Tensor] = []
 
     def of_state(self, tree: dict[str, Any]) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for key, value in tree.items():
+            self._key = key
             try:
                 result[key] = self.of(value)
             except Exception as error:
@@ -121,18 +171,30 @@ class _Aside:
             return self._of_memory[key]
         at = len(self.buffers)
         buffer = self._previous[at] if at < len(self._previous) else None
-        if buffer is None or not _alike(buffer, tensor) or buffer.device != tensor.device:
-            buffer = torch.empty_like(tensor, requires_grad=False)
+        if buffer is None or not _alike(buffer, tensor) or not self._fits(buffer, tensor):
+            buffer = self._new(tensor)
+        self.keys.append(self._key)
         self.sources.append(tensor)
         self.buffers.append(buffer)
         self._of_memory[key] = buffer
         return buffer
 
+    def _fits(self, buffer: torch.Tensor, tensor: torch.Tensor) -> bool:
+        home = getattr(buffer, _HOME, None)
+        if self._side.covers(tensor):
+            return home == tensor.device and self._side.fits(buffer)
+        return home is None and buffer.device == tensor.device
 
-def _copy_tensors(sources: list[torch.Tensor], targets: list[torch.Tensor]) -> None:
+    def _new(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self._side.covers(tensor):
+            return belongs_to(self._side.buffer(tensor), tensor.device)
+        return torch.empty_like(tensor, requires_grad=False)
+
+
+def _copy_tensors(copies: list[Copy]) -> None:
     groups: dict[tuple[torch.dtype, torch.device], tuple[list[torch.Tensor], list[torch.Tensor]]]
     groups = defaultdict(lambda: ([], []))
-    for source, target in zip(sources, targets, strict=True):
+    for source, target in copies:
         to, of = groups[target.dtype, target.device]
         to.append(target)
         of.append(source)
@@ -182,7 +244,7 @@ class TakeOver:
 
     def _tensor(self, saved: torch.Tensor, live: Any) -> torch.Tensor:
         if not is_plain_tensor(live) or not _alike(saved, live) or id(live) in self._written or _overlaps(live):
-            return saved.detach().clone()
+            return saved.detach().to(getattr(saved, _HOME, saved.device), copy=True)
         self._written[id(live)] = live
         with torch.no_grad():
             live.copy_(saved)

@@ -8,7 +8,7 @@ A step is counted when it begins, not when it ends: an exception inside it has a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -23,13 +23,17 @@ backward pass a call of Python per parameter; one alone may be frozen, or have n
 class StepWatch:
     """Watches optimizers and their parameters.
 
+    Args:
+        before_step: called when an optimizer begins a step, before it changes anything.
+
     Attributes:
         pending: whether a gradient has been accumulated since any of the optimizers made a step. A step that GradScaler
             skips is none: its batch counts with the next.
         begun: how many steps have begun.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, before_step: Callable[[], None] = lambda: None) -> None:
+        self._before_step = before_step
         self.pending = False
         self.begun = 0
         self._optimizers: list[Optimizer] = []
@@ -75,6 +79,7 @@ class StepWatch:
 
     def _begins(self, _optimizer: Optimizer, _args: tuple[Any, ...], _kwargs: dict[Any, Any]) -> None:
         self.begun += 1
+        self._before_step()
 
     def _stepped(self, _optimizer: Optimizer, _args: tuple[Any, ...], _kwargs: dict[Any, Any]) -> None:
         self.pending = False

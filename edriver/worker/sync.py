@@ -28,7 +28,7 @@ from edriver.worker import relay
 from edriver.worker.assignment import Assignment
 from edriver.worker.packing import Layout, elements_in, packed
 from edriver.worker.relay import Downstream, Upstream, staging
-from edriver.worker.snapshot import is_plain_tensor, memory_key
+from edriver.worker.snapshot import belongs_to, is_plain_tensor, memory_key
 
 
 def sync_state(tree: Any, place: Assignment) -> Any | None:
@@ -41,7 +41,7 @@ def sync_state(tree: Any, place: Assignment) -> Any | None:
         place: this worker's place.
 
     Returns:
-        On a receiver the source's tree, whose tensors are the caller's own; on all others None.
+        On a receiver the source's tree, whose tensors are the caller's own, in host memory; on all others None.
 
     Raises:
         TypeError: the tree holds a sparse, quantized or sharded tensor.
@@ -148,14 +148,14 @@ def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _placed(stream: torch.Tensor, outlines: list[TensorOutline]) -> list[torch.Tensor]:
-    """The tensors in the received stream, each on its device."""
+    """The tensors in the received stream, where they lie in it: in host memory."""
     typed = {dtype: stream.view(dtype) for dtype in {outline.dtype for outline in outlines}}
     return [_of_kind(elements_in(typed[outline.dtype], outline.start, outline.shape), outline) for outline in outlines]
 
 
 def _of_kind(elements: torch.Tensor, outline: TensorOutline) -> torch.Tensor:
-    if outline.device_type != "cpu":
-        elements = elements.to(outline.device_type)
     if outline.is_parameter:
-        return torch.nn.Parameter(elements, requires_grad=outline.requires_grad)
-    return elements.requires_grad_() if outline.requires_grad else elements
+        elements = torch.nn.Parameter(elements, requires_grad=outline.requires_grad)
+    elif outline.requires_grad:
+        elements.requires_grad_()
+    return elements if outline.device_type == "cpu" else belongs_to(elements, outline.device_type)

@@ -11,6 +11,7 @@ see (through `.data`) outside an optimizer's step is not seen here either.
 
 from __future__ import annotations
 
+import functools
 from operator import attrgetter, is_
 from typing import Any
 
@@ -20,8 +21,9 @@ from torch.optim import Optimizer
 from edriver.worker.buffer_copies import BufferCopies
 from edriver.worker.device_mark import DeviceMark, Event
 from edriver.worker.handlers import StateHandler, handler_for
+from edriver.worker.side_stream import SideCopies, SideStream
 from edriver.worker.small_copy import SMALL_BYTES
-from edriver.worker.snapshot import IMMUTABLES, SnapshotBuffers, TakeOver, is_plain_tensor
+from edriver.worker.snapshot import IMMUTABLES, SnapshotBuffers, TakeOver, is_plain_tensor, memory_key
 from edriver.worker.state import ObjectState, check_names
 from edriver.worker.step_watch import StepWatch
 
@@ -64,8 +66,8 @@ class TorchState(ObjectState):
     ) -> None:
         object.__setattr__(self, "_handlers", {})
         object.__setattr__(self, "_names", ())
-        self._buffers = SnapshotBuffers()
-        self._steps = StepWatch()
+        self._buffers = SnapshotBuffers(self._side())
+        self._steps = StepWatch(before_step=self._buffers.hold)
         self._buffer_copies = BufferCopies()
         self._mark = DeviceMark(_recorded)
         self._outdated = True
@@ -90,6 +92,10 @@ class TorchState(ObjectState):
             self._steps.watch(h.value for h in self._handlers.values() if isinstance(h.value, Optimizer))
         if name in self._handlers:
             self._outdated = True
+
+    def _side(self) -> SideCopies:
+        """What copies tensors that do not lie in host memory."""
+        return SideStream()
 
     def half_done(self) -> bool:
         """Whether gradients have been accumulated since the last step of any of the state's optimizers."""
@@ -134,12 +140,12 @@ class TorchState(ObjectState):
         super().return_to_boundary()
 
     def save(self) -> None:
-        """Copy everything aside.
+        """Copy everything aside; what lies on a GPU into host memory (side_stream.py).
 
         Raises:
             TypeError: an attribute cannot be copied.
         """
-        self._saved = self._buffers.copied(self._capture())
+        self._saved = self._buffers.copied(self._capture(), _Lasting(self._handlers))
         self._saved_random.keep()
         self._too_large.clear()
 
@@ -181,6 +187,7 @@ class TorchState(ObjectState):
 
     def _load(self, tree: dict[str, Any]) -> None:
         """Take over a tree of `_capture`'s form, without keeping a reference to any part of it."""
+        self._buffers.hold()  # a commit of what is about to be overwritten may be under way
         check_names(tree, self._names, "attribute")
         values = TakeOver()
         for name, (handled, part) in tree.items():
@@ -238,6 +245,27 @@ class TorchState(ObjectState):
             elif handler is not None and (digest := handler.digest(part)) is not None:
                 small[name] = digest
         return small
+
+
+class _Lasting:
+    """Tells which tensors of a captured state only optimizers change: parameters, and what is kept for them.
+
+    Args:
+        handlers: of the state's values, by name.
+    """
+
+    def __init__(self, handlers: dict[str, StateHandler]) -> None:
+        self._handlers = handlers
+
+    @functools.cached_property
+    def _memory(self) -> frozenset[tuple[object, ...]]:
+        return frozenset(memory_key(t) for handler in self._handlers.values() for t in handler.lasting())
+
+    def __call__(self, name: str, tensor: torch.Tensor) -> bool:
+        handler = self._handlers.get(name)
+        if handler is None:
+            return False
+        return isinstance(handler.value, Optimizer) or memory_key(tensor) in self._memory
 
 
 def _refuse_hidden(name: str, value: Any) -> None:
