@@ -6,10 +6,10 @@ A round's line is written when all of its members have passed their first bounda
      "noticed": T,                   when an agent noticed the death that ended the round before; else null
      "ended": T,                     when the driver told the round before to end; null for the first
      "assigned": T,                  when the driver assigned this one
-     "members": [{"worker": 1, "rank": 0, "host": "a", "notified": T, ...}]}
+     "members": [{"worker": 1, "rank": 0, "host": "a", "notified": T, ..., "commit_bytes": 1200, ...}]}
 
-Members are those that have passed their first boundary, with the times of RoundTimes (notification.proto); what did not
-happen (a newcomer has left no round) is null. All times are seconds since the epoch.
+Members are those that have passed their first boundary, with the times of RoundTimes (notification.proto) and what they
+have copied; what did not happen (a newcomer has left no round) is null. Times are seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from edriver.driver.ranks import RoundPlan
 _log = logging.getLogger("edriver.driver")
 
 TIMES = ("notified", "stopped", "waiting", "assigned", "built", "synced", "stepped")
+COPIED = ("received_bytes", "commit_bytes", "commit_seconds")
 
 
 class EventLog:
@@ -96,7 +97,7 @@ class EventLog:
         for seat in plan.seats:
             if seat.worker_id == event.worker_id:
                 who = {"worker": seat.worker_id, "rank": seat.rank, "host": seat.host}
-                self._line["members"].append(who | {name: event.times.get(name) for name in TIMES})
+                self._line["members"].append(who | {name: event.times.get(name) for name in (*TIMES, *COPIED)})
         if len(self._line["members"]) == len(plan.seats):
             self._write()
 

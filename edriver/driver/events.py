@@ -71,7 +71,8 @@ class FirstBoundaryPassed:
     Attributes:
         worker_id: the worker.
         round_id: the round.
-        times: when it got how far on its way into the round, by name, in seconds since the epoch; for the event log.
+        times: RoundTimes (notification.proto), by name, for the event log: when it got how far on its way into the
+            round, and how much it has copied.
     """
 
     worker_id: int

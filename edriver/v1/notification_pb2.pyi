@@ -577,7 +577,7 @@ Global___FirstBoundary: _TypeAlias = FirstBoundary  # noqa: Y015
 @_typing.final
 class RoundTimes(_message.Message):
     """When a worker got how far on its way from one round's end into the next, in seconds since the epoch; 0: it did not
-    (a newcomer has left no round).
+    (a newcomer has left no round). And what it has copied.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -589,6 +589,9 @@ class RoundTimes(_message.Message):
     BUILT_FIELD_NUMBER: _builtins.int
     SYNCED_FIELD_NUMBER: _builtins.int
     STEPPED_FIELD_NUMBER: _builtins.int
+    RECEIVED_BYTES_FIELD_NUMBER: _builtins.int
+    COMMIT_BYTES_FIELD_NUMBER: _builtins.int
+    COMMIT_SECONDS_FIELD_NUMBER: _builtins.int
     notified: _builtins.float
     """It took the notice by which the round before ended (Abort or StopAt)."""
     stopped: _builtins.float
@@ -603,6 +606,11 @@ class RoundTimes(_message.Message):
     """The state was synced."""
     stepped: _builtins.float
     """It passed the first boundary."""
+    received_bytes: _builtins.int
+    """Bytes of the tensors that it received in the sync; 0: it held the state."""
+    commit_bytes: _builtins.int
+    """Bytes of the last commit's tensors, and the seconds for which the script waited; 0: it has made none."""
+    commit_seconds: _builtins.float
     def __init__(
         self,
         *,
@@ -613,10 +621,13 @@ class RoundTimes(_message.Message):
         built: _builtins.float = ...,
         synced: _builtins.float = ...,
         stepped: _builtins.float = ...,
+        received_bytes: _builtins.int = ...,
+        commit_bytes: _builtins.int = ...,
+        commit_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assigned", b"assigned", "built", b"built", "notified", b"notified", "stepped", b"stepped", "stopped", b"stopped", "synced", b"synced", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assigned", b"assigned", "built", b"built", "commit_bytes", b"commit_bytes", "commit_seconds", b"commit_seconds", "notified", b"notified", "received_bytes", b"received_bytes", "stepped", b"stepped", "stopped", b"stopped", "synced", b"synced", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from edriver.v1 import notification_pb2 as pb
 from edriver.version import RoundId
 from edriver.wire import round_id_message
+from edriver.worker.state import Copied
 
 
 class RoundTimes:
@@ -25,8 +26,10 @@ class RoundTimes:
         """Note that a field of pb.RoundTimes is due now; the last time counts."""
         setattr(self._times, name, self._clock())
 
-    def first_boundary(self, round_id: RoundId) -> pb.Report:
+    def first_boundary(self, round_id: RoundId, copied: Copied) -> pb.Report:
         """The round's first boundary is passed: returns what to tell the driver, and begins anew."""
         self.mark("stepped")
         times, self._times = self._times, pb.RoundTimes()
+        times.received_bytes = copied.received_bytes
+        times.commit_bytes, times.commit_seconds = copied.commit_bytes, copied.commit_seconds
         return pb.Report(first_boundary=pb.FirstBoundary(round_id=round_id_message(round_id), times=times))

@@ -133,7 +133,8 @@ class WorkerRounds:
         if not participant.passed(committed):
             return
         if participant.boundaries == 1:
-            self._server.report(self._times.first_boundary(participant.round_id))
+            assert self._state is not None, "a boundary of a state that is bound"
+            self._server.report(self._times.first_boundary(participant.round_id, self._state.copied))
         with self._changed:
             while (verdict := participant.verdict()) is Verdict.WAIT:
                 self._wait_for_change()

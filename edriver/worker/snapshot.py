@@ -102,6 +102,11 @@ class SnapshotBuffers:
         self._buffers = aside.buffers
         return result
 
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the last copy's tensors have."""
+        return sum(buffer.nbytes for buffer in self._buffers)
+
     def hold(self) -> None:
         """What is asked of a GPU from now on comes after the last copy."""
         self._side.hold()

@@ -22,7 +22,9 @@ import copy
 import gc
 import hashlib
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edriver.worker import topology
@@ -59,15 +61,32 @@ class Rounds(Protocol):
         """
 
 
+@dataclass(slots=True)
+class Copied:
+    """How much a state has copied.
+
+    Attributes:
+        received_bytes: of the tensors that the last sync received; 0: this worker held the state.
+        commit_bytes: of the last commit's tensors; 0: there was none.
+        commit_seconds: for how long the script waited for it.
+    """
+
+    received_bytes: int = 0
+    commit_bytes: int = 0
+    commit_seconds: float = 0.0
+
+
 class State(abc.ABC):
     """What `edriver.run` needs of a script's state, and what the script needs of the run.
 
     Attributes:
         last_hosts_update: timestamp and HostUpdateResult of the last news about hosts, None before any.
+        copied: how much it has copied, for the event log.
     """
 
     def __init__(self) -> None:
         self.last_hosts_update: tuple[float, int] | None = None
+        self.copied = Copied()
         self._reset_callbacks: list[Callable[[], object]] = []
         self._rounds: Rounds | None = None
 
@@ -111,7 +130,9 @@ class State(abc.ABC):
             return
         if self._rounds is not None and self.settle():
             self._rounds.check()  # or what has been computed may be what an abort has left
+        began = time.perf_counter()
         self.save()
+        self.copied.commit_seconds = time.perf_counter() - began
         if self._rounds is not None:
             self.keep()
             self._rounds.boundary(committed=True)
@@ -288,6 +309,7 @@ class ObjectState(State):
             RuntimeError: the connection to the source or a receiver broke, or this worker has no rank yet.
         """
         place = topology.current()
+        self.copied.received_bytes = 0
         arrived = None
         if place.receivers:
             with _no_collections():

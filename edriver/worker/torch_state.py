@@ -146,12 +146,14 @@ class TorchState(ObjectState):
             TypeError: an attribute cannot be copied.
         """
         self._saved = self._buffers.copied(self._capture(), _Lasting(self._handlers))
+        self.copied.commit_bytes = self._buffers.nbytes
         self._saved_random.keep()
         self._too_large.clear()
 
     def _adopt(self, arrived: dict[str, Any]) -> None:
         # It shares nothing with what is live, and its memory has been paid for.
         self._saved = self._buffers.adopted(arrived)
+        self.copied.received_bytes = self._buffers.nbytes
         self._saved_random.keep()
         self._too_large.clear()
 

@@ -16,6 +16,7 @@ from edriver.version import NO_VERSION, Version
 from edriver.worker.cursor import Cursor, CursorState
 from edriver.worker.participant import Participant, Stage, Verdict
 from edriver.worker.round_times import RoundTimes
+from edriver.worker.state import Copied
 from tests.sim.fabric import Severed
 
 
@@ -248,7 +249,7 @@ class Trainee:
         if not news:
             return
         if part.boundaries == 1:
-            self._report(RoundTimes(lambda: 0.0).first_boundary(part.round_id))
+            self._report(RoundTimes(lambda: 0.0).first_boundary(part.round_id, Copied()))
         while (verdict := part.verdict()) is Verdict.WAIT:
             yield WaitChange()
         if verdict is Verdict.STOP:

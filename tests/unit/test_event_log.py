@@ -50,7 +50,7 @@ ABORT = actions.Abort((1,), RoundId(1, 1), "worker 2 has ended")
 
 def test_a_round_is_written_when_all_are_under_way(story: Story) -> None:
     story.take(events.Ticked(), assign(1, 1, 2))
-    story.take(stepped(1, 1, built=7.0))
+    story.take(stepped(1, 1, built=7.0, commit_bytes=1200))
     assert story.lines() == []
     story.take(stepped(2, 1, stepped=8.0))
     (line,) = story.lines()
@@ -58,6 +58,7 @@ def test_a_round_is_written_when_all_are_under_way(story: Story) -> None:
     assert (line["noticed"], line["ended"], line["assigned"]) == (None, None, 101.0)
     first, second = line["members"]
     assert (first["worker"], first["rank"], first["host"], first["built"], first["stepped"]) == (1, 0, "a", 7.0, None)
+    assert (first["commit_bytes"], first["received_bytes"]) == (1200, None)
     assert (second["worker"], second["stepped"]) == (2, 8.0)
 
 
