@@ -80,5 +80,5 @@ def trials(commit_steps: int, seed: int) -> list[Trial]:
         Trial("GOODPUT", "torchrun", 200, partial(goodput, partial(torchrun, 2), seed), once=True),
         Trial("QUIET", "edriver", 40, quiet, once=True),
     ]
-    found += [Trial(micro.part, "edriver", micro.seconds, partial(measured, micro), once=True) for micro in present()]
+    found += [Trial(micro.part, "edriver", micro.seconds, partial(measured, micro)) for micro in present()]
     return [trial for trial in found if trial.system != "torchft" or installed()]

@@ -66,7 +66,8 @@ class SideStream:
         """See SideCopies."""
         if not changing and not lasting:
             return
-        self._stream = self._stream or torch.cuda.Stream()
+        self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self.hold()  # no buffer is written by two streams at a time
         for source, target in changing:
             target.copy_(source, non_blocking=True)
         self._stream.wait_stream(torch.cuda.current_stream())

@@ -38,12 +38,13 @@ CORE = tuple(
 )
 """The driver's pure core."""
 
-SHARED = ("edriver.link", "edriver.version", "edriver.wire", "edriver.v1")
+SHARED = ("edriver.lease", "edriver.link", "edriver.version", "edriver.wire", "edriver.v1")
 """What driver and workers have in common."""
 
 FLOORS: dict[str, tuple[str, ...]] = {
     "edriver.v1": ("edriver.v1",),
     "edriver.version": (),
+    "edriver.lease": (),
     "edriver.link": (),
     "edriver.wire": ("edriver.version", "edriver.v1"),
     "edriver.discovery": ("edriver.discovery",),
@@ -75,6 +76,7 @@ USES_TORCH = {
         "permutation",
         "relay",
         "sampler",
+        "side_stream",
         "snapshot",
         "step_watch",
         "store",
