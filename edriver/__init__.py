@@ -16,6 +16,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from edriver import release
+
 if TYPE_CHECKING:
     from edriver.worker.errors import HostsUpdatedInterrupt as HostsUpdatedInterrupt
     from edriver.worker.errors import PeerLostError as PeerLostError
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from edriver.worker.topology import size as size
     from edriver.worker.torch_state import TorchState as TorchState
 
-__version__ = "0.1.0"
+__version__ = release.VERSION
 
 _HOMES = {
     "HostsUpdatedInterrupt": "errors",

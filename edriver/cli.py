@@ -65,6 +65,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("-v", "--version", action="store_true", help="print the version and exit")
     _add_worker_flags(top.add_argument_group("workers"))
     _add_host_flags(top.add_argument_group("hosts (one of the first three; none: this machine)"))
+    _add_ssh_flags(top.add_argument_group("other hosts (reached by ssh, as your ssh configuration says)"))
     _add_failure_flags(top.add_argument_group("waiting and failures (times in seconds)"))
     _add_output_flags(top.add_argument_group("output"))
     top.add_argument("command", nargs=argparse.REMAINDER, metavar="command", help="the program of a worker")
@@ -98,6 +99,24 @@ def _add_host_flags(group: argparse._ArgumentGroup) -> None:
         default=1,
         metavar="N",
         help="slots of a host that is listed without (default: %(default)s)",
+    )
+
+
+def _add_ssh_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "-p",
+        "--ssh-port",
+        dest="ssh_port",
+        type=_count,
+        metavar="PORT",
+        help="where sshd listens (default: as configured)",
+    )
+    group.add_argument(
+        "-i",
+        "--ssh-identity-file",
+        dest="ssh_identity_file",
+        metavar="FILE",
+        help="the private key to show (default: as configured)",
     )
 
 
@@ -174,8 +193,9 @@ def _main(arguments: Sequence[str] | None) -> int:
 
 
 def _print_version() -> int:
-    import importlib.metadata
     import sys
 
-    sys.stdout.write(f"edriver {importlib.metadata.version('edriver')}\n")
+    from edriver.release import VERSION
+
+    sys.stdout.write(f"edriver {VERSION}\n")
     return 0

@@ -1,123 +1,90 @@
-"""Starts agents on this machine, notices at once when one exits, and leaves none behind."""
+"""Starts agents, here and over ssh, notices at once when one exits, and leaves none behind."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
+import logging
 import os
 import signal
-import socket
 import subprocess
-import sys
-from collections.abc import Callable
-from pathlib import Path
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Final
 
+from edriver.driver import ssh
+from edriver.driver.local import address_here
 from edriver.driver.words import exit_text
 
-RESOLVE_SECONDS: Final = 10.0
-"""How long looking up a host's name may take."""
+_log = logging.getLogger("edriver.driver")
 
-NOT_HERE: Final = (
-    "it is not this machine, and this version starts agents on this machine only: name it localhost, 127.0.0.1, "
-    "127.0.0.2, ... or by its own name"
-)
+SIDE_BY_SIDE: Final = 64
+"""How many agents may be on their way over ssh at a time."""
 
-Spawn = Callable[[str, int, str], "subprocess.Popen[bytes]"]
-"""Starts the process of an agent, in a session of its own: (host, agent_id, address) -> process."""
+LINES_KEPT: Final = 20
+"""Of what a process says on standard error, for the reason of its end."""
+
+LONGEST_LINE: Final = 8192
+
+LocalSpawn = Callable[[str, int, str], "subprocess.Popen[bytes]"]
+"""Starts an agent here, in a session of its own: (host, agent_id, address) -> process."""
+
+RemoteSpawn = Callable[[str, int], Awaitable["subprocess.Popen[bytes]"]]
+"""Starts an agent on another host: (host, agent_id) -> the process of ssh, whose standard error is a pipe."""
 
 OnExit = Callable[[str, int, str], None]
 """Told that an agent has exited, or could not be started: (host, agent_id, reason)."""
 
 
-async def address_here(name: str) -> str | None:
-    """The address by which this machine is called so; None if the name is another's.
+@dataclass(slots=True, eq=False)
+class _Agent:
+    """An agent that was started, by the process that we see of it.
 
-    An address is this machine's if a socket can be bound to it.
-
-    Raises:
-        OSError: the name cannot be resolved (socket.gaierror), or not in time (TimeoutError).
-    """
-    loop = asyncio.get_running_loop()
-    async with asyncio.timeout(RESOLVE_SECONDS):
-        found = await loop.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    return next((str(where[0]) for family, _, _, _, where in found if _is_here(family, where)), None)
-
-
-def _is_here(family: int, where: tuple[str | int | bytes, ...]) -> bool:
-    address = ipaddress.ip_address(str(where[0]).partition("%")[0])
-    # A bind to these succeeds, and makes them nobody's address.
-    if address.is_unspecified or address.is_multicast or where[0] == "255.255.255.255":
-        return False
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        try:
-            probe.bind(where)
-        except OSError:
-            return False
-    return True
-
-
-class AgentCommand:
-    """How an agent's process is started; a Spawn.
-
-    Args:
-        run_folder: holds the driver's socket, and gets a folder for each agent.
-        socket_path: where the driver listens.
-        run_id: the run.
+    Attributes:
+        host: its host.
+        process: the agent's own, or ssh's; None: ssh's connection is gone, and the agent is not.
+        remote: whether it is ssh's.
+        met: whether it has dialled in.
+        settled: set when it has, or has ended.
+        said: its last lines on standard error.
+        unread: what has come of the next one.
     """
 
-    def __init__(self, run_folder: Path, socket_path: Path, run_id: str) -> None:
-        self._run_folder = run_folder
-        self._socket_path = socket_path
-        self._run_id = run_id
-
-    def __call__(self, host: str, agent_id: int, address: str) -> subprocess.Popen[bytes]:
-        """Start the agent.
-
-        Raises:
-            OSError: it cannot be started.
-        """
-        folder = self._run_folder / f"agent-{agent_id}"
-        folder.mkdir(mode=0o700)
-        command = [
-            *(sys.executable, "-P", "-m", "edriver.worker.agent_main"),  # -P: not what lies in the user's folder
-            *("--driver", f"unix:{self._socket_path}"),
-            *("--run-id", self._run_id),
-            *("--host", host),
-            *("--agent-id", str(agent_id)),
-            *("--address", address),
-            *("--folder", str(folder)),
-        ]
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=2,  # it prints nothing of use to whoever reads our stdout
-            env={"GRPC_VERBOSITY": "ERROR", **os.environ, "GRPC_ENABLE_FORK_SUPPORT": "0"},
-            start_new_session=True,
-        )
+    host: str
+    process: subprocess.Popen[bytes] | None
+    remote: bool
+    met: bool = False
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    said: deque[str] = field(default_factory=lambda: deque(maxlen=LINES_KEPT))
+    unread: bytes = b""
 
 
-class LocalLauncher:
-    """The agents on this machine. Every name or address of the machine is a host of its own.
+class Launcher:
+    """All agents of a run. Every name or address of this machine is a host of its own; all others are ssh's.
 
     Args:
-        spawn: starts an agent's process.
+        local: starts an agent on this machine.
+        remote: starts an agent on another.
         on_exit: told of every agent's end, asked for or not.
+        version: the driver's, for what an operator is told to install.
     """
 
-    def __init__(self, spawn: Spawn, on_exit: OnExit) -> None:
-        self._spawn = spawn
+    def __init__(self, local: LocalSpawn, remote: RemoteSpawn, on_exit: OnExit, version: str) -> None:
+        self._local = local
+        self._remote = remote
         self._on_exit = on_exit
+        self._version = version
         self._starting: dict[int, asyncio.Task[None]] = {}
-        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._running: dict[int, _Agent] = {}
+        self._ways = asyncio.Semaphore(SIDE_BY_SIDE)
         self._empty = asyncio.Event()
         self._empty.set()
         self._closed = False
 
     @property
     def running(self) -> tuple[int, ...]:
-        """The ids of agents whose process runs."""
+        """The ids of agents that run."""
         return tuple(self._running)
 
     def start(self, host: str, agent_id: int) -> None:
@@ -127,13 +94,30 @@ class LocalLauncher:
             task = self._starting[agent_id] = asyncio.create_task(self._start(host, agent_id))
             task.add_done_callback(lambda _: self._note_started(agent_id))
 
+    def met(self, agent_id: int) -> None:
+        """The agent has dialled in."""
+        if agent := self._running.get(agent_id):
+            agent.met = True
+            agent.settled.set()
+
+    def departed(self, agent_id: int) -> None:
+        """The agent has said its last word to the driver. Of one whose ssh is gone, nothing else tells."""
+        if (agent := self._running.get(agent_id)) and agent.process is None:
+            self._end(agent_id, "its agent has ended")
+
     def kill(self, agent_id: int) -> None:
-        """Kill an agent's process group at once, or do not start it any more."""
+        """Kill what we see of an agent, with its process group, or do not start it any more.
+
+        An agent on another host ends when it finds that the driver knows it no more, or is silent.
+        """
         if task := self._starting.get(agent_id):
             task.cancel()
-        if process := self._running.get(agent_id):
+        if agent := self._running.get(agent_id):
+            if agent.process is None:
+                self._end(agent_id, "its agent was given up")
+                return
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
+                os.killpg(agent.process.pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
 
     def close(self) -> None:
         """Start no more."""
@@ -146,36 +130,76 @@ class LocalLauncher:
         await self._empty.wait()
 
     async def _start(self, host: str, agent_id: int) -> None:
-        reason = ""
         try:
             address = await address_here(host)
-            if address is None:
-                reason = NOT_HERE
-            else:
-                self._watch(host, agent_id, self._spawn(host, agent_id, address))
-        except TimeoutError:
-            reason = f"its name was not resolved within {RESOLVE_SECONDS:g} s"
-        except (socket.gaierror, UnicodeError) as error:
-            reason = f"its name cannot be resolved: {error.args[-1]}"
+            if address is not None:
+                self._watch(agent_id, _Agent(host, self._local(host, agent_id, address), remote=False))
+                return
+            async with self._ways:
+                agent = _Agent(host, await self._remote(host, agent_id), remote=True)
+                self._watch(agent_id, agent)
+                await agent.settled.wait()  # bounded: the driver gives up an agent that does not dial in
         except OSError as error:
-            reason = f"its agent cannot be started: {error}"
-        if reason:
-            self._on_exit(host, agent_id, reason)
+            self._on_exit(host, agent_id, f"its agent cannot be started: {error}")
 
-    def _watch(self, host: str, agent_id: int, process: subprocess.Popen[bytes]) -> None:
-        self._running[agent_id] = process
+    def _watch(self, agent_id: int, agent: _Agent) -> None:
+        process = agent.process
+        assert process is not None
+        self._running[agent_id] = agent
         descriptor = os.pidfd_open(process.pid)
         loop = asyncio.get_running_loop()
+        if process.stderr is not None:
+            os.set_blocking(process.stderr.fileno(), False)
+            loop.add_reader(process.stderr, self._listen, agent)
 
         def reap() -> None:
             loop.remove_reader(descriptor)
             os.close(descriptor)
             code = process.wait()  # it has exited: this does not wait
-            del self._running[agent_id]
-            self._note_empty()
-            self._on_exit(host, agent_id, f"its agent {exit_text(code)}")
+            if process.stderr is not None:
+                self._listen(agent)
+                loop.remove_reader(process.stderr)
+                process.stderr.close()
+            self._reaped(agent_id, agent, code)
 
         loop.add_reader(descriptor, reap)
+
+    def _listen(self, agent: _Agent) -> None:
+        """Take in what has come on standard error."""
+        assert agent.process is not None
+        assert agent.process.stderr is not None
+        while True:
+            try:
+                data = os.read(agent.process.stderr.fileno(), LONGEST_LINE)
+            except BlockingIOError:
+                return
+            if not data:
+                asyncio.get_running_loop().remove_reader(agent.process.stderr)
+            *lines, rest = (agent.unread + data).split(b"\n")
+            if not data or len(rest) > LONGEST_LINE:
+                lines, rest = [*lines, rest], b""
+            agent.unread = rest
+            for line in filter(None, (line.decode(errors="replace").strip() for line in lines)):
+                agent.said.append(line)
+                if agent.met:  # what is said before that is part of the reason why it does not come
+                    _log.warning("host %s: %s", agent.host, line)
+            if not data:
+                return
+
+    def _reaped(self, agent_id: int, agent: _Agent, code: int) -> None:
+        if not agent.remote:
+            self._end(agent_id, f"its agent {exit_text(code)}")
+        elif code == ssh.OWN_FAILURE and agent.met:
+            agent.process = None
+            _log.warning("host %s: the connection of ssh is gone; its agent goes on without", agent.host)
+        else:
+            self._end(agent_id, ssh.failure(agent.host, code, tuple(agent.said), self._version))
+
+    def _end(self, agent_id: int, reason: str) -> None:
+        agent = self._running.pop(agent_id)
+        agent.settled.set()
+        self._note_empty()
+        self._on_exit(agent.host, agent_id, reason)
 
     def _note_started(self, agent_id: int) -> None:
         """Not in a `finally` of the task: one that is cancelled before its first step never gets there."""

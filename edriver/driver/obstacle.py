@@ -75,7 +75,7 @@ class Waiting(NamedTuple):
         if start_over and slots < settings.min_np:
             return Obstacle(
                 f"found {count_text(slots, 'usable slot')} within --start-timeout {settings.start_timeout:g} s, fewer "
-                f"than --min-np {settings.min_np}{self.staffing.troubles(self.now)}",
+                f"than --min-np {settings.min_np}{self.staffing.troubles(self.now, late=True)}",
                 final=True,
             )
         if self.staffing.hopeless(self.now):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from edriver.discovery.errors import DiscoveryError
@@ -13,6 +13,7 @@ from edriver.discovery.host_lines import parse_host_list
 from edriver.discovery.hosts import Host, HostSet
 from edriver.discovery.sources import FixedHosts, HostDiscoveryScript, HostSource, read_hostfile
 from edriver.driver.settings import Settings
+from edriver.driver.ssh import SshOptions, identity_error
 
 POLL_LIMIT = 20.0
 """Longest that one run of a discovery script may take, in seconds."""
@@ -30,6 +31,7 @@ class RunOptions:
         settings: the limits of the run.
         command: a worker's program and arguments.
         source: who says which hosts there are.
+        ssh: how other hosts are reached.
         output_folder: absolute path of the folder for the workers' output files; empty: none are written.
         event_log: the file to which the event log is appended; None: none is written.
         verbose: whether each event and action is logged.
@@ -38,6 +40,7 @@ class RunOptions:
     settings: Settings
     command: tuple[str, ...]
     source: HostSource
+    ssh: SshOptions = field(default_factory=SshOptions)
     output_folder: str = ""
     event_log: Path | None = None
     verbose: bool = False
@@ -67,6 +70,7 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         settings=settings,
         command=_command_of(flags.command),
         source=_source_of(flags, settings),
+        ssh=_ssh_of(flags),
         output_folder=_folder_of(flags.output_filename),
         event_log=_event_log_of(flags.event_log),
         verbose=flags.verbose,
@@ -129,6 +133,16 @@ def _source_of(flags: argparse.Namespace, settings: Settings) -> HostSource:
     if hosts.total_slots < settings.min_np:
         raise UsageError(f"{chosen[0]} gives {hosts}, fewer than --min-np {settings.min_np} (default: -np)")
     return FixedHosts(hosts)
+
+
+def _ssh_of(flags: argparse.Namespace) -> SshOptions:
+    if flags.ssh_port is not None and not 0 < flags.ssh_port < 65536:
+        raise UsageError(f"--ssh-port is {flags.ssh_port}: ports lie between 1 and 65535")
+    if flags.ssh_identity_file is None:
+        return SshOptions(flags.ssh_port)
+    if error := identity_error(flags.ssh_identity_file):
+        raise UsageError(f"--ssh-identity-file: {error}")
+    return SshOptions(flags.ssh_port, str(Path(flags.ssh_identity_file).expanduser()))
 
 
 def _folder_of(name: str | None) -> str:

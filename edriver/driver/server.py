@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,7 @@ from edriver.driver.mailbox import Mailbox
 from edriver.driver.translate import event_of_report
 from edriver.lease import Lease
 from edriver.link import LinkOverflowError
+from edriver.release import VERSION
 from edriver.v1 import agent_pb2, agent_pb2_grpc
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         inbox: takes the events.
         forward: takes the workers' output, with the name of their host.
         clock: seconds, monotonic: what leases are measured by.
+        departed: told of each agent that has said all it had to say.
     """
 
     def __init__(
@@ -61,12 +64,14 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         inbox: Mailbox[events.Event],
         forward: Callable[[str, agent_pb2.OutputBatch], None],
         clock: Callable[[], float],
+        departed: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._run_id = run_id
         self._welcome = welcome
         self._inbox = inbox
         self._forward = forward
         self._clock = clock
+        self._departed = departed
         self._leases: dict[int, Lease] = {}
         self._peers: dict[int, AgentPeer] = {}
         self._agent_on: dict[str, int] = {}
@@ -130,7 +135,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
             return
         first = not peer.met
         try:
-            stream = peer.connect(hello, agent_pb2.FromDriver(welcome=self._welcome))
+            stream = peer.connect(hello, agent_pb2.FromDriver(welcome=self._welcome_to(context)))
         except ValueError as error:
             self._complain(peer, str(error))
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
@@ -183,7 +188,19 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
             )
         if peer.host != hello.host:
             return None, f"agent {hello.agent_id} is the one of host {peer.host}, not of {hello.host!r}"
+        if hello.version != VERSION:
+            theirs = (
+                f"edriver there is {hello.version or 'an older one'}, here it is {VERSION}: install the same on both"
+            )
+            self._lose(peer, theirs)
+            return None, theirs
         return peer, ""
+
+    def _welcome_to(self, context: _ServicerContext) -> agent_pb2.Welcome:
+        welcome = agent_pb2.Welcome()
+        welcome.CopyFrom(self._welcome)
+        welcome.seen_from = address_of(context.peer())
+        return welcome
 
     async def _read(
         self,
@@ -199,6 +216,8 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
                 self._leases[peer.agent_id].renew()
                 if peer.receive(message) and (event := self._event_of(message)) is not None:
                     await self._inbox.put_when_room(event)
+            else:
+                self._departed(peer.agent_id)
         except ValueError as error:
             self._complain(peer, str(error))
         except grpc.RpcError:
@@ -245,3 +264,9 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         if (peer.agent_id, text) not in self._complaints:
             self._complaints.add((peer.agent_id, text))
             _log.warning("closed a connection of host %s: %s", peer.host, text)
+
+
+def address_of(peer: str) -> str:
+    """The network address in what gRPC calls a peer (ipv4:10.0.0.1:50, ipv6:%5B::1%5D:50); empty for a unix socket."""
+    family, _, where = peer.partition(":")
+    return urllib.parse.unquote(where).rpartition(":")[0].strip("[]") if family in ("ipv4", "ipv6") else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import shutil
 import signal
 import tempfile
@@ -21,15 +22,19 @@ from edriver.discovery.poll_filter import PollFilter, Verdict
 from edriver.discovery.poller import Poller
 from edriver.driver import actions, events
 from edriver.driver.announcements import Announcements
+from edriver.driver.door import Door
 from edriver.driver.event_log import EventLog
 from edriver.driver.failure_report import Tally, failure_report, success_report, with_last_words
-from edriver.driver.launcher import AgentCommand, LocalLauncher
+from edriver.driver.launcher import Launcher
+from edriver.driver.local import LocalStart
 from edriver.driver.mailbox import Mailbox
 from edriver.driver.membership import Membership
 from edriver.driver.options import RunOptions
 from edriver.driver.orders import orders_of
 from edriver.driver.output import Output
 from edriver.driver.server import AGENT_LEASE, SERVER_OPTIONS, AgentServer
+from edriver.driver.ssh import SshStart
+from edriver.release import VERSION
 from edriver.v1 import agent_pb2, agent_pb2_grpc
 
 _log = logging.getLogger("edriver.driver")
@@ -113,9 +118,15 @@ class Session:
             worker_lease=WORKER_LEASE,
             output_folder=options.output_folder,
         )
-        self._server = AgentServer(run_id, welcome, self._inbox, output.forward, clock)
+        self._server = AgentServer(run_id, welcome, self._inbox, output.forward, clock, self._agent_departed)
+        self._door = Door(run_id, self._server)
         self._socket = folder / "driver.sock"
-        self._launcher = LocalLauncher(AgentCommand(folder, self._socket, run_id), self._agent_exited)
+        self._launcher = Launcher(
+            LocalStart(folder, self._socket, run_id),
+            SshStart(options.ssh, self._door, run_id, os.environ),
+            self._agent_exited,
+            VERSION,
+        )
         self._poller = Poller(options.source, PollFilter(), POLL_INTERVAL, self._hosts_observed)
 
     async def run(self) -> int:
@@ -135,7 +146,8 @@ class Session:
                 beating.cancel()
         finally:
             await self._leave_no_agent()
-            await service.stop(grace=HURRY_BOUND)  # returns when the last of the workers' output is in
+            # Returns when the last of the workers' output is in.
+            await asyncio.gather(service.stop(grace=HURRY_BOUND), self._door.close(grace=HURRY_BOUND))
         return self._report(finish)
 
     # ---- events ----------------------------------------------------------------------------------------------
@@ -163,6 +175,9 @@ class Session:
     def _agent_exited(self, host: str, agent_id: int, reason: str) -> None:
         self._inbox.put(events.AgentLost(host, agent_id, reason))
 
+    def _agent_departed(self, agent_id: int) -> None:
+        self._launcher.departed(agent_id)
+
     async def _discover(self) -> None:
         """Poll the source for the whole run. At the start it has to answer; later the hosts in force stay."""
         try:
@@ -179,6 +194,8 @@ class Session:
         while True:
             event = await self._next_event()
             _log.debug("event %s", event)
+            if isinstance(event, events.AgentConnected):
+                self._launcher.met(event.agent_id)
             if isinstance(event, events.AgentLost):
                 self._server.give_up(event.agent_id)
                 self._launcher.kill(event.agent_id)  # one that was silent may live

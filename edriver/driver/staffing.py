@@ -95,9 +95,15 @@ class Staffing:
             return False
         return not any(self._untried(record, slot) for record, slot in self._roster.free_slots(now))
 
-    def troubles(self, now: float) -> str:
-        """Why hosts and slots are not used, for a reason's end; empty if all are."""
+    def troubles(self, now: float, late: bool = False) -> str:
+        """Why hosts and slots are not used, for a reason's end; empty if all are.
+
+        Args:
+            now: the time.
+            late: whether a host should have answered by now.
+        """
         texts = [f"host {host} is not used: {reason}" for host, reason in self._trouble.items()]
+        texts += [f"host {host} has not answered yet" for host in self._awaited() if late]
         for record in self._roster.hosts.values():
             cooling = sum(place.free_at > now for place in record.places.values())
             if record.present and cooling:
@@ -114,6 +120,13 @@ class Staffing:
         for worker in self._roster.workers.values():
             if worker.stop_at is not None:
                 yield worker.stop_at
+
+    def _awaited(self) -> list[str]:
+        """Hosts whose first agent is on its way."""
+        hosts = [
+            record for record in self._roster.hosts.values() if record.present and record.name not in self._trouble
+        ]
+        return [record.name for record in hosts if record.agent_id is not None and not record.connected]
 
     @staticmethod
     def _untried(record: HostRecord, slot: int) -> bool:

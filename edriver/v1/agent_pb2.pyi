@@ -137,10 +137,13 @@ class Hello(_message.Message):
     HOST_FIELD_NUMBER: _builtins.int
     AGENT_ID_FIELD_NUMBER: _builtins.int
     PID_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     host: _builtins.str
     agent_id: _builtins.int
     pid: _builtins.int
+    version: _builtins.str
+    """Which edriver the agent is; the driver refuses any but its own."""
     def __init__(
         self,
         *,
@@ -148,10 +151,11 @@ class Hello(_message.Message):
         host: _builtins.str = ...,
         agent_id: _builtins.int = ...,
         pid: _builtins.int = ...,
+        version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "host", b"host", "pid", b"pid", "run_id", b"run_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "host", b"host", "pid", b"pid", "run_id", b"run_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -167,12 +171,15 @@ class Welcome(_message.Message):
     DRIVER_LEASE_FIELD_NUMBER: _builtins.int
     WORKER_LEASE_FIELD_NUMBER: _builtins.int
     OUTPUT_FOLDER_FIELD_NUMBER: _builtins.int
+    SEEN_FROM_FIELD_NUMBER: _builtins.int
     driver_lease: _builtins.float
     """Seconds without a word from the driver after which the agent ends its workers and itself."""
     worker_lease: _builtins.float
     """Seconds without an answer from a worker after which it is given up."""
     output_folder: _builtins.str
     """Folder for the workers' output files; empty: none are written."""
+    seen_from: _builtins.str
+    """The address from which this connection came, as the driver sees it; empty: from this machine."""
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The command of a worker: program and arguments."""
@@ -184,10 +191,11 @@ class Welcome(_message.Message):
         driver_lease: _builtins.float = ...,
         worker_lease: _builtins.float = ...,
         output_folder: _builtins.str = ...,
+        seen_from: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "driver_lease", b"driver_lease", "output_folder", b"output_folder", "worker_lease", b"worker_lease"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "driver_lease", b"driver_lease", "output_folder", b"output_folder", "seen_from", b"seen_from", "worker_lease", b"worker_lease"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -378,8 +386,8 @@ Global___WorkerReport: _TypeAlias = WorkerReport  # noqa: Y015
 
 @_typing.final
 class WorkerEnding(_message.Message):
-    """WorkerExited says that a worker's process was reaped.
-    A worker's process has ended, seen before the kernel has put away what it leaves: WorkerExited, which says why, follows.
+    """WorkerEnding says that a worker's process has ended, seen before the kernel has put away what it leaves:
+    WorkerExited, which says why, follows.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -405,6 +413,8 @@ Global___WorkerEnding: _TypeAlias = WorkerEnding  # noqa: Y015
 
 @_typing.final
 class WorkerExited(_message.Message):
+    """WorkerExited says that a worker's process was reaped."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     WORKER_ID_FIELD_NUMBER: _builtins.int

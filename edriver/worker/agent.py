@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edriver.lease import Lease
+from edriver.release import VERSION
 from edriver.v1 import agent_pb2, agent_pb2_grpc, notification_pb2
 from edriver.worker import priority
 from edriver.worker.capture import Capture
@@ -58,7 +59,7 @@ class AgentSettings:
         run_id: the run.
         host: the name under which discovery knows this host.
         agent_id: names this agent to the driver.
-        address: where this host's workers reach each other.
+        address: where this host's workers are reached; empty: where the driver sees this agent.
         folder: private to this agent, for its sockets.
     """
 
@@ -98,7 +99,11 @@ class Agent:
         self._settings = settings
         self._environment = environment
         self._loop = asyncio.get_running_loop()
-        hello = agent_pb2.Hello(run_id=settings.run_id, host=settings.host, agent_id=settings.agent_id, pid=os.getpid())
+        hello = agent_pb2.Hello(
+            run_id=settings.run_id, host=settings.host, agent_id=settings.agent_id, pid=os.getpid(), version=VERSION
+        )
+        self._address = settings.address
+        self._interface: str | None = None
         self._control = ControlStream(stub, hello, self._loop.time, self._take_welcome, self._take)
         self._forwarder = OutputForwarder(stub, settings.agent_id)
         self._processes = Processes(self._worker_exited, Guard())
@@ -143,6 +148,11 @@ class Agent:
 
     def _take_welcome(self, welcome: agent_pb2.Welcome) -> None:
         self._welcome = welcome
+        if not self._address:
+            from edriver.worker.addresses import interface_of, own_address  # on other hosts than the driver's
+
+            self._address = own_address(welcome.seen_from)
+            self._interface = interface_of(self._address)
         self._welcomed.set()
 
     def _take(self, message: agent_pb2.FromDriver) -> None:
@@ -188,7 +198,8 @@ class Agent:
             worker_id=order.worker_id,
             host=self._settings.host,
             slot=order.slot,
-            address=self._settings.address,
+            address=self._address,
+            interface=self._interface,
             socket_path=socket_path,
             ready_path=self._ready_path,
             life_path=life_path,

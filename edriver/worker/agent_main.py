@@ -1,4 +1,4 @@
-"""The agent's command line. A launcher writes it; nobody types it."""
+"""The agent's start: an invitation on standard input, then its life. A launcher starts it; nobody types it."""
 
 from __future__ import annotations
 
@@ -6,24 +6,27 @@ import argparse
 import asyncio
 import logging
 import os
+import shutil
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+
+from edriver.invitation import SERVER_NAME, Invitation
+
+LONGEST = 4 * 1024 * 1024
+"""Bytes of the largest invitation: the environment is the most of it."""
 
 
 def parser() -> argparse.ArgumentParser:
     """The agent's options."""
     made = argparse.ArgumentParser(prog="edriver-agent", description="Runs one host's workers for an edriver driver.")
-    made.add_argument("--driver", required=True, help="where the driver listens: unix:/path or host:port")
-    made.add_argument("--run-id", required=True, help="the run that this agent belongs to")
-    made.add_argument("--host", required=True, help="the name under which discovery knows this host")
-    made.add_argument("--agent-id", required=True, type=int, help="names this agent to the driver")
-    made.add_argument("--address", required=True, help="where this host's workers reach each other")
-    made.add_argument("--folder", required=True, type=Path, help="a private folder for this agent's sockets")
+    made.add_argument("--host", required=True, help="which host this is: for whoever looks at the processes")
     return made
 
 
-async def serve(options: argparse.Namespace) -> int:
+async def serve(invitation: Invitation, folder: Path) -> int:
     """Run the agent; returns its exit code."""
     # Imported here, because gRPC looks at GRPC_ENABLE_FORK_SUPPORT when it is imported.
     import grpc.aio
@@ -32,24 +35,86 @@ async def serve(options: argparse.Namespace) -> int:
     from edriver.worker.agent import Agent, AgentSettings
     from edriver.worker.streams import CHANNEL_OPTIONS
 
-    settings = AgentSettings(options.run_id, options.host, options.agent_id, options.address, options.folder)
-    async with grpc.aio.insecure_channel(options.driver, options=CHANNEL_OPTIONS) as channel:
+    settings = AgentSettings(invitation.run_id, invitation.host, invitation.agent_id, invitation.address, folder)
+    if invitation.authority:
+        from edriver.worker.addresses import drivers_by_ssh, target_of
+
+        target = target_of(drivers_by_ssh(os.environ, invitation.drivers))
+        papers = grpc.composite_channel_credentials(
+            grpc.ssl_channel_credentials(invitation.authority.encode()),
+            grpc.access_token_call_credentials(invitation.token),
+        )
+        options = (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", SERVER_NAME))
+        channel = grpc.aio.secure_channel(target, papers, options=options)
+    else:
+        channel = grpc.aio.insecure_channel(invitation.drivers[0], options=CHANNEL_OPTIONS)
+    async with channel:
         return await Agent(settings, agent_pb2_grpc.AgentServiceStub(channel), os.environ).run()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the agent; returns its exit code."""
-    from edriver.worker.ready_socket import check_folder
-
     options = parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format=f"edriver agent on {options.host}: %(message)s")
     try:
-        check_folder(options.folder)
+        invitation = Invitation.from_json(_standard_input())
+        os.environ |= invitation.environment or {}
+        # Our processes are started by vfork and exec, which gRPC need not know of.
+        os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+        _enter(invitation.directory)
+        with _folder(invitation.folder) as folder:
+            return asyncio.run(serve(invitation, folder))
     except ValueError as error:
         parser().error(str(error))
-    # Our processes are started by vfork and exec, which gRPC need not know of.
-    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
-    return asyncio.run(serve(options))
+
+
+def _standard_input() -> bytes:
+    """All of it. What comes after, workers included, finds nothing there: it holds the token.
+
+    Raises:
+        ValueError: it is too long.
+    """
+    text = sys.stdin.buffer.read(LONGEST + 1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, sys.stdin.fileno())
+    os.close(nothing)
+    if len(text) > LONGEST:
+        raise ValueError("what is on standard input is too long for an invitation")
+    return text
+
+
+def _enter(directory: str) -> None:
+    """Make this the working directory.
+
+    Raises:
+        ValueError: that cannot be done.
+    """
+    if directory:
+        try:
+            os.chdir(directory)
+        except OSError as error:
+            raise ValueError(
+                f"the workers' folder {directory} cannot be entered ({error.strerror}): the script has to lie at the "
+                "same path on all hosts"
+            ) from None
+
+
+@contextmanager
+def _folder(given: str) -> Iterator[Path]:
+    """The agent's private folder; one that it has made itself is removed in the end.
+
+    Raises:
+        ValueError: its path is too long for sockets.
+    """
+    from edriver.worker.ready_socket import check_folder
+
+    folder = Path(given or tempfile.mkdtemp(prefix="edriver-"))
+    try:
+        check_folder(folder)
+        yield folder
+    finally:
+        if not given:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -137,7 +137,7 @@ class ControlStream:
         try:
             await self._converse()
         except StreamBrokenError as error:
-            if error.code is grpc.StatusCode.FAILED_PRECONDITION:
+            if error.code in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNAUTHENTICATED):
                 raise DriverLostError(f"the driver refuses this agent: {error}") from None
             if self._closing and not self._link.again():
                 return

@@ -50,6 +50,7 @@ def worker_environment(
     socket_path: Path,
     ready_path: Path,
     life_path: Path,
+    interface: str | None = None,
     devices: Sequence[str] = (),
 ) -> dict[str, str]:
     """The environment of a worker.
@@ -64,14 +65,17 @@ def worker_environment(
         socket_path: where the worker's notification service is to listen.
         ready_path: the datagram socket to which the worker sends its worker_id as text once it listens.
         life_path: the file of the lock that the worker holds while it lives.
+        interface: the network interface that has the address, if it is known.
         devices: the host's GPUs. A slot has the one of its number for good, whatever rank its worker has; more slots
             than GPUs share them in turn.
     """
     # As torchrun does: several workers on one host that each take all its cores slow one another down.
     defaults = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **MALLOC_DEFAULTS, **NCCL_DEFAULTS}
+    # Gloo looks its interface up by the host's name, NCCL takes any: it may be one that the others cannot reach.
     if is_loopback(address):
-        # Gloo looks its interface up by the host's name, which may be one that the others' connections cannot reach.
         defaults["GLOO_SOCKET_IFNAME"] = "lo"
+    elif interface:
+        defaults |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
     ours = {
         "EDRIVER_RUN_ID": run_id,
         "EDRIVER_WORKER_ID": str(worker_id),

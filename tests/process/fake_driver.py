@@ -16,6 +16,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from edriver.invitation import Invitation
 from edriver.link import Link
 from edriver.v1 import agent_pb2, agent_pb2_grpc, notification_pb2
 
@@ -172,14 +173,15 @@ class AgentProcess:
     """An agent, started."""
 
     def __init__(self, driver: Path, folder: Path) -> None:
+        invitation = Invitation(RUN_ID, "a", AGENT_ID, (f"unix:{driver}",), address="127.0.0.1", folder=str(folder))
         self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "edriver.worker.agent_main", "--driver", f"unix:{driver}"),
-                *("--run-id", RUN_ID, "--host", "a", "--agent-id", str(AGENT_ID)),
-                *("--address", "127.0.0.1", "--folder", str(folder)),
-            ],
+            [sys.executable, "-m", "edriver.worker.agent_main", "--host", "a"],
+            stdin=subprocess.PIPE,
             start_new_session=True,
         )
+        assert self._process.stdin is not None
+        self._process.stdin.write(invitation.to_json())
+        self._process.stdin.close()
         self.pid = self._process.pid
 
     def signal(self, number: int) -> None:

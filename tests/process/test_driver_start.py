@@ -110,13 +110,6 @@ def test_a_bad_discovery_script_ends_the_start(
     assert edriver.left() == []
 
 
-def test_a_host_elsewhere_is_named_when_the_start_fails(edriver: Command) -> None:
-    failed = edriver.run("-np", "1", "-H", "203.0.113.7:1", "--start-timeout", "1", "sh")
-    assert failed.returncode == 1
-    assert "edriver: host 203.0.113.7 is not used: it is not this machine" in failed.stderr
-    assert "found 0 usable slots within --start-timeout 1 s" in failed.stderr
-
-
 def test_a_worker_that_fails_is_the_root_cause(edriver: Command) -> None:
     failed = edriver.run("-np", "1", "sh", "-c", "echo reading; echo 'no data here' >&2; exit 3")
     assert failed.returncode == 1

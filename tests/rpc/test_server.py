@@ -16,6 +16,7 @@ import pytest
 from edriver.driver import events
 from edriver.driver.mailbox import Mailbox
 from edriver.driver.server import AGENT_LEASE, BEAT, BOOT_LEASE, AgentServer
+from edriver.release import VERSION
 from edriver.v1 import agent_pb2, agent_pb2_grpc, notification_pb2
 from edriver.v1.agent_pb2 import FromAgent, FromDriver
 
@@ -60,7 +61,7 @@ class Driver:
 
     async def dial(self, ack: int = 0, run_id: str = "run", host: str = "a", agent_id: int = 1) -> Stream:
         stream = self.stub().Connect()
-        hello = agent_pb2.Hello(run_id=run_id, host=host, agent_id=agent_id, pid=7)
+        hello = agent_pb2.Hello(run_id=run_id, host=host, agent_id=agent_id, pid=7, version=VERSION)
         await stream.write(FromAgent(hello=hello, ack=ack))
         return stream
 
@@ -269,7 +270,7 @@ def test_bytes_that_are_no_message_end_the_connection_only(caplog: pytest.LogCap
     async def work(made: Driver) -> None:
         healthy = await connect(made)
         made.server.expect("b", 2)
-        hello = agent_pb2.Hello(run_id="run", host="b", agent_id=2, pid=7)
+        hello = agent_pb2.Hello(run_id="run", host="b", agent_id=2, pid=7, version=VERSION)
         raw: grpc.aio.StreamStreamCall[bytes, bytes] = made.channel.stream_stream("/edriver.v1.AgentService/Connect")()
         await raw.write(FromAgent(hello=hello).SerializeToString())
         assert isinstance(await raw.read(), bytes)

@@ -38,23 +38,33 @@ CORE = tuple(
 )
 """The driver's pure core."""
 
-SHARED = ("edriver.lease", "edriver.link", "edriver.version", "edriver.wire", "edriver.v1")
+SHARED = (
+    "edriver.invitation",
+    "edriver.lease",
+    "edriver.link",
+    "edriver.release",
+    "edriver.version",
+    "edriver.wire",
+    "edriver.v1",
+)
 """What driver and workers have in common."""
 
 FLOORS: dict[str, tuple[str, ...]] = {
     "edriver.v1": ("edriver.v1",),
     "edriver.version": (),
+    "edriver.invitation": (),
     "edriver.lease": (),
     "edriver.link": (),
+    "edriver.release": (),
     "edriver.wire": ("edriver.version", "edriver.v1"),
     "edriver.discovery": ("edriver.discovery",),
     "edriver.discovery.hosts": (),
     "edriver.driver": ("edriver.driver", "edriver.discovery", *SHARED),
     **dict.fromkeys(CORE, ("edriver.discovery.hosts", "edriver.version", *CORE)),
     "edriver.worker": ("edriver.worker", *SHARED),
-    "edriver.cli": ("edriver.driver",),
+    "edriver.cli": ("edriver.driver", "edriver.release"),
     "edriver.__main__": ("edriver.cli",),
-    "edriver": ("edriver.worker",),
+    "edriver": ("edriver.worker", "edriver.release"),
 }
 """What a module may import of edriver, by the longest prefix of its name."""
 

@@ -1,0 +1,120 @@
+"""The driver's one TCP port, for agents on other hosts: TLS under the run's own authority, and a token.
+
+It is opened when the first such host is to be used. A run on this machine alone has none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import hmac
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeAlias
+
+import grpc
+import grpc.aio
+
+from edriver.driver.server import SERVER_OPTIONS
+from edriver.v1 import agent_pb2_grpc
+
+_log = logging.getLogger("edriver.driver")
+
+HANDSHAKE_BOUND: Final = 10.0
+"""Seconds in which a caller must have shown that it speaks TLS and HTTP/2."""
+
+STRANGERS_NAMED: Final = 100
+"""How many addresses are named in the log for what they did; those after them are refused in silence."""
+
+_OPTIONS: Final = (
+    *SERVER_OPTIONS,
+    ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_BOUND * 1000)),
+    ("grpc.max_metadata_size", 8 * 1024),
+    ("grpc.max_concurrent_streams", 8),  # of one connection; an agent has two
+)
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+
+
+class Door:
+    """Where agents of other hosts come in.
+
+    Args:
+        run_id: the run.
+        agents: serves those who are let in.
+    """
+
+    def __init__(self, run_id: str, agents: agent_pb2_grpc.AgentServiceServicer) -> None:
+        self._run_id = run_id
+        self._agents = agents
+        self._opening = asyncio.Lock()
+        self._server: grpc.aio.Server | None = None
+        self.token = secrets.token_urlsafe(32)
+        self.certificate = ""
+        self.port = 0
+
+    async def open(self) -> None:
+        """Listen, if it does not yet. Afterwards `certificate` is the authority's and `port` the port.
+
+        Raises:
+            OSError: no port can be had.
+        """
+        async with self._opening:
+            if self._server is None:
+                await self._open()
+
+    async def _open(self) -> None:
+        from edriver.driver.authority import Authority  # takes 0.1 s and 10 MB, which a local run does not pay
+
+        authority = Authority.of_run(self._run_id, datetime.datetime.now(datetime.UTC))
+        server = grpc.aio.server(options=_OPTIONS, interceptors=(TokenCheck(self.token),))
+        agent_pb2_grpc.add_AgentServiceServicer_to_server(self._agents, server)
+        papers = grpc.ssl_server_credentials([(authority.driver_key, authority.driver_certificate)])
+        try:
+            self.port = server.add_secure_port("[::]:0", papers)  # all addresses, IPv4's too
+        except RuntimeError as error:
+            raise OSError(f"no TCP port can be opened for the agents: {error}") from None
+        await server.start()
+        self.certificate = authority.certificate.decode()
+        self._server = server
+
+    async def close(self, grace: float) -> None:
+        """Listen no more; calls that are under way have the grace, in seconds."""
+        if self._server is not None:
+            await self._server.stop(grace)
+
+
+class TokenCheck(grpc.aio.ServerInterceptor):
+    """Refuses every call without the token, whatever it calls, and says once where it came from.
+
+    Args:
+        token: what the metadata's `authorization` must give as bearer.
+    """
+
+    def __init__(self, token: str) -> None:
+        self._expected = f"Bearer {token}".encode()
+        self._named: set[str] = set()
+        self._refusal: Handler = grpc.stream_stream_rpc_method_handler(self._refuse)
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        """Hand on what shows the token."""
+        shown = [value for key, value in handler_call_details.invocation_metadata or () if key == "authorization"]
+        if len(shown) == 1 and hmac.compare_digest(_bytes_of(shown[0]), self._expected):
+            return await continuation(handler_call_details)
+        return self._refusal
+
+    async def _refuse(self, _requests: Any, context: Any) -> None:
+        address = context.peer().rpartition(":")[0]
+        if address not in self._named and len(self._named) < STRANGERS_NAMED:
+            self._named.add(address)
+            _log.warning("refused a call from %s: it did not show this run's token", address)
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, "this run's token is wanted")
+
+
+def _bytes_of(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else value

@@ -1,0 +1,87 @@
+"""Agents on this machine: which names are its own, and how an agent is started here."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from edriver.invitation import Invitation
+
+RESOLVE_SECONDS: Final = 10.0
+"""How long looking up a host's name may take."""
+
+
+async def address_here(name: str) -> str | None:
+    """The address by which this machine is called so; None if the name is another's, or nobody's.
+
+    An address is this machine's if a socket can be bound to it.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(RESOLVE_SECONDS):
+            found = await loop.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (TimeoutError, OSError, UnicodeError):
+        return None  # ssh's configuration may know it
+    return next((str(where[0]) for family, _, _, _, where in found if _is_here(family, where)), None)
+
+
+def _is_here(family: int, where: tuple[str | int | bytes, ...]) -> bool:
+    address = ipaddress.ip_address(str(where[0]).partition("%")[0])
+    # A bind to these succeeds, and makes them nobody's address.
+    if address.is_unspecified or address.is_multicast or where[0] == "255.255.255.255":
+        return False
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind(where)
+        except OSError:
+            return False
+    return True
+
+
+class LocalStart:
+    """Starts agents here.
+
+    Args:
+        run_folder: gets a folder for each agent.
+        socket_path: where the driver listens.
+        run_id: the run.
+    """
+
+    def __init__(self, run_folder: Path, socket_path: Path, run_id: str) -> None:
+        self._run_folder = run_folder
+        self._socket_path = socket_path
+        self._run_id = run_id
+
+    def __call__(self, host: str, agent_id: int, address: str) -> subprocess.Popen[bytes]:
+        """Start one.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        folder = self._run_folder / f"agent-{agent_id}"
+        folder.mkdir(mode=0o700)
+        invitation = Invitation(
+            run_id=self._run_id,
+            host=host,
+            agent_id=agent_id,
+            drivers=(f"unix:{self._socket_path}",),
+            address=address,
+            folder=str(folder),
+        )
+        with os.fdopen(os.memfd_create("invitation"), "w+b") as letter:
+            letter.write(invitation.to_json())
+            letter.seek(0)
+            return subprocess.Popen(
+                # -P: not what lies in the user's folder
+                [sys.executable, "-P", "-m", "edriver.worker.agent_main", "--host", host],
+                stdin=letter,
+                stdout=2,  # it prints nothing of use to whoever reads our stdout
+                env={"GRPC_VERBOSITY": "ERROR", **os.environ, "GRPC_ENABLE_FORK_SUPPORT": "0"},
+                start_new_session=True,
+            )

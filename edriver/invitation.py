@@ -1,0 +1,72 @@
+"""What an agent must know to find its driver and to be let in.
+
+A launcher gives it to the agent on its standard input: a command line can be read by everybody on the machine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Final
+
+SERVER_NAME: Final = "driver.edriver"
+"""The name in the certificate of every driver. It is the run's authority that tells one driver from another, so that it
+does not matter by which address a driver is reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """One agent's invitation to a run.
+
+    Attributes:
+        run_id: the run.
+        host: the name under which discovery knows the agent's host.
+        agent_id: names the agent to the driver.
+        drivers: where the driver may be reached, the likeliest first: unix:/path, or address:port.
+        authority: the certificate (PEM) that the driver's must be signed by; empty for a unix socket, whose folder only
+            the user can enter.
+        token: what the driver wants to see of those that come over the network.
+        address: where this host's workers reach each other; empty: where the agent reaches the driver from.
+        folder: a private folder for the agent's sockets; empty: the agent makes one.
+        directory: the workers' working directory; empty: the agent's own.
+        environment: variables that the workers get, over those of the agent's own.
+    """
+
+    run_id: str
+    host: str
+    agent_id: int
+    drivers: tuple[str, ...]
+    authority: str = ""
+    token: str = ""
+    address: str = ""
+    folder: str = ""
+    directory: str = ""
+    environment: Mapping[str, str] | None = None
+
+    def __repr__(self) -> str:
+        """Without what must not be seen in a log."""
+        return f"Invitation(run_id={self.run_id!r}, host={self.host!r}, agent_id={self.agent_id})"
+
+    def to_json(self) -> bytes:
+        """One object of JSON."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Invitation:
+        """Read what `to_json` has written, be it by a later version: what this one does not know is passed over.
+
+        Raises:
+            ValueError: it is no invitation; the message does not repeat it.
+        """
+        try:
+            found = json.loads(text)
+            known = {field.name: found[field.name] for field in fields(cls) if field.name in found}
+            return cls(**{**known, "drivers": tuple(known["drivers"])})
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"not an invitation of edriver's driver ({type(error).__name__})") from None
+
+
+def at_port(address: str, port: int) -> str:
+    """An address and a port in one text; an IPv6 address is put into brackets."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

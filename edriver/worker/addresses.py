@@ -1,0 +1,73 @@
+"""Where this host is reached, and through which interface."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Mapping, Sequence
+
+import psutil
+
+from edriver.invitation import at_port
+
+
+def drivers_by_ssh(environment: Mapping[str, str], drivers: Sequence[str]) -> tuple[str, ...]:
+    """Where the driver may be reached, with the address from which ssh has come before all others.
+
+    Args:
+        environment: the agent's; sshd has set SSH_CONNECTION in it (sshd(8)): the client's address and port, then ours.
+        drivers: what the driver itself thinks.
+    """
+    came_from = environment.get("SSH_CONNECTION", "").split()[:1]
+    ports = {driver.rpartition(":")[2] for driver in drivers}
+    return tuple(dict.fromkeys([*(at_port(came_from[0], int(port)) for port in ports if came_from), *drivers]))
+
+
+def target_of(drivers: Sequence[str]) -> str:
+    """All addresses of the driver as one target of gRPC's, which tries them in their order.
+
+    gRPC takes several only if all of them are numbers of one family; of others the first kind is taken.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if not drivers:
+        raise ValueError("the invitation names no address of the driver")
+    if drivers[0].startswith("unix:"):
+        return drivers[0]
+    found: dict[str, list[str]] = {"ipv4": [], "ipv6": []}
+    for driver in drivers:
+        host, _, port = driver.rpartition(":")
+        with contextlib.suppress(OSError):
+            for family, _, _, _, where in socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM):
+                kind = "ipv4" if family == socket.AF_INET else "ipv6"
+                found[kind].append(at_port(str(where[0]), int(port)))
+    first = max(found, key=lambda kind: (bool(found[kind]), drivers[0] in found[kind]))
+    if not found[first]:
+        raise ValueError(f"no address of the driver is known here: {', '.join(drivers)}")
+    return f"{first}:{','.join(dict.fromkeys(found[first]))}"
+
+
+def own_address(seen_from: str) -> str:
+    """The address at which this host's workers are reached: the one that the driver sees, if it is ours.
+
+    Behind a translation of addresses it is not; then it is the one from which ours reach that.
+
+    Raises:
+        OSError: there is no way there.
+    """
+    family = socket.AF_INET6 if ":" in seen_from else socket.AF_INET
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.bind((seen_from, 0))
+        return seen_from
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((seen_from, 9))  # sends nothing
+        return str(probe.getsockname()[0])
+
+
+def interface_of(address: str) -> str | None:
+    """The name of the interface that has an address; None if none has."""
+    for name, entries in psutil.net_if_addrs().items():
+        if any(entry.address.partition("%")[0] == address for entry in entries):
+            return name
+    return None

@@ -1,0 +1,162 @@
+"""Runs on several hosts: each a network namespace with a real sshd, reached by the user's own ssh configuration."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.linked_hosts import LinkedHost, linked_hosts
+from tests.process.running import ROOT, SCRIPTS, Hosts, Run, running
+from tests.ssh_hosts import SshHosts, ssh_hosts
+
+pytestmark = pytest.mark.timeout(180)
+
+SITE_PACKAGES = Path(sysconfig.get_path("purelib"))
+TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Hosts on one network, the first of which is the driver's; it has no sshd."""
+
+    hosts: list[LinkedHost]
+    ssh: SshHosts
+
+    @contextlib.contextmanager
+    def running(self, args: list[str], folder: Path, environ: dict[str, str] | None = None) -> Iterator[Run]:
+        through = ["ip", "netns", "exec", self.hosts[0].namespace]
+        with running(args, folder, {"PATH": self.ssh.path, **(environ or {})}, through) as run:
+            yield run
+
+
+@contextlib.contextmanager
+def site(folder: Path, count: int = 2, edriver: Path = ROOT, hidden: Path | None = None) -> Iterator[Site]:
+    with linked_hosts(1 + count) as hosts, ssh_hosts(hosts[1:], folder, edriver, hidden) as ssh:
+        yield Site(hosts, ssh)
+
+
+def test_a_run_on_two_hosts(tmp_path: Path) -> None:
+    with site(tmp_path) as there, there.running(["-np", "3", "-H", "host1:2,host2:1", *TRAIN], tmp_path) as run:
+        assert run.end() == 0, run.text
+        assert run.gone(), run.left_behind()
+        assert re.search(r"rank 0 of 3 .*", run.text)
+
+
+def test_workers_are_killed_and_hosts_come_and_go(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, "host1:1", "host2:1")
+    flags = ["-np", "2", "--min-np", "1", "--max-np", "3", "--host-discovery-script", str(hosts.script)]
+    with site(tmp_path, 3) as there, there.running([*flags, *TRAIN], tmp_path, {"EPOCHS": "400"}) as run:
+        run.line("rank 1 passed step 5")
+        first = run.pids()
+        os.kill(first[1], signal.SIGKILL)
+        run.line(r"rank 0 of 1 .* at step")
+        run.line(r"rank 1 of 2 .* at step ([1-9]\d*)")  # the replacement
+        hosts.are("host1:1", "host2:1", "host3:1")
+        run.line("rank 2 of 3")
+        hosts.are("host2:1", "host3:1")
+        run.line(r"rank 1 of 2", after=next(i for i, line in enumerate(run.lines) if "rank 2 of 3" in line))
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+        assert run.gone(), run.left_behind()
+
+
+def test_a_host_whose_cable_is_pulled(tmp_path: Path) -> None:
+    flags = ["-np", "2", "--min-np", "1", "-H", "host1:1,host2:1"]
+    with site(tmp_path) as there, there.running([*flags, *TRAIN], tmp_path, {"EPOCHS": "400"}) as run:
+        run.line("rank 1 passed step 5")
+        there.hosts[2].cut()
+        run.line(r"no word from its agent for 5 s")
+        run.line(r"rank 0 of 1 .* at step ([5-9]|\d\d)")
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+        assert run.gone(), run.left_behind()
+
+
+def test_nothing_secret_is_on_a_command_line(tmp_path: Path) -> None:
+    environ = {"EPOCHS": "400", "MY_SECRET": "swordfish"}
+    with site(tmp_path, 1) as there, there.running(["-np", "1", "-H", "host1:1", *TRAIN], tmp_path, environ) as run:
+        run.line("rank 0 passed step 5")
+        commands = {text for entry in Path("/proc").glob("[0-9]*/cmdline") if (text := _read(entry))}
+        assert any("edriver.worker.agent_main" in text and "ssh" in text for text in commands)
+        assert not any("swordfish" in text or "MY_SECRET" in text for text in commands)
+        worker = Path(f"/proc/{run.pids()[0]}")
+        assert b"MY_SECRET=swordfish" in (worker / "environ").read_bytes().split(b"\0")
+        run.process.send_signal(signal.SIGINT)
+        run.end()
+
+
+def _read(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("hidden", "sentence"),
+    [
+        pytest.param(
+            Path(sys.executable).parent,
+            "it has no Python that runs at .*: edriver's has to be at the same path on all hosts",
+            id="python",
+        ),
+        pytest.param(SITE_PACKAGES, "has no edriver there: pip install edriver==", id="edriver"),
+        pytest.param(None, "the workers' folder .* cannot be entered", id="the-scripts-folder"),
+    ],
+)
+def test_a_host_that_lacks_something(tmp_path: Path, hidden: Path | None, sentence: str) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    nowhere = tmp_path / "nowhere" if hidden == SITE_PACKAGES else ROOT
+    with site(tmp_path, 1, edriver=nowhere, hidden=hidden or work) as there:
+        fails(there, work, sentence)
+
+
+def test_a_host_with_another_version(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(ROOT / "edriver", other / "edriver", ignore=shutil.ignore_patterns("__pycache__"))
+    release = other / "edriver" / "release.py"
+    release.write_text(release.read_text().replace('"0.', '"99.'))
+    with site(tmp_path, 1, edriver=other) as there:
+        fails(there, tmp_path, r"edriver there is 99\.\S+, here it is 0\.\S+: install the same on both")
+
+
+def test_a_key_that_the_host_does_not_accept(tmp_path: Path) -> None:
+    with site(tmp_path, 1) as there:
+        there.ssh.identity.with_suffix(".pub").write_text("")
+        fails(there, tmp_path, "it accepts none of this user's keys: see that `ssh host1 true` works")
+
+
+def test_a_host_that_ssh_does_not_know(tmp_path: Path) -> None:
+    with site(tmp_path, 1) as there:
+        there.ssh.known_hosts.write_text("")
+        fails(there, tmp_path, r"its host key is not known here: connect once by hand \(ssh host1\)")
+
+
+def test_the_port_and_the_key_can_be_given(tmp_path: Path) -> None:
+    with site(tmp_path, 1) as there:
+        fails(there, tmp_path, "no sshd listens there: --ssh-port", "--ssh-port", "2222")
+        fails(there, tmp_path, "it accepts none", "--ssh-identity-file", str(tmp_path / "host1" / "key"))
+
+
+def test_a_name_that_nobody_knows(tmp_path: Path) -> None:
+    with site(tmp_path, 1) as there:
+        fails(there, tmp_path, "its name is known neither to this machine nor to the ssh", host="no-such-host.invalid")
+
+
+def fails(there: Site, folder: Path, sentence: str, *flags: str, host: str = "host1") -> None:
+    """See that a run on one host ends, and says this of the host."""
+    args = ["-np", "1", "-H", f"{host}:1", "--start-timeout", "3", *flags, *TRAIN]
+    with there.running(args, folder) as run:
+        assert run.end() == 1
+        assert re.search(f"host {host} is not used: .*{sentence}", run.text), run.text
+        assert run.gone(), run.left_behind()

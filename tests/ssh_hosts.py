@@ -1,0 +1,129 @@
+"""Hosts with a real sshd, each in a network namespace of its own; and an ssh that is configured for them.
+
+It takes root, iproute2 and Debian's openssh-server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.linked_hosts import LinkedHost
+
+SSHD = Path("/usr/sbin/sshd")
+ROOT = Path(__file__).parents[1]
+BOUND = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class SshHosts:
+    """What a test needs to reach them.
+
+    Attributes:
+        path: a PATH in which `ssh` has the configuration of a user who knows all hosts, as host1, host2, ...
+        config: that configuration,
+        identity: the user's key,
+        known_hosts: and the hosts' keys.
+        servers: the processes of sshd, by host.
+    """
+
+    path: str
+    config: Path
+    identity: Path
+    known_hosts: Path
+    servers: dict[str, subprocess.Popen[str]]
+
+
+@contextlib.contextmanager
+def ssh_hosts(
+    hosts: list[LinkedHost], folder: Path, edriver: Path = ROOT, hidden: Path | None = None
+) -> Iterator[SshHosts]:
+    """Start an sshd on each host. Where there is none the test is skipped; where CI is set, it fails.
+
+    Args:
+        hosts: the hosts.
+        folder: for keys and configurations.
+        edriver: the folder in which Python finds edriver there.
+        hidden: a folder that is empty there.
+    """
+    if not SSHD.exists() or shutil.which("ssh") is None:
+        if "CI" in os.environ:
+            raise FileNotFoundError(f"{SSHD}: apt-get install openssh-server openssh-client")
+        pytest.skip("there is no OpenSSH server here")
+    identity, known_hosts, config = folder / "id", folder / "known_hosts", folder / "ssh_config"
+    _make_key(identity)
+    Path("/run/sshd").mkdir(exist_ok=True)  # where sshd keeps its unprivileged half
+    servers: dict[str, subprocess.Popen[str]] = {}
+    sections, keys = [], []
+    try:
+        for number, host in enumerate(hosts, start=1):
+            place = folder / f"host{number}"
+            place.mkdir()
+            _make_key(place / "key")
+            servers[host.address] = _start_sshd(host, place, identity, edriver, hidden)
+            keys.append(f"{host.address} {(place / 'key.pub').read_text()}")
+            sections.append(f"Host host{number}\n  HostName {host.address}\n")
+        known_hosts.write_text("".join(keys))
+        config.write_text(
+            "".join(sections) + f"Host *\n  UserKnownHostsFile {known_hosts}\n  IdentityFile {identity}\n"
+        )
+        wrapper = folder / "bin" / "ssh"
+        wrapper.parent.mkdir()
+        wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {config} "$@"\n')
+        wrapper.chmod(0o755)
+        yield SshHosts(f"{wrapper.parent}:{os.environ['PATH']}", config, identity, known_hosts, servers)
+    finally:
+        for server in servers.values():
+            server.terminate()
+        for server in servers.values():
+            server.wait(BOUND)
+            assert server.stderr is not None
+            server.stderr.close()
+
+
+def _make_key(path: Path) -> None:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True, timeout=BOUND)
+
+
+def _start_sshd(
+    host: LinkedHost, folder: Path, identity: Path, edriver: Path, hidden: Path | None
+) -> subprocess.Popen[str]:
+    config = folder / "sshd_config"
+    config.write_text(
+        f"ListenAddress {host.address}\nHostKey {folder / 'key'}\nAuthorizedKeysFile {identity}.pub\n"
+        "PidFile none\nUsePAM no\nStrictModes no\nPermitRootLogin yes\nPasswordAuthentication no\n"
+        f"SetEnv PYTHONPATH={edriver}\n"
+    )
+    # `ip netns exec` gives it mounts of its own.
+    hide = f"mount -t tmpfs none {shlex.quote(str(hidden))} && " if hidden else ""
+    # -D, not as a daemon: those of several hosts would reset each other's connections.
+    server = subprocess.Popen(
+        ["ip", "netns", "exec", host.namespace, "sh", "-c", f"{hide}exec {SSHD} -D -e -f {config}"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    _wait_for(server, "Server listening")
+    return server
+
+
+def _wait_for(server: subprocess.Popen[str], text: str) -> None:
+    assert server.stderr is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(server.stderr, selectors.EVENT_READ)
+        said = ""
+        while text not in said:
+            assert selector.select(BOUND), f"sshd says only: {said}"
+            line = server.stderr.readline()
+            assert line, f"sshd has ended: {said}"
+            said += line

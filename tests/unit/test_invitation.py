@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from edriver.invitation import Invitation, at_port
+
+INVITATION = Invitation(
+    "run", "a", 3, ("10.0.0.1:5", "[fd00::1]:5"), authority="PEM", token="s3cret", environment={"A": "1"}
+)
+
+
+def test_it_arrives_as_it_was_sent() -> None:
+    assert Invitation.from_json(INVITATION.to_json()) == INVITATION
+
+
+def test_what_a_later_version_adds_is_passed_over() -> None:
+    later = {**json.loads(INVITATION.to_json()), "more": 1}
+    assert Invitation.from_json(json.dumps(later).encode()) == INVITATION
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"[]", id="a-list"),
+        pytest.param(b'{"token": "s3cret"}', id="without-what-it-needs"),
+        pytest.param(b'{"token": "s3cret", "drivers": 5}', id="no-list-of-drivers"),
+        pytest.param(b"\xff", id="no-text"),
+    ],
+)
+def test_anything_else_is_refused_without_being_repeated(text: bytes) -> None:
+    with pytest.raises(ValueError, match=r"^not an invitation of edriver's driver \(\w+\)$") as caught:
+        Invitation.from_json(text)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_log_does_not_show_the_token() -> None:
+    assert "s3cret" not in f"{INVITATION!r} {INVITATION}"
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        pytest.param("10.0.0.1", "10.0.0.1:7", id="ipv4"),
+        pytest.param("fd00::1", "[fd00::1]:7", id="ipv6"),
+        pytest.param("host", "host:7", id="name"),
+    ],
+)
+def test_an_address_and_a_port(address: str, text: str) -> None:
+    assert at_port(address, 7) == text
