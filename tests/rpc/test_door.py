@@ -1,0 +1,148 @@
+"""The driver's TCP port: who is let in."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+import socket
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+
+import grpc
+import grpc.aio
+import pytest
+
+from edriver.driver import events
+from edriver.driver.authority import Authority
+from edriver.driver.door import Door
+from edriver.driver.mailbox import Mailbox
+from edriver.driver.server import AgentServer
+from edriver.invitation import SERVER_NAME
+from edriver.release import VERSION
+from edriver.v1 import agent_pb2, agent_pb2_grpc
+from edriver.v1.agent_pb2 import FromAgent, FromDriver
+
+BOUND = 20.0
+Stream = grpc.aio.StreamStreamCall[FromAgent, FromDriver]
+
+
+def soon(work: Coroutine[None, None, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, BOUND))
+
+
+@asynccontextmanager
+async def open_door() -> AsyncIterator[tuple[Door, AgentServer]]:
+    server = AgentServer(
+        "run", agent_pb2.Welcome(driver_lease=5.0), Mailbox[events.Event](10), lambda *_: None, lambda: 0.0
+    )
+    door = Door("run", server)
+    await door.open()
+    try:
+        yield door, server
+    finally:
+        await door.close(0)
+
+
+@asynccontextmanager
+async def dialled(door: Door, authority: str, token: str | None) -> AsyncIterator[Stream]:
+    """A control stream over TLS."""
+    papers = grpc.ssl_channel_credentials(authority.encode())
+    if token is not None:
+        papers = grpc.composite_channel_credentials(papers, grpc.access_token_call_credentials(token))
+    options = (("grpc.ssl_target_name_override", SERVER_NAME), ("grpc.enable_http_proxy", 0))
+    async with grpc.aio.secure_channel(f"ipv4:127.0.0.1:{door.port}", papers, options=options) as channel:
+        yield agent_pb2_grpc.AgentServiceStub(channel).Connect()
+
+
+async def welcome(stream: Stream) -> agent_pb2.Welcome:
+    """Say the Hello of agent 1 on host a; the answer."""
+    hello = agent_pb2.Hello(run_id="run", host="a", agent_id=1, pid=7, version=VERSION)
+    await stream.write(FromAgent(hello=hello))
+    first = await stream.read()
+    assert isinstance(first, FromDriver)
+    return first.welcome
+
+
+async def refusal(stream: Stream) -> grpc.StatusCode:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stream.read()
+    return caught.value.code()
+
+
+def test_an_agent_with_the_runs_papers_comes_in_and_learns_where_it_was_seen() -> None:
+    async def work() -> None:
+        async with open_door() as (door, server):
+            server.expect("a", 1)
+            async with dialled(door, door.certificate, door.token) as stream:
+                assert (await welcome(stream)).seen_from == "127.0.0.1"
+
+    soon(work())
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        pytest.param(None, id="none"),
+        pytest.param("", id="empty"),
+        pytest.param("guess", id="wrong"),
+        pytest.param("x" * 4000, id="long"),
+    ],
+)
+def test_without_the_runs_token_nobody_comes_in(token: str | None, caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        async with open_door() as (door, server):
+            server.expect("a", 1)
+            for _ in range(3):
+                async with dialled(door, door.certificate, token) as stream:
+                    assert await refusal(stream) is grpc.StatusCode.UNAUTHENTICATED
+            async with dialled(door, door.certificate, door.token) as stream:
+                assert await welcome(stream)
+
+    with caplog.at_level(logging.WARNING, "edriver.driver"):
+        soon(work())
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["refused a call from ipv4:127.0.0.1: it did not show this run's token"]
+
+
+def test_a_driver_of_another_run_is_not_believed() -> None:
+    async def work() -> None:
+        other = Authority.of_run("other", datetime.datetime.now(datetime.UTC))
+        async with open_door() as (door, server):
+            server.expect("a", 1)
+            async with dialled(door, other.certificate.decode(), door.token) as stream:
+                assert await refusal(stream) is grpc.StatusCode.UNAVAILABLE
+
+    soon(work())
+
+
+def test_who_speaks_no_tls_hears_nothing() -> None:
+    async def work() -> None:
+        async with open_door() as (door, _), grpc.aio.insecure_channel(f"ipv4:127.0.0.1:{door.port}") as channel:
+            stream = agent_pb2_grpc.AgentServiceStub(channel).Connect()
+            assert await refusal(stream) is grpc.StatusCode.UNAVAILABLE
+
+    soon(work())
+
+
+def test_a_caller_who_says_nothing_disturbs_nobody() -> None:
+    async def work() -> None:
+        async with open_door() as (door, server):
+            server.expect("a", 1)
+            silent = [socket.create_connection(("127.0.0.1", door.port)) for _ in range(50)]
+            async with dialled(door, door.certificate, door.token) as stream:
+                assert await welcome(stream)
+            for connection in silent:
+                connection.close()
+
+    soon(work())
+
+
+def test_it_is_opened_once() -> None:
+    async def work() -> None:
+        async with open_door() as (door, _):
+            port, certificate = door.port, door.certificate
+            await asyncio.gather(door.open(), door.open())
+            assert (door.port, door.certificate) == (port, certificate)
+
+    soon(work())
