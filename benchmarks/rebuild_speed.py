@@ -24,6 +24,7 @@ from edriver.version import RoundId
 from edriver.worker.assignment import Assignment
 from edriver.worker.group import RoundGroup
 from edriver.worker.store import StoreClient
+from edriver.worker.store_wire import StoreWire
 
 SIZE, REPEATS, TIMEOUT = 4, 20, 60.0
 Span = tuple[float, float]
@@ -75,7 +76,7 @@ def _worker(rank: int, pipe: Connection, barrier: Barrier) -> None:
         group.build(place, TIMEOUT)
 
     def build_bare(number: int) -> None:
-        store = StoreClient("127.0.0.1", port, TIMEOUT)
+        store = StoreClient("127.0.0.1", port, TIMEOUT, StoreWire())
         store.connect()
         prefixed = PrefixStore(f"bare/{number}", store)
         dist.init_process_group("gloo", store=prefixed, rank=rank, world_size=SIZE, timeout=timedelta(seconds=TIMEOUT))

@@ -14,6 +14,9 @@ SERVER_NAME: Final = "driver.edriver"
 """The name in the certificate of every driver. It is the run's authority that tells one driver from another, so that it
 does not matter by which address a driver is reached."""
 
+MEMBER_NAME: Final = "member.edriver"
+"""The name in the certificate that all workers of a run share."""
+
 
 @dataclass(frozen=True, slots=True)
 class Invitation:

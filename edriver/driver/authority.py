@@ -1,20 +1,23 @@
 """The certificate authority of one run: made when the run first needs the network, and forgotten with it.
 
-Its key signs one certificate, the driver's, and is never written anywhere. Who holds the authority's certificate knows
-this run's driver from every other; nothing else does.
+Its key signs two certificates, the driver's and one that all workers share, and is never written anywhere. Who holds the
+authority's own certificate knows this run's driver from every other, and its workers from everybody else.
 """
 
 from __future__ import annotations
 
 import datetime
 from dataclasses import dataclass
+from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from edriver.invitation import SERVER_NAME
+from edriver.invitation import MEMBER_NAME, SERVER_NAME
+
+_PEM: Final = serialization.Encoding.PEM
 
 CLOCKS_APART = datetime.timedelta(days=1)
 """How far the clocks of two hosts may be apart."""
@@ -25,17 +28,21 @@ LIFE = datetime.timedelta(days=366)
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Authority:
-    """A run's authority and the driver's papers, all in PEM.
+    """A run's authority and what it has signed, all in PEM.
 
     Attributes:
-        certificate: the authority's, for those who want to know the driver.
+        certificate: the authority's own.
         driver_key: the driver's private key,
         driver_certificate: and its certificate.
+        member_key: the private key that all workers share,
+        member_certificate: and its certificate.
     """
 
     certificate: bytes
     driver_key: bytes
     driver_certificate: bytes
+    member_key: bytes
+    member_certificate: bytes
 
     @classmethod
     def of_run(cls, run_id: str, now: datetime.datetime) -> Authority:
@@ -45,26 +52,33 @@ class Authority:
             run_id: the run, for whoever looks at the certificate.
             now: the time, with its zone.
         """
-        key, driver_key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+        key = ec.generate_private_key(ec.SECP256R1())
         issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"edriver run {run_id}")])
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, SERVER_NAME)])
         root = (
             _certificate(issuer, issuer, key, now)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_usage(signs=True), critical=True)
         )
-        driver = (
-            _certificate(subject, issuer, driver_key, now)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(signs=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName(SERVER_NAME)]), critical=False)
-        )
-        pem = serialization.Encoding.PEM
+
+        def signed(name: str, *purposes: x509.ObjectIdentifier) -> tuple[bytes, bytes]:
+            its_key = ec.generate_private_key(ec.SECP256R1())
+            subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+            made = (
+                _certificate(subject, issuer, its_key, now)
+                .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+                .add_extension(_usage(signs=False), critical=True)
+                .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+                .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+            )
+            private = its_key.private_bytes(
+                _PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+            return private, made.sign(key, hashes.SHA256()).public_bytes(_PEM)
+
         return cls(
-            certificate=root.sign(key, hashes.SHA256()).public_bytes(pem),
-            driver_key=driver_key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
-            driver_certificate=driver.sign(key, hashes.SHA256()).public_bytes(pem),
+            root.sign(key, hashes.SHA256()).public_bytes(_PEM),
+            *signed(SERVER_NAME, ExtendedKeyUsageOID.SERVER_AUTH),
+            *signed(MEMBER_NAME, ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH),
         )
 
 

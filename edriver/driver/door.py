@@ -11,13 +11,16 @@ import hmac
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import grpc
 import grpc.aio
 
 from edriver.driver.server import SERVER_OPTIONS
-from edriver.v1 import agent_pb2_grpc
+from edriver.v1 import agent_pb2, agent_pb2_grpc
+
+if TYPE_CHECKING:
+    from edriver.driver.authority import Authority
 
 _log = logging.getLogger("edriver.driver")
 
@@ -51,11 +54,11 @@ class Door:
         self._opening = asyncio.Lock()
         self._server: grpc.aio.Server | None = None
         self.token = secrets.token_urlsafe(32)
-        self.certificate = ""
+        self.authority: Authority | None = None
         self.port = 0
 
     async def open(self) -> None:
-        """Listen, if it does not yet. Afterwards `certificate` is the authority's and `port` the port.
+        """Listen, if it does not yet. Afterwards `authority` and `port` are known.
 
         Raises:
             OSError: no port can be had.
@@ -76,8 +79,19 @@ class Door:
         except RuntimeError as error:
             raise OSError(f"no TCP port can be opened for the agents: {error}") from None
         await server.start()
-        self.certificate = authority.certificate.decode()
+        self.authority = authority
         self._server = server
+
+    @property
+    def papers(self) -> agent_pb2.Papers | None:
+        """What this run's workers show one another; None while there is no authority."""
+        if self.authority is None:
+            return None
+        return agent_pb2.Papers(
+            authority=self.authority.certificate,
+            member_certificate=self.authority.member_certificate,
+            member_key=self.authority.member_key,
+        )
 
     async def close(self, grace: float) -> None:
         """Listen no more; calls that are under way have the grace, in seconds."""

@@ -55,6 +55,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         forward: takes the workers' output, with the name of their host.
         clock: seconds, monotonic: what leases are measured by.
         departed: told of each agent that has said all it had to say.
+        papers: what workers show one another; None: nothing.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         forward: Callable[[str, agent_pb2.OutputBatch], None],
         clock: Callable[[], float],
         departed: Callable[[int], None] = lambda _: None,
+        papers: Callable[[], agent_pb2.Papers | None] = lambda: None,
     ) -> None:
         self._run_id = run_id
         self._welcome = welcome
@@ -72,6 +74,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         self._forward = forward
         self._clock = clock
         self._departed = departed
+        self._papers = papers
         self._leases: dict[int, Lease] = {}
         self._peers: dict[int, AgentPeer] = {}
         self._agent_on: dict[str, int] = {}
@@ -200,6 +203,8 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         welcome = agent_pb2.Welcome()
         welcome.CopyFrom(self._welcome)
         welcome.seen_from = address_of(context.peer())
+        if papers := self._papers():
+            welcome.papers.CopyFrom(papers)
         return welcome
 
     async def _read(

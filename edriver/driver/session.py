@@ -118,7 +118,7 @@ class Session:
             worker_lease=WORKER_LEASE,
             output_folder=options.output_folder,
         )
-        self._server = AgentServer(run_id, welcome, self._inbox, output.forward, clock, self._agent_departed)
+        self._server = AgentServer(run_id, welcome, self._inbox, output.forward, clock, self._agent_departed, lambda: self._door.papers)
         self._door = Door(run_id, self._server)
         self._socket = folder / "driver.sock"
         self._launcher = Launcher(

@@ -125,12 +125,13 @@ class SshStart:
             OSError: there is no ssh here, or no port can be opened.
         """
         await self._door.open()
+        assert self._door.authority is not None
         invitation = Invitation(
             run_id=self._run_id,
             host=host,
             agent_id=agent_id,
             drivers=await addresses_towards(host, self._door.port),
-            authority=self._door.certificate,
+            authority=self._door.authority.certificate.decode(),
             token=self._door.token,
             directory=str(Path.cwd()),
             environment=self._environment,

@@ -25,6 +25,7 @@ from edriver.worker.capture import Capture
 from edriver.worker.control_stream import ControlStream, DriverLostError
 from edriver.worker.forward import OutputForwarder
 from edriver.worker.life_lock import LifeLock
+from edriver.worker.papers import keep_papers
 from edriver.worker.places import place_notices
 from edriver.worker.processes import Guard, Processes, SpawnError
 from edriver.worker.ready_socket import ReadySocket
@@ -104,6 +105,7 @@ class Agent:
         )
         self._address = settings.address
         self._interface: str | None = None
+        self._papers: Path | None = None
         self._control = ControlStream(stub, hello, self._loop.time, self._take_welcome, self._take)
         self._forwarder = OutputForwarder(stub, settings.agent_id)
         self._processes = Processes(self._worker_exited, Guard())
@@ -148,6 +150,8 @@ class Agent:
 
     def _take_welcome(self, welcome: agent_pb2.Welcome) -> None:
         self._welcome = welcome
+        if welcome.HasField("papers") and self._papers is None:
+            self._papers = keep_papers(welcome.papers, self._settings.folder)
         if not self._address:
             from edriver.worker.addresses import interface_of, own_address  # on other hosts than the driver's
 
@@ -192,6 +196,7 @@ class Agent:
             return  # the driver learns of this agent's end instead
         socket_path = self._settings.folder / f"w{order.worker_id}.sock"
         life_path = self._settings.folder / f"w{order.worker_id}.life"
+        store_path = self._settings.folder / f"w{order.worker_id}.store"
         environment = worker_environment(
             self._environment,
             run_id=self._settings.run_id,
@@ -203,6 +208,8 @@ class Agent:
             socket_path=socket_path,
             ready_path=self._ready_path,
             life_path=life_path,
+            store_path=store_path,
+            papers=self._papers,
             devices=cuda_devices(self._environment),
         )
         try:
@@ -285,7 +292,8 @@ class Agent:
         await worker.link.ended(LAST_WORDS if code >= 0 else 0)
         self._report_exit(worker.worker_id, code, tail, reaped)
         await worker.link.close()
-        (self._settings.folder / f"w{worker.worker_id}.life").unlink(missing_ok=True)
+        for kind in ("life", "store"):
+            (self._settings.folder / f"w{worker.worker_id}.{kind}").unlink(missing_ok=True)
         del self._workers[worker.worker_id]
         self._see_if_gone()
 

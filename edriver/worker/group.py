@@ -22,6 +22,7 @@ from edriver.worker.nccl import Nccl, abort_together, nccl_here
 from edriver.worker.peer_loss import looks_like_peer_loss
 from edriver.worker.sever import GlooDevice, gloo_devices, release_waiting_pairs, sever_gloo
 from edriver.worker.store import StoreClient, StoreServer
+from edriver.worker.store_wire import StoreWire
 
 
 @dataclass(slots=True)
@@ -52,18 +53,20 @@ class RoundGroup:
     message. Keys live under `round/<round id>`: what an older round left behind is not seen.
     """
 
-    def __init__(self, host: str | None, nccl: Nccl | None = None) -> None:
+    def __init__(self, host: str | None, nccl: Nccl | None = None, wire: StoreWire | None = None) -> None:
         """Start this worker's store.
 
         Args:
-            host: this host's name or address as the other members reach it; the store listens there and nowhere
-                else. None for a world of one, which has no store.
+            host: this host's name or address as the other members reach it, or the path of a unix socket; the store
+                listens there and nowhere else. None for a world of one, which has no store.
             nccl: NCCL; None: this machine's, if it has a GPU.
+            wire: what connections to stores are made of; None: without TLS.
 
         Raises:
             OSError: the host does not resolve, or is not an address of this machine.
         """
-        self._server = None if host is None else StoreServer(host)
+        self._wire = wire or StoreWire()
+        self._server = None if host is None else StoreServer(host, self._wire)
         self._nccl = nccl or nccl_here()
         self._backend = "gloo" if self._nccl is None else self._nccl.backend
         self._lock = threading.Lock()
@@ -94,7 +97,7 @@ class RoundGroup:
             RuntimeError: a default process group exists already.
         """
         _refuse_existing_group()
-        store = StoreClient(place.store_host, place.store_port, timeout)
+        store = StoreClient(place.store_host, place.store_port, timeout, self._wire)
         current = _Round(place, store, frozenset(gloo_devices()))
         try:
             with self._lock:

@@ -14,7 +14,7 @@ logger = logging.getLogger("edriver.agent")
 SOCKET_PATH_LIMIT = 107
 """Longest path of a unix socket in bytes: sun_path less its final zero (unix(7))."""
 
-LONGEST_NAME = "w18446744073709551615.sock"
+LONGEST_NAME = "w18446744073709551615.store"
 """Of the sockets in an agent's folder; that of the last worker_id."""
 
 

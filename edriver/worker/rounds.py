@@ -320,10 +320,13 @@ def rounds_of_this_process() -> WorkerRounds | Alone:
         return Alone()
     from edriver.worker.group import RoundGroup
     from edriver.worker.peer_loss import looks_like_peer_loss
+    from edriver.worker.store_wire import StoreWire
     from edriver.worker.warm_up import warm_up
 
     warm_up()
-    return WorkerRounds(os.environ, RoundGroup(os.environ["EDRIVER_ADDRESS"]), looks_like_peer_loss)
+    papers = os.environ.get("EDRIVER_PAPERS")
+    group = RoundGroup(os.environ["EDRIVER_STORE"], wire=StoreWire(Path(papers) if papers else None))
+    return WorkerRounds(os.environ, group, looks_like_peer_loss)
 
 
 def run(function: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R | None]:

@@ -16,6 +16,7 @@ import selectors
 import socket
 import struct
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -24,11 +25,16 @@ from datetime import timedelta
 from torch._C._distributed_c10d import Store
 from torch.distributed import DistNetworkError, DistStoreError
 
+from edriver.worker.store_wire import NOT_YET, StoreWire, is_known
+
 _REQUEST = struct.Struct("!BIII")
 _REPLY = struct.Struct("!II")
 _SET, _GET, _ADD, _CHECK = range(4)
 _LARGEST = 1 << 20
 """Bytes of key plus value in one request. Whoever announces more is not one of ours."""
+
+_STRANGER_SECONDS = 10.0
+"""How long a caller may be connected before it has shown its papers."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +42,7 @@ class _Caller:
     """A client, as the server sees it: what it has sent of its next request, and the keys that it was first to set."""
 
     connection: socket.socket
+    since: float
     received: bytearray = field(default_factory=bytearray)
     keys: list[bytes] = field(default_factory=list)
 
@@ -65,22 +72,24 @@ class StoreServer:
 
     Attributes:
         host: the address at which it listens,
-        port: and the port.
+        port: and the port; or the path of its unix socket, and 0.
     """
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, wire: StoreWire) -> None:
         """Listen at the host's address, and at no other.
+
+        Args:
+            host: the address, or the path that a unix socket is to have.
+            wire: what connections are made of.
 
         Raises:
             OSError: the host does not resolve, or is not an address of this machine.
         """
-        family, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-        self._listener = socket.socket(family, socket.SOCK_STREAM)
-        self._listener.bind(address)
-        self._listener.listen(socket.SOMAXCONN)
+        self._wire = wire
+        self._listener = wire.listen(host)
         self._listener.setblocking(False)
-        self.host: str = self._listener.getsockname()[0]
-        self.port: int = self._listener.getsockname()[1]
+        name = self._listener.getsockname()
+        self.host, self.port = (name, 0) if isinstance(name, str) else (str(name[0]), int(name[1]))
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._values: dict[bytes, bytes] = {}
@@ -96,26 +105,32 @@ class StoreServer:
                     self._accept()
 
     def _accept(self) -> None:
+        self._turn_out_strangers()
         with contextlib.suppress(OSError):  # gone before it was accepted
             connection, _ = self._listener.accept()
-            connection.setblocking(False)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._selector.register(connection, selectors.EVENT_READ, _Caller(connection))
+            caller = _Caller(self._wire.accepted(connection), time.monotonic())
+            self._selector.register(caller.connection, selectors.EVENT_READ, caller)
+
+    def _turn_out_strangers(self) -> None:
+        """Each who comes makes room for another: those who show no papers cannot fill the house."""
+        late = time.monotonic() - _STRANGER_SECONDS
+        callers = [key.data for key in self._selector.get_map().values() if isinstance(key.data, _Caller)]
+        for caller in callers:
+            if caller.since < late and not is_known(caller.connection):
+                self._forget(caller)
 
     def _read(self, caller: _Caller) -> None:
+        """Take in all that has come: what TLS has read ahead would wake nobody."""
         try:
-            data = caller.connection.recv(65536)
-        except OSError:
-            data = b""
-        if not data:
-            self._forget(caller)
+            while data := caller.connection.recv(65536):
+                caller.received += data
+                for kind, number, key, value in caller.requests():
+                    self._answer(caller, kind, number, key, value)
+        except NOT_YET:
             return
-        caller.received += data
-        try:
-            for kind, number, key, value in caller.requests():
-                self._answer(caller, kind, number, key, value)
-        except ValueError:
-            self._forget(caller)
+        except (OSError, ValueError):
+            pass
+        self._forget(caller)
 
     def _answer(self, caller: _Caller, kind: int, number: int, key: bytes, value: bytes) -> None:
         if kind == _SET:
@@ -155,7 +170,7 @@ def _reply(caller: _Caller, number: int, value: bytes) -> None:
     answer = _REPLY.pack(number, len(value)) + value
     with contextlib.suppress(OSError):  # its end of file is still to be read
         if caller.connection.send(answer) < len(answer):
-            caller.connection.shutdown(socket.SHUT_RDWR)
+            socket.socket.shutdown(caller.connection, socket.SHUT_RDWR)
 
 
 class StoreClient(Store):
@@ -165,19 +180,18 @@ class StoreClient(Store):
     where the user has turned on the signal by which one rank has all others dump their flight recorders).
     """
 
-    def __init__(self, host: str, port: int, timeout: float) -> None:
+    def __init__(self, host: str, port: int, timeout: float, wire: StoreWire) -> None:
         """Prepare to connect.
 
         Args:
-            host: the server's address.
+            host: the server's address, or the path of its unix socket.
             port: its port.
             timeout: in seconds, for connecting and for a `get` or `wait` that names none.
+            wire: what the connection is made of.
         """
         super().__init__()
         self._limit = timeout
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        self._address = address
-        self._socket = socket.socket(family, socket.SOCK_STREAM)
+        self._socket, self._address = wire.caller(host, port)
         self._lock = threading.Lock()
         self._number = 0
         self._received = bytearray()
@@ -191,15 +205,15 @@ class StoreClient(Store):
         """
         try:
             self._socket.settimeout(self._limit)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket.connect(self._address)
+            self._socket.connect(self._address)  # type: ignore[arg-type]
         except OSError as error:
             raise DistNetworkError(f"rank 0's store at {self._address} cannot be reached: {error}") from error
 
     def sever(self) -> None:
         """End the connection: whatever waits for it raises DistNetworkError, now and later."""
         with contextlib.suppress(OSError):  # not connected, or no longer
-            self._socket.shutdown(socket.SHUT_RDWR)
+            # Not ssl's: that one forgets its state first, which another thread may be using.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Give the connection back. Not while another thread uses it."""

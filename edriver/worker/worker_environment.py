@@ -50,6 +50,8 @@ def worker_environment(
     socket_path: Path,
     ready_path: Path,
     life_path: Path,
+    store_path: Path,
+    papers: Path | None = None,
     interface: str | None = None,
     devices: Sequence[str] = (),
 ) -> dict[str, str]:
@@ -65,6 +67,8 @@ def worker_environment(
         socket_path: where the worker's notification service is to listen.
         ready_path: the datagram socket to which the worker sends its worker_id as text once it listens.
         life_path: the file of the lock that the worker holds while it lives.
+        store_path: the unix socket of its store, if only this machine's workers are to reach it.
+        papers: the folder of what it shows the others (store_wire.py).
         interface: the network interface that has the address, if it is known.
         devices: the host's GPUs. A slot has the one of its number for good, whatever rank its worker has; more slots
             than GPUs share them in turn.
@@ -81,13 +85,15 @@ def worker_environment(
         "EDRIVER_WORKER_ID": str(worker_id),
         "EDRIVER_HOST": host,
         "EDRIVER_SLOT": str(slot),
-        "EDRIVER_ADDRESS": address,
+        "EDRIVER_STORE": str(store_path) if is_loopback(address) else address,
         "EDRIVER_SOCKET": str(socket_path),
         "EDRIVER_READY": str(ready_path),
         "EDRIVER_LIFE": str(life_path),
         # A data loader forks; gRPC's handlers for that would wait for its threads.
         "GRPC_ENABLE_FORK_SUPPORT": "0",
     }
+    if papers:
+        ours["EDRIVER_PAPERS"] = str(papers)
     if devices:
         ours["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
     return {**defaults, **base, **ours}

@@ -40,6 +40,7 @@ from edriver.worker.errors import PeerLostError
 from edriver.worker.group import RoundGroup
 from edriver.worker.peer_loss import looks_like_peer_loss
 from edriver.worker.store import StoreClient
+from edriver.worker.store_wire import StoreWire
 from edriver.worker.topology import ALONE
 from tests.linked_hosts import INTERFACE, LinkedHost
 
@@ -323,7 +324,7 @@ class _Worker:
 
 
 def _client(where: Assignment) -> StoreClient:
-    client = StoreClient(where.store_host, where.store_port, LIMIT_SECONDS)
+    client = StoreClient(where.store_host, where.store_port, LIMIT_SECONDS, StoreWire())
     client.connect()
     return client
 

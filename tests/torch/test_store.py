@@ -15,14 +15,16 @@ from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import DistNetworkError, DistStoreError
 
 from edriver.worker.store import StoreClient, StoreServer
+from edriver.worker.store_wire import StoreWire
 
 LIMIT_SECONDS = 30.0
-SERVER = StoreServer("127.0.0.1")
+WIRE = StoreWire()
+SERVER = StoreServer("127.0.0.1", WIRE)
 
 
 @contextlib.contextmanager
 def client(server: StoreServer = SERVER) -> Iterator[StoreClient]:
-    connected = StoreClient(server.host, server.port, LIMIT_SECONDS)
+    connected = StoreClient(server.host, server.port, LIMIT_SECONDS, WIRE)
     connected.connect()
     try:
         yield connected
@@ -107,7 +109,7 @@ def test_a_client_that_is_still_connecting_is_freed_by_severing() -> None:
         for _ in range(4):  # more than it queues: the last ones' first packets go unanswered
             stack.enter_context(_knock(full.getsockname()))
         host, port = full.getsockname()
-        connecting = StoreClient(host, port, LIMIT_SECONDS)
+        connecting = StoreClient(host, port, LIMIT_SECONDS, WIRE)
         stack.callback(connecting.close)
         threads = stack.enter_context(futures.ThreadPoolExecutor(1))
         trying = threads.submit(_connect_and_ask, connecting)
@@ -119,7 +121,7 @@ def test_a_client_that_is_still_connecting_is_freed_by_severing() -> None:
 def test_a_store_that_is_gone_is_known_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         host, port = listener.getsockname()
-    unlucky = StoreClient(host, port, LIMIT_SECONDS)
+    unlucky = StoreClient(host, port, LIMIT_SECONDS, WIRE)
     with pytest.raises(DistNetworkError, match="cannot be reached"):
         unlucky.connect()
     unlucky.close()
@@ -172,7 +174,7 @@ def test_a_client_that_dies_waiting_is_forgotten() -> None:
 
 
 def test_it_listens_at_its_hosts_address_only() -> None:
-    server = StoreServer("127.0.0.2")
+    server = StoreServer("127.0.0.2", WIRE)
     with client(server) as one:
         one.set("key", "value")
     assert server.host == "127.0.0.2"

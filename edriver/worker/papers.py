@@ -1,0 +1,28 @@
+"""What the workers of a run show one another, as files: the ssl module reads keys from nothing else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from edriver.v1 import agent_pb2
+
+AUTHORITY_FILE: Final = "authority.pem"
+MEMBER_FILE: Final = "member.pem"
+"""The authority's certificate; the members' certificate and its key."""
+
+
+def keep_papers(papers: agent_pb2.Papers, folder: Path) -> Path:
+    """Write them into a folder of their own below this one, for this user's eyes only; returns that.
+
+    Raises:
+        OSError: that cannot be done.
+    """
+    place = folder / "papers"
+    place.mkdir(mode=0o700)
+    texts = {AUTHORITY_FILE: papers.authority, MEMBER_FILE: papers.member_certificate + papers.member_key}
+    for name, text in texts.items():
+        with os.fdopen(os.open(place / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(text)
+    return place
