@@ -94,7 +94,10 @@ class Soak:
         hit = {victim.pid for victim in before}
         if wave.spares_elder:
             hit.add(self._elder)
-        members = [start for _, start in sorted(newest.starts.items()) if start.pid not in hit]
+        # Of a round that has just begun, only those may be known that are not to be hit.
+        rounds = reversed(self._job.history.rounds)
+        known = ([start for _, start in sorted(r.starts.items()) if start.pid not in hit] for r in rounds)
+        members = next(filter(None, known))
         if strike.rank_zero and members[0].rank == 0:
             return members[0]
         return members[int(strike.choice * len(members))]

@@ -75,6 +75,11 @@ class RoundGroup:
         self._disposal: threading.Thread | None = None
 
     @property
+    def gloo_only(self) -> bool:
+        """Whether no collective can wait for a GPU."""
+        return self._nccl is None
+
+    @property
     def store_host(self) -> str:
         """The address at which this worker's store listens."""
         return self._listening().host
@@ -132,7 +137,7 @@ class RoundGroup:
         this looks for them, so the caller repeats it until the main thread has acknowledged.
 
         Returns:
-            How many connections were cut.
+            How many connections were cut on which something was waited for.
         """
         with self._lock:
             self._severed = max(self._severed, round_id)

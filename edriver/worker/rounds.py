@@ -36,7 +36,7 @@ GROUP_TIMEOUT = 1800.0
 """Seconds for building a group, and for a collective: torch's own default. Nobody waits so long for a lost peer: the
 driver's abort ends that."""
 
-SEVER_INTERVAL = 0.05
+SEVER_INTERVAL = 0.03
 """Seconds between attempts to free a training thread that is still somewhere in the aborted round."""
 
 STUCK_BOUND = 1.0
@@ -60,6 +60,10 @@ class Group(Protocol):
     @property
     def store_port(self) -> int:
         """The port at which this worker's store listens."""
+
+    @property
+    def gloo_only(self) -> bool:
+        """Whether no collective can wait for a GPU."""
 
     def build(self, place: Assignment, timeout: float) -> None:
         """Join the round's group; raises PeerLostError if the others do not come."""
@@ -289,9 +293,9 @@ class WorkerRounds:
                 )
             if left:
                 return
-            self._group.sever(round_id)
-            if watch.stuck():
-                logger.error("still in a collective %g s after the round was aborted: this worker ends", STUCK_BOUND)
+            connections = self._group.sever(round_id)
+            if watch.stuck(cut_off=not connections and self._group.gloo_only):
+                logger.error("a collective of the aborted round cannot be freed: this worker ends")
                 os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import socket
 import stat
 import struct
@@ -36,7 +37,10 @@ from typing import NamedTuple
 _FDS = Path("/proc/self/fd")
 _FDINFO = Path("/proc/self/fdinfo")
 _FLAGS = re.compile(r"^flags:\s+([0-7]+)$", re.MULTILINE)
-_WATCHED = re.compile(r"^tfd:\s+(\d+) events:\s+\S+ data:\s+([0-9a-f]+)\s+pos:\S+ ino:([0-9a-f]+) ", re.MULTILINE)
+_WATCHED = re.compile(
+    r"^tfd:\s+(\d+) events:\s+([0-9a-f]+) data:\s+([0-9a-f]+)\s+pos:\S+ ino:([0-9a-f]+) ", re.MULTILINE
+)
+_ARMED = select.EPOLLIN | select.EPOLLOUT
 _LOW_HALF = 0xFFFFFFFF
 """Where an event loop that keeps descriptors as user data (an int in a union of 8 bytes) keeps them."""
 
@@ -47,10 +51,13 @@ class Descriptor(NamedTuple):
     Attributes:
         fd: the number.
         inode: what it referred to when it was found. Socket inodes are not reused in a process's life.
+        armed: whether its device waits for anything to happen on it. One that came in before its pair was there is kept
+            unarmed (listener.cc); so are those with which `release_waiting_pairs` has called in vain.
     """
 
     fd: int
     inode: int
+    armed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +84,7 @@ def gloo_devices() -> dict[int, GlooDevice]:
 
 
 def sever_gloo(devices: Collection[GlooDevice]) -> int:
-    """Shut down the devices' connections, so that what waits on them raises; answers how many there were.
+    """Shut down the devices' connections, so that what waits on them raises; answers how many were waited on.
 
     Listening sockets are left alone: Gloo calls std::terminate when accept() fails.
 
@@ -86,7 +93,8 @@ def sever_gloo(devices: Collection[GlooDevice]) -> int:
     into the socket's buffer, or that met a closed connection before Gloo's thread did; and a receive from any source.
     Nothing that is done to the sockets afterwards wakes them: the pair is closed, and its descriptor with it.
     """
-    return sum(_shut_down(connection) for device in devices for connection in device.connections)
+    connections = [connection for device in devices for connection in device.connections]
+    return sum(_shut_down(connection) and connection.armed for connection in connections)
 
 
 def release_waiting_pairs(device: GlooDevice, pairs: int) -> None:
@@ -131,10 +139,12 @@ def _device_of(epoll: int) -> GlooDevice | None:
     except OSError:
         return None
     flags = _FLAGS.search(text)
-    watched = [(int(fd), int(data, 16), int(ino, 16)) for fd, data, ino in _WATCHED.findall(text)]
-    if flags is None or int(flags[1], 8) & os.O_CLOEXEC or any(data & _LOW_HALF == fd for fd, data, _ in watched):
+    watched = [
+        (int(fd), int(events, 16), int(data, 16), int(ino, 16)) for fd, events, data, ino in _WATCHED.findall(text)
+    ]
+    if flags is None or int(flags[1], 8) & os.O_CLOEXEC or any(data & _LOW_HALF == fd for fd, _, data, _ in watched):
         return None
-    return _device_from([Descriptor(fd, ino) for fd, _, ino in watched])
+    return _device_from([Descriptor(fd, ino, bool(events & _ARMED)) for fd, events, _, ino in watched])
 
 
 def _device_from(watched: list[Descriptor]) -> GlooDevice | None:

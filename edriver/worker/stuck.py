@@ -2,7 +2,8 @@
 
 Gloo never wakes a send that met a closed connection before its own thread did (see sever.py). Such a thread stands
 inside torch, asleep, and uses no processor time; one that computes does, and one that waits for a processor is not
-asleep.
+asleep. Once all connections are closed nothing comes that could wake it: if nothing else in the process computes
+either, a few looks are enough to know.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from pathlib import Path
 
 IDLE_SECONDS = 0.005
 """Processor time that a thread may use and still count as doing nothing."""
+
+QUIET_LOOKS = 4
+"""Looks in a row that are enough where nothing is left that could wake the thread. Looks, not seconds: who looks has to
+have the interpreter's lock, so that a thread that wakes and waits for it gets it between two of them."""
 
 
 class StuckWatch:
@@ -35,14 +40,23 @@ class StuckWatch:
         self._clock = clock
         self._since = clock()
         self._used = time.clock_gettime(self._processor_clock)
+        self._used_by_all = _used_by_others()
+        self._quiet_looks = 0
 
-    def stuck(self) -> bool:
-        """Whether it has stood still inside a collective at every look for the whole bound."""
-        now, used = self._clock(), time.clock_gettime(self._processor_clock)
+    def stuck(self, cut_off: bool = False) -> bool:
+        """Whether it has stood still inside a collective at every look for the whole bound, or is cut off and quiet.
+
+        Args:
+            cut_off: whether none of the connections is left that a collective could wait for.
+        """
+        now, used, used_by_all = self._clock(), time.clock_gettime(self._processor_clock), _used_by_others()
+        quiet = cut_off and used_by_all - self._used_by_all <= IDLE_SECONDS
+        self._used_by_all = used_by_all
         if used - self._used > IDLE_SECONDS or not self._asleep() or not self._in_collective():
-            self._since, self._used = now, used
+            self._since, self._used, self._quiet_looks = now, used, 0
             return False
-        return now - self._since >= self._bound
+        self._quiet_looks = self._quiet_looks + 1 if quiet else 0
+        return now - self._since >= self._bound or self._quiet_looks >= QUIET_LOOKS
 
     def _asleep(self) -> bool:
         return self._stat.read_text().rpartition(")")[2].split()[0] in "SD"
@@ -54,3 +68,8 @@ class StuckWatch:
         return parts[-2:] == ("worker", "relay.py") or (
             "torch" in parts and not {"distributed", "autograd", "nn", "cuda"}.isdisjoint(parts)
         )
+
+
+def _used_by_others() -> float:
+    """Processor time of all threads of this process but the one that asks."""
+    return time.process_time() - time.thread_time()

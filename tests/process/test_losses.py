@@ -8,15 +8,17 @@ import re
 import shlex
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.linked_hosts import INTERFACE, give_address, linked_hosts, make_namespace
-from tests.process.running import SCRIPTS, Run, running
+from tests.process.running import BOUND, SCRIPTS, Run, running
 
 pytestmark = pytest.mark.timeout(180)
 
+TCP = Path("/proc/net/tcp")
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 
 
@@ -74,6 +76,28 @@ def test_a_host_whose_cable_is_pulled(tmp_path: Path) -> None:
             agent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
             os.kill(agent, signal.SIGSTOP)  # it talks to the driver through a file, which no cable leads to
             goes_on(run, 2, [pids[0], pids[1]], lost=set())
+
+
+def test_a_send_that_nothing_can_free(tmp_path: Path) -> None:
+    """Gloo tells nobody that a half-written message will never be taken: its sender ends, and the others go on."""
+    script = [sys.executable, str(SCRIPTS / "stuck_send.py")]
+    with running(["-np", "3", "--min-np", "1", "--max-np", "3", *script], tmp_path) as run:
+        for rank in range(3):
+            run.line(f"rank {rank} of 3")
+        pids = run.pids()
+        wait_for_unread(100_000)
+        os.kill(pids[1], signal.SIGKILL)
+        run.line("a collective of the aborted round cannot be freed: this worker ends")
+        run.line(rf"rank 0 of 1 pid {pids[2]}")
+        assert run.end() == 0, run.text
+        assert run.gone(), run.left_behind()
+
+
+def wait_for_unread(count: int) -> None:
+    """Wait until so many bytes lie in a connection to this machine, and nobody reads them (proc(5): /proc/net/tcp)."""
+    deadline = time.monotonic() + BOUND
+    while not any(int(row.split()[4].partition(":")[2], 16) > count for row in TCP.read_text().splitlines()[1:]):
+        assert time.monotonic() < deadline, "nobody sends"
 
 
 def all_have_passed(run: Run, size: int, step: int) -> dict[int, int]:

@@ -37,6 +37,10 @@ class Group:
     def build(self, place: Assignment, timeout: float) -> None:
         self.severed.clear()
 
+    @property
+    def gloo_only(self) -> bool:
+        return True
+
     def sever(self, round_id: RoundId) -> int:
         self.severed.set()
         return 1

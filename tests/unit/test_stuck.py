@@ -9,7 +9,7 @@ from itertools import count
 
 import pytest
 
-from edriver.worker.stuck import StuckWatch
+from edriver.worker.stuck import QUIET_LOOKS, StuckWatch
 
 
 def thread_in(filename: str, source: str) -> tuple[threading.Thread, Callable[[], None]]:
@@ -36,12 +36,12 @@ def seconds() -> Callable[[], float]:
     return lambda: next(ticks)
 
 
-def looks(watch: StuckWatch, thread: threading.Thread, times: int) -> list[bool]:
+def looks(watch: StuckWatch, thread: threading.Thread, times: int, cut_off: bool = False) -> list[bool]:
     """Look several times; between two looks a thread that computes gets to use the processor."""
     found = []
     clock = time.pthread_getcpuclockid(thread.ident or 0)
     for _ in range(times):
-        found.append(watch.stuck())
+        found.append(watch.stuck(cut_off))
         used, deadline = time.clock_gettime(clock), time.monotonic() + 0.2
         while time.clock_gettime(clock) < used + 0.02 and time.monotonic() < deadline:
             threading.Event().wait(0.001)
@@ -67,3 +67,39 @@ def test_stuck(filename: str, source: str, stuck: bool, seconds: Callable[[], fl
         assert looks(watch, thread, 5)[-1] is stuck
     finally:
         end()
+
+
+BACKWARD = "/x/torch/autograd/graph.py"
+
+
+def test_one_that_nothing_can_wake_is_known_after_a_few_looks() -> None:
+    thread, end = thread_in(BACKWARD, "lock.acquire()")
+    try:
+        watch = StuckWatch(thread, bound=3600)
+        found = looks(watch, thread, QUIET_LOOKS + 1, cut_off=True)  # it may not sleep yet at the first
+        assert not any(found[: QUIET_LOOKS - 1])
+        assert found[-1]
+    finally:
+        end()
+
+
+def test_while_connections_are_left_a_few_looks_are_not_enough() -> None:
+    thread, end = thread_in(BACKWARD, "lock.acquire()")
+    try:
+        watch = StuckWatch(thread, bound=3600)
+        assert not any(looks(watch, thread, QUIET_LOOKS - 1, cut_off=True))
+        assert not watch.stuck(cut_off=False)
+        assert not any(looks(watch, thread, QUIET_LOOKS - 1, cut_off=True))
+    finally:
+        end()
+
+
+def test_while_something_else_computes_a_few_looks_are_not_enough() -> None:
+    thread, end = thread_in(BACKWARD, "lock.acquire()")
+    helper, end_helper = thread_in("/x/helper.py", "while go: pass")
+    try:
+        watch = StuckWatch(thread, bound=3600)
+        assert not any(looks(watch, helper, 2 * QUIET_LOOKS, cut_off=True))
+    finally:
+        end()
+        end_helper()
