@@ -118,6 +118,16 @@ def _add_ssh_flags(group: argparse._ArgumentGroup) -> None:
         metavar="FILE",
         help="the private key to show (default: as configured)",
     )
+    group.add_argument(
+        "--network-interface",
+        metavar="NAME",
+        help="through which hosts reach one another (default: whichever leads there)",
+    )
+    group.add_argument(
+        "--insecure",
+        action="store_true",
+        help="neither TLS nor token between hosts: for networks of which you are sure",
+    )
 
 
 def _add_failure_flags(group: argparse._ArgumentGroup) -> None:

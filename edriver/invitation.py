@@ -31,6 +31,7 @@ class Invitation:
             the user can enter.
         token: what the driver wants to see of those that come over the network.
         address: where this host's workers reach each other; empty: where the agent reaches the driver from.
+        interface: the network interface whose address that is; empty: any.
         folder: a private folder for the agent's sockets; empty: the agent makes one.
         directory: the workers' working directory; empty: the agent's own.
         environment: variables that the workers get, over those of the agent's own.
@@ -43,6 +44,7 @@ class Invitation:
     authority: str = ""
     token: str = ""
     address: str = ""
+    interface: str = ""
     folder: str = ""
     directory: str = ""
     environment: Mapping[str, str] | None = None

@@ -1,7 +1,7 @@
 """The certificate authority of one run: made when the run first needs the network, and forgotten with it.
 
-Its key signs two certificates, the driver's and one that all workers share, and is never written anywhere. Who holds the
-authority's own certificate knows this run's driver from every other, and its workers from everybody else.
+Its key signs two certificates, the driver's and one that all workers share, and is never written anywhere. Who holds
+the authority's own certificate knows this run's driver from every other, and its workers from everybody else.
 """
 
 from __future__ import annotations
@@ -70,9 +70,7 @@ class Authority:
                 .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
                 .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
             )
-            private = its_key.private_bytes(
-                _PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-            )
+            private = its_key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
             return private, made.sign(key, hashes.SHA256()).public_bytes(_PEM)
 
         return cls(

@@ -17,6 +17,7 @@ import grpc
 import grpc.aio
 
 from edriver.driver.server import SERVER_OPTIONS
+from edriver.invitation import at_port
 from edriver.v1 import agent_pb2, agent_pb2_grpc
 
 if TYPE_CHECKING:
@@ -46,14 +47,21 @@ class Door:
     Args:
         run_id: the run.
         agents: serves those who are let in.
+        address: where it listens; empty: at all addresses of this machine.
+        secure: whether there are TLS and the token.
     """
 
-    def __init__(self, run_id: str, agents: agent_pb2_grpc.AgentServiceServicer) -> None:
+    def __init__(
+        self, run_id: str, agents: agent_pb2_grpc.AgentServiceServicer, address: str = "", secure: bool = True
+    ) -> None:
         self._run_id = run_id
         self._agents = agents
         self._opening = asyncio.Lock()
         self._server: grpc.aio.Server | None = None
-        self.token = secrets.token_urlsafe(32)
+        self.address = address
+        self._where = at_port(address or "::", 0)  # ::, IPv4's too
+        self._secure = secure
+        self.token = secrets.token_urlsafe(32) if secure else ""
         self.authority: Authority | None = None
         self.port = 0
 
@@ -68,19 +76,27 @@ class Door:
                 await self._open()
 
     async def _open(self) -> None:
-        from edriver.driver.authority import Authority  # takes 0.1 s and 10 MB, which a local run does not pay
-
-        authority = Authority.of_run(self._run_id, datetime.datetime.now(datetime.UTC))
-        server = grpc.aio.server(options=_OPTIONS, interceptors=(TokenCheck(self.token),))
+        server = grpc.aio.server(options=_OPTIONS, interceptors=(TokenCheck(self.token),) if self._secure else ())
         agent_pb2_grpc.add_AgentServiceServicer_to_server(self._agents, server)
-        papers = grpc.ssl_server_credentials([(authority.driver_key, authority.driver_certificate)])
         try:
-            self.port = server.add_secure_port("[::]:0", papers)  # all addresses, IPv4's too
+            self.port = self._add_port(server)
         except RuntimeError as error:
             raise OSError(f"no TCP port can be opened for the agents: {error}") from None
         await server.start()
-        self.authority = authority
         self._server = server
+
+    def _add_port(self, server: grpc.aio.Server) -> int:
+        if not self._secure:
+            _log.warning(
+                "--insecure: whoever reaches port %s of this machine can command this run's hosts, and all can be read",
+                port := server.add_insecure_port(self._where),
+            )
+            return port
+        from edriver.driver.authority import Authority  # takes 0.1 s and 10 MB, which a local run does not pay
+
+        self.authority = Authority.of_run(self._run_id, datetime.datetime.now(datetime.UTC))
+        pair = (self.authority.driver_key, self.authority.driver_certificate)
+        return server.add_secure_port(self._where, grpc.ssl_server_credentials([pair]))
 
     @property
     def papers(self) -> agent_pb2.Papers | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from edriver.driver import ssh
-from edriver.driver.local import address_here
+from edriver.driver.local import is_loopback
 from edriver.driver.words import exit_text
 
 _log = logging.getLogger("edriver.driver")
@@ -26,6 +26,11 @@ LINES_KEPT: Final = 20
 """Of what a process says on standard error, for the reason of its end."""
 
 LONGEST_LINE: Final = 8192
+
+APART: Final = (
+    "some hosts of this run are called by a loopback address (localhost, 127.0.0.1), by which only this machine can "
+    "reach them, and others are not: name this machine by an address that the others reach, or give --network-interface"
+)
 
 LocalSpawn = Callable[[str, int, str], "subprocess.Popen[bytes]"]
 """Starts an agent here, in a session of its own: (host, agent_id, address) -> process."""
@@ -45,6 +50,7 @@ class _Agent:
         host: its host.
         process: the agent's own, or ssh's; None: ssh's connection is gone, and the agent is not.
         remote: whether it is ssh's.
+        confined: whether only hosts of this machine can reach it.
         met: whether it has dialled in.
         settled: set when it has, or has ended.
         said: its last lines on standard error.
@@ -54,6 +60,7 @@ class _Agent:
     host: str
     process: subprocess.Popen[bytes] | None
     remote: bool
+    confined: bool
     met: bool = False
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     said: deque[str] = field(default_factory=lambda: deque(maxlen=LINES_KEPT))
@@ -68,9 +75,21 @@ class Launcher:
         remote: starts an agent on another.
         on_exit: told of every agent's end, asked for or not.
         version: the driver's, for what an operator is told to install.
+        reach: tells by which address the others reach a host of this machine; None: it is another machine.
+        network: called before hosts other than by loopback addresses are used.
     """
 
-    def __init__(self, local: LocalSpawn, remote: RemoteSpawn, on_exit: OnExit, version: str) -> None:
+    def __init__(
+        self,
+        local: LocalSpawn,
+        remote: RemoteSpawn,
+        on_exit: OnExit,
+        version: str,
+        reach: Callable[[str], Awaitable[str | None]],
+        network: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._reach = reach
+        self._network = network
         self._local = local
         self._remote = remote
         self._on_exit = on_exit
@@ -131,12 +150,19 @@ class Launcher:
 
     async def _start(self, host: str, agent_id: int) -> None:
         try:
-            address = await address_here(host)
+            address = await self._reach(host)
+            confined = address is not None and is_loopback(address)
+            if any(agent.confined is not confined for agent in self._running.values()):
+                self._on_exit(host, agent_id, APART)
+                return
+            if not confined:
+                await self._network()
             if address is not None:
-                self._watch(agent_id, _Agent(host, self._local(host, agent_id, address), remote=False))
+                process = self._local(host, agent_id, address)
+                self._watch(agent_id, _Agent(host, process, remote=False, confined=confined))
                 return
             async with self._ways:
-                agent = _Agent(host, await self._remote(host, agent_id), remote=True)
+                agent = _Agent(host, await self._remote(host, agent_id), remote=True, confined=False)
                 self._watch(agent_id, agent)
                 await agent.settled.wait()  # bounded: the driver gives up an agent that does not dial in
         except OSError as error:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +31,67 @@ async def address_here(name: str) -> str | None:
     except (TimeoutError, OSError, UnicodeError):
         return None  # ssh's configuration may know it
     return next((str(where[0]) for family, _, _, _, where in found if _is_here(family, where)), None)
+
+
+async def address_towards(name: str) -> str | None:
+    """The address that this machine has on the way to another; None if the other's name is not known here."""
+    with contextlib.suppress(OSError, UnicodeError, TimeoutError):
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(RESOLVE_SECONDS):
+            found = await loop.getaddrinfo(name, 9, type=socket.SOCK_DGRAM)
+        for family, _, _, _, where in found:
+            with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(where)  # sends nothing
+                return str(probe.getsockname()[0])
+    return None
+
+
+async def address_among(name: str, others: Iterable[str], chosen: str = "") -> str | None:
+    """As `address_here`, but by which these others can reach this machine, too, as far as there is one.
+
+    localhost beside hosts elsewhere is called by the address that this machine has on the way to them.
+
+    Args:
+        name: the host.
+        others: the run's hosts.
+        chosen: the address by which the operator wants this machine to be called; empty: any.
+    """
+    own = await address_here(name)
+    if own is not None and chosen:
+        return chosen
+    if own is None or not is_loopback(own):
+        return own
+    for other in others:
+        there = await address_here(other)
+        seen = await address_towards(other) if there is None else there
+        if seen is not None and not is_loopback(seen):
+            return seen
+    return own
+
+
+def interface_address(name: str) -> str:
+    """The address of a network interface, IPv4's first.
+
+    Raises:
+        ValueError: there is no such interface, or it has no address; names those that have.
+    """
+    import psutil  # a local run has no use for it
+
+    found = {
+        interface: [
+            entry.address for family in (socket.AF_INET, socket.AF_INET6) for entry in entries if entry.family == family
+        ]
+        for interface, entries in psutil.net_if_addrs().items()
+    }
+    if not found.get(name):
+        there = ", ".join(interface for interface, addresses in found.items() if addresses)
+        raise ValueError(f"there is no interface {name!r} with an address here: there is {there}")
+    return found[name][0]
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can be reached by it."""
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
 def _is_here(family: int, where: tuple[str | int | bytes, ...]) -> bool:

@@ -12,6 +12,7 @@ from edriver.discovery.errors import DiscoveryError
 from edriver.discovery.host_lines import parse_host_list
 from edriver.discovery.hosts import Host, HostSet
 from edriver.discovery.sources import FixedHosts, HostDiscoveryScript, HostSource, read_hostfile
+from edriver.driver.local import interface_address
 from edriver.driver.settings import Settings
 from edriver.driver.ssh import SshOptions, identity_error
 
@@ -32,6 +33,8 @@ class RunOptions:
         command: a worker's program and arguments.
         source: who says which hosts there are.
         ssh: how other hosts are reached.
+        network_interface: through which interface hosts reach one another; empty: whichever leads there.
+        insecure: whether other hosts are reached without TLS and token.
         output_folder: absolute path of the folder for the workers' output files; empty: none are written.
         event_log: the file to which the event log is appended; None: none is written.
         verbose: whether each event and action is logged.
@@ -41,6 +44,8 @@ class RunOptions:
     command: tuple[str, ...]
     source: HostSource
     ssh: SshOptions = field(default_factory=SshOptions)
+    network_interface: str = ""
+    insecure: bool = False
     output_folder: str = ""
     event_log: Path | None = None
     verbose: bool = False
@@ -71,6 +76,8 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         command=_command_of(flags.command),
         source=_source_of(flags, settings),
         ssh=_ssh_of(flags),
+        network_interface=_interface_of(flags.network_interface),
+        insecure=flags.insecure,
         output_folder=_folder_of(flags.output_filename),
         event_log=_event_log_of(flags.event_log),
         verbose=flags.verbose,
@@ -143,6 +150,16 @@ def _ssh_of(flags: argparse.Namespace) -> SshOptions:
     if error := identity_error(flags.ssh_identity_file):
         raise UsageError(f"--ssh-identity-file: {error}")
     return SshOptions(flags.ssh_port, str(Path(flags.ssh_identity_file).expanduser()))
+
+
+def _interface_of(name: str | None) -> str:
+    if name is None:
+        return ""
+    try:
+        interface_address(name)
+    except ValueError as error:
+        raise UsageError(f"--network-interface: {error}") from None
+    return name
 
 
 def _folder_of(name: str | None) -> str:

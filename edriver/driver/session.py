@@ -26,7 +26,7 @@ from edriver.driver.door import Door
 from edriver.driver.event_log import EventLog
 from edriver.driver.failure_report import Tally, failure_report, success_report, with_last_words
 from edriver.driver.launcher import Launcher
-from edriver.driver.local import LocalStart
+from edriver.driver.local import LocalStart, address_among, interface_address
 from edriver.driver.mailbox import Mailbox
 from edriver.driver.membership import Membership
 from edriver.driver.options import RunOptions
@@ -118,14 +118,19 @@ class Session:
             worker_lease=WORKER_LEASE,
             output_folder=options.output_folder,
         )
-        self._server = AgentServer(run_id, welcome, self._inbox, output.forward, clock, self._agent_departed, lambda: self._door.papers)
-        self._door = Door(run_id, self._server)
+        self._server = AgentServer(
+            run_id, welcome, self._inbox, output.forward, clock, self._agent_departed, lambda: self._door.papers
+        )
+        self._address = interface_address(options.network_interface) if options.network_interface else ""
+        self._door = Door(run_id, self._server, self._address, secure=not options.insecure)
         self._socket = folder / "driver.sock"
         self._launcher = Launcher(
             LocalStart(folder, self._socket, run_id),
-            SshStart(options.ssh, self._door, run_id, os.environ),
+            SshStart(options.ssh, self._door, run_id, os.environ, options.network_interface),
             self._agent_exited,
             VERSION,
+            reach=self._reach,
+            network=self._door.open,
         )
         self._poller = Poller(options.source, PollFilter(), POLL_INTERVAL, self._hosts_observed)
 
@@ -174,6 +179,9 @@ class Session:
 
     def _agent_exited(self, host: str, agent_id: int, reason: str) -> None:
         self._inbox.put(events.AgentLost(host, agent_id, reason))
+
+    async def _reach(self, host: str) -> str | None:
+        return await address_among(host, list(self._membership.roster.hosts), self._address)
 
     def _agent_departed(self, agent_id: int) -> None:
         self._launcher.departed(agent_id)

@@ -6,8 +6,6 @@ environment, goes over standard input. The agent then dials the driver, and the 
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 import shlex
 import socket
@@ -18,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from edriver.driver.local import RESOLVE_SECONDS
+from edriver.driver.local import address_towards
 from edriver.driver.words import exit_text
 from edriver.invitation import Invitation, at_port
 
@@ -110,9 +108,13 @@ class SshStart:
         door: where they will come in.
         run_id: the run.
         environment: the driver's own.
+        interface: through which hosts reach one another; empty: whichever leads there.
     """
 
-    def __init__(self, options: SshOptions, door: Door, run_id: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, options: SshOptions, door: Door, run_id: str, environment: Mapping[str, str], interface: str = ""
+    ) -> None:
+        self._interface = interface
         self._options = options
         self._door = door
         self._run_id = run_id
@@ -125,14 +127,17 @@ class SshStart:
             OSError: there is no ssh here, or no port can be opened.
         """
         await self._door.open()
-        assert self._door.authority is not None
+        authority = self._door.authority
+        # The agent itself puts the address from which ssh came before these.
+        addresses = filter(None, (self._door.address, await address_towards(host), socket.gethostname()))
         invitation = Invitation(
             run_id=self._run_id,
             host=host,
             agent_id=agent_id,
-            drivers=await addresses_towards(host, self._door.port),
-            authority=self._door.authority.certificate.decode(),
+            drivers=tuple(at_port(address, self._door.port) for address in addresses),
+            authority=authority.certificate.decode() if authority else "",
             token=self._door.token,
+            interface=self._interface,
             directory=str(Path.cwd()),
             environment=self._environment,
         )
@@ -150,22 +155,6 @@ class SshStart:
                 stderr=subprocess.PIPE,
                 start_new_session=True,
             )
-
-
-async def addresses_towards(host: str, port: int) -> tuple[str, ...]:
-    """Where a host may reach this machine: by the address that this one has on the way to it, and by its name.
-
-    The agent itself puts the address from which ssh came before these.
-    """
-    found = []
-    loop = asyncio.get_running_loop()
-    with contextlib.suppress(OSError, UnicodeError):
-        async with asyncio.timeout(RESOLVE_SECONDS):
-            for family, _, _, _, where in await loop.getaddrinfo(host, 9, type=socket.SOCK_DGRAM):
-                with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-                    probe.connect(where)  # sends nothing
-                    found.append(str(probe.getsockname()[0]))
-    return tuple(dict.fromkeys(at_port(address, port) for address in [*found, socket.gethostname()]))
 
 
 def failure(host: str, code: int, said: Sequence[str], version: str) -> str:

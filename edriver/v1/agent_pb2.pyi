@@ -172,6 +172,7 @@ class Welcome(_message.Message):
     WORKER_LEASE_FIELD_NUMBER: _builtins.int
     OUTPUT_FOLDER_FIELD_NUMBER: _builtins.int
     SEEN_FROM_FIELD_NUMBER: _builtins.int
+    PAPERS_FIELD_NUMBER: _builtins.int
     driver_lease: _builtins.float
     """Seconds without a word from the driver after which the agent ends its workers and itself."""
     worker_lease: _builtins.float
@@ -184,6 +185,10 @@ class Welcome(_message.Message):
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The command of a worker: program and arguments."""
 
+    @_builtins.property
+    def papers(self) -> Global___Papers:
+        """What workers show one another; absent in a run without TLS."""
+
     def __init__(
         self,
         *,
@@ -192,14 +197,44 @@ class Welcome(_message.Message):
         worker_lease: _builtins.float = ...,
         output_folder: _builtins.str = ...,
         seen_from: _builtins.str = ...,
+        papers: Global___Papers | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["papers", b"papers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "driver_lease", b"driver_lease", "output_folder", b"output_folder", "seen_from", b"seen_from", "worker_lease", b"worker_lease"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "driver_lease", b"driver_lease", "output_folder", b"output_folder", "papers", b"papers", "seen_from", b"seen_from", "worker_lease", b"worker_lease"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Welcome: _TypeAlias = Welcome  # noqa: Y015
+
+@_typing.final
+class Papers(_message.Message):
+    """Papers are what the workers of a run know one another by, each in PEM."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AUTHORITY_FIELD_NUMBER: _builtins.int
+    MEMBER_CERTIFICATE_FIELD_NUMBER: _builtins.int
+    MEMBER_KEY_FIELD_NUMBER: _builtins.int
+    authority: _builtins.bytes
+    """The certificate of the run's authority."""
+    member_certificate: _builtins.bytes
+    """The certificate that all workers share, signed by it, and its private key."""
+    member_key: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        authority: _builtins.bytes = ...,
+        member_certificate: _builtins.bytes = ...,
+        member_key: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authority", b"authority", "member_certificate", b"member_certificate", "member_key", b"member_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Papers: _TypeAlias = Papers  # noqa: Y015
 
 @_typing.final
 class Heartbeat(_message.Message):

@@ -300,7 +300,7 @@ class AssignPlace(_message.Message):
     RECEIVERS_FIELD_NUMBER: _builtins.int
     size: _builtins.int
     store_host: _builtins.str
-    """Where rank 0's store listens."""
+    """Where rank 0's store listens, as in Waiting."""
     store_port: _builtins.int
     source: _builtins.int
     """The rank that sends its state, and the ranks that receive it, ascending. Nobody else takes part."""
@@ -424,7 +424,7 @@ class Waiting(_message.Message):
     ordinal: _builtins.int
     """Which `run` call of the script it is in, from 1."""
     store_host: _builtins.str
-    """Where its store listens, should it become rank 0."""
+    """Where its store listens, should it become rank 0: an address and a port, or the path of a unix socket and 0."""
     store_port: _builtins.int
     digest: _builtins.str
     """A text of the small parts of the offered state: the same for all holders of one version."""

@@ -48,15 +48,25 @@ def target_of(drivers: Sequence[str]) -> str:
     return f"{first}:{','.join(dict.fromkeys(found[first]))}"
 
 
-def own_address(seen_from: str) -> str:
+def own_address(seen_from: str, interface: str = "") -> str:
     """The address at which this host's workers are reached: the one that the driver sees, if it is ours.
 
     Behind a translation of addresses it is not; then it is the one from which ours reach that.
 
+    Args:
+        seen_from: the address that the driver sees.
+        interface: the network interface whose address it is to be; empty: any.
+
     Raises:
         OSError: there is no way there.
+        ValueError: there is no such interface, or it has no address of that kind.
     """
     family = socket.AF_INET6 if ":" in seen_from else socket.AF_INET
+    if interface:
+        entries = psutil.net_if_addrs().get(interface, [])
+        if found := [entry.address for entry in entries if entry.family == family]:
+            return found[0]
+        raise ValueError(f"there is no interface {interface!r} with an address here (--network-interface)")
     with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.bind((seen_from, 0))
         return seen_from

@@ -62,6 +62,7 @@ class AgentSettings:
         agent_id: names this agent to the driver.
         address: where this host's workers are reached; empty: where the driver sees this agent.
         folder: private to this agent, for its sockets.
+        interface: the network interface whose address that is; empty: any.
     """
 
     run_id: str
@@ -69,6 +70,7 @@ class AgentSettings:
     agent_id: int
     address: str
     folder: Path
+    interface: str = ""
 
 
 @dataclass(slots=True)
@@ -155,7 +157,13 @@ class Agent:
         if not self._address:
             from edriver.worker.addresses import interface_of, own_address  # on other hosts than the driver's
 
-            self._address = own_address(welcome.seen_from)
+            try:
+                self._address = own_address(welcome.seen_from, self._settings.interface)
+            except (OSError, ValueError) as error:
+                logger.error("the workers here can be reached by no address: %s", error)
+                self._exit_code = 1
+                self._stop(grace=0)
+                return
             self._interface = interface_of(self._address)
         self._welcomed.set()
 

@@ -35,11 +35,15 @@ async def serve(invitation: Invitation, folder: Path) -> int:
     from edriver.worker.agent import Agent, AgentSettings
     from edriver.worker.streams import CHANNEL_OPTIONS
 
-    settings = AgentSettings(invitation.run_id, invitation.host, invitation.agent_id, invitation.address, folder)
-    if invitation.authority:
+    settings = AgentSettings(
+        invitation.run_id, invitation.host, invitation.agent_id, invitation.address, folder, invitation.interface
+    )
+    target = invitation.drivers[0]
+    if not target.startswith("unix:"):
         from edriver.worker.addresses import drivers_by_ssh, target_of
 
         target = target_of(drivers_by_ssh(os.environ, invitation.drivers))
+    if invitation.authority:
         papers = grpc.composite_channel_credentials(
             grpc.ssl_channel_credentials(invitation.authority.encode()),
             grpc.access_token_call_credentials(invitation.token),
@@ -47,7 +51,7 @@ async def serve(invitation: Invitation, folder: Path) -> int:
         options = (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", SERVER_NAME))
         channel = grpc.aio.secure_channel(target, papers, options=options)
     else:
-        channel = grpc.aio.insecure_channel(invitation.drivers[0], options=CHANNEL_OPTIONS)
+        channel = grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
     async with channel:
         return await Agent(settings, agent_pb2_grpc.AgentServiceStub(channel), os.environ).run()
 

@@ -102,7 +102,7 @@ def test_without_the_runs_token_nobody_comes_in(token: str | None, caplog: pytes
                 async with dialled(door, certificate_of(door), token) as stream:
                     assert await refusal(stream) is grpc.StatusCode.UNAUTHENTICATED
             async with dialled(door, certificate_of(door), door.token) as stream:
-                assert await welcome(stream)
+                await welcome(stream)
 
     with caplog.at_level(logging.WARNING, "edriver.driver"):
         soon(work())
@@ -136,7 +136,7 @@ def test_a_caller_who_says_nothing_disturbs_nobody() -> None:
             server.expect("a", 1)
             silent = [socket.create_connection(("127.0.0.1", door.port)) for _ in range(50)]
             async with dialled(door, certificate_of(door), door.token) as stream:
-                assert await welcome(stream)
+                await welcome(stream)
             for connection in silent:
                 connection.close()
 

@@ -79,7 +79,9 @@ def test_the_parent_in_a_process_table(stat: str, parent: int) -> None:
     assert parent_of(stat) == parent
 
 
-def environment(address: str = "10.0.0.1", slot: int = 1, devices: Sequence[str] = (), **base: str) -> dict[str, str]:
+def environment(
+    address: str = "10.0.0.1", slot: int = 1, devices: Sequence[str] = (), interface: str | None = None, **base: str
+) -> dict[str, str]:
     return worker_environment(
         base,
         run_id="r",
@@ -90,6 +92,8 @@ def environment(address: str = "10.0.0.1", slot: int = 1, devices: Sequence[str]
         socket_path=Path("/s/w3.sock"),
         ready_path=Path("/s/ready.sock"),
         life_path=Path("/s/w.life"),
+        store_path=Path("/s/w3.store"),
+        interface=interface,
         devices=devices,
     )
 
@@ -103,7 +107,7 @@ def test_a_worker_gets_its_way_to_the_agent_and_defaults() -> None:
         "EDRIVER_WORKER_ID": "3",
         "EDRIVER_HOST": "h",
         "EDRIVER_SLOT": "1",
-        "EDRIVER_ADDRESS": "10.0.0.1",
+        "EDRIVER_STORE": "10.0.0.1",
         "EDRIVER_SOCKET": "/s/w3.sock",
         "EDRIVER_READY": "/s/ready.sock",
         "EDRIVER_LIFE": "/s/w.life",
@@ -124,6 +128,23 @@ def test_what_the_user_has_set_stays() -> None:
 )
 def test_gloo_stays_on_the_loopback_interface(address: str, interface: str | None) -> None:
     assert environment(address).get("GLOO_SOCKET_IFNAME") == interface
+
+
+def test_on_the_network_the_interface_of_the_hosts_address_is_used() -> None:
+    made = environment("10.0.0.1", interface="eth3")
+    assert (made["GLOO_SOCKET_IFNAME"], made["NCCL_SOCKET_IFNAME"]) == ("eth3", "=eth3")
+    assert environment("10.0.0.1", interface="eth3", GLOO_SOCKET_IFNAME="mine")["GLOO_SOCKET_IFNAME"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("address", "store"),
+    [
+        pytest.param("127.0.0.2", "/s/w3.store", id="this-machine-alone"),
+        pytest.param("10.0.0.1", "10.0.0.1", id="the-network"),
+    ],
+)
+def test_a_store_is_on_the_network_only_where_it_has_to_be(address: str, store: str) -> None:
+    assert environment(address)["EDRIVER_STORE"] == store
 
 
 @pytest.mark.parametrize(
@@ -154,6 +175,6 @@ def test_the_hosts_gpus(tmp_path: Path, chosen: str | None, found: list[str]) ->
 
 
 def test_a_folder_must_leave_room_for_the_names_of_sockets() -> None:
-    check_folder(Path("/" + "x" * 79))
+    check_folder(Path("/" + "x" * 78))
     with pytest.raises(ValueError, match="by 1 bytes: set TMPDIR to a shorter one"):
-        check_folder(Path("/" + "x" * 80))
+        check_folder(Path("/" + "x" * 79))

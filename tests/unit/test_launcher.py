@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from edriver.driver.launcher import SIDE_BY_SIDE, Launcher
-from edriver.driver.local import address_here
+from edriver.driver.launcher import APART, SIDE_BY_SIDE, Launcher
+from edriver.driver.local import address_among, address_here
 
 
 def soon(work: Coroutine[None, None, None]) -> None:
@@ -55,6 +55,7 @@ class FakeAgents:
     command: str
     stdout: int | None = None
     held: tuple[int, ...] = ()
+    networked: bool = False
     spawned: list[tuple[str, int, str]] = field(default_factory=list)
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     exits: list[tuple[str, int, str]] = field(default_factory=list)
@@ -77,7 +78,13 @@ class FakeAgents:
         return process
 
     def launcher(self) -> Launcher:
-        return Launcher(self.spawn, self.spawn_remote, self.on_exit, "1.2.3")
+        return Launcher(self.spawn, self.spawn_remote, self.on_exit, "1.2.3", self.reach, self.network)
+
+    async def reach(self, host: str) -> str | None:
+        return await address_among(host, ())
+
+    async def network(self) -> None:
+        self.networked = True
 
     def on_exit(self, host: str, agent_id: int, reason: str) -> None:
         self.exits.append((host, agent_id, reason))
@@ -133,7 +140,8 @@ def test_an_agent_that_cannot_be_started_is_reported() -> None:
             raise BlockingIOError(11, "Resource temporarily unavailable")
 
         agents = FakeAgents("")
-        Launcher(no_spawn, agents.spawn_remote, agents.on_exit, "1.2.3").start("localhost", 1)
+        agents.spawn = no_spawn  # type: ignore[method-assign]
+        agents.launcher().start("localhost", 1)
         await agents.exited.wait()
         assert "cannot be started: [Errno 11] Resource temporarily unavailable" in agents.exits[0][2]
 
@@ -251,5 +259,44 @@ def test_only_so_many_are_on_their_way_at_a_time() -> None:
         for process in agents.processes:
             tell(process)
         await launcher.wait_until_empty()
+
+    soon(work())
+
+
+@pytest.mark.parametrize(
+    ("host", "neighbours", "address"),
+    [
+        pytest.param("localhost", ("localhost", "127.0.0.2"), "127.0.0.1", id="all-are-here"),
+        pytest.param("localhost", ("localhost", "no-such-host.invalid"), "127.0.0.1", id="the-other-is-not-known-here"),
+    ],
+)
+def test_the_address_of_localhost(host: str, neighbours: tuple[str, ...], address: str) -> None:
+    assert asyncio.run(address_among(host, neighbours)) == address
+
+
+def test_a_host_that_the_running_ones_cannot_be_reached_from_is_not_used() -> None:
+    async def work() -> None:
+        agents = FakeAgents("sleep 30")
+        launcher = agents.launcher()
+        launcher.start("localhost", 1)
+        await until(lambda: bool(launcher.running))
+        assert not agents.networked
+        launcher.start(ELSEWHERE, 2)
+        await agents.exited.wait()
+        assert agents.exits == [(ELSEWHERE, 2, APART)]
+        launcher.kill(1)
+        await launcher.wait_until_empty()
+
+    soon(work())
+
+
+def test_the_network_is_made_ready_for_another_host() -> None:
+    async def work() -> None:
+        agents = FakeAgents(SAYS_WHY)
+        launcher = agents.launcher()
+        launcher.start(ELSEWHERE, 1)
+        await agents.exited.wait()
+        assert agents.networked
+        tell(agents.processes[0])
 
     soon(work())

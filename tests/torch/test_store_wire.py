@@ -1,0 +1,116 @@
+"""The store between hosts: who shows the run's papers is served, nobody else."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import socket
+from collections.abc import Callable
+from concurrent import futures
+from pathlib import Path
+
+import pytest
+from torch.distributed import DistNetworkError
+
+from edriver.driver.authority import Authority
+from edriver.v1 import agent_pb2
+from edriver.worker.papers import keep_papers
+from edriver.worker.store import StoreClient, StoreServer
+from edriver.worker.store_wire import StoreWire
+
+LIMIT_SECONDS = 30.0
+
+
+def papers(folder: Path, run_id: str = "run") -> Path:
+    made = Authority.of_run(run_id, datetime.datetime.now(datetime.UTC))
+    folder.mkdir()
+    return keep_papers(
+        agent_pb2.Papers(
+            authority=made.certificate, member_certificate=made.member_certificate, member_key=made.member_key
+        ),
+        folder,
+    )
+
+
+def exchange(server: StoreServer, wire: StoreWire) -> None:
+    with (
+        contextlib.closing(StoreClient(server.host, server.port, LIMIT_SECONDS, wire)) as one,
+        contextlib.closing(StoreClient(server.host, server.port, LIMIT_SECONDS, wire)) as other,
+    ):
+        one.connect()
+        other.connect()
+        with futures.ThreadPoolExecutor(1) as threads:
+            got = threads.submit(other.get, "key")
+            one.set("key", b"\x00\xff" * 100_000)  # more than TLS puts into one record
+            assert got.result(LIMIT_SECONDS) == b"\x00\xff" * 100_000
+
+
+def test_over_a_unix_socket(tmp_path: Path) -> None:
+    wire = StoreWire()
+    server = StoreServer(str(tmp_path / "store"), wire)
+    assert (server.host, server.port) == (str(tmp_path / "store"), 0)
+    exchange(server, wire)
+
+
+def test_over_tls(tmp_path: Path) -> None:
+    wire = StoreWire(papers(tmp_path / "a"))
+    exchange(StoreServer("127.0.0.1", wire), wire)
+
+
+def test_the_papers_are_for_this_users_eyes_only(tmp_path: Path) -> None:
+    place = papers(tmp_path / "a")
+    assert place.stat().st_mode & 0o777 == 0o700
+    assert [path.stat().st_mode & 0o777 for path in place.iterdir()] == [0o600, 0o600]
+
+
+def call(stranger: StoreClient) -> None:
+    stranger.connect()
+    stranger.set("key", "value")  # TLS 1.3: only now is a client told that its papers are refused
+
+
+def without_papers(_folder: Path) -> StoreWire:
+    return StoreWire()
+
+
+def of_another_run(folder: Path) -> StoreWire:
+    return StoreWire(papers(folder / "other", "other"))
+
+
+@pytest.mark.parametrize("strangers", [without_papers, of_another_run])
+def test_a_stranger_is_not_served(tmp_path: Path, strangers: Callable[[Path], StoreWire]) -> None:
+    ours = StoreWire(papers(tmp_path / "ours"))
+    server = StoreServer("127.0.0.1", ours)
+    stranger = StoreClient(server.host, server.port, LIMIT_SECONDS, strangers(tmp_path))
+    with contextlib.closing(stranger), pytest.raises(DistNetworkError):
+        call(stranger)
+    exchange(server, ours)
+
+
+def test_a_member_does_not_speak_to_a_stranger(tmp_path: Path) -> None:
+    server = StoreServer("127.0.0.1", of_another_run(tmp_path))
+    member = StoreClient(server.host, server.port, LIMIT_SECONDS, StoreWire(papers(tmp_path / "ours")))
+    with contextlib.closing(member), pytest.raises(DistNetworkError):
+        member.connect()
+
+
+def test_who_says_nothing_holds_up_nobody(tmp_path: Path) -> None:
+    wire = StoreWire(papers(tmp_path / "a"))
+    server = StoreServer("127.0.0.1", wire)
+    with contextlib.ExitStack() as stack:
+        for _ in range(50):
+            stack.enter_context(socket.create_connection((server.host, server.port)))
+        exchange(server, wire)
+
+
+def test_severing_frees_a_client_that_waits(tmp_path: Path) -> None:
+    wire = StoreWire(papers(tmp_path / "a"))
+    server = StoreServer("127.0.0.1", wire)
+    with contextlib.closing(StoreClient(server.host, server.port, LIMIT_SECONDS, wire)) as client:
+        client.connect()
+        with futures.ThreadPoolExecutor(1) as threads:
+            got = threads.submit(client.get, "nobody sets it")
+            while not got.running():
+                pass
+            client.sever()
+            with pytest.raises(DistNetworkError):
+                got.result(LIMIT_SECONDS)
