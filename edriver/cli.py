@@ -9,11 +9,15 @@ import argparse
 import logging
 import math
 import secrets
+import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 """Exit codes; 0 is a run that succeeded, 128 + n one that was stopped by signal n."""
+
+STEERING = ("drain", "undrain")
+"""Words that, given first, are no flags of a run but a message to one that goes on."""
 
 _EXAMPLE = """\
 example:
@@ -21,6 +25,10 @@ example:
 
   Training starts with 4 workers, or after --start-timeout with the 2 to 4 that there is room for. From then on it
   follows the hosts that the script prints, one line host:slots each, between 2 and 8 workers.
+
+to a run that goes on:
+  edriver drain HOST[:SLOT]      leave a host, or one slot of it, in good order (edriver drain --help)
+  edriver undrain HOST[:SLOT]    use it again
 
 exit codes:
   0 success; 1 the run failed; 2 bad flags; 128 + n stopped by signal n (130: Ctrl-C, 143: SIGTERM)
@@ -174,6 +182,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: Sequence[str] | None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and arguments[0] in STEERING:
+        return _steer(arguments[0], arguments[1:])
     top = parser()
     flags, unknown = top.parse_known_args(arguments)
     if flags.version:
@@ -202,9 +213,18 @@ def _main(arguments: Sequence[str] | None) -> int:
         output.close()
 
 
-def _print_version() -> int:
-    import sys
+def _steer(verb: str, arguments: Sequence[str]) -> int:
+    from edriver.steer import SteeringError, steer
 
+    try:
+        sys.stdout.write(f"{steer(verb, arguments)}\n")
+    except SteeringError as error:
+        sys.stderr.write(f"edriver: {error}\n")
+        return FAILED
+    return 0
+
+
+def _print_version() -> int:
     from edriver.release import VERSION
 
     sys.stdout.write(f"edriver {VERSION}\n")

@@ -36,6 +36,14 @@ class Announcements:
                     return ""
                 self._said_of_host[host] = reason
                 return f"host {host} is lost: {reason}" if record.connected else f"host {host} is not used: {reason}"
+            case events.DrainRequested(host, slot, reason):
+                record = roster.hosts.get(host)
+                known = record is not None and (slot is None or slot < record.slots)
+                if record is None or not known or (record.drained_whole if slot is None else record.is_drained(slot)):
+                    return ""
+                return f"{_place_text(host, slot)} is drained: {reason}"
+            case events.UndrainRequested(host, slot):
+                return f"{_place_text(host, slot)} may be used again" if host in roster.hosts else ""
             case events.AgentConnected(host):
                 self._said_of_host.pop(host, None)
                 return ""
@@ -67,3 +75,7 @@ class Announcements:
         if worker is None or not (worker.live or worker.ending):
             return ""
         return f"{described(worker_id, worker.rank, worker.host, worker.slot)} {how}"
+
+
+def _place_text(host: str, slot: int | None) -> str:
+    return f"host {host}" if slot is None else f"slot {slot} of host {host}"

@@ -145,6 +145,29 @@ class LeaseExpired:
 
 
 @dataclass(frozen=True, slots=True)
+class DrainRequested:
+    """A host, or one slot of it, is to be left in good order, and not used again until UndrainRequested.
+
+    Attributes:
+        host: the host.
+        slot: the slot; None: all of the host.
+        reason: who wants it, for those who watch.
+    """
+
+    host: str
+    slot: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class UndrainRequested:
+    """A host, or one slot of it, may be used again; None: all of the host."""
+
+    host: str
+    slot: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class StopRequested:
     """The operator wants the run to end."""
 
@@ -169,6 +192,8 @@ Event = (
     | WorkerEnding
     | WorkerExited
     | LeaseExpired
+    | DrainRequested
+    | UndrainRequested
     | StopRequested
     | Ticked
 )

@@ -154,6 +154,10 @@ class Membership:
                 if worker := self.roster.workers.get(worker_id):
                     self._note_exit(worker, code, tail)
                     del self.roster.workers[worker_id]
+            case events.DrainRequested(host, slot, reason):
+                self._staffing.drain(host, slot, reason)
+            case events.UndrainRequested(host, slot):
+                self._staffing.undrain(host, slot)
             case events.StopRequested(reason):
                 self._finish_run(success=False, reason=reason)
 

@@ -126,6 +126,8 @@ class HostRecord:
         connected: whether that agent takes orders.
         start: how starting its agent fares, counted like a slot's workers.
         places: its slots by number.
+        drained: slots that are to be left, and not used.
+        drained_whole: whether all of them are, those to come included.
     """
 
     name: str
@@ -134,11 +136,42 @@ class HostRecord:
     connected: bool = False
     start: Slot = field(default_factory=Slot)
     places: dict[int, Slot] = field(default_factory=dict)
+    drained: set[int] = field(default_factory=set)
+    drained_whole: bool = False
 
     @property
     def present(self) -> bool:
         """Whether discovery names it."""
         return self.slots > 0
+
+    @property
+    def wanted(self) -> bool:
+        """Whether it is to be used: discovery names it, and it is not drained."""
+        return self.present and not self.drained_whole
+
+    @property
+    def open_slots(self) -> list[int]:
+        """The slots that are to be used."""
+        return [slot for slot in range(self.slots) if not self.is_drained(slot)]
+
+    def is_drained(self, slot: int) -> bool:
+        """Whether a slot is to be left."""
+        return self.drained_whole or slot in self.drained
+
+    def drain(self, slot: int | None) -> None:
+        """Leave a slot; None: all."""
+        if slot is None:
+            self.drained_whole = True
+        else:
+            self.drained.add(slot)
+
+    def undrain(self, slot: int | None) -> None:
+        """Use a slot again; None: all."""
+        self.drained_whole = False
+        if slot is None:
+            self.drained.clear()
+        else:
+            self.drained.discard(slot)
 
 
 class Roster:
@@ -169,11 +202,11 @@ class Roster:
         return (w for w in self.workers.values() if w.live)
 
     def fitting(self) -> set[int]:
-        """The live workers that have a slot now: per host the oldest ones, as many as it has slots."""
-        room = {name: record.slots for name, record in self.hosts.items()}
+        """The live workers that have a slot now: per host the oldest ones, as many as it has slots to be used."""
+        room = {name: len(record.open_slots) for name, record in self.hosts.items()}
         fitting = set()
         for worker in self.live():  # worker_ids only grow, and dicts keep their order: oldest first
-            if room.get(worker.host, 0) > 0:
+            if room.get(worker.host, 0) > 0 and not self.hosts[worker.host].is_drained(worker.slot):
                 room[worker.host] -= 1
                 fitting.add(worker.worker_id)
         return fitting
@@ -181,11 +214,11 @@ class Roster:
     def free_slots(self, now: float) -> Iterator[tuple[HostRecord, int]]:
         """Slots on connected hosts in which a worker may be started now, oldest host first."""
         for record in self.hosts.values():
-            if not (record.present and record.connected):
+            if not (record.wanted and record.connected):
                 continue
             taken = {w.slot for w in self.on(record.name)}
-            room = record.slots - len(taken)
-            for slot in range(record.slots):
+            room = len(record.open_slots) - sum(not record.is_drained(slot) for slot in taken)
+            for slot in record.open_slots:
                 place = record.places.setdefault(slot, Slot())
                 if room > 0 and slot not in taken and not place.completed and place.free_at <= now:
                     room -= 1
@@ -193,4 +226,4 @@ class Roster:
 
     def usable_slots(self) -> int:
         """How many slots there are on hosts whose agent runs, or has not failed to start."""
-        return sum(r.slots for r in self.hosts.values() if r.connected or not r.start.failures)
+        return sum(len(r.open_slots) for r in self.hosts.values() if r.connected or not r.start.failures)

@@ -219,7 +219,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
                 if self._peers.get(peer.agent_id) is not peer:
                     break
                 self._leases[peer.agent_id].renew()
-                if peer.receive(message) and (event := self._event_of(message)) is not None:
+                if peer.receive(message) and (event := self._event_of(peer, message)) is not None:
                     await self._inbox.put_when_room(event)
             else:
                 self._departed(peer.agent_id)
@@ -232,7 +232,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         finally:
             stream.close()
 
-    def _event_of(self, message: agent_pb2.FromAgent) -> events.Event | None:
+    def _event_of(self, peer: AgentPeer, message: agent_pb2.FromAgent) -> events.Event | None:
         """What a message means to the core; None if nothing.
 
         Raises:
@@ -249,6 +249,8 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
             case "worker_exited":
                 exited = message.worker_exited
                 return events.WorkerExited(exited.worker_id, exited.code, exited.tail, exited.reaped)
+            case "host_leaving":
+                return events.DrainRequested(peer.host, None, message.host_leaving.reason)
             case "lease_expired":
                 return events.LeaseExpired(message.lease_expired.worker_id, self._welcome.worker_lease)
             case kind:

@@ -8,7 +8,6 @@ import logging
 import os
 import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -22,6 +21,7 @@ from edriver.discovery.poll_filter import PollFilter, Verdict
 from edriver.discovery.poller import Poller
 from edriver.driver import actions, events
 from edriver.driver.announcements import Announcements
+from edriver.driver.control import ControlServer
 from edriver.driver.door import Door
 from edriver.driver.event_log import EventLog
 from edriver.driver.failure_report import Tally, failure_report, success_report, with_last_words
@@ -32,10 +32,11 @@ from edriver.driver.membership import Membership
 from edriver.driver.options import RunOptions
 from edriver.driver.orders import orders_of
 from edriver.driver.output import Output
+from edriver.driver.runs import SOCKET, make_folder
 from edriver.driver.server import AGENT_LEASE, SERVER_OPTIONS, AgentServer
 from edriver.driver.ssh import SshStart
 from edriver.release import VERSION
-from edriver.v1 import agent_pb2, agent_pb2_grpc
+from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2_grpc
 
 _log = logging.getLogger("edriver.driver")
 
@@ -55,12 +56,11 @@ HURRY_BOUND: Final = 1.0
 """The same when the operator does not want to wait."""
 
 INBOX_LIMIT: Final = 10_000
-_SOCKET_PATH_LIMIT: Final = 60  # of the 107 bytes that a socket's path may have: the rest is for the agents' folders
 
 
 def run(options: RunOptions, run_id: str, output: Output) -> int:
     """Run to the end; returns the exit code."""
-    folder = _make_folder()
+    folder = make_folder(run_id)
     try:
         return asyncio.run(Session(options, run_id, output, folder).run())
     except Exception:  # noqa: BLE001  whatever it is, the operator is told in our words
@@ -68,15 +68,6 @@ def run(options: RunOptions, run_id: str, output: Output) -> int:
         return 1
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _make_folder() -> Path:
-    """A folder that only this user can enter, with a path short enough for sockets in it."""
-    folder = tempfile.mkdtemp(prefix="edriver-")
-    if len(folder) > _SOCKET_PATH_LIMIT:
-        Path(folder).rmdir()
-        folder = tempfile.mkdtemp(prefix="edriver-", dir="/tmp")
-    return Path(folder)
 
 
 class Session:
@@ -123,7 +114,7 @@ class Session:
         )
         self._address = interface_address(options.network_interface) if options.network_interface else ""
         self._door = Door(run_id, self._server, self._address, secure=not options.insecure)
-        self._socket = folder / "driver.sock"
+        self._socket = folder / SOCKET
         self._launcher = Launcher(
             LocalStart(folder, self._socket, run_id),
             SshStart(options.ssh, self._door, run_id, os.environ, options.network_interface),
@@ -139,6 +130,8 @@ class Session:
         self._watch_signals()
         service = grpc.aio.server(options=SERVER_OPTIONS)
         agent_pb2_grpc.add_AgentServiceServicer_to_server(self._server, service)
+        control = ControlServer(self._membership, self._inbox.put)
+        control_pb2_grpc.add_ControlServiceServicer_to_server(control, service)
         service.add_insecure_port(f"unix:{self._socket}")
         await service.start()
         try:

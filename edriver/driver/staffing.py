@@ -46,15 +46,30 @@ class Staffing:
     def tend_hosts(self, now: float) -> Iterator[Action]:
         """An agent for every host that discovery names; none for a host that is gone and empty."""
         for record in list(self._roster.hosts.values()):
-            if record.present and record.agent_id is None and record.start.free_at <= now:
+            if record.wanted and record.agent_id is None and record.start.free_at <= now:
                 self._agents += 1
                 record.agent_id = self._agents
                 yield StartAgent(record.name, record.agent_id)
-            elif not record.present and not any(self._roster.on(record.name)):
+            elif not record.wanted and not any(self._roster.on(record.name)):
                 if record.agent_id is not None:
                     yield StopAgent(record.name, record.agent_id)
-                del self._roster.hosts[record.name]
-                self._trouble.pop(record.name, None)
+                    record.agent_id, record.connected = None, False
+                if not record.present:
+                    del self._roster.hosts[record.name]
+                    self._trouble.pop(record.name, None)
+
+    def drain(self, host: str, slot: int | None, reason: str) -> None:
+        """Note that a host, or a slot of it, is to be left."""
+        if record := self._roster.hosts.get(host):
+            record.drain(slot)
+            if slot is None:
+                self._trouble[host] = f"drained, {reason}"
+
+    def undrain(self, host: str, slot: int | None) -> None:
+        """Note that a host, or a slot of it, may be used again."""
+        if record := self._roster.hosts.get(host):
+            record.undrain(slot)
+            self._trouble.pop(host, None)
 
     def dismiss(self, fitting: set[int], now: float) -> Iterator[Action]:
         """Send off booting workers that are not needed any more, and terminate those that were told to leave in vain.

@@ -34,6 +34,7 @@ class FromAgent(_message.Message):
     WORKER_EXITED_FIELD_NUMBER: _builtins.int
     LEASE_EXPIRED_FIELD_NUMBER: _builtins.int
     WORKER_ENDING_FIELD_NUMBER: _builtins.int
+    HOST_LEAVING_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     """Counts this side's messages from 1; 0 for those that are not sent again (Hello, Heartbeat)."""
     ack: _builtins.int
@@ -50,6 +51,8 @@ class FromAgent(_message.Message):
     def lease_expired(self) -> Global___LeaseExpired: ...
     @_builtins.property
     def worker_ending(self) -> Global___WorkerEnding: ...
+    @_builtins.property
+    def host_leaving(self) -> Global___HostLeaving: ...
     def __init__(
         self,
         *,
@@ -61,12 +64,13 @@ class FromAgent(_message.Message):
         worker_exited: Global___WorkerExited | None = ...,
         lease_expired: Global___LeaseExpired | None = ...,
         worker_ending: Global___WorkerEnding | None = ...,
+        host_leaving: Global___HostLeaving | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "hello", b"hello", "kind", b"kind", "lease_expired", b"lease_expired", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_report", b"worker_report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "hello", b"hello", "host_leaving", b"host_leaving", "kind", b"kind", "lease_expired", b"lease_expired", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_report", b"worker_report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "heartbeat", b"heartbeat", "hello", b"hello", "kind", b"kind", "lease_expired", b"lease_expired", "seq", b"seq", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_report", b"worker_report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "heartbeat", b"heartbeat", "hello", b"hello", "host_leaving", b"host_leaving", "kind", b"kind", "lease_expired", b"lease_expired", "seq", b"seq", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_report", b"worker_report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "heartbeat", "worker_report", "worker_exited", "lease_expired", "worker_ending"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "heartbeat", "worker_report", "worker_exited", "lease_expired", "worker_ending", "host_leaving"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -478,6 +482,30 @@ class WorkerExited(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WorkerExited: _TypeAlias = WorkerExited  # noqa: Y015
+
+@_typing.final
+class HostLeaving(_message.Message):
+    """HostLeaving says that the agent was told to leave, by a batch system or whoever takes the machine away: its workers are to
+    be out of the round before it ends them.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """How it was told."""
+    def __init__(
+        self,
+        *,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HostLeaving: _TypeAlias = HostLeaving  # noqa: Y015
 
 @_typing.final
 class LeaseExpired(_message.Message):

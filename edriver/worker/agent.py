@@ -34,8 +34,12 @@ from edriver.worker.worker_link import WorkerLink
 
 logger = logging.getLogger("edriver.agent")
 
+DRAIN_BOUND = 20.0
+"""Seconds that an agent which has got SIGTERM leaves to the driver, to have its workers leave in good order: Kubernetes
+and Slurm kill 30 s after it."""
+
 TERMINATION_GRACE = 5.0
-"""Seconds between SIGTERM and SIGKILL for the workers when the agent itself gets SIGTERM."""
+"""Seconds between SIGTERM and SIGKILL for the workers, when that was not enough."""
 
 LAST_WORDS = 0.5
 """Most seconds for which the exit of a worker that ended by itself is held back: until its stream has ended, too, a few
@@ -116,6 +120,7 @@ class Agent:
         self._welcomed = asyncio.Event()
         self._workers: dict[int, Worker] = {}
         self._exit_reports: set[asyncio.Task[None]] = set()
+        self._draining: asyncio.TimerHandle | None = None
         self._stopping = asyncio.Event()
         self._gone = asyncio.Event()
         self._kill_by = 0.0
@@ -130,6 +135,7 @@ class Agent:
         """
         self._processes.open()
         self._loop.add_signal_handler(signal.SIGTERM, self._terminated)
+        self._loop.add_signal_handler(signal.SIGUSR1, self._leave, "its agent got SIGUSR1")
         # Ctrl-C is the driver's business. A handler, because workers would inherit that a signal is ignored.
         self._loop.add_signal_handler(signal.SIGINT, lambda: None)
         ready = ReadySocket(self._ready_path, self._worker_ready)
@@ -311,13 +317,20 @@ class Agent:
 
     # The end.
 
+    def _leave(self, reason: str) -> None:
+        """Ask the driver to have this host left in good order: it says Shutdown when that is done."""
+        self._control.send(agent_pb2.FromAgent(host_leaving=agent_pb2.HostLeaving(reason=reason)))
+
     def _terminated(self) -> None:
-        """SIGTERM; the second one ends the grace."""
-        if not self._stopping.is_set():
+        """SIGTERM: the first asks the driver, the second ends the workers, the third does so at once."""
+        if self._stopping.is_set():
+            self._stop(grace=0)
+        elif self._draining is None and self._welcomed.is_set():
+            self._leave("its agent got SIGTERM")
+            self._draining = self._loop.call_later(DRAIN_BOUND, self._terminated)
+        else:
             self._exit_code = 128 + signal.SIGTERM
             self._stop(TERMINATION_GRACE)
-        else:
-            self._stop(grace=0)
 
     def _stop(self, grace: float) -> None:
         for worker in self._workers.values():

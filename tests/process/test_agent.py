@@ -299,12 +299,32 @@ async def test_a_killed_guard_is_replaced_and_knows_the_workers() -> None:
             await end_of(end)
 
 
+def leaving(driver: FakeDriver) -> list[str]:
+    """Why the agent has said that its host is to be left."""
+    return [m.host_leaving.reason for m in driver.messages if m.WhichOneof("kind") == "host_leaving"]
+
+
 @in_loop
-async def test_sigterm_ends_the_agent_and_its_workers_in_order() -> None:
+async def test_a_signal_before_the_machine_is_taken_away_is_told_to_the_driver_alone() -> None:
+    async with host(script(FORKS_A_SLEEPER)) as on:
+        on.driver.start_worker(1)
+        await on.driver.numbers(2)
+        on.agent.signal(signal.SIGUSR1)
+        await on.driver.until(lambda: leaving(on.driver) == ["its agent got SIGUSR1"])
+        on.driver.stop_worker(1, grace=AMPLE)
+        assert (await on.driver.exit_of(1)).code == -signal.SIGTERM
+        on.driver.shut_down(grace=0)
+        assert await on.agent.exit_code() == 0
+
+
+@in_loop
+async def test_sigterm_is_told_to_the_driver_and_a_second_one_ends_the_workers_in_order() -> None:
     async with host(script(FORKS_A_SLEEPER)) as on:
         on.driver.start_worker(1)
         ends = [pidfd_of(pid) for pid in await on.driver.numbers(2)]
         on.agent.signal(signal.SIGINT)  # the driver's business
+        on.agent.signal(signal.SIGTERM)
+        await on.driver.until(lambda: leaving(on.driver) == ["its agent got SIGTERM"])
         on.agent.signal(signal.SIGTERM)
         assert (await on.driver.exit_of(1)).code == -signal.SIGTERM
         assert await on.agent.exit_code() == 143

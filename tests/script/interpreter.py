@@ -16,6 +16,8 @@ One command a line:
     ending W ...                     WorkerEnding
     exited W ... with CODE[: TAIL]   WorkerExited
     expired W                        LeaseExpired
+    drain HOST [slot=N]: REASON      DrainRequested
+    undrain HOST [slot=N]            UndrainRequested
     stop: REASON                     StopRequested
     advance SECONDS                  time passes; Ticked at each deadline that the core names, and at no other time,
                                      so that a deadline that it forgets shows as an action that does not come
@@ -176,6 +178,16 @@ class Interpreter:
     def _do_lost(self, words: Words) -> Iterator[str]:
         (host,) = words.names
         return self._tell(events.AgentLost(host, int(words.pairs.get("agent", self._agents[host])), words.text))
+
+    def _do_drain(self, words: Words) -> Iterator[str]:
+        (host,) = words.names
+        slot = words.pairs.get("slot")
+        return self._tell(events.DrainRequested(host, None if slot is None else int(slot), words.text))
+
+    def _do_undrain(self, words: Words) -> Iterator[str]:
+        (host,) = words.names
+        slot = words.pairs.get("slot")
+        return self._tell(events.UndrainRequested(host, None if slot is None else int(slot)))
 
     # ---- workers ----------------------------------------------------------------------------------------------
 

@@ -62,7 +62,8 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "edriver.driver": ("edriver.driver", "edriver.discovery", *SHARED),
     **dict.fromkeys(CORE, ("edriver.discovery.hosts", "edriver.version", *CORE)),
     "edriver.worker": ("edriver.worker", *SHARED),
-    "edriver.cli": ("edriver.driver", "edriver.release"),
+    "edriver.cli": ("edriver.driver", "edriver.release", "edriver.steer"),
+    "edriver.steer": ("edriver.driver.runs", "edriver.v1"),
     "edriver.__main__": ("edriver.cli",),
     "edriver": ("edriver.worker", "edriver.release"),
 }

@@ -1,0 +1,107 @@
+"""Hosts that are to be left: nothing is lost, and the rest goes on in the same processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.process.running import ROOT, SCRIPTS, Run, running
+
+TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
+FLAGS = ["-np", "3", "--min-np", "1", "-H", "localhost:2,127.0.0.1:1"]
+
+
+def steered(run: Run, *words: str) -> subprocess.CompletedProcess[str]:
+    """`edriver drain`, or undrain, of this run."""
+    run_id = run.line(r"^edriver: run (\w+):")[1]
+    return subprocess.run(
+        [sys.executable, "-m", "edriver", *words, "--run", run_id],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def agent_of(run: Run, host: str) -> int:
+    """The process id of a host's agent."""
+    agents = [text for text in run.left_behind() if re.search(rf"agent_main --host {re.escape(host)} $", text)]
+    assert len(agents) == 1, run.left_behind()
+    return int(agents[0].partition(":")[0])
+
+
+def goes_on_without(run: Run, before: dict[int, int], after: int) -> None:
+    """Wait until the two others train on, in their processes, from the step they had reached."""
+    for rank in range(2):
+        at = run.line(rf"rank {rank} of 2 pid {before[rank]} at step (\d+)", after)
+        assert int(at[1]) >= 5
+    run.line("round .*: 2 workers on localhost$", after)
+    assert "was killed" not in run.text
+
+
+@pytest.mark.parametrize("place", ["127.0.0.1", "127.0.0.1:0"])
+def test_a_host_or_a_slot_is_drained_and_used_again(tmp_path: Path, place: str) -> None:
+    with running([*FLAGS, *TRAIN], tmp_path, {"EPOCHS": "400"}) as run:
+        run.line("rank 2 passed step 5")
+        before, after = run.pids(), len(run.lines)
+        done = steered(run, "drain", place, "--reason", "it runs hot")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert f"{place} is being drained; 2 slots are left" in done.stdout
+        run.line(r"127\.0\.0\.1 is drained: it runs hot", after)
+        goes_on_without(run, before, after)
+        after = len(run.lines)
+        assert steered(run, "undrain", place).returncode == 0
+        run.line(r"rank 2 of 3 .* at step ([5-9]|\d\d)", after)
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+        assert run.gone(), run.left_behind()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1], ids=["SIGTERM", "SIGUSR1"])
+def test_a_signal_to_an_agent_drains_its_host(tmp_path: Path, number: signal.Signals) -> None:
+    with running([*FLAGS, *TRAIN], tmp_path, {"EPOCHS": "400"}) as run:
+        run.line("rank 2 passed step 5")
+        before, after = run.pids(), len(run.lines)
+        os.kill(agent_of(run, "127.0.0.1"), number)
+        run.line(rf"host 127\.0\.0\.1 is drained: its agent got {number.name}", after)
+        goes_on_without(run, before, after)
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+        assert run.gone(), run.left_behind()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        pytest.param(["drain", "nowhere"], "this run has no host 'nowhere'; it has localhost", id="host"),
+        pytest.param(["drain", "localhost:7"], "host localhost has 1 slot, counted from 0", id="slot"),
+        pytest.param(["drain", "localhost"], "this leaves 0 slots, fewer than --min-np 1", id="the-last"),
+        pytest.param(["drain", "localhost:x"], "'localhost:x' is no HOST or HOST:SLOT", id="no-slot"),
+    ],
+)
+def test_what_cannot_be_drained(tmp_path: Path, words: list[str], sentence: str) -> None:
+    with running(["-np", "1", "sh", "-c", "sleep 60"], tmp_path) as run:
+        run.line("waiting")
+        refused = steered(run, *words)
+        assert refused.returncode == 1
+        assert refused.stderr.startswith("edriver: ")
+        assert sentence in refused.stderr
+        assert run.process.poll() is None
+
+
+def test_a_run_that_is_not_there(tmp_path: Path) -> None:
+    refused = subprocess.run(
+        [sys.executable, "-m", "edriver", "drain", "localhost", "--run", "nosuchrun"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert refused.returncode == 1
+    assert re.search("no run of yours is on this machine|there is no run 'nosuchrun' of yours here", refused.stderr)

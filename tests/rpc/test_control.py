@@ -1,0 +1,86 @@
+"""ControlService over real gRPC: what an operator asks, checked against what is known."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+
+from edriver.discovery.hosts import Host, HostSet
+from edriver.driver import events
+from edriver.driver.control import ControlServer
+from edriver.driver.membership import Membership
+from edriver.driver.settings import Settings
+from edriver.v1 import control_pb2, control_pb2_grpc
+
+
+def soon(work: Coroutine[None, None, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, 20))
+
+
+@asynccontextmanager
+async def served(put: list[events.Event]) -> AsyncIterator[control_pb2_grpc.ControlServiceAsyncStub]:
+    """A run with at least 2 workers on hosts a (2 slots) and b (1 slot)."""
+    membership = Membership(Settings(np=2, min_np=2, max_np=3), now=0.0)
+    membership.step(events.HostsObserved(HostSet((Host("a", 2), Host("b", 1)))), 0.0)
+    with tempfile.TemporaryDirectory(prefix="ed-") as folder:
+        address = f"unix:{Path(folder, 's')}"
+        server = grpc.aio.server()
+        control_pb2_grpc.add_ControlServiceServicer_to_server(ControlServer(membership, put.append), server)
+        server.add_insecure_port(address)
+        await server.start()
+        async with grpc.aio.insecure_channel(address) as channel:
+            yield control_pb2_grpc.ControlServiceStub(channel)
+        await server.stop(None)
+
+
+@pytest.mark.parametrize(
+    ("host", "slot", "left"),
+    [
+        pytest.param("b", None, 2, id="a-host"),
+        pytest.param("a", 1, 2, id="a-slot"),
+    ],
+)
+def test_a_drain_is_handed_on(host: str, slot: int | None, left: int) -> None:
+    async def work() -> None:
+        put: list[events.Event] = []
+        async with served(put) as stub:
+            answer = await stub.Drain(control_pb2.DrainRequest(host=host, slot=slot, reason="it runs hot"))
+            assert answer.slots_left == left
+            await stub.Undrain(control_pb2.UndrainRequest(host=host, slot=slot))
+        assert put == [events.DrainRequested(host, slot, "it runs hot"), events.UndrainRequested(host, slot)]
+
+    soon(work())
+
+
+@pytest.mark.parametrize(
+    ("host", "slot", "code", "sentence"),
+    [
+        pytest.param("c", None, grpc.StatusCode.NOT_FOUND, "this run has no host 'c'; it has a, b", id="unknown-host"),
+        pytest.param(
+            "b", 1, grpc.StatusCode.NOT_FOUND, "host b has 1 slot, counted from 0: there is no slot 1", id="slot"
+        ),
+        pytest.param(
+            "a", None, grpc.StatusCode.FAILED_PRECONDITION, "this leaves 1 slot, fewer than --min-np 2", id="few"
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_and_changes_nothing(
+    host: str, slot: int | None, code: grpc.StatusCode, sentence: str
+) -> None:
+    async def work() -> None:
+        put: list[events.Event] = []
+        async with served(put) as stub:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.Drain(control_pb2.DrainRequest(host=host, slot=slot))
+        assert caught.value.code() is code
+        assert sentence in (caught.value.details() or "")
+        assert put == []
+
+    soon(work())
