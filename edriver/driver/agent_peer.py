@@ -19,12 +19,14 @@ class AgentPeer:
         host: the host it is for.
         agent_id: its id, never used for another.
         pid: its process, or 0 before it first dialled in.
+        workers: all that it was told to start: it speaks for no others.
     """
 
     def __init__(self, host: str, agent_id: int) -> None:
         self.host = host
         self.agent_id = agent_id
         self.pid = 0
+        self.workers: set[int] = set()
         self._link: Link[Any] = Link()  # numbers FromDriver, and reads the numbers of FromAgent
         self._stream: Mailbox[agent_pb2.FromDriver] | None = None
 
@@ -64,6 +66,8 @@ class AgentPeer:
         Raises:
             LinkOverflowError: too much is unacknowledged.
         """
+        if message.HasField("start_worker"):
+            self.workers.add(message.start_worker.worker_id)
         self._put(self._link.send(message))
 
     def beat(self) -> None:

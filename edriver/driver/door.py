@@ -59,7 +59,7 @@ class Door:
         self._opening = asyncio.Lock()
         self._server: grpc.aio.Server | None = None
         self.address = address
-        self._where = at_port(address or "::", 0)  # ::, IPv4's too
+        self._wheres = [at_port(address, 0)] if address else ["[::]:0", "0.0.0.0:0"]  # the first is IPv4's, too
         self._secure = secure
         self.token = secrets.token_urlsafe(32) if secure else ""
         self.authority: Authority | None = None
@@ -78,25 +78,28 @@ class Door:
     async def _open(self) -> None:
         server = grpc.aio.server(options=_OPTIONS, interceptors=(TokenCheck(self.token),) if self._secure else ())
         agent_pb2_grpc.add_AgentServiceServicer_to_server(self._agents, server)
-        try:
-            self.port = self._add_port(server)
-        except RuntimeError as error:
-            raise OSError(f"no TCP port can be opened for the agents: {error}") from None
+        papers = self._make_papers() if self._secure else None
+        self.port = self._add_port(server, papers)
         await server.start()
+        if papers is None:
+            _log.warning("--insecure: whoever reaches port %s here can command this run's hosts", self.port)
         self._server = server
 
-    def _add_port(self, server: grpc.aio.Server) -> int:
-        if not self._secure:
-            _log.warning(
-                "--insecure: whoever reaches port %s of this machine can command this run's hosts, and all can be read",
-                port := server.add_insecure_port(self._where),
-            )
-            return port
+    def _make_papers(self) -> grpc.ServerCredentials:
         from edriver.driver.authority import Authority  # takes 0.1 s and 10 MB, which a local run does not pay
 
         self.authority = Authority.of_run(self._run_id, datetime.datetime.now(datetime.UTC))
         pair = (self.authority.driver_key, self.authority.driver_certificate)
-        return server.add_secure_port(self._where, grpc.ssl_server_credentials([pair]))
+        return grpc.ssl_server_credentials([pair])
+
+    def _add_port(self, server: grpc.aio.Server, papers: grpc.ServerCredentials | None) -> int:
+        failure = ""
+        for where in self._wheres:
+            try:
+                return server.add_secure_port(where, papers) if papers else server.add_insecure_port(where)
+            except RuntimeError as error:
+                failure = str(error)
+        raise OSError(f"no TCP port can be opened for the agents: {failure}")
 
     @property
     def papers(self) -> agent_pb2.Papers | None:

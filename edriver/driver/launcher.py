@@ -51,6 +51,7 @@ class _Agent:
         process: the agent's own, or ssh's; None: ssh's connection is gone, and the agent is not.
         remote: whether it is ssh's.
         confined: whether only hosts of this machine can reach it.
+        killed: whether we have given it up.
         met: whether it has dialled in.
         settled: set when it has, or has ended.
         said: its last lines on standard error.
@@ -61,6 +62,7 @@ class _Agent:
     process: subprocess.Popen[bytes] | None
     remote: bool
     confined: bool
+    killed: bool = False
     met: bool = False
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     said: deque[str] = field(default_factory=lambda: deque(maxlen=LINES_KEPT))
@@ -135,6 +137,7 @@ class Launcher:
             if agent.process is None:
                 self._end(agent_id, "its agent was given up")
                 return
+            agent.killed = True
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(agent.process.pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
 
@@ -215,7 +218,7 @@ class Launcher:
     def _reaped(self, agent_id: int, agent: _Agent, code: int) -> None:
         if not agent.remote:
             self._end(agent_id, f"its agent {exit_text(code)}")
-        elif code == ssh.OWN_FAILURE and agent.met:
+        elif agent.met and not agent.killed and (code == ssh.OWN_FAILURE or code < 0):  # ssh's own end
             agent.process = None
             _log.warning("host %s: the connection of ssh is gone; its agent goes on without", agent.host)
         else:

@@ -45,6 +45,10 @@ SERVER_OPTIONS: Final = (
 )
 
 
+_OF_A_WORKER: Final = frozenset({"worker_report", "worker_ending", "worker_exited", "lease_expired"})
+"""What an agent says of one of its workers."""
+
+
 class AgentServer(agent_pb2_grpc.AgentServiceServicer):
     """AgentService (proto/edriver/v1/agent.proto).
 
@@ -236,9 +240,12 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         """What a message means to the core; None if nothing.
 
         Raises:
-            ValueError: it is of a kind that does not belong here.
+            ValueError: it is of a kind that does not belong here, or of a worker of another host.
         """
-        match message.WhichOneof("kind"):
+        kind = message.WhichOneof("kind")
+        if kind in _OF_A_WORKER and getattr(message, kind).worker_id not in peer.workers:
+            raise ValueError(f"it speaks of worker {getattr(message, kind).worker_id}, which is none of its own")
+        match kind:
             case "heartbeat":
                 return None
             case "worker_report":
@@ -249,11 +256,11 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
             case "worker_exited":
                 exited = message.worker_exited
                 return events.WorkerExited(exited.worker_id, exited.code, exited.tail, exited.reaped)
-            case "host_leaving":
-                return events.DrainRequested(peer.host, None, message.host_leaving.reason)
             case "lease_expired":
                 return events.LeaseExpired(message.lease_expired.worker_id, self._welcome.worker_lease)
-            case kind:
+            case "host_leaving":
+                return events.DrainRequested(peer.host, None, message.host_leaving.reason)
+            case _:
                 raise ValueError(f"a message of kind {kind} does not belong on an open control stream")
 
     def _send(self, peer: AgentPeer, message: agent_pb2.FromDriver) -> None:

@@ -173,6 +173,8 @@ def failure(host: str, code: int, said: Sequence[str], version: str) -> str:
             if sign in text:
                 return f"{sentence.format(host=host)} (ssh: {last})"
         return f"ssh to it failed: {last or 'it gave no reason'}"
+    if code < 0:
+        return f"ssh {exit_text(code)}"
     if code in (126, 127):
         path = sys.executable
         return f"it has no Python that runs at {path}: edriver's has to be at the same path on all hosts ({last})"

@@ -67,6 +67,7 @@ class AgentSettings:
         address: where this host's workers are reached; empty: where the driver sees this agent.
         folder: private to this agent, for its sockets.
         interface: the network interface whose address that is; empty: any.
+        transient: whether the folder is the agent's own, to be removed with it.
     """
 
     run_id: str
@@ -75,6 +76,7 @@ class AgentSettings:
     address: str
     folder: Path
     interface: str = ""
+    transient: bool = False
 
 
 @dataclass(slots=True)
@@ -114,7 +116,7 @@ class Agent:
         self._papers: Path | None = None
         self._control = ControlStream(stub, hello, self._loop.time, self._take_welcome, self._take)
         self._forwarder = OutputForwarder(stub, settings.agent_id)
-        self._processes = Processes(self._worker_exited, Guard())
+        self._processes = Processes(self._worker_exited, Guard(settings.folder if settings.transient else None))
         self._ready_path = settings.folder / "ready.sock"
         self._welcome = agent_pb2.Welcome()
         self._welcomed = asyncio.Event()

@@ -36,7 +36,13 @@ async def serve(invitation: Invitation, folder: Path) -> int:
     from edriver.worker.streams import CHANNEL_OPTIONS
 
     settings = AgentSettings(
-        invitation.run_id, invitation.host, invitation.agent_id, invitation.address, folder, invitation.interface
+        run_id=invitation.run_id,
+        host=invitation.host,
+        agent_id=invitation.agent_id,
+        address=invitation.address,
+        folder=folder,
+        interface=invitation.interface,
+        transient=not invitation.folder,
     )
     target = invitation.drivers[0]
     if not target.startswith("unix:"):

@@ -79,9 +79,14 @@ def children_of(parent: int) -> list[int]:
 
 
 class Guard:
-    """The agent's side of its guard process (guard.py)."""
+    """The agent's side of its guard process (guard.py).
 
-    def __init__(self) -> None:
+    Args:
+        folder: is removed in the end; None: none is.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folders = [] if folder is None else [str(folder)]
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe = -1
 
@@ -95,7 +100,7 @@ class Guard:
         read_end, self._pipe = os.pipe()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", guard_program.__file__],
+                [sys.executable, "-I", "-S", guard_program.__file__, *self._folders],
                 stdin=read_end,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

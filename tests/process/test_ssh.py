@@ -82,6 +82,39 @@ def test_a_host_whose_cable_is_pulled(tmp_path: Path) -> None:
         assert run.gone(), run.left_behind()
 
 
+def test_an_agent_that_is_killed_leaves_nothing_behind(tmp_path: Path) -> None:
+    flags = ["-np", "2", "--min-np", "1", "-H", "host1:1,host2:1"]
+    with site(tmp_path) as there, there.running([*flags, *TRAIN], tmp_path, {"EPOCHS": "400"}) as run:
+        run.line("rank 1 passed step 5")
+        worker = Path(f"/proc/{run.pids()[1]}/environ").read_bytes().split(b"\0")
+        host = next(entry for entry in worker if entry.startswith(b"EDRIVER_HOST=")).partition(b"=")[2].decode()
+        papers = next(entry for entry in worker if entry.startswith(b"EDRIVER_PAPERS=")).partition(b"=")[2].decode()
+        assert (Path(papers) / "member.pem").exists()
+        agents = [text for text in run.left_behind() if text.endswith(f"edriver.worker.agent_main --host {host} ")]
+        (agent,) = [int(text.partition(":")[0]) for text in agents if " -P -m " in text and "ssh" not in text]
+        os.kill(agent, signal.SIGKILL)
+        run.line(f"host {host} is lost: its agent was killed by SIGKILL")
+        run.line(r"rank 0 of 1 .* at step ([5-9]|\d\d)")
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+        assert run.gone(), run.left_behind()
+        assert not Path(papers).parent.exists()
+
+
+def test_a_run_goes_on_when_the_connection_of_ssh_breaks(tmp_path: Path) -> None:
+    flags = ["-np", "2", "--min-np", "1", "-H", "host1:1,host2:1"]
+    with site(tmp_path) as there, there.running([*flags, *TRAIN], tmp_path, {"EPOCHS": "400", "PAUSE": "0.1"}) as run:
+        run.line("rank 1 passed step 5")
+        clients = [text for text in run.left_behind() if re.match(r"\d+: ssh .* host2 ", text)]
+        (client,) = [int(text.partition(":")[0]) for text in clients]
+        os.kill(client, signal.SIGKILL)
+        run.line("host host2: the connection of ssh is gone; its agent goes on without")
+        run.line("rank 1 passed step 15")
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+        assert run.gone(), run.left_behind()
+
+
 def test_nothing_secret_is_on_a_command_line(tmp_path: Path) -> None:
     environ = {"EPOCHS": "400", "MY_SECRET": "swordfish"}
     with site(tmp_path, 1) as there, there.running(["-np", "1", "-H", "host1:1", *TRAIN], tmp_path, environ) as run:

@@ -109,12 +109,15 @@ async def ended(stream: Stream) -> bool:
     return not isinstance(await stream.read(), FromDriver)
 
 
-async def connect(made: Driver) -> Stream:
-    """A first connection of agent 1 on host a, past its Welcome."""
+async def connect(made: Driver, *workers: int) -> Stream:
+    """A first connection of agent 1 on host a, past its Welcome; these workers have been started there."""
     made.server.expect("a", 1)
     stream = await made.dial()
     assert (await read(stream)).welcome == WELCOME
     assert await made.event() == events.AgentConnected("a", 1)
+    for worker_id in workers:
+        made.server.send("a", start(worker_id))
+        await read(stream)
     return stream
 
 
@@ -151,7 +154,7 @@ def test_orders_given_before_it_dials_wait_for_it() -> None:
 
 def test_what_it_says_becomes_events() -> None:
     async def work(made: Driver) -> None:
-        stream = await connect(made)
+        stream = await connect(made, 3, 4, 5)
         failed = notification_pb2.Report(failed=notification_pb2.Failed(traceback="boom"))
         await stream.write(FromAgent(seq=1, worker_report=agent_pb2.WorkerReport(worker_id=4, report=failed)))
         await stream.write(FromAgent(seq=2, lease_expired=agent_pb2.LeaseExpired(worker_id=5)))
@@ -161,6 +164,17 @@ def test_what_it_says_becomes_events() -> None:
         assert await made.event() == events.WorkerExited(3, -9, "bye")
 
     serve(work)
+
+
+def test_it_speaks_for_its_own_workers_only(caplog: pytest.LogCaptureFixture) -> None:
+    async def work(made: Driver) -> None:
+        stream = await connect(made, 1)
+        await stream.write(FromAgent(seq=1, lease_expired=agent_pb2.LeaseExpired(worker_id=2)))
+        assert await ended(stream)
+        assert made.inbox.drain() == []
+
+    serve(work)
+    assert "it speaks of worker 2, which is none of its own" in caplog.text
 
 
 def test_a_broken_connection_loses_nothing_and_repeats_nothing() -> None:
@@ -298,7 +312,7 @@ def test_silence_for_a_lease_loses_the_agent() -> None:
 
 def test_a_heartbeat_keeps_the_agent_and_acknowledges() -> None:
     async def work(made: Driver) -> None:
-        stream = await connect(made)
+        stream = await connect(made, 1)
         await made.time.advance(BEAT)
         await made.time.advance(BEAT)
         await read(stream)
