@@ -1,0 +1,1 @@
+"""Every gRPC method of ours under valid, mutated and random bytes."""

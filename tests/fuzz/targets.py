@@ -1,0 +1,275 @@
+"""What is fuzzed: each target sends what a Fuzzer draws, then sees that nothing came of it and that others are served."""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import logging
+import socket
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from edriver.discovery.hosts import Host, HostSet
+from edriver.driver import events
+from edriver.driver.control import ControlServer
+from edriver.driver.door import Door
+from edriver.driver.mailbox import Mailbox
+from edriver.driver.membership import Membership
+from edriver.driver.server import SERVER_OPTIONS, AgentServer
+from edriver.driver.settings import Settings
+from edriver.invitation import SERVER_NAME
+from edriver.release import VERSION
+from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2, control_pb2_grpc, notification_pb2, notification_pb2_grpc
+from edriver.worker.notification import NotificationServer
+from edriver.worker.participant import Participant
+from tests.fuzz.messages import Fuzzer
+
+BOUND = 20.0
+"""Seconds that one call may take."""
+
+AGENT = "/edriver.v1.AgentService/"
+CONTROL = "/edriver.v1.ControlService/"
+NOTIFICATION = "/edriver.v1.NotificationService/"
+
+
+class Target(abc.ABC):
+    """One thing that is fuzzed.
+
+    Args:
+        seed: everything follows from it.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.fuzzer = Fuzzer(seed)
+
+    @abc.abstractmethod
+    async def run(self, inputs: int) -> None:
+        """Send so many inputs; raises AssertionError if anything came of them."""
+
+
+@asynccontextmanager
+async def served(*services: Any) -> AsyncIterator[grpc.aio.Channel]:
+    """A channel to a server with these services: pairs of what registers one, and the servicer."""
+    with tempfile.TemporaryDirectory(prefix="ed-") as folder:
+        address = f"unix:{Path(folder, 's')}"
+        server = grpc.aio.server(options=SERVER_OPTIONS)
+        for register, servicer in services:
+            register(servicer, server)
+        server.add_insecure_port(address)
+        await server.start()
+        async with grpc.aio.insecure_channel(address) as channel:
+            yield channel
+        await server.stop(None)
+
+
+def hello(agent_id: int, host: str) -> agent_pb2.FromAgent:
+    said = agent_pb2.Hello(run_id="run", host=host, agent_id=agent_id, pid=7, version=VERSION)
+    return agent_pb2.FromAgent(hello=said)
+
+
+async def is_welcomed(channel: grpc.aio.Channel, agent_id: int, host: str) -> bool:
+    """Whether an agent that does nothing wrong is let in."""
+    stream = agent_pb2_grpc.AgentServiceStub(channel).Connect()
+    await stream.write(hello(agent_id, host))
+    first = await asyncio.wait_for(stream.read(), BOUND)
+    stream.cancel()
+    return isinstance(first, agent_pb2.FromDriver) and first.HasField("welcome")
+
+
+class Agents(AgentServer):
+    """A driver's service with an agent 1 on host a, whose worker is 1, and an agent 2 on host b."""
+
+    def __init__(self) -> None:
+        self.inbox: Mailbox[events.Event] = Mailbox(100_000)
+        self.output: list[str] = []
+        super().__init__(
+            "run", agent_pb2.Welcome(driver_lease=5.0), self.inbox, lambda host, _: self.output.append(host), lambda: 0.0
+        )
+        self.expect("a", 1)
+        self.expect("b", 2)
+        self.send("a", agent_pb2.FromDriver(start_worker=agent_pb2.StartWorker(worker_id=1)))
+        self.send("b", agent_pb2.FromDriver(start_worker=agent_pb2.StartWorker(worker_id=2)))
+
+    def check(self) -> None:
+        """Nothing but what agent 1 may say of itself and its worker has been heard."""
+        for event in self.inbox.drain():
+            assert getattr(event, "worker_id", 1) == 1, event
+            assert getattr(event, "host", "a") == "a", event
+
+
+class ControlStreams(Target):
+    """AgentService.Connect: strangers, and an agent that has lost its mind."""
+
+    async def run(self, inputs: int) -> None:
+        """See Target."""
+        agents = Agents()
+        async with served((agent_pb2_grpc.add_AgentServiceServicer_to_server, agents)) as channel:
+            connect = channel.stream_stream(AGENT + "Connect")
+            sent = 0
+            while sent < inputs:
+                sent += await self._converse(connect)
+                agents.check()
+            assert await is_welcomed(channel, 2, "b")
+
+    async def _converse(self, connect: Any) -> int:
+        """One stream; returns how many messages went into it."""
+        fuzzer = self.fuzzer
+        first = hello(1, "a").SerializeToString() if fuzzer.chance(0.7) else fuzzer.payload(agent_pb2.FromAgent)
+        payloads = [first, *(fuzzer.payload(agent_pb2.FromAgent) for _ in range(20))]
+
+        async def pour() -> AsyncIterator[bytes]:
+            for payload in payloads:
+                yield payload
+
+        await over(connect(pour()))
+        return len(payloads)
+
+
+class Output(Target):
+    """AgentService.ForwardOutput."""
+
+    async def run(self, inputs: int) -> None:
+        """See Target."""
+        agents = Agents()
+        async with served((agent_pb2_grpc.add_AgentServiceServicer_to_server, agents)) as channel:
+            forward = channel.stream_unary(AGENT + "ForwardOutput")
+            for _ in range(0, inputs, 10):
+                payloads = [self.fuzzer.payload(agent_pb2.OutputBatch) for _ in range(10)]
+
+                async def pour(of: list[bytes] = payloads) -> AsyncIterator[bytes]:
+                    for payload in of:
+                        yield payload
+
+                await over(forward(pour()))
+            assert await is_welcomed(channel, 2, "b")
+        agents.check()
+        assert set(agents.output) <= {"a", "b"}
+
+
+class Control(Target):
+    """ControlService: all methods."""
+
+    async def run(self, inputs: int) -> None:
+        """See Target."""
+        membership = Membership(Settings(np=2, min_np=2, max_np=3), now=0.0)
+        membership.step(events.HostsObserved(HostSet((Host("a", 2), Host("b", 2)))), 0.0)
+        put: list[events.Event] = []
+        control = ControlServer(membership, put.append)
+        async with served((control_pb2_grpc.add_ControlServiceServicer_to_server, control)) as channel:
+            methods = {
+                channel.unary_unary(CONTROL + "Drain"): control_pb2.DrainRequest,
+                channel.unary_unary(CONTROL + "Undrain"): control_pb2.UndrainRequest,
+            }
+            for _ in range(0, inputs, len(methods)):
+                for method, kind in methods.items():
+                    await over(method(self.fuzzer.payload(kind)))
+            assert (await control_pb2_grpc.ControlServiceStub(channel).Drain(control_pb2.DrainRequest(host="a"))).slots_left
+        for event in put:
+            assert isinstance(event, events.DrainRequested | events.UndrainRequested)
+            assert event.host in ("a", "b")
+            assert event.slot in (None, 0, 1)
+
+
+class Strangers(Target):
+    """The driver's TCP port: callers without the token, and bytes that are no TLS."""
+
+    async def run(self, inputs: int) -> None:
+        """See Target."""
+        logging.getLogger("edriver.driver").setLevel(logging.ERROR)
+        agents = Agents()
+        door = Door("run", agents)
+        await door.open()
+        assert door.authority is not None
+        papers = grpc.ssl_channel_credentials(door.authority.certificate)
+        options = (("grpc.ssl_target_name_override", SERVER_NAME), ("grpc.enable_http_proxy", 0))
+        where = f"ipv4:127.0.0.1:{door.port}"
+        async with grpc.aio.secure_channel(where, papers, options=options) as channel:
+            for _ in range(inputs):
+                if self.fuzzer.chance(0.1):
+                    self._knock(door.port)
+                payload = self.fuzzer.payload(agent_pb2.FromAgent)
+                method = "Connect" if self.fuzzer.chance(0.5) else "ForwardOutput"
+                call = channel.unary_unary(AGENT + method)(payload, metadata=self._metadata())
+                assert await over(call) is not grpc.StatusCode.OK
+        token = grpc.access_token_call_credentials(door.token)
+        trusted = grpc.composite_channel_credentials(papers, token)
+        async with grpc.aio.secure_channel(where, trusted, options=options) as channel:
+            assert await is_welcomed(channel, 2, "b")
+        await door.close(0)
+        assert [type(event) for event in agents.inbox.drain()] == [events.AgentConnected]
+        assert agents.output == []
+
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        shown = self.fuzzer.payload(agent_pb2.Hello).hex()
+        return (("authorization", f"Bearer {shown}"),) if self.fuzzer.chance(0.5) else ()
+
+    def _knock(self, port: int) -> None:
+        with socket.create_connection(("127.0.0.1", port), BOUND) as caller:
+            caller.sendall(self.fuzzer.payload(agent_pb2.FromAgent) or b"?")
+
+
+class Notices(Target):
+    """NotificationService.Attach: streams that are not for this worker, then notices that nobody means."""
+
+    async def run(self, inputs: int) -> None:
+        """See Target."""
+        with tempfile.TemporaryDirectory(prefix="ed-") as folder:
+            ready = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            ready.bind(str(Path(folder, "ready")))
+            worker = NotificationServer(str(Path(folder, "s")), "run", 1, Participant().take)
+            worker.start(str(Path(folder, "ready")))
+            ready.close()
+            try:
+                async with grpc.aio.insecure_channel(f"unix:{Path(folder, 's')}") as channel:
+                    await self._attach(channel, inputs)
+            finally:
+                worker.stop()
+
+    async def _attach(self, channel: grpc.aio.Channel, inputs: int) -> None:
+        attach = channel.stream_stream(NOTIFICATION + "Attach")
+        attached = notification_pb2.Notice(attached=notification_pb2.Attached(run_id="run", worker_id=1))
+        for _ in range(inputs // 2):
+            payload = self.fuzzer.payload(notification_pb2.Notice)
+            if payload != attached.SerializeToString():
+
+                async def pour(of: bytes = payload) -> AsyncIterator[bytes]:
+                    yield of
+
+                assert await over(attach(pour())) is not grpc.StatusCode.OK
+        stream = notification_pb2_grpc.NotificationServiceStub(channel).Attach()
+        await stream.write(attached)
+        for number in range(inputs // 2):
+            # The agent passes on what the driver says: messages that are none never get so far.
+            await stream.write(self.fuzzer.message(notification_pb2.Notice))  # type: ignore[arg-type]
+            ping = notification_pb2.Ping(number=1_000_000 + number)
+            await stream.write(notification_pb2.Notice(ping=ping))
+            while True:
+                report = await asyncio.wait_for(stream.read(), BOUND)
+                assert isinstance(report, notification_pb2.Report), "the worker hears no more"
+                if report.pong.number == ping.number:
+                    break
+        stream.cancel()
+
+
+async def over(call: Any) -> grpc.StatusCode:
+    """Read a call to its end; its status."""
+    async with asyncio.timeout(BOUND):
+        try:
+            if hasattr(call, "read"):
+                while await call.read() is not grpc.aio.EOF:
+                    pass
+            else:
+                await call
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            pass
+        code: grpc.StatusCode = await call.code()
+        return code
+
+
+TARGETS: tuple[type[Target], ...] = (ControlStreams, Output, Control, Strangers, Notices)
