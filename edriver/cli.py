@@ -29,6 +29,8 @@ example:
 to a run that goes on:
   edriver drain HOST[:SLOT]      leave a host, or one slot of it, in good order (edriver drain --help)
   edriver undrain HOST[:SLOT]    use it again
+on a host that is to dial in:
+  edriver agent --driver HOST:PORT --credentials FILE
 
 exit codes:
   0 success; 1 the run failed; 2 bad flags; 128 + n stopped by signal n (130: Ctrl-C, 143: SIGTERM)
@@ -72,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("-v", "--version", action="store_true", help="print the version and exit")
     _add_worker_flags(top.add_argument_group("workers"))
-    _add_host_flags(top.add_argument_group("hosts (one of the first three; none: this machine)"))
+    _add_host_flags(top.add_argument_group("hosts (one of the first four; none: this machine)"))
     _add_ssh_flags(top.add_argument_group("other hosts (reached by ssh, as your ssh configuration says)"))
     _add_failure_flags(top.add_argument_group("waiting and failures (times in seconds)"))
     _add_output_flags(top.add_argument_group("output"))
@@ -100,6 +102,17 @@ def _add_host_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("-hostfile", "--hostfile", metavar="FILE", help="the same from a file, one host a line")
     group.add_argument(
         "--host-discovery-script", metavar="SCRIPT", help="a program, run every second, that prints a host a line"
+    )
+    group.add_argument(
+        "--hosts-dial-in",
+        action="store_true",
+        help="those on which somebody starts `edriver agent --driver HOST:PORT --credentials FILE`",
+    )
+    group.add_argument(
+        "--credentials", metavar="FILE", help="with --hosts-dial-in: where to write what those agents have to read"
+    )
+    group.add_argument(
+        "--port", type=_count, metavar="PORT", help="with --hosts-dial-in: where they dial (default: any)"
     )
     group.add_argument(
         "--slots-per-host",
@@ -183,6 +196,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(arguments: Sequence[str] | None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and arguments[0] == "agent":
+        return _agent(arguments[1:])
     if arguments and arguments[0] in STEERING:
         return _steer(arguments[0], arguments[1:])
     top = parser()
@@ -222,6 +237,17 @@ def _steer(verb: str, arguments: Sequence[str]) -> int:
         sys.stderr.write(f"edriver: {error}\n")
         return FAILED
     return 0
+
+
+def _agent(arguments: Sequence[str]) -> int:
+    from edriver.worker.agent_main import live
+    from edriver.worker.dial_in import invitation_of
+
+    try:
+        return live(invitation_of(arguments))
+    except ValueError as error:
+        sys.stderr.write(f"edriver agent: {error}\n")
+        return USAGE
 
 
 def _print_version() -> int:

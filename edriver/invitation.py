@@ -33,6 +33,7 @@ class Invitation:
         address: where this host's workers reach each other; empty: where the agent reaches the driver from.
         interface: the network interface whose address that is; empty: any.
         folder: a private folder for the agent's sockets; empty: the agent makes one.
+        slots: how many workers the host takes, if it has dialled in by itself; 0: that is discovery's to say.
         directory: the workers' working directory; empty: the agent's own.
         environment: variables that the workers get, over those of the agent's own.
     """
@@ -46,6 +47,7 @@ class Invitation:
     address: str = ""
     interface: str = ""
     folder: str = ""
+    slots: int = 0
     directory: str = ""
     environment: Mapping[str, str] | None = None
 

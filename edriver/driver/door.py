@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 
 from edriver.driver.server import SERVER_OPTIONS
-from edriver.invitation import at_port
+from edriver.invitation import Invitation, at_port
 from edriver.v1 import agent_pb2, agent_pb2_grpc
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ _OPTIONS: Final = (
     ("grpc.max_concurrent_streams", 8),  # of one connection; an agent has two
 )
 
+_EVERYWHERE: Final = ("::", "0.0.0.0")  # noqa: S104  TLS and the token are at the door; the first is IPv4's, too
+
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
@@ -48,18 +50,24 @@ class Door:
         run_id: the run.
         agents: serves those who are let in.
         address: where it listens; empty: at all addresses of this machine.
+        port: at which port; 0: any.
         secure: whether there are TLS and the token.
     """
 
     def __init__(
-        self, run_id: str, agents: agent_pb2_grpc.AgentServiceServicer, address: str = "", secure: bool = True
+        self,
+        run_id: str,
+        agents: agent_pb2_grpc.AgentServiceServicer,
+        address: str = "",
+        port: int = 0,
+        secure: bool = True,
     ) -> None:
         self._run_id = run_id
         self._agents = agents
         self._opening = asyncio.Lock()
         self._server: grpc.aio.Server | None = None
         self.address = address
-        self._wheres = [at_port(address, 0)] if address else ["[::]:0", "0.0.0.0:0"]  # the first is IPv4's, too
+        self._wheres = [at_port(host, port) for host in ([address] if address else _EVERYWHERE)]
         self._secure = secure
         self.token = secrets.token_urlsafe(32) if secure else ""
         self.authority: Authority | None = None
@@ -111,6 +119,11 @@ class Door:
             member_certificate=self.authority.member_certificate,
             member_key=self.authority.member_key,
         )
+
+    def credentials(self) -> Invitation:
+        """What an agent has to know that nobody has started."""
+        certificate = self.authority.certificate.decode() if self.authority else ""
+        return Invitation(self._run_id, "", 0, (), authority=certificate, token=self.token)
 
     async def close(self, grace: float) -> None:
         """Listen no more; calls that are under way have the grace, in seconds."""

@@ -77,6 +77,7 @@ class Launcher:
         remote: starts an agent on another.
         on_exit: told of every agent's end, asked for or not.
         version: the driver's, for what an operator is told to install.
+        admit: lets in the agent of a host that has dialled in by itself; returns whether there is one.
         reach: tells by which address the others reach a host of this machine; None: it is another machine.
         network: called before hosts other than by loopback addresses are used.
     """
@@ -89,7 +90,9 @@ class Launcher:
         version: str,
         reach: Callable[[str], Awaitable[str | None]],
         network: Callable[[], Awaitable[None]],
+        admit: Callable[[str, int], bool] | None = None,
     ) -> None:
+        self._admit = admit
         self._reach = reach
         self._network = network
         self._local = local
@@ -151,7 +154,15 @@ class Launcher:
         """Wait until no agent runs or is being started."""
         await self._empty.wait()
 
+    def _let_in(self, host: str, agent_id: int, admit: Callable[[str, int], bool]) -> None:
+        self._running[agent_id] = _Agent(host, None, remote=True, confined=False, met=True)
+        if not admit(host, agent_id):
+            self._end(agent_id, "it has not dialled in again")
+
     async def _start(self, host: str, agent_id: int) -> None:
+        if self._admit is not None:
+            self._let_in(host, agent_id, self._admit)
+            return
         try:
             address = await self._reach(host)
             confined = address is not None and is_loopback(address)

@@ -12,6 +12,7 @@ from edriver.discovery.errors import DiscoveryError
 from edriver.discovery.host_lines import parse_host_list
 from edriver.discovery.hosts import Host, HostSet
 from edriver.discovery.sources import FixedHosts, HostDiscoveryScript, HostSource, read_hostfile
+from edriver.driver.arrivals import Arrivals
 from edriver.driver.local import interface_address
 from edriver.driver.settings import Settings
 from edriver.driver.ssh import SshOptions, identity_error
@@ -25,6 +26,19 @@ class UsageError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class DialIn:
+    """How hosts dial in by themselves.
+
+    Attributes:
+        port: the driver's TCP port; 0: any.
+        credentials: the file in which they find what they need.
+    """
+
+    port: int
+    credentials: Path
+
+
+@dataclass(frozen=True, slots=True)
 class RunOptions:
     """What the operator wants.
 
@@ -34,6 +48,7 @@ class RunOptions:
         source: who says which hosts there are.
         ssh: how other hosts are reached.
         network_interface: through which interface hosts reach one another; empty: whichever leads there.
+        dial_in: how hosts dial in by themselves; None: they do not.
         insecure: whether other hosts are reached without TLS and token.
         output_folder: absolute path of the folder for the workers' output files; empty: none are written.
         event_log: the file to which the event log is appended; None: none is written.
@@ -45,6 +60,7 @@ class RunOptions:
     source: HostSource
     ssh: SshOptions = field(default_factory=SshOptions)
     network_interface: str = ""
+    dial_in: DialIn | None = None
     insecure: bool = False
     output_folder: str = ""
     event_log: Path | None = None
@@ -76,6 +92,7 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         command=_command_of(flags.command),
         source=_source_of(flags, settings),
         ssh=_ssh_of(flags),
+        dial_in=_dial_in_of(flags),
         network_interface=_interface_of(flags.network_interface),
         insecure=flags.insecure,
         output_folder=_folder_of(flags.output_filename),
@@ -120,10 +137,13 @@ def _source_of(flags: argparse.Namespace, settings: Settings) -> HostSource:
         "-H": flags.hosts,
         "--hostfile": flags.hostfile,
         "--host-discovery-script": flags.host_discovery_script,
+        "--hosts-dial-in": flags.hosts_dial_in or None,
     }
     chosen = [flag for flag, value in given.items() if value is not None]
     if len(chosen) > 1:
         raise UsageError(f"{' and '.join(chosen)} both say which hosts there are: give one of them")
+    if flags.hosts_dial_in:
+        return Arrivals()
     if flags.host_discovery_script is not None:
         # The first poll has to be over, and to have its say, before --start-timeout is.
         timeout = min(POLL_LIMIT, settings.start_timeout * 2 / 3)
@@ -150,6 +170,21 @@ def _ssh_of(flags: argparse.Namespace) -> SshOptions:
     if error := identity_error(flags.ssh_identity_file):
         raise UsageError(f"--ssh-identity-file: {error}")
     return SshOptions(flags.ssh_port, str(Path(flags.ssh_identity_file).expanduser()))
+
+
+def _dial_in_of(flags: argparse.Namespace) -> DialIn | None:
+    if not flags.hosts_dial_in:
+        if flags.port is not None or flags.credentials is not None:
+            raise UsageError("--port and --credentials are for hosts that dial in: give --hosts-dial-in, too")
+        return None
+    if flags.credentials is None:
+        raise UsageError(
+            "--hosts-dial-in needs --credentials FILE: what it writes there, the hosts' agents have to read"
+        )
+    port = flags.port or 0
+    if not 0 <= port < 65536:
+        raise UsageError(f"--port is {port}: ports lie between 1 and 65535")
+    return DialIn(port, Path(flags.credentials).absolute())
 
 
 def _interface_of(name: str | None) -> str:

@@ -13,6 +13,7 @@ import grpc.aio
 
 from edriver.driver import events
 from edriver.driver.agent_peer import AgentPeer
+from edriver.driver.arrivals import Arrivals
 from edriver.driver.mailbox import Mailbox
 from edriver.driver.translate import event_of_report
 from edriver.lease import Lease
@@ -33,6 +34,12 @@ AGENT_LEASE: Final = 5.0
 
 BOOT_LEASE: Final = 30.0
 """Seconds that an agent may take from its start to its first word: Python has to start, and the machine may be busy."""
+
+ARRIVAL_BOUND: Final = 30.0
+"""Seconds that a host which has dialled in by itself waits to be given a place; then it dials again."""
+
+MOST_SAID: Final = 1000
+"""Faults of agents that are logged; a run has a handful, and a broken agent could think of ever new ones."""
 
 MESSAGE_LIMIT: Final = 16 * 1024 * 1024
 """Bytes of the largest message either side takes: an assignment of thousands of ranks, with room to spare."""
@@ -60,6 +67,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         clock: seconds, monotonic: what leases are measured by.
         departed: told of each agent that has said all it had to say.
         papers: what workers show one another; None: nothing.
+        arrivals: takes hosts that dial in by themselves; None: there are none.
     """
 
     def __init__(
@@ -71,6 +79,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         clock: Callable[[], float],
         departed: Callable[[int], None] = lambda _: None,
         papers: Callable[[], agent_pb2.Papers | None] = lambda: None,
+        arrivals: Arrivals | None = None,
     ) -> None:
         self._run_id = run_id
         self._welcome = welcome
@@ -79,11 +88,12 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         self._clock = clock
         self._departed = departed
         self._papers = papers
+        self._arrivals = arrivals
         self._leases: dict[int, Lease] = {}
         self._peers: dict[int, AgentPeer] = {}
         self._agent_on: dict[str, int] = {}
         self._hosts: dict[int, str] = {}  # of all agents there ever were: output arrives late
-        self._complaints: set[tuple[int, str]] = set()
+        self._said: set[str] = set()
 
     # ---- for the session -------------------------------------------------------------------------------------
 
@@ -136,13 +146,15 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
     ) -> AsyncIterator[agent_pb2.FromDriver]:
         """One connection of an agent's control stream."""
         hello = await self._first_message(request_iterator)
+        if hello is not None and hello.hello.host and not hello.hello.agent_id:
+            await self._let_in(hello.hello, context)
         peer, obstacle = self._peer_of(hello)
         if peer is None or hello is None:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, obstacle)
             return
         first = not peer.met
         try:
-            stream = peer.connect(hello, agent_pb2.FromDriver(welcome=self._welcome_to(context)))
+            stream = peer.connect(hello, agent_pb2.FromDriver(welcome=self._welcome_to(context, peer.agent_id)))
         except ValueError as error:
             self._complain(peer, str(error))
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
@@ -180,6 +192,31 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         except TimeoutError:
             return None
 
+    async def _let_in(self, hello: agent_pb2.Hello, context: _ServicerContext) -> None:
+        """Wait until the run has a place for a host that has dialled in by itself, and give its agent an id."""
+        if self._arrivals is None:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION, "this run takes no hosts that dial in by themselves"
+            )
+        assert self._arrivals is not None
+        if hello.run_id == self._run_id and hello.version == VERSION:  # else it is refused anyway
+            place: asyncio.Future[int] = asyncio.Future()
+            try:
+                place = self._arrivals.arrive(hello.host, hello.slots)
+            except ValueError as error:
+                await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            except KeyError:  # it dials again: the one that is there may be itself, before its connection broke
+                self._warn_once(f"a second agent has dialled in as host {hello.host}: give it another name (--host)")
+                await context.abort(grpc.StatusCode.ALREADY_EXISTS, f"there is a host {hello.host} already")
+            try:
+                async with asyncio.timeout(ARRIVAL_BOUND):
+                    hello.agent_id = await place
+            except (TimeoutError, asyncio.CancelledError):
+                self._arrivals.leave(hello.host)
+                if (task := asyncio.current_task()) and task.cancelling():
+                    raise
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the run has no place for this host now")
+
     def _peer_of(self, first: agent_pb2.FromAgent | None) -> tuple[AgentPeer | None, str]:
         """Who speaks; or nobody, and why this connection is refused."""
         if first is None or first.WhichOneof("kind") != "hello":
@@ -203,9 +240,10 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
             return None, theirs
         return peer, ""
 
-    def _welcome_to(self, context: _ServicerContext) -> agent_pb2.Welcome:
+    def _welcome_to(self, context: _ServicerContext, agent_id: int) -> agent_pb2.Welcome:
         welcome = agent_pb2.Welcome()
         welcome.CopyFrom(self._welcome)
+        welcome.agent_id = agent_id
         welcome.seen_from = address_of(context.peer())
         if papers := self._papers():
             welcome.papers.CopyFrom(papers)
@@ -275,9 +313,12 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
 
     def _complain(self, peer: AgentPeer, text: str) -> None:
         """Log a fault of an agent's, once."""
-        if (peer.agent_id, text) not in self._complaints:
-            self._complaints.add((peer.agent_id, text))
-            _log.warning("closed a connection of host %s: %s", peer.host, text)
+        self._warn_once(f"closed a connection of host {peer.host}: {text}")
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._said and len(self._said) < MOST_SAID:
+            self._said.add(text)
+            _log.warning("%s", text)
 
 
 def address_of(peer: str) -> str:

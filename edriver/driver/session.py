@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -21,6 +22,7 @@ from edriver.discovery.poll_filter import PollFilter, Verdict
 from edriver.discovery.poller import Poller
 from edriver.driver import actions, events
 from edriver.driver.announcements import Announcements
+from edriver.driver.arrivals import Arrivals
 from edriver.driver.control import ControlServer
 from edriver.driver.door import Door
 from edriver.driver.event_log import EventLog
@@ -29,12 +31,13 @@ from edriver.driver.launcher import Launcher
 from edriver.driver.local import LocalStart, address_among, interface_address
 from edriver.driver.mailbox import Mailbox
 from edriver.driver.membership import Membership
-from edriver.driver.options import RunOptions
+from edriver.driver.options import DialIn, RunOptions
 from edriver.driver.orders import orders_of
 from edriver.driver.output import Output
 from edriver.driver.runs import SOCKET, make_folder
 from edriver.driver.server import AGENT_LEASE, SERVER_OPTIONS, AgentServer
 from edriver.driver.ssh import SshStart
+from edriver.invitation import at_port
 from edriver.release import VERSION
 from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2_grpc
 
@@ -109,11 +112,26 @@ class Session:
             worker_lease=WORKER_LEASE,
             output_folder=options.output_folder,
         )
+        self._arrivals = options.source if isinstance(options.source, Arrivals) else None
+        self._dial_in = options.dial_in
         self._server = AgentServer(
-            run_id, welcome, self._inbox, output.forward, clock, self._agent_departed, lambda: self._door.papers
+            run_id,
+            welcome,
+            self._inbox,
+            output.forward,
+            clock,
+            departed=self._agent_departed,
+            papers=lambda: self._door.papers,
+            arrivals=self._arrivals,
         )
         self._address = interface_address(options.network_interface) if options.network_interface else ""
-        self._door = Door(run_id, self._server, self._address, secure=not options.insecure)
+        self._door = Door(
+            run_id,
+            self._server,
+            self._address,
+            self._dial_in.port if self._dial_in else 0,
+            secure=not options.insecure,
+        )
         self._socket = folder / SOCKET
         self._launcher = Launcher(
             LocalStart(folder, self._socket, run_id),
@@ -122,6 +140,7 @@ class Session:
             VERSION,
             reach=self._reach,
             network=self._door.open,
+            admit=self._arrivals.admit if self._arrivals else None,
         )
         self._poller = Poller(options.source, PollFilter(), POLL_INTERVAL, self._hosts_observed)
 
@@ -134,6 +153,10 @@ class Session:
         control_pb2_grpc.add_ControlServiceServicer_to_server(control, service)
         service.add_insecure_port(f"unix:{self._socket}")
         await service.start()
+        if self._dial_in is not None and (failure := await self._open_to(self._dial_in)):
+            _log.error("failed: %s", failure)
+            await service.stop(grace=None)
+            return 1
         try:
             async with asyncio.TaskGroup() as tasks:
                 beating = tasks.create_task(self._server.beat())
@@ -147,6 +170,23 @@ class Session:
             # Returns when the last of the workers' output is in.
             await asyncio.gather(service.stop(grace=HURRY_BOUND), self._door.close(grace=HURRY_BOUND))
         return self._report(finish)
+
+    async def _open_to(self, dial_in: DialIn) -> str:
+        """Let hosts dial in by themselves; returns what prevents it, if anything does."""
+        try:
+            await self._door.open()
+            dial_in.credentials.unlink(missing_ok=True)
+            descriptor = os.open(dial_in.credentials, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(self._door.credentials().to_json())
+        except OSError as error:
+            return f"hosts cannot dial in: {error}"
+        _log.info(
+            "hosts dial in by: edriver agent --driver %s --credentials %s",
+            at_port(self._address or socket.gethostname(), self._door.port),
+            dial_in.credentials,
+        )
+        return ""
 
     # ---- events ----------------------------------------------------------------------------------------------
 
@@ -200,6 +240,8 @@ class Session:
             if isinstance(event, events.AgentLost):
                 self._server.give_up(event.agent_id)
                 self._launcher.kill(event.agent_id)  # one that was silent may live
+                if self._arrivals is not None:
+                    self._arrivals.leave(event.host)
             loss = self._announcements.loss(event, self._membership.roster)
             step = self._membership.step(event, self._clock())
             workers = self._membership.roster.workers.values() if step else ()

@@ -142,12 +142,15 @@ class Hello(_message.Message):
     AGENT_ID_FIELD_NUMBER: _builtins.int
     PID_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    SLOTS_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     host: _builtins.str
     agent_id: _builtins.int
     pid: _builtins.int
     version: _builtins.str
     """Which edriver the agent is; the driver refuses any but its own."""
+    slots: _builtins.int
+    """Of an agent that has dialled in by itself, and comes with agent_id 0: how many workers its host takes."""
     def __init__(
         self,
         *,
@@ -156,10 +159,11 @@ class Hello(_message.Message):
         agent_id: _builtins.int = ...,
         pid: _builtins.int = ...,
         version: _builtins.str = ...,
+        slots: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "host", b"host", "pid", b"pid", "run_id", b"run_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "host", b"host", "pid", b"pid", "run_id", b"run_id", "slots", b"slots", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -177,6 +181,7 @@ class Welcome(_message.Message):
     OUTPUT_FOLDER_FIELD_NUMBER: _builtins.int
     SEEN_FROM_FIELD_NUMBER: _builtins.int
     PAPERS_FIELD_NUMBER: _builtins.int
+    AGENT_ID_FIELD_NUMBER: _builtins.int
     driver_lease: _builtins.float
     """Seconds without a word from the driver after which the agent ends its workers and itself."""
     worker_lease: _builtins.float
@@ -185,6 +190,8 @@ class Welcome(_message.Message):
     """Folder for the workers' output files; empty: none are written."""
     seen_from: _builtins.str
     """The address from which this connection came, as the driver sees it; empty: from this machine."""
+    agent_id: _builtins.int
+    """The agent's id from now on."""
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The command of a worker: program and arguments."""
@@ -202,10 +209,11 @@ class Welcome(_message.Message):
         output_folder: _builtins.str = ...,
         seen_from: _builtins.str = ...,
         papers: Global___Papers | None = ...,
+        agent_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["papers", b"papers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "driver_lease", b"driver_lease", "output_folder", b"output_folder", "papers", b"papers", "seen_from", b"seen_from", "worker_lease", b"worker_lease"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "command", b"command", "driver_lease", b"driver_lease", "output_folder", b"output_folder", "papers", b"papers", "seen_from", b"seen_from", "worker_lease", b"worker_lease"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -55,7 +55,8 @@ class AgentServiceServicer(object):
         """Connect is an agent's control stream, and everything on it is in order. If it breaks, the agent dials again with
         the same agent_id: both sides count what they have received and send the rest again, so a lost stream loses nothing
         and is not a lost host. An agent_id that the driver has given up, or never had, is refused with
-        FAILED_PRECONDITION: that agent ends its workers and itself.
+        FAILED_PRECONDITION: that agent ends its workers and itself. One that nobody has started comes with agent_id 0, and is
+        answered with UNAVAILABLE while the run has no place for its host.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

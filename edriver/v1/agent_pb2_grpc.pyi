@@ -37,7 +37,8 @@ class AgentServiceStub:
     """Connect is an agent's control stream, and everything on it is in order. If it breaks, the agent dials again with
     the same agent_id: both sides count what they have received and send the rest again, so a lost stream loses nothing
     and is not a lost host. An agent_id that the driver has given up, or never had, is refused with
-    FAILED_PRECONDITION: that agent ends its workers and itself.
+    FAILED_PRECONDITION: that agent ends its workers and itself. One that nobody has started comes with agent_id 0, and is
+    answered with UNAVAILABLE while the run has no place for its host.
     """
     ForwardOutput: _grpc.StreamUnaryMultiCallable[_agent_pb2.OutputBatch, _agent_pb2.OutputSummary]
     """ForwardOutput carries the workers' output, apart from the control stream so that a flood of it delays no order."""
@@ -51,7 +52,8 @@ class AgentServiceAsyncStub(AgentServiceStub):
     """Connect is an agent's control stream, and everything on it is in order. If it breaks, the agent dials again with
     the same agent_id: both sides count what they have received and send the rest again, so a lost stream loses nothing
     and is not a lost host. An agent_id that the driver has given up, or never had, is refused with
-    FAILED_PRECONDITION: that agent ends its workers and itself.
+    FAILED_PRECONDITION: that agent ends its workers and itself. One that nobody has started comes with agent_id 0, and is
+    answered with UNAVAILABLE while the run has no place for its host.
     """
     ForwardOutput: _aio.StreamUnaryMultiCallable[_agent_pb2.OutputBatch, _agent_pb2.OutputSummary]  # type: ignore[assignment]
     """ForwardOutput carries the workers' output, apart from the control stream so that a flood of it delays no order."""
@@ -68,7 +70,8 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
         """Connect is an agent's control stream, and everything on it is in order. If it breaks, the agent dials again with
         the same agent_id: both sides count what they have received and send the rest again, so a lost stream loses nothing
         and is not a lost host. An agent_id that the driver has given up, or never had, is refused with
-        FAILED_PRECONDITION: that agent ends its workers and itself.
+        FAILED_PRECONDITION: that agent ends its workers and itself. One that nobody has started comes with agent_id 0, and is
+        answered with UNAVAILABLE while the run has no place for its host.
         """
 
     @_abc_1.abstractmethod

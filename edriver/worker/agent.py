@@ -22,7 +22,7 @@ from edriver.release import VERSION
 from edriver.v1 import agent_pb2, agent_pb2_grpc, notification_pb2
 from edriver.worker import priority
 from edriver.worker.capture import Capture
-from edriver.worker.control_stream import ControlStream, DriverLostError
+from edriver.worker.control_stream import FIRST_LEASE, ControlStream, DriverLostError
 from edriver.worker.forward import OutputForwarder
 from edriver.worker.life_lock import LifeLock
 from edriver.worker.papers import keep_papers
@@ -33,6 +33,9 @@ from edriver.worker.worker_environment import cuda_devices, worker_environment
 from edriver.worker.worker_link import WorkerLink
 
 logger = logging.getLogger("edriver.agent")
+
+PATIENCE = 600.0
+"""Seconds that an agent which nobody has started waits for the driver to come, and to have a place for its host."""
 
 DRAIN_BOUND = 20.0
 """Seconds that an agent which has got SIGTERM leaves to the driver, to have its workers leave in good order: Kubernetes
@@ -67,6 +70,7 @@ class AgentSettings:
         address: where this host's workers are reached; empty: where the driver sees this agent.
         folder: private to this agent, for its sockets.
         interface: the network interface whose address that is; empty: any.
+        slots: how many workers this host takes, if it dials in by itself, with agent_id 0.
         transient: whether the folder is the agent's own, to be removed with it.
     """
 
@@ -77,6 +81,7 @@ class AgentSettings:
     folder: Path
     interface: str = ""
     transient: bool = False
+    slots: int = 0
 
 
 @dataclass(slots=True)
@@ -108,13 +113,19 @@ class Agent:
         self._settings = settings
         self._environment = environment
         self._loop = asyncio.get_running_loop()
-        hello = agent_pb2.Hello(
-            run_id=settings.run_id, host=settings.host, agent_id=settings.agent_id, pid=os.getpid(), version=VERSION
+        self._hello = agent_pb2.Hello(
+            run_id=settings.run_id,
+            host=settings.host,
+            agent_id=settings.agent_id,
+            pid=os.getpid(),
+            version=VERSION,
+            slots=settings.slots,
         )
         self._address = settings.address
         self._interface: str | None = None
         self._papers: Path | None = None
-        self._control = ControlStream(stub, hello, self._loop.time, self._take_welcome, self._take)
+        first_lease = FIRST_LEASE if settings.agent_id else PATIENCE
+        self._control = ControlStream(stub, self._hello, self._loop.time, self._take_welcome, self._take, first_lease)
         self._forwarder = OutputForwarder(stub, settings.agent_id)
         self._processes = Processes(self._worker_exited, Guard(settings.folder if settings.transient else None))
         self._ready_path = settings.folder / "ready.sock"
@@ -160,6 +171,7 @@ class Agent:
 
     def _take_welcome(self, welcome: agent_pb2.Welcome) -> None:
         self._welcome = welcome
+        self._hello.agent_id = self._forwarder.agent_id = welcome.agent_id or self._hello.agent_id
         if welcome.HasField("papers") and self._papers is None:
             self._papers = keep_papers(welcome.papers, self._settings.folder)
         if not self._address:

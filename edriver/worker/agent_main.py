@@ -43,6 +43,7 @@ async def serve(invitation: Invitation, folder: Path) -> int:
         folder=folder,
         interface=invitation.interface,
         transient=not invitation.folder,
+        slots=invitation.slots,
     )
     target = invitation.drivers[0]
     if not target.startswith("unix:"):
@@ -64,18 +65,26 @@ async def serve(invitation: Invitation, folder: Path) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the agent; returns its exit code."""
-    options = parser().parse_args(arguments)
-    logging.basicConfig(level=logging.WARNING, format=f"edriver agent on {options.host}: %(message)s")
+    parser().parse_args(arguments)
     try:
-        invitation = Invitation.from_json(_standard_input())
-        os.environ |= invitation.environment or {}
-        # Our processes are started by vfork and exec, which gRPC need not know of.
-        os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
-        _enter(invitation.directory)
-        with _folder(invitation.folder) as folder:
-            return asyncio.run(serve(invitation, folder))
+        return live(Invitation.from_json(_standard_input()))
     except ValueError as error:
         parser().error(str(error))
+
+
+def live(invitation: Invitation) -> int:
+    """Be the agent that this invites; returns its exit code.
+
+    Raises:
+        ValueError: the invitation cannot be followed here.
+    """
+    logging.basicConfig(level=logging.WARNING, format=f"edriver agent on {invitation.host}: %(message)s")
+    os.environ |= invitation.environment or {}
+    # Our processes are started by vfork and exec, which gRPC need not know of.
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+    _enter(invitation.directory)
+    with _folder(invitation.folder) as folder:
+        return asyncio.run(serve(invitation, folder))
 
 
 def _standard_input() -> bytes:

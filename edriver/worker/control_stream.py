@@ -43,6 +43,7 @@ class ControlStream:
         clock: the event loop's time.
         on_welcome: called with each Welcome.
         on_message: called with each other message of the driver's, once.
+        first_lease: seconds that the driver may take to answer the first Hello.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class ControlStream:
         clock: Callable[[], float],
         on_welcome: Callable[[agent_pb2.Welcome], None],
         on_message: Callable[[agent_pb2.FromDriver], None],
+        first_lease: float = FIRST_LEASE,
     ) -> None:
         self._stub = stub
         self._hello = hello
@@ -59,7 +61,7 @@ class ControlStream:
         self._on_welcome = on_welcome
         self._on_message = on_message
         self._link: Link[Any] = Link()  # numbers FromAgent, and reads the numbers of FromDriver
-        self._lease = Lease(FIRST_LEASE, clock)
+        self._lease = Lease(first_lease, clock)
         self._failed_attempts = 0
         self._outgoing: asyncio.Queue[agent_pb2.FromAgent | None] | None = None
         self._closing = False

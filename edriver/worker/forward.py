@@ -60,7 +60,7 @@ class OutputForwarder:
 
     def __init__(self, stub: agent_pb2_grpc.AgentServiceAsyncStub, agent_id: int) -> None:
         self._stub = stub
-        self._agent_id = agent_id
+        self.agent_id = agent_id
         self._buffer = OutputBuffer()
         self._changed = asyncio.Event()
         self._closing = False
@@ -83,7 +83,7 @@ class OutputForwarder:
             try:
                 with stream_errors():
                     while unsent is not None or await self._some():
-                        unsent = unsent if unsent is not None else self._buffer.take(self._agent_id)
+                        unsent = unsent if unsent is not None else self._buffer.take(self.agent_id)
                         await call.write(unsent)
                         unsent = None
                     await self._end(call)

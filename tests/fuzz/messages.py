@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf import message_factory
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 DEPTH = 4
@@ -54,8 +55,8 @@ class Fuzzer:
     def _fill(self, made: Message, field: FieldDescriptor, depth: int) -> None:
         if field.type == FieldDescriptor.TYPE_MESSAGE:
             if depth:
-                kind = type(self._fresh(field.message_type))
-                filled = self.message(kind, depth - 1)
+                assert field.message_type is not None
+                filled = self.message(message_factory.GetMessageClass(field.message_type), depth - 1)
                 target: Any = getattr(made, field.name)
                 if field.is_repeated:
                     target.append(filled)
@@ -67,10 +68,6 @@ class Fuzzer:
             getattr(made, field.name).extend([value] * self._rng.randrange(4))
         else:
             setattr(made, field.name, value)
-
-    def _fresh(self, descriptor: Descriptor) -> Message:
-        fresh: Message = descriptor._concrete_class()
-        return fresh
 
     def _value(self, field: FieldDescriptor) -> Any:
         rng = self._rng
@@ -87,6 +84,7 @@ class Fuzzer:
             case FieldDescriptor.TYPE_DOUBLE:
                 return rng.choice((0.0, -1.0, 1e308, float("inf"), float("nan"), rng.random()))
             case FieldDescriptor.TYPE_ENUM:
+                assert field.enum_type is not None
                 return rng.choice([value.number for value in field.enum_type.values])
         raise AssertionError(f"a field of type {field.type} is new here: {field.full_name}")
 

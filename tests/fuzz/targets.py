@@ -1,4 +1,4 @@
-"""What is fuzzed: each target sends what a Fuzzer draws, then sees that nothing came of it and that others are served."""
+"""What is fuzzed: each target sends what a Fuzzer draws, and sees that nothing came of it and others are served."""
 
 from __future__ import annotations
 
@@ -89,7 +89,11 @@ class Agents(AgentServer):
         self.inbox: Mailbox[events.Event] = Mailbox(100_000)
         self.output: list[str] = []
         super().__init__(
-            "run", agent_pb2.Welcome(driver_lease=5.0), self.inbox, lambda host, _: self.output.append(host), lambda: 0.0
+            "run",
+            agent_pb2.Welcome(driver_lease=5.0),
+            self.inbox,
+            lambda host, _: self.output.append(host),
+            lambda: 0.0,
         )
         self.expect("a", 1)
         self.expect("b", 2)
@@ -110,7 +114,7 @@ class ControlStreams(Target):
         """See Target."""
         agents = Agents()
         async with served((agent_pb2_grpc.add_AgentServiceServicer_to_server, agents)) as channel:
-            connect = channel.stream_stream(AGENT + "Connect")
+            connect: Any = channel.stream_stream(AGENT + "Connect")
             sent = 0
             while sent < inputs:
                 sent += await self._converse(connect)
@@ -138,7 +142,7 @@ class Output(Target):
         """See Target."""
         agents = Agents()
         async with served((agent_pb2_grpc.add_AgentServiceServicer_to_server, agents)) as channel:
-            forward = channel.stream_unary(AGENT + "ForwardOutput")
+            forward: Any = channel.stream_unary(AGENT + "ForwardOutput")
             for _ in range(0, inputs, 10):
                 payloads = [self.fuzzer.payload(agent_pb2.OutputBatch) for _ in range(10)]
 
@@ -162,14 +166,16 @@ class Control(Target):
         put: list[events.Event] = []
         control = ControlServer(membership, put.append)
         async with served((control_pb2_grpc.add_ControlServiceServicer_to_server, control)) as channel:
-            methods = {
+            methods: dict[Any, Any] = {
                 channel.unary_unary(CONTROL + "Drain"): control_pb2.DrainRequest,
                 channel.unary_unary(CONTROL + "Undrain"): control_pb2.UndrainRequest,
             }
             for _ in range(0, inputs, len(methods)):
                 for method, kind in methods.items():
                     await over(method(self.fuzzer.payload(kind)))
-            assert (await control_pb2_grpc.ControlServiceStub(channel).Drain(control_pb2.DrainRequest(host="a"))).slots_left
+            assert (
+                await control_pb2_grpc.ControlServiceStub(channel).Drain(control_pb2.DrainRequest(host="a"))
+            ).slots_left
         for event in put:
             assert isinstance(event, events.DrainRequested | events.UndrainRequested)
             assert event.host in ("a", "b")
@@ -195,8 +201,8 @@ class Strangers(Target):
                     self._knock(door.port)
                 payload = self.fuzzer.payload(agent_pb2.FromAgent)
                 method = "Connect" if self.fuzzer.chance(0.5) else "ForwardOutput"
-                call = channel.unary_unary(AGENT + method)(payload, metadata=self._metadata())
-                assert await over(call) is not grpc.StatusCode.OK
+                call: Any = channel.unary_unary(AGENT + method)
+                assert await over(call(payload, metadata=self._metadata())) is not grpc.StatusCode.OK
         token = grpc.access_token_call_credentials(door.token)
         trusted = grpc.composite_channel_credentials(papers, token)
         async with grpc.aio.secure_channel(where, trusted, options=options) as channel:
@@ -232,7 +238,7 @@ class Notices(Target):
                 worker.stop()
 
     async def _attach(self, channel: grpc.aio.Channel, inputs: int) -> None:
-        attach = channel.stream_stream(NOTIFICATION + "Attach")
+        attach: Any = channel.stream_stream(NOTIFICATION + "Attach")
         attached = notification_pb2.Notice(attached=notification_pb2.Attached(run_id="run", worker_id=1))
         for _ in range(inputs // 2):
             payload = self.fuzzer.payload(notification_pb2.Notice)
@@ -262,7 +268,7 @@ async def over(call: Any) -> grpc.StatusCode:
     async with asyncio.timeout(BOUND):
         try:
             if hasattr(call, "read"):
-                while await call.read() is not grpc.aio.EOF:
+                while await call.read() is not grpc.aio.EOF:  # type: ignore[attr-defined]
                     pass
             else:
                 await call

@@ -1,0 +1,62 @@
+"""Hosts that dial in by themselves: a source of hosts, of those whose agents wait at the door or have been let in."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from edriver.discovery.hosts import Host, HostSet
+
+
+@dataclass(slots=True, eq=False)
+class _Arrival:
+    """A host whose agent has dialled in.
+
+    Attributes:
+        slots: how many workers it takes.
+        place: becomes the agent's id once the run has a place for it.
+    """
+
+    slots: int
+    place: asyncio.Future[int] = field(default_factory=asyncio.Future)
+
+
+class Arrivals:
+    """Who has dialled in; a HostSource. A host stays until its agent is lost or has ended."""
+
+    def __init__(self) -> None:
+        """Nobody has come yet."""
+        self._hosts: dict[str, _Arrival] = {}
+
+    async def find(self) -> HostSet:
+        """The hosts there are now, in the order in which they came; never fails."""
+        return HostSet(tuple(Host(name, arrival.slots) for name, arrival in self._hosts.items()))
+
+    def arrive(self, host: str, slots: int) -> asyncio.Future[int]:
+        """An agent waits to be let in; answers what becomes its id.
+
+        Raises:
+            ValueError: the name or the slots are none.
+            KeyError: an agent of that name is there already.
+        """
+        if not host or any(character.isspace() for character in host):
+            raise ValueError(f"{host!r} is no name for a host")
+        if slots < 1:
+            raise ValueError(f"host {host} offers {slots} slots: a host has at least one")
+        if host in self._hosts:
+            raise KeyError(host)
+        self._hosts[host] = _Arrival(slots)
+        return self._hosts[host].place
+
+    def admit(self, host: str, agent_id: int) -> bool:
+        """Let a host's agent in under this id; returns whether one waits."""
+        arrival = self._hosts.get(host)
+        if arrival is None or arrival.place.done():
+            return False
+        arrival.place.set_result(agent_id)
+        return True
+
+    def leave(self, host: str) -> None:
+        """The host's agent is gone."""
+        if arrival := self._hosts.pop(host, None):
+            arrival.place.cancel()

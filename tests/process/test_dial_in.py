@@ -1,0 +1,147 @@
+"""Hosts that dial in by themselves: agents that anything may start."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.process.running import ROOT, SCRIPTS, Run, running
+
+TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
+
+
+class Agents:
+    """Agents that dial a run, by the line that it prints."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._started: dict[str, subprocess.Popen[str]] = {}
+
+    def start(self, host: str, slots: int = 1) -> subprocess.Popen[str]:
+        port = self._run.line(r"edriver agent --driver \S+:(\d+) --credentials (\S+)")
+        agent = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "edriver", "agent", "--driver", f"127.0.0.1:{port[1]}"),
+                *("--credentials", port[2], "--host", host, "--slots", str(slots)),
+            ],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "EDRIVER_TEST": self._run.mark, "EPOCHS": "400"},
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self._started[host] = agent
+        return agent
+
+    def end(self) -> dict[str, tuple[int, str]]:
+        """Wait for all of them; what each ended with and said."""
+        return {host: (agent.wait(60), agent.communicate()[1]) for host, agent in self._started.items()}
+
+    def kill(self) -> None:
+        for agent in self._started.values():
+            if agent.poll() is None:
+                agent.kill()
+            agent.communicate()
+
+
+@contextlib.contextmanager
+def dialled(folder: Path, *flags: str) -> Iterator[tuple[Run, Agents]]:
+    args = ["--hosts-dial-in", "--credentials", str(folder / "run.json"), *flags, *TRAIN]
+    with running(args, folder) as run:
+        agents = Agents(run)
+        try:
+            yield run, agents
+        finally:
+            agents.kill()
+
+
+def test_hosts_dial_in_and_leave_when_the_run_ends(tmp_path: Path) -> None:
+    with dialled(tmp_path, "-np", "2", "--min-np", "1", "--max-np", "3") as (run, agents):
+        agents.start("a")
+        agents.start("b")
+        run.line("rank 1 passed step 5")
+        assert (tmp_path / "run.json").stat().st_mode & 0o777 == 0o600
+        agents.start("c")
+        run.line(r"rank 2 of 3 .* at step ([5-9]|\d\d)")
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+        assert {code for code, _ in agents.end().values()} == {0}
+        assert run.gone(), run.left_behind()
+
+
+def test_one_that_dies_may_come_again(tmp_path: Path) -> None:
+    with dialled(tmp_path, "-np", "2", "--min-np", "1") as (run, agents):
+        agents.start("a")
+        second = agents.start("b")
+        run.line("rank 1 passed step 5")
+        second.kill()
+        run.line(r"host b is lost: no word from its agent for 5 s")
+        run.line(r"rank 0 of 1 .* at step ([5-9]|\d\d)")
+        second.communicate()
+        after = len(run.lines)
+        agents.start("b")
+        run.line(r"rank 1 of 2 .* at step ([5-9]|\d\d)", after)
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+        assert run.gone(), run.left_behind()
+
+
+def test_a_second_host_of_the_same_name_is_named_and_waits(tmp_path: Path) -> None:
+    with dialled(tmp_path, "-np", "1") as (run, agents):
+        agents.start("a")
+        run.line("rank 0 passed step 5")
+        agents.start("a")
+        run.line(r"a second agent has dialled in as host a: give it another name \(--host\)")
+        assert run.process.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        pytest.param({"token": "guess"}, "the driver refuses this agent: UNAUTHENTICATED", id="token"),
+        pytest.param({"run_id": "other"}, "the driver refuses this agent: .* not of 'other'", id="run"),
+    ],
+)
+def test_who_has_the_wrong_credentials_is_refused(tmp_path: Path, change: dict[str, str], sentence: str) -> None:
+    with dialled(tmp_path, "-np", "1") as (run, agents):
+        run.line("edriver agent --driver")
+        path = tmp_path / "run.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+        agents.start("a")
+        ((code, said),) = agents.end().values()
+        assert code == 1
+        assert re.search(sentence, said), said
+
+
+@pytest.mark.parametrize(
+    ("mode", "text", "sentence"),
+    [
+        pytest.param(0o644, "{}", "can be read by others: chmod 600 it", id="readable"),
+        pytest.param(0o600, "{}", "not an invitation of edriver's driver", id="something-else"),
+        pytest.param(None, "", "No such file or directory", id="missing"),
+    ],
+)
+def test_credentials_that_are_none(tmp_path: Path, mode: int | None, text: str, sentence: str) -> None:
+    path = tmp_path / "run.json"
+    if mode is not None:
+        path.write_text(text)
+        path.chmod(mode)
+    done = subprocess.run(
+        [sys.executable, "-m", "edriver", "agent", "--driver", "127.0.0.1:1", "--credentials", str(path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("edriver agent: ")
+    assert sentence in done.stderr
