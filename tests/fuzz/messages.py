@@ -52,7 +52,7 @@ class Fuzzer:
                 self._fill(made, field, depth)
         return made
 
-    def _fill(self, made: Message, field: FieldDescriptor, depth: int) -> None:
+    def _fill(self, made: Message, field: Any, depth: int) -> None:
         if field.type == FieldDescriptor.TYPE_MESSAGE:
             if depth:
                 assert field.message_type is not None
@@ -69,7 +69,7 @@ class Fuzzer:
         else:
             setattr(made, field.name, value)
 
-    def _value(self, field: FieldDescriptor) -> Any:
+    def _value(self, field: Any) -> Any:
         rng = self._rng
         if field.type in _INTEGERS:
             least, most = _INTEGERS[field.type]
