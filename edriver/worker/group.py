@@ -182,8 +182,8 @@ class RoundGroup:
             return
         held = list(c10d._world.pg_map)
         dist.destroy_process_group()
-        # A daemon, or one that hangs would keep the process from ending. One that comes out of C++ while the interpreter
-        # is shutting down would abort it: hence the wait at exit.
+        # A daemon, or one that hangs would keep the process from ending. But one that comes out of C++ while the
+        # interpreter is shutting down would abort it: hence the wait at exit.
         disposal = threading.Thread(target=self._dispose, args=(held,), name="edriver-teardown", daemon=True)
         disposal.start()
         self._disposals.append(disposal)
