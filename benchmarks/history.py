@@ -7,7 +7,7 @@ were this round's, and count. What it had finished beyond that is lost, and the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -51,6 +51,11 @@ class Round:
     def members(self) -> dict[int, RoundStart]:
         """By process id, those that entered it."""
         return {start.pid: start for start in self.starts.values()}
+
+    def last_step_of(self, pids: Collection[int]) -> int:
+        """The last step that any of these processes finished in it."""
+        ranks = {start.rank for start in self.starts.values() if start.pid in pids}
+        return max((step for step, done in self.done.items() if ranks & done.keys()), default=self.first_step)
 
     def completions(self) -> Iterator[tuple[float, int]]:
         """When each step was finished by all members, and its number."""
@@ -101,9 +106,15 @@ class History:
                 yield current, step
 
     def steps_lost(self) -> int:
-        """How many steps that anybody had finished were trained again."""
-        rounds = self.rounds
-        return sum(max(one.last_step - two.first_step, 0) for one, two in pairwise(rounds))
+        """How many steps were trained again that a process which goes on had finished; if none does, that any had.
+
+        What only the dead had finished, nobody can go on from: the rest had not got all that the step takes.
+        """
+        return sum(self._steps_lost(one, two) for one, two in pairwise(self.rounds))
+
+    def _steps_lost(self, one: Round, two: Round) -> int:
+        staying = one.members.keys() & two.members.keys()
+        return max(one.last_step_of(staying or one.members.keys()) - two.first_step, 0)
 
     def first_completion(self, after: float, size: int | None = None) -> float | None:
         """When, in a round that began after that time, the first step was finished by all members.

@@ -75,9 +75,12 @@ def _worker(rank: int, pipe: Connection, barrier: Barrier) -> None:
         )
         group.build(place, TIMEOUT)
 
+    stores: list[StoreClient] = []
+
     def build_bare(number: int) -> None:
         store = StoreClient("127.0.0.1", port, TIMEOUT, StoreWire())
         store.connect()
+        stores.append(store)  # what a client has set goes when it hangs up, and torch holds on to its C++ half only
         prefixed = PrefixStore(f"bare/{number}", store)
         dist.init_process_group("gloo", store=prefixed, rank=rank, world_size=SIZE, timeout=timedelta(seconds=TIMEOUT))
 

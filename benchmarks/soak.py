@@ -15,6 +15,7 @@ import os
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from benchmarks.waves import Strike, Wave, waves_of
 
 HOSTS = {"localhost": 2, "127.0.0.1": 2}
 WORKERS = 4
+EXPECTED = {"driver": 1, "agent": len(HOSTS), "guard": len(HOSTS), "worker": WORKERS}
 WARM_STEPS = 20
 STEPS_WHOLE = 2
 """Steps that all four have to finish together before the next wave."""
@@ -118,7 +120,7 @@ class Soak:
 
     def _look(self) -> None:
         """Take a sample of every process, and count them."""
-        kinds, vitals, zombies = self._quiet_look()
+        kinds, vitals, zombies, found = self._quiet_look()
         self._outcome.processes = max(self._outcome.processes, len(vitals))
         for pid, held in vitals.items():
             if pid not in self._living:
@@ -126,22 +128,26 @@ class Soak:
                 self._living[pid] = life
                 self._outcome.lives.append(life)
             self._living[pid].samples.append(Sample(self._outcome.kills, held))
-        expected = {"driver": 1, "agent": len(HOSTS), "guard": len(HOSTS), "worker": WORKERS}
-        found = {role: sum(kinds[pid] == role for pid in vitals) for role in expected}
-        if found != expected or zombies:
+        if found != EXPECTED or zombies:
             self._outcome.wrong.append(f"kill {self._outcome.kills}: processes {found}, zombies {sorted(zombies)}")
 
-    def _quiet_look(self) -> tuple[dict[int, str], dict[int, Vitals], set[int]]:
-        """Roles and vitals of those that are there in each of a few looks, and the zombies; see Vitals.least."""
+    def _quiet_look(self) -> tuple[dict[int, str], dict[int, Vitals], set[int], dict[str, int]]:
+        """Roles and vitals of those that are there in each of a few looks, the zombies, and how many of each role.
+
+        A look at /proc may miss a process whose memory is just being moved: one that is there is there at some look.
+        """
         processes = self._job.processes()
         kinds = {pid: role for pid, command in processes.items() if (role := _role(command))}
         vitals = vitals_of_all(kinds)
         zombies = zombies_of(processes)
+        found = Counter(kinds.values())
         for _ in range(LOOKS - 1):
             time.sleep(LOOK_SECONDS)
+            again = self._job.processes()
+            found |= Counter(role for command in again.values() if (role := _role(command)))
             vitals = {pid: held.least(vitals[pid]) for pid, held in vitals_of_all(vitals).items()}
             zombies &= zombies_of(processes)
-        return kinds, vitals, zombies
+        return kinds, vitals, zombies, dict(found)
 
 
 def _role(command: str) -> str:

@@ -161,6 +161,6 @@ spared for the rest of the reign: since age makes rank 0, it becomes rank 0 and 
   counts of descriptors and threads may not be above that of its first five. (Rank 0 has four more descriptors: its
   store's connections.)
 - **processes**: after each wave there are the driver, an agent and a guard for each host, four workers, and no zombie.
-- **steps lost**: steps that any worker had finished and that were trained again. And every epoch has to visit every
-  sample exactly once.
+- **steps lost**: steps that were trained again although a survivor had finished them. And every epoch has to visit
+  every sample exactly once.
 """

@@ -6,6 +6,8 @@ severs. A round is dead for good once `sever` has named it, whether its group wa
 
 from __future__ import annotations
 
+import atexit
+import logging
 import sys
 import threading
 from dataclasses import dataclass, field
@@ -23,6 +25,14 @@ from edriver.worker.peer_loss import looks_like_peer_loss
 from edriver.worker.sever import GlooDevice, gloo_devices, release_waiting_pairs, sever_gloo
 from edriver.worker.store import StoreClient, StoreServer
 from edriver.worker.store_wire import StoreWire
+
+logger = logging.getLogger("edriver.worker")
+
+DISPOSAL_BOUND = 0.2
+"""Seconds that the disposal of the round before the last may still take."""
+
+LAST_DISPOSAL_BOUND = 2.0
+"""The same when the process ends."""
 
 
 @dataclass(slots=True)
@@ -72,7 +82,8 @@ class RoundGroup:
         self._lock = threading.Lock()
         self._round: _Round | None = None
         self._severed = NO_ROUND
-        self._disposal: threading.Thread | None = None
+        self._disposals: list[threading.Thread] = []
+        atexit.register(self._await_disposals, LAST_DISPOSAL_BOUND)
 
     @property
     def gloo_only(self) -> bool:
@@ -157,7 +168,7 @@ class RoundGroup:
 
         Never waits for a peer. Gloo's threads take up to 10 ms to stop, nearly all of which they sleep: that happens in
         the background, unless something (a DistributedDataParallel, the traceback of an exception) still refers to the
-        group.
+        group. Where one of them hangs in a send that nothing can free (sever.py), they never stop, and are left behind.
 
         Raises:
             RuntimeError: this process can use its GPU no longer.
@@ -168,17 +179,29 @@ class RoundGroup:
             if current is not None:
                 sever_gloo(_devices(current).values())
                 current.store.close()
-        if self._disposal is not None:
-            self._disposal.join()
-            self._disposal = None
+        self._await_disposals(DISPOSAL_BOUND)
         if not dist.is_initialized():
             c10d._world.group_count = 0  # a failed build has used up the name "0", and names must agree
             return
         held = list(c10d._world.pg_map)
         dist.destroy_process_group()
-        # Not a daemon: a thread that comes out of C++ while the interpreter is shutting down aborts the process.
-        self._disposal = threading.Thread(target=held.clear, name="edriver-teardown")
-        self._disposal.start()
+        # A daemon, or one that hangs would keep the process from ending. But one that comes out of C++ while the
+        # interpreter is shutting down would abort it: hence the wait at exit.
+        disposal = threading.Thread(target=self._dispose, args=(held,), name="edriver-teardown", daemon=True)
+        disposal.start()
+        self._disposals.append(disposal)
+
+    def _dispose(self, held: list[object]) -> None:
+        """Let go of a round's process groups: the last reference to each ends its threads."""
+        held.clear()
+
+    def _await_disposals(self, bound: float) -> None:
+        """Wait for groups that are being disposed of; one that takes longer is not waited for again."""
+        for disposal in self._disposals:
+            disposal.join(bound)
+            if disposal.is_alive():
+                logger.warning("a group of an earlier round cannot be torn down: a thread of it is left behind")
+        self._disposals.clear()
 
     def _finish_nccl(self) -> None:
         """Let the device finish the round, if it can, and abort the communicators.

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
+from torch import distributed as dist
 
-from tests.torch.group_ranks import Member, Resources, build, members, place
+from edriver.worker.group import RoundGroup
+from tests.torch.group_ranks import LIMIT_SECONDS, Member, Resources, build, members, place
 
 MEGABYTE = 1 << 20
 
@@ -224,3 +227,28 @@ def _hang_and_sever(group: list[Member], round_number: int) -> None:
 def _kill(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
+
+
+class Stubborn(RoundGroup):
+    """One whose old groups take for ever to tear down."""
+
+    def __init__(self) -> None:
+        super().__init__("127.0.0.1")
+        self.yielding = threading.Event()
+
+    def _dispose(self, held: list[object]) -> None:
+        self.yielding.wait(LIMIT_SECONDS)
+        super()._dispose(held)
+
+
+def test_a_group_that_cannot_be_torn_down_holds_up_no_later_round(caplog: pytest.LogCaptureFixture) -> None:
+    group = Stubborn()
+    for round_number in range(1, 4):
+        group.teardown()
+        group.build(place(round_number, 0, (group.store_host, group.store_port), 1), LIMIT_SECONDS)
+        assert dist.get_world_size() == 1
+    group.teardown()
+    group.yielding.set()
+    assert [record.getMessage() for record in caplog.records] == [
+        "a group of an earlier round cannot be torn down: a thread of it is left behind"
+    ] * 2

@@ -14,7 +14,7 @@ SAMPLES = 8
 
 
 def start(round_id: int, rank: int, size: int, step: int, digest: str = "", time: float = 0.0) -> RoundStart:
-    return RoundStart(time, round_id, rank, size, 1000 * round_id + rank, "a", step, digest)
+    return RoundStart(time, round_id, rank, size, 1000 + rank, "a", step, digest)
 
 
 def trained(round_id: int, rank: int, step: int, *samples: int, digest: str = "", time: float = 0.0) -> list[Record]:
@@ -49,6 +49,13 @@ def test_a_lost_step_does_not_count_and_its_samples_are_not_repeated() -> None:
     assert faults(found, SAMPLES) == []
     assert found.steps_lost() == 1
     assert [(current.number, step) for current, step in found.counted()] == [(1, 1), (2, 2), (2, 3)]
+
+
+def test_a_step_that_only_the_dead_had_finished_is_not_lost() -> None:
+    found = two_rounds([*trained(1, 1, 2, 5, 7), Batch(0.0, 1, 0, 0, 2, (4, 6))], ALONE)
+
+    assert faults(found, SAMPLES) == []
+    assert found.steps_lost() == 0
 
 
 @pytest.mark.parametrize(
