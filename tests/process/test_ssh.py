@@ -86,26 +86,25 @@ def test_an_agent_that_is_killed_leaves_nothing_behind(tmp_path: Path) -> None:
     flags = ["-np", "2", "--min-np", "1", "-H", "host1:1,host2:1"]
     with site(tmp_path) as there, there.running([*flags, *TRAIN], tmp_path, {"EPOCHS": "400"}) as run:
         run.line("rank 1 passed step 5")
-        worker = Path(f"/proc/{run.pids()[1]}/environ").read_bytes().split(b"\0")
-        host = next(entry for entry in worker if entry.startswith(b"EDRIVER_HOST=")).partition(b"=")[2].decode()
-        papers = next(entry for entry in worker if entry.startswith(b"EDRIVER_PAPERS=")).partition(b"=")[2].decode()
-        assert (Path(papers) / "member.pem").exists()
-        agents = [text for text in run.left_behind() if text.endswith(f"edriver.worker.agent_main --host {host} ")]
-        (agent,) = [int(text.partition(":")[0]) for text in agents if " -P -m " in text and "ssh" not in text]
+        worker = Path(f"/proc/{run.pids()[1]}")
+        variables = dict(entry.partition("=")[::2] for entry in (worker / "environ").read_text().split("\0"))
+        host, papers = variables["EDRIVER_HOST"], Path(variables["EDRIVER_PAPERS"])
+        assert (papers / "member.pem").exists()
+        agent = int((worker / "stat").read_text().rpartition(")")[2].split()[1])
         os.kill(agent, signal.SIGKILL)
         run.line(f"host {host} is lost: its agent was killed by SIGKILL")
         run.line(r"rank 0 of 1 .* at step ([5-9]|\d\d)")
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
         assert run.gone(), run.left_behind()
-        assert not Path(papers).parent.exists()
+        assert not papers.parent.exists()
 
 
 def test_a_run_goes_on_when_the_connection_of_ssh_breaks(tmp_path: Path) -> None:
     flags = ["-np", "2", "--min-np", "1", "-H", "host1:1,host2:1"]
     with site(tmp_path) as there, there.running([*flags, *TRAIN], tmp_path, {"EPOCHS": "400", "PAUSE": "0.1"}) as run:
         run.line("rank 1 passed step 5")
-        clients = [text for text in run.left_behind() if re.match(r"\d+: ssh .* host2 ", text)]
+        clients = [text for text in run.left_behind() if re.match(r"\d+: \S*/ssh .* -- host2 ", text)]
         (client,) = [int(text.partition(":")[0]) for text in clients]
         os.kill(client, signal.SIGKILL)
         run.line("host host2: the connection of ssh is gone; its agent goes on without")
@@ -147,10 +146,10 @@ def _read(path: Path) -> str:
     ],
 )
 def test_a_host_that_lacks_something(tmp_path: Path, hidden: Path | None, sentence: str) -> None:
-    work = tmp_path / "work"
-    work.mkdir()
+    work = tmp_path / "home" / "work"
+    work.mkdir(parents=True)
     nowhere = tmp_path / "nowhere" if hidden == SITE_PACKAGES else ROOT
-    with site(tmp_path, 1, edriver=nowhere, hidden=hidden or work) as there:
+    with site(tmp_path, 1, edriver=nowhere, hidden=hidden or work.parent) as there:
         fails(there, work, sentence)
 
 
@@ -178,7 +177,11 @@ def test_a_host_that_ssh_does_not_know(tmp_path: Path) -> None:
 def test_the_port_and_the_key_can_be_given(tmp_path: Path) -> None:
     with site(tmp_path, 1) as there:
         fails(there, tmp_path, "no sshd listens there: --ssh-port", "--ssh-port", "2222")
-        fails(there, tmp_path, "it accepts none", "--ssh-identity-file", str(tmp_path / "host1" / "key"))
+        there.ssh.config.write_text(there.ssh.config.read_text().replace("IdentityFile", "CertificateFile"))
+        fails(there, tmp_path, "it accepts none of this user's keys")
+        flags = ["-np", "1", "-H", "host1:1", "--ssh-identity-file", str(there.ssh.identity)]
+        with there.running([*flags, *TRAIN], tmp_path) as run:
+            assert run.end() == 0, run.text
 
 
 def test_a_name_that_nobody_knows(tmp_path: Path) -> None:
