@@ -114,7 +114,8 @@ class History:
 
     def _steps_lost(self, one: Round, two: Round) -> int:
         staying = one.members.keys() & two.members.keys()
-        return max(one.last_step_of(staying or one.members.keys()) - two.first_step, 0)
+        last = one.last_step_of(staying) if staying else one.last_step
+        return max(last - two.first_step, 0)
 
     def first_completion(self, after: float, size: int | None = None) -> float | None:
         """When, in a round that began after that time, the first step was finished by all members.

@@ -15,7 +15,6 @@ import os
 import shlex
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -89,16 +88,15 @@ class Soak:
 
     def _victim(self, wave: Wave, strike: Strike, before: list[RoundStart]) -> RoundStart:
         """Who is hit: by rank in the newest round, or any whom the wave has not hit yet."""
-        newest = self._job.look()[-1]
+        rounds = self._job.look()
         if wave.spares_elder and wave.reign != self._reign:
             self._reign = wave.reign
-            self._elder = max(newest.starts.values(), key=lambda start: start.rank).pid
+            self._elder = max(rounds[-1].starts.values(), key=lambda start: start.rank).pid
         hit = {victim.pid for victim in before}
         if wave.spares_elder:
             hit.add(self._elder)
         # Of a round that has just begun, only those may be known that are not to be hit.
-        rounds = reversed(self._job.history.rounds)
-        known = ([start for _, start in sorted(r.starts.items()) if start.pid not in hit] for r in rounds)
+        known = ([start for _, start in sorted(r.starts.items()) if start.pid not in hit] for r in reversed(rounds))
         members = next(filter(None, known))
         if strike.rank_zero and members[0].rank == 0:
             return members[0]
@@ -120,7 +118,7 @@ class Soak:
 
     def _look(self) -> None:
         """Take a sample of every process, and count them."""
-        kinds, vitals, zombies, found = self._quiet_look()
+        kinds, vitals, zombies = self._quiet_look()
         self._outcome.processes = max(self._outcome.processes, len(vitals))
         for pid, held in vitals.items():
             if pid not in self._living:
@@ -128,26 +126,25 @@ class Soak:
                 self._living[pid] = life
                 self._outcome.lives.append(life)
             self._living[pid].samples.append(Sample(self._outcome.kills, held))
+        found = {role: sum(kinds[pid] == role for pid in vitals) for role in EXPECTED}
         if found != EXPECTED or zombies:
             self._outcome.wrong.append(f"kill {self._outcome.kills}: processes {found}, zombies {sorted(zombies)}")
 
-    def _quiet_look(self) -> tuple[dict[int, str], dict[int, Vitals], set[int], dict[str, int]]:
-        """Roles and vitals of those that are there in each of a few looks, the zombies, and how many of each role.
+    def _quiet_look(self) -> tuple[dict[int, str], dict[int, Vitals], set[int]]:
+        """Roles and vitals of those that are there in each of a few looks, and the zombies; see Vitals.least.
 
-        A look at /proc may miss a process whose memory is just being moved: one that is there is there at some look.
+        The mark of one whose memory is just being moved may not be read: those that are known are looked for by number.
         """
         processes = self._job.processes()
-        kinds = {pid: role for pid, command in processes.items() if (role := _role(command))}
+        kinds = {pid: life.role for pid, life in self._living.items()}
+        kinds |= {pid: role for pid, command in processes.items() if (role := _role(command))}
         vitals = vitals_of_all(kinds)
         zombies = zombies_of(processes)
-        found = Counter(kinds.values())
         for _ in range(LOOKS - 1):
             time.sleep(LOOK_SECONDS)
-            again = self._job.processes()
-            found |= Counter(role for command in again.values() if (role := _role(command)))
             vitals = {pid: held.least(vitals[pid]) for pid, held in vitals_of_all(vitals).items()}
             zombies &= zombies_of(processes)
-        return kinds, vitals, zombies, dict(found)
+        return kinds, vitals, zombies
 
 
 def _role(command: str) -> str:

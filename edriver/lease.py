@@ -14,6 +14,7 @@ class Lease:
     Args:
         duration: seconds of silence after which the lease expires.
         clock: seconds that only grow; an event loop's `time`.
+        period: seconds between two ticks; None: what is left to the lease.
 
     Attributes:
         duration: as given.
@@ -21,9 +22,9 @@ class Lease:
         silence: seconds without a word, as of the last tick.
     """
 
-    def __init__(self, duration: float, clock: Callable[[], float]) -> None:
+    def __init__(self, duration: float, clock: Callable[[], float], period: float | None = None) -> None:
         self.duration = duration
-        self.period = min(1.0, duration / 10)
+        self.period = min(1.0, duration / 10) if period is None else period
         self._clock = clock
         self.renew()
 

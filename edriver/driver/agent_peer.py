@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from edriver.driver.mailbox import Mailbox
+from edriver.lease import Lease
 from edriver.link import Link
 from edriver.v1 import agent_pb2
 
@@ -18,13 +19,15 @@ class AgentPeer:
     Attributes:
         host: the host it is for.
         agent_id: its id, never used for another.
+        lease: counts its silence.
         pid: its process, or 0 before it first dialled in.
         workers: all that it was told to start: it speaks for no others.
     """
 
-    def __init__(self, host: str, agent_id: int) -> None:
+    def __init__(self, host: str, agent_id: int, lease: Lease) -> None:
         self.host = host
         self.agent_id = agent_id
+        self.lease = lease
         self.pid = 0
         self.workers: set[int] = set()
         self._link: Link[Any] = Link()  # numbers FromDriver, and reads the numbers of FromAgent

@@ -89,7 +89,6 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         self._departed = departed
         self._papers = papers
         self._arrivals = arrivals
-        self._leases: dict[int, Lease] = {}
         self._peers: dict[int, AgentPeer] = {}
         self._agent_on: dict[str, int] = {}
         self._hosts: dict[int, str] = {}  # of all agents there ever were: output arrives late
@@ -99,10 +98,9 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
 
     def expect(self, host: str, agent_id: int) -> None:
         """An agent has been started: it will dial in. An earlier one of the host gets no more orders."""
-        self._peers[agent_id] = AgentPeer(host, agent_id)
+        self._peers[agent_id] = AgentPeer(host, agent_id, Lease(BOOT_LEASE, self._clock, BEAT))
         self._agent_on[host] = agent_id
         self._hosts[agent_id] = host
-        self._leases[agent_id] = Lease(BOOT_LEASE, self._clock)
 
     def send(self, host: str, message: agent_pb2.FromDriver) -> None:
         """Send an order to a host's agent. A host without one gets nothing: the core hears that it is lost."""
@@ -120,7 +118,6 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
 
     def give_up(self, agent_id: int) -> None:
         """The agent is lost, or not needed any more: it is refused from now on."""
-        self._leases.pop(agent_id, None)
         peer = self._peers.pop(agent_id, None)
         if peer is None:
             return
@@ -132,8 +129,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         """Send heartbeats and watch the leases, until cancelled."""
         while True:
             await sleep(BEAT)
-            for agent_id in [agent_id for agent_id, lease in self._leases.items() if lease.tick()]:
-                peer = self._peers[agent_id]
+            for peer in [peer for peer in self._peers.values() if peer.lease.tick()]:
                 seconds, since = (AGENT_LEASE, "") if peer.met else (BOOT_LEASE, " since its start")
                 self._lose(peer, f"no word from its agent for {seconds:g} s{since}")
             for peer in self._peers.values():
@@ -159,7 +155,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
             self._complain(peer, str(error))
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             return
-        self._leases[peer.agent_id] = Lease(AGENT_LEASE, self._clock)
+        peer.lease = Lease(AGENT_LEASE, self._clock, BEAT)
         if first:
             self._inbox.put(events.AgentConnected(peer.host, peer.agent_id))
         reading = asyncio.create_task(self._read(peer, stream, request_iterator))
@@ -260,7 +256,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
             async for message in messages:
                 if self._peers.get(peer.agent_id) is not peer:
                     break
-                self._leases[peer.agent_id].renew()
+                peer.lease.renew()
                 if peer.receive(message) and (event := self._event_of(peer, message)) is not None:
                     await self._inbox.put_when_room(event)
             else:

@@ -82,8 +82,8 @@ class RoundGroup:
         self._lock = threading.Lock()
         self._round: _Round | None = None
         self._severed = NO_ROUND
-        self._disposals: list[threading.Thread] = []
-        atexit.register(self._await_disposals, LAST_DISPOSAL_BOUND)
+        self._disposal: threading.Thread | None = None
+        atexit.register(self._await_disposal, LAST_DISPOSAL_BOUND)
 
     @property
     def gloo_only(self) -> bool:
@@ -179,7 +179,7 @@ class RoundGroup:
             if current is not None:
                 sever_gloo(_devices(current).values())
                 current.store.close()
-        self._await_disposals(DISPOSAL_BOUND)
+        self._await_disposal(DISPOSAL_BOUND)
         if not dist.is_initialized():
             c10d._world.group_count = 0  # a failed build has used up the name "0", and names must agree
             return
@@ -187,21 +187,20 @@ class RoundGroup:
         dist.destroy_process_group()
         # A daemon, or one that hangs would keep the process from ending. But one that comes out of C++ while the
         # interpreter is shutting down would abort it: hence the wait at exit.
-        disposal = threading.Thread(target=self._dispose, args=(held,), name="edriver-teardown", daemon=True)
-        disposal.start()
-        self._disposals.append(disposal)
+        self._disposal = threading.Thread(target=self._dispose, args=(held,), name="edriver-teardown", daemon=True)
+        self._disposal.start()
 
     def _dispose(self, held: list[object]) -> None:
         """Let go of a round's process groups: the last reference to each ends its threads."""
         held.clear()
 
-    def _await_disposals(self, bound: float) -> None:
-        """Wait for groups that are being disposed of; one that takes longer is not waited for again."""
-        for disposal in self._disposals:
+    def _await_disposal(self, bound: float) -> None:
+        """Wait for the groups that are being disposed of; what takes longer is not waited for again."""
+        disposal, self._disposal = self._disposal, None
+        if disposal is not None:
             disposal.join(bound)
             if disposal.is_alive():
                 logger.warning("a group of an earlier round cannot be torn down: a thread of it is left behind")
-        self._disposals.clear()
 
     def _finish_nccl(self) -> None:
         """Let the device finish the round, if it can, and abort the communicators.

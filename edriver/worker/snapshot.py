@@ -53,11 +53,6 @@ def belongs_to(tensor: torch.Tensor, device: torch.device | str) -> torch.Tensor
     return tensor
 
 
-def never_lasting(_key: str, _tensor: torch.Tensor) -> bool:
-    """The rule for a state of which it is not known what only optimizers change."""
-    return False
-
-
 class SnapshotBuffers:
     """The tensors of the last snapshot; the next one allocates only for those that are new or reshaped.
 
@@ -69,9 +64,7 @@ class SnapshotBuffers:
         self._side = side
         self._buffers: list[torch.Tensor] = []
 
-    def copied(
-        self, tree: dict[str, Any], lasting: Callable[[str, torch.Tensor], bool] = never_lasting
-    ) -> dict[str, Any]:
+    def copied(self, tree: dict[str, Any], lasting: Callable[[str, torch.Tensor], bool]) -> dict[str, Any]:
         """A copy of the tree; the copy that was made before is then void, for its buffers are written anew.
 
         Nothing is written before everything that may fail is done, so a failure leaves the last copy whole.
@@ -84,7 +77,7 @@ class SnapshotBuffers:
         Raises:
             TypeError: a part of the tree cannot be copied; names the key it is under.
         """
-        aside = _Aside(self._buffers, self._side)
+        aside = _Aside(self._buffers, self._buffer)
         result = aside.of_state(tree)
         at_once: list[Copy] = []
         changing: list[Copy] = []
@@ -113,18 +106,39 @@ class SnapshotBuffers:
 
     def adopted(self, copy: dict[str, Any]) -> dict[str, Any]:
         """Take over a copy that was made elsewhere as the last one: the next is written into its tensors."""
-        aside = _Aside([], self._side)
+        aside = _Aside([], lambda tensor, _: tensor)
         aside.of_state(copy)
-        self._buffers = aside.sources
+        self._buffers = aside.buffers
         return copy
+
+    def _buffer(self, tensor: torch.Tensor, previous: torch.Tensor | None) -> torch.Tensor:
+        """The previous one, if it will do for this tensor; else a new one."""
+        if previous is not None and _alike(previous, tensor) and self._fits(previous, tensor):
+            return previous
+        if self._side.covers(tensor):
+            return belongs_to(self._side.buffer(tensor), tensor.device)
+        return torch.empty_like(tensor, requires_grad=False)
+
+    def _fits(self, buffer: torch.Tensor, tensor: torch.Tensor) -> bool:
+        home = getattr(buffer, _HOME, None)
+        if self._side.covers(tensor):
+            return home == tensor.device and self._side.fits(buffer)
+        return home is None and buffer.device == tensor.device
 
 
 class _Aside:
-    """One copy in the making: the tree is built at once, its tensors are listed to be filled in together."""
+    """One copy in the making: the tree is built at once, its tensors are listed to be filled in together.
 
-    def __init__(self, previous: list[torch.Tensor], side: SideCopies) -> None:
+    Args:
+        previous: the last copy's buffers, in their order.
+        buffer: the buffer for a tensor, given the one that stood in its place before.
+    """
+
+    def __init__(
+        self, previous: list[torch.Tensor], buffer: Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
+    ) -> None:
         self._previous = previous
-        self._side = side
+        self._buffer = buffer
         self._key = ""
         self._memo: dict[int, Any] = {}
         self._of_memory: dict[tuple[object, ...], torch.Tensor] = {}
@@ -175,25 +189,12 @@ class _Aside:
         if key in self._of_memory:
             return self._of_memory[key]
         at = len(self.buffers)
-        buffer = self._previous[at] if at < len(self._previous) else None
-        if buffer is None or not _alike(buffer, tensor) or not self._fits(buffer, tensor):
-            buffer = self._new(tensor)
+        buffer = self._buffer(tensor, self._previous[at] if at < len(self._previous) else None)
         self.keys.append(self._key)
         self.sources.append(tensor)
         self.buffers.append(buffer)
         self._of_memory[key] = buffer
         return buffer
-
-    def _fits(self, buffer: torch.Tensor, tensor: torch.Tensor) -> bool:
-        home = getattr(buffer, _HOME, None)
-        if self._side.covers(tensor):
-            return home == tensor.device and self._side.fits(buffer)
-        return home is None and buffer.device == tensor.device
-
-    def _new(self, tensor: torch.Tensor) -> torch.Tensor:
-        if self._side.covers(tensor):
-            return belongs_to(self._side.buffer(tensor), tensor.device)
-        return torch.empty_like(tensor, requires_grad=False)
 
 
 def _copy_tensors(copies: list[Copy]) -> None:

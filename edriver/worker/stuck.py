@@ -40,7 +40,7 @@ class StuckWatch:
         self._clock = clock
         self._since = clock()
         self._used = time.clock_gettime(self._processor_clock)
-        self._used_by_all = _used_by_others()
+        self._used_by_others = _used_by_others()
         self._quiet_looks = 0
 
     def stuck(self, cut_off: bool = False) -> bool:
@@ -49,9 +49,9 @@ class StuckWatch:
         Args:
             cut_off: whether none of the connections is left that a collective could wait for.
         """
-        now, used, used_by_all = self._clock(), time.clock_gettime(self._processor_clock), _used_by_others()
-        quiet = cut_off and used_by_all - self._used_by_all <= IDLE_SECONDS
-        self._used_by_all = used_by_all
+        now, used, used_by_others = self._clock(), time.clock_gettime(self._processor_clock), _used_by_others()
+        quiet = cut_off and used_by_others - self._used_by_others <= IDLE_SECONDS
+        self._used_by_others = used_by_others
         if used - self._used > IDLE_SECONDS or not self._asleep() or not self._in_collective():
             self._since, self._used, self._quiet_looks = now, used, 0
             return False

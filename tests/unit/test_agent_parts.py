@@ -47,6 +47,12 @@ def test_time_in_which_nobody_ticked_counts_little() -> None:
     assert ticks_until_expired(lease, clock, 1.0) == 8
 
 
+def test_one_who_ticks_a_little_late_is_only_on_a_busy_machine() -> None:
+    clock = FakeClock()
+    lease = Lease(5.0, clock, period=1.0)
+    assert ticks_until_expired(lease, clock, 1.9) == 3
+
+
 def test_a_renewal_between_ticks_counts_from_there() -> None:
     clock = FakeClock()
     lease = Lease(1.0, clock)
