@@ -20,7 +20,7 @@ from edriver.release import VERSION
 from edriver.v1 import agent_pb2, agent_pb2_grpc, notification_pb2
 from edriver.v1.agent_pb2 import FromAgent, FromDriver
 
-WELCOME = agent_pb2.Welcome(command=["train"], driver_lease=5.0, worker_lease=9.0, output_folder="/out")
+WELCOME = agent_pb2.Welcome(command=["train"], driver_lease=5.0, worker_lease=9.0, output_folder="/out", agent_id=1)
 
 Stream = grpc.aio.StreamStreamCall[FromAgent, FromDriver]
 
