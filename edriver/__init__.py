@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from edriver.worker.errors import PeerLostError as PeerLostError
     from edriver.worker.handlers import StateHandler as StateHandler
     from edriver.worker.handlers import register_handler as register_handler
+    from edriver.worker.phases import phase as phase
     from edriver.worker.rounds import run as run
     from edriver.worker.sampler import ElasticSampler as ElasticSampler
     from edriver.worker.state import ObjectState as ObjectState
@@ -42,6 +43,7 @@ _HOMES = {
     "PeerLostError": "errors",
     "StateHandler": "handlers",
     "register_handler": "handlers",
+    "phase": "phases",
     "run": "rounds",
     "ElasticSampler": "sampler",
     "ObjectState": "state",

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from edriver.stall_limits import DEFAULTS, text_of
+
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 """Exit codes; 0 is a run that succeeded, 128 + n one that was stopped by signal n."""
 
@@ -165,6 +167,14 @@ def _add_failure_flags(group: argparse._ArgumentGroup) -> None:
         default=600.0,
         metavar="S",
         help="give up when fewer than --min-np workers are there for so long (default: %(default)g)",
+    )
+    group.add_argument(
+        "--stall-timeout",
+        action="append",
+        default=[],
+        metavar="[PHASE=]S",
+        help="give up a worker that makes no step for so long; of one phase (init, step, commit, eval, save) or of "
+        f"all, 0 for ever (default: {text_of(DEFAULTS)})",
     )
     group.add_argument(
         "--reset-limit", type=_count, metavar="N", help="give up after more than N failures (default: never)"

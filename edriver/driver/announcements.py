@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from edriver.driver import actions, events
 from edriver.driver.failure_report import described
 from edriver.driver.roster import Roster, WorkerState
-from edriver.driver.words import exit_text
+from edriver.driver.words import exit_text, stall_text
 
 
 class Announcements:
@@ -30,6 +30,8 @@ class Announcements:
                 return self._worker_lost(roster, worker_id, "raised an exception")
             case events.LeaseExpired(worker_id, lease):
                 return self._worker_lost(roster, worker_id, f"did not answer for {lease:g} s")
+            case events.WorkerStalled(worker_id, _, phase, seconds):
+                return self._worker_lost(roster, worker_id, stall_text(phase, seconds))
             case events.AgentLost(host, agent_id, reason):
                 record = roster.hosts.get(host)
                 if record is None or record.agent_id != agent_id or self._said_of_host.get(host) == reason:

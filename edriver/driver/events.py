@@ -145,6 +145,25 @@ class LeaseExpired:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerStalled:
+    """A member lives and answers, but has made no progress for longer than its phase may last.
+
+    Attributes:
+        worker_id: the worker.
+        round_id: the round.
+        phase: what it was doing: init, step, commit, eval or save.
+        seconds: for how long.
+        stacks: where each of its threads stands.
+    """
+
+    worker_id: int
+    round_id: RoundId
+    phase: str
+    seconds: float
+    stacks: str
+
+
+@dataclass(frozen=True, slots=True)
 class DrainRequested:
     """A host, or one slot of it, is to be left in good order, and not used again until UndrainRequested.
 
@@ -192,6 +211,7 @@ Event = (
     | WorkerEnding
     | WorkerExited
     | LeaseExpired
+    | WorkerStalled
     | DrainRequested
     | UndrainRequested
     | StopRequested

@@ -44,7 +44,7 @@ from edriver.driver.selection import Selection, select, wanted_members
 from edriver.driver.settings import Settings
 from edriver.driver.soundness import BreakageWatch, disagreement
 from edriver.driver.staffing import Staffing
-from edriver.driver.words import count_text, early_exit_text, failure_text, worker_text
+from edriver.driver.words import count_text, early_exit_text, failure_text, stall_text, worker_text
 from edriver.version import NO_ROUND, NO_VERSION, RoundId, Version
 
 EARLY_TO_END = (WorkerState.WAITING, WorkerState.TRAINING, WorkerState.DONE)
@@ -142,10 +142,12 @@ class Membership:
                     worker.stop_at = self._now + self.settings.leave_grace  # it has last words to print
             case events.LeaseExpired(worker_id, lease):
                 if (worker := self.roster.workers.get(worker_id)) and worker.live:
-                    if self.round and worker_id in self.round.members:
-                        self.round.expired.add(worker_id)
-                    self._lose(worker, f"did not answer for {lease:g} s")
-                    self._act(StopWorker(worker.worker_id, worker.host, grace=0.0))
+                    self._expire(worker, f"did not answer for {lease:g} s")
+            case events.WorkerStalled(worker_id, round_id, phase, seconds, stacks):
+                if self._round_of(worker_id, round_id):
+                    worker = self.roster.workers[worker_id]
+                    worker.traceback = stacks
+                    self._expire(worker, stall_text(phase, seconds))
             case events.WorkerEnding(worker_id):
                 if (worker := self.roster.workers.get(worker_id)) and worker.state in EARLY_TO_END:
                     worker.ending = True
@@ -160,6 +162,13 @@ class Membership:
                 self._staffing.undrain(host, slot)
             case events.StopRequested(reason):
                 self._finish_run(success=False, reason=reason)
+
+    def _expire(self, worker: Worker, reason: str) -> None:
+        """It lives, and nothing can be expected of it: it is killed."""
+        if self.round and worker.worker_id in self.round.members:
+            self.round.expired.add(worker.worker_id)
+        self._lose(worker, reason)
+        self._act(StopWorker(worker.worker_id, worker.host, grace=0.0))
 
     def _note_waiting(self, event: events.WorkerWaiting) -> None:
         worker = self.roster.workers.get(event.worker_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from edriver.driver.arrivals import Arrivals
 from edriver.driver.local import interface_address
 from edriver.driver.settings import Settings
 from edriver.driver.ssh import SshOptions, identity_error
+from edriver.stall_limits import DEFAULTS, limits_of
 
 POLL_LIMIT = 20.0
 """Longest that one run of a discovery script may take, in seconds."""
@@ -49,6 +51,7 @@ class RunOptions:
         ssh: how other hosts are reached.
         network_interface: through which interface hosts reach one another; empty: whichever leads there.
         dial_in: how hosts dial in by themselves; None: they do not.
+        stall_limits: seconds without progress that each phase of a worker may last; 0: for ever.
         insecure: whether other hosts are reached without TLS and token.
         output_folder: absolute path of the folder for the workers' output files; empty: none are written.
         event_log: the file to which the event log is appended; None: none is written.
@@ -61,6 +64,7 @@ class RunOptions:
     ssh: SshOptions = field(default_factory=SshOptions)
     network_interface: str = ""
     dial_in: DialIn | None = None
+    stall_limits: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULTS))
     insecure: bool = False
     output_folder: str = ""
     event_log: Path | None = None
@@ -94,6 +98,7 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         ssh=_ssh_of(flags),
         dial_in=_dial_in_of(flags),
         network_interface=_interface_of(flags.network_interface),
+        stall_limits=_stall_limits_of(flags.stall_timeout),
         insecure=flags.insecure,
         output_folder=_folder_of(flags.output_filename),
         event_log=_event_log_of(flags.event_log),
@@ -116,6 +121,13 @@ def _settings_of(flags: argparse.Namespace) -> Settings:
         )
     except ValueError as error:
         raise UsageError(str(error)) from None
+
+
+def _stall_limits_of(texts: list[str]) -> dict[str, float]:
+    try:
+        return limits_of(texts)
+    except ValueError as error:
+        raise UsageError(f"--stall-timeout: {error}") from None
 
 
 def _command_of(words: list[str]) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2_grpc
 
 _log = logging.getLogger("edriver.driver")
 
-WORKER_LEASE: Final = 10.0
+WORKER_LEASE: Final = 5.0
 """Seconds that a worker may leave its agent's pings unanswered."""
 
 POLL_INTERVAL: Final = 1.0
@@ -110,6 +110,7 @@ class Session:
             command=options.command,
             driver_lease=AGENT_LEASE,
             worker_lease=WORKER_LEASE,
+            stall_limits=options.stall_limits,
             output_folder=options.output_folder,
         )
         self._arrivals = options.source if isinstance(options.source, Arrivals) else None
@@ -256,6 +257,8 @@ class Session:
             # Words come after deeds: whoever waits for its next round does not wait for them.
             for line in self._announcements.lines(loss, step):
                 _log.info("%s", line)
+            if loss and isinstance(event, events.WorkerStalled):
+                _log.info("it stands at\n%s", event.stacks)
             if self._event_log:
                 self._event_log.take(event, step)
             if finish:

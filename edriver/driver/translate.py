@@ -34,6 +34,10 @@ def event_of_report(worker_id: int, report: notification_pb2.Report) -> events.E
             passed = report.first_boundary
             times = {field.name: value for field, value in passed.times.ListFields()}
             return events.FirstBoundaryPassed(worker_id, round_id_of(passed.round_id), times)
+        case "stalled":
+            stall = report.stalled
+            round_id = round_id_of(stall.round_id)
+            return events.WorkerStalled(worker_id, round_id, stall.phase, stall.seconds, stall.stacks)
         case "failed":
             return events.WorkerFailed(worker_id, report.failed.traceback)
         case _:

@@ -38,3 +38,8 @@ def early_exit_text(code: int) -> str:
     """How a process ended that should not have ended yet."""
     hint = " before its edriver.run was done (does the script call edriver.run, and not exit inside it?)"
     return exit_text(code) + (hint if code == 0 else "")
+
+
+def stall_text(phase: str, seconds: float) -> str:
+    """What a stalled worker has not done."""
+    return f"has made no progress for {seconds:.0f} s ({phase})"

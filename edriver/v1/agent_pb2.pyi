@@ -175,6 +175,26 @@ class Welcome(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class StallLimitsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     COMMAND_FIELD_NUMBER: _builtins.int
     DRIVER_LEASE_FIELD_NUMBER: _builtins.int
     WORKER_LEASE_FIELD_NUMBER: _builtins.int
@@ -182,6 +202,7 @@ class Welcome(_message.Message):
     SEEN_FROM_FIELD_NUMBER: _builtins.int
     PAPERS_FIELD_NUMBER: _builtins.int
     AGENT_ID_FIELD_NUMBER: _builtins.int
+    STALL_LIMITS_FIELD_NUMBER: _builtins.int
     driver_lease: _builtins.float
     """Seconds without a word from the driver after which the agent ends its workers and itself."""
     worker_lease: _builtins.float
@@ -200,6 +221,10 @@ class Welcome(_message.Message):
     def papers(self) -> Global___Papers:
         """What workers show one another; absent in a run without TLS."""
 
+    @_builtins.property
+    def stall_limits(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """Seconds that each phase of a worker may last without progress; 0: for ever."""
+
     def __init__(
         self,
         *,
@@ -210,10 +235,11 @@ class Welcome(_message.Message):
         seen_from: _builtins.str = ...,
         papers: Global___Papers | None = ...,
         agent_id: _builtins.int = ...,
+        stall_limits: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["papers", b"papers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "command", b"command", "driver_lease", b"driver_lease", "output_folder", b"output_folder", "papers", b"papers", "seen_from", b"seen_from", "worker_lease", b"worker_lease"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "command", b"command", "driver_lease", b"driver_lease", "output_folder", b"output_folder", "papers", b"papers", "seen_from", b"seen_from", "stall_limits", b"stall_limits", "worker_lease", b"worker_lease"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

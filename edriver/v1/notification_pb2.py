@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from edriver.v1 import rounds_pb2 as edriver_dot_v1_dot_rounds__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x65\x64river/v1/notification.proto\x12\nedriver.v1\x1a\x17\x65\x64river/v1/rounds.proto\"\x9a\x03\n\x06Notice\x12(\n\x08\x61ttached\x18\x01 \x01(\x0b\x32\x14.edriver.v1.AttachedH\x00\x12 \n\x04ping\x18\x02 \x01(\x0b\x32\x10.edriver.v1.PingH\x00\x12\x31\n\rhosts_updated\x18\x03 \x01(\x0b\x32\x18.edriver.v1.HostsUpdatedH\x00\x12%\n\x07stop_at\x18\x04 \x01(\x0b\x32\x12.edriver.v1.StopAtH\x00\x12!\n\x05go_on\x18\x05 \x01(\x0b\x32\x10.edriver.v1.GoOnH\x00\x12\"\n\x05\x61\x62ort\x18\x06 \x01(\x0b\x32\x11.edriver.v1.AbortH\x00\x12/\n\x0c\x61ssign_place\x18\x07 \x01(\x0b\x32\x17.edriver.v1.AssignPlaceH\x00\x12$\n\x06\x66inish\x18\x08 \x01(\x0b\x32\x12.edriver.v1.FinishH\x00\x12\"\n\x05leave\x18\t \x01(\x0b\x32\x11.edriver.v1.LeaveH\x00\x12 \n\x04skip\x18\n \x01(\x0b\x32\x10.edriver.v1.SkipH\x00\x42\x06\n\x04kind\"\xcb\x02\n\x06Report\x12 \n\x04pong\x18\x01 \x01(\x0b\x32\x10.edriver.v1.PongH\x00\x12&\n\x07waiting\x18\x02 \x01(\x0b\x32\x13.edriver.v1.WaitingH\x00\x12\x37\n\x10\x62oundary_reached\x18\x03 \x01(\x0b\x32\x1b.edriver.v1.BoundaryReachedH\x00\x12 \n\x04\x64one\x18\x04 \x01(\x0b\x32\x10.edriver.v1.DoneH\x00\x12\x39\n\x11\x63ollective_raised\x18\x05 \x01(\x0b\x32\x1c.edriver.v1.CollectiveRaisedH\x00\x12$\n\x06\x66\x61iled\x18\x06 \x01(\x0b\x32\x12.edriver.v1.FailedH\x00\x12\x33\n\x0e\x66irst_boundary\x18\x07 \x01(\x0b\x32\x19.edriver.v1.FirstBoundaryH\x00\x42\x06\n\x04kind\"-\n\x08\x41ttached\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x11\n\tworker_id\x18\x02 \x01(\x04\"\x16\n\x04Ping\x12\x0e\n\x06number\x18\x01 \x01(\x04\"\x86\x01\n\x0cHostsUpdated\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12,\n\x06result\x18\x03 \x01(\x0e\x32\x1c.edriver.v1.HostUpdateResult\x12\x11\n\ttimestamp\x18\x04 \x01(\x01\"Q\n\x06StopAt\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x10\n\x08\x62oundary\x18\x03 \x01(\x04\"=\n\x04GoOn\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x0e\n\x06number\x18\x02 \x01(\x04\"=\n\x05\x41\x62ort\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\r\n\x05\x63\x61use\x18\x02 \x01(\t\"\xad\x01\n\x0b\x41ssignPlace\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x0c\n\x04size\x18\x02 \x01(\r\x12\x1e\n\x04seat\x18\x03 \x01(\x0b\x32\x10.edriver.v1.Seat\x12\x12\n\nstore_host\x18\x04 \x01(\t\x12\x12\n\nstore_port\x18\x05 \x01(\r\x12\x0e\n\x06source\x18\x06 \x01(\r\x12\x11\n\treceivers\x18\x07 \x03(\r\"/\n\x06\x46inish\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\"\x07\n\x05Leave\"\x17\n\x04Skip\x12\x0f\n\x07ordinal\x18\x01 \x01(\r\"\x16\n\x04Pong\x12\x0e\n\x06number\x18\x01 \x01(\x04\"x\n\x07Waiting\x12\x0f\n\x07ordinal\x18\x01 \x01(\r\x12$\n\x07version\x18\x02 \x01(\x0b\x32\x13.edriver.v1.Version\x12\x12\n\nstore_host\x18\x03 \x01(\t\x12\x12\n\nstore_port\x18\x04 \x01(\r\x12\x0e\n\x06\x64igest\x18\x05 \x01(\t\"\\\n\x0f\x42oundaryReached\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x12\n\nboundaries\x18\x03 \x01(\x04\"A\n\x04\x44one\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x12\n\nboundaries\x18\x02 \x01(\x04\"L\n\x10\x43ollectiveRaised\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x11\n\ttraceback\x18\x02 \x01(\t\"\x1b\n\x06\x46\x61iled\x12\x11\n\ttraceback\x18\x01 \x01(\t\"]\n\rFirstBoundary\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12%\n\x05times\x18\x02 \x01(\x0b\x32\x16.edriver.v1.RoundTimes\"\xc8\x01\n\nRoundTimes\x12\x10\n\x08notified\x18\x01 \x01(\x01\x12\x0f\n\x07stopped\x18\x02 \x01(\x01\x12\x0f\n\x07waiting\x18\x03 \x01(\x01\x12\x10\n\x08\x61ssigned\x18\x04 \x01(\x01\x12\r\n\x05\x62uilt\x18\x05 \x01(\x01\x12\x0e\n\x06synced\x18\x06 \x01(\x01\x12\x0f\n\x07stepped\x18\x07 \x01(\x01\x12\x16\n\x0ereceived_bytes\x18\x08 \x01(\x03\x12\x14\n\x0c\x63ommit_bytes\x18\t \x01(\x03\x12\x16\n\x0e\x63ommit_seconds\x18\n \x01(\x01\x32K\n\x13NotificationService\x12\x34\n\x06\x41ttach\x12\x12.edriver.v1.Notice\x1a\x12.edriver.v1.Report(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x65\x64river/v1/notification.proto\x12\nedriver.v1\x1a\x17\x65\x64river/v1/rounds.proto\"\x9a\x03\n\x06Notice\x12(\n\x08\x61ttached\x18\x01 \x01(\x0b\x32\x14.edriver.v1.AttachedH\x00\x12 \n\x04ping\x18\x02 \x01(\x0b\x32\x10.edriver.v1.PingH\x00\x12\x31\n\rhosts_updated\x18\x03 \x01(\x0b\x32\x18.edriver.v1.HostsUpdatedH\x00\x12%\n\x07stop_at\x18\x04 \x01(\x0b\x32\x12.edriver.v1.StopAtH\x00\x12!\n\x05go_on\x18\x05 \x01(\x0b\x32\x10.edriver.v1.GoOnH\x00\x12\"\n\x05\x61\x62ort\x18\x06 \x01(\x0b\x32\x11.edriver.v1.AbortH\x00\x12/\n\x0c\x61ssign_place\x18\x07 \x01(\x0b\x32\x17.edriver.v1.AssignPlaceH\x00\x12$\n\x06\x66inish\x18\x08 \x01(\x0b\x32\x12.edriver.v1.FinishH\x00\x12\"\n\x05leave\x18\t \x01(\x0b\x32\x11.edriver.v1.LeaveH\x00\x12 \n\x04skip\x18\n \x01(\x0b\x32\x10.edriver.v1.SkipH\x00\x42\x06\n\x04kind\"\xf3\x02\n\x06Report\x12 \n\x04pong\x18\x01 \x01(\x0b\x32\x10.edriver.v1.PongH\x00\x12&\n\x07waiting\x18\x02 \x01(\x0b\x32\x13.edriver.v1.WaitingH\x00\x12\x37\n\x10\x62oundary_reached\x18\x03 \x01(\x0b\x32\x1b.edriver.v1.BoundaryReachedH\x00\x12 \n\x04\x64one\x18\x04 \x01(\x0b\x32\x10.edriver.v1.DoneH\x00\x12\x39\n\x11\x63ollective_raised\x18\x05 \x01(\x0b\x32\x1c.edriver.v1.CollectiveRaisedH\x00\x12$\n\x06\x66\x61iled\x18\x06 \x01(\x0b\x32\x12.edriver.v1.FailedH\x00\x12\x33\n\x0e\x66irst_boundary\x18\x07 \x01(\x0b\x32\x19.edriver.v1.FirstBoundaryH\x00\x12&\n\x07stalled\x18\x08 \x01(\x0b\x32\x13.edriver.v1.StalledH\x00\x42\x06\n\x04kind\"-\n\x08\x41ttached\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x11\n\tworker_id\x18\x02 \x01(\x04\"\x16\n\x04Ping\x12\x0e\n\x06number\x18\x01 \x01(\x04\"\x86\x01\n\x0cHostsUpdated\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12,\n\x06result\x18\x03 \x01(\x0e\x32\x1c.edriver.v1.HostUpdateResult\x12\x11\n\ttimestamp\x18\x04 \x01(\x01\"Q\n\x06StopAt\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x10\n\x08\x62oundary\x18\x03 \x01(\x04\"=\n\x04GoOn\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x0e\n\x06number\x18\x02 \x01(\x04\"=\n\x05\x41\x62ort\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\r\n\x05\x63\x61use\x18\x02 \x01(\t\"\xad\x01\n\x0b\x41ssignPlace\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x0c\n\x04size\x18\x02 \x01(\r\x12\x1e\n\x04seat\x18\x03 \x01(\x0b\x32\x10.edriver.v1.Seat\x12\x12\n\nstore_host\x18\x04 \x01(\t\x12\x12\n\nstore_port\x18\x05 \x01(\r\x12\x0e\n\x06source\x18\x06 \x01(\r\x12\x11\n\treceivers\x18\x07 \x03(\r\"/\n\x06\x46inish\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\"\x07\n\x05Leave\"\x17\n\x04Skip\x12\x0f\n\x07ordinal\x18\x01 \x01(\r\"\x16\n\x04Pong\x12\x0e\n\x06number\x18\x01 \x01(\x04\"x\n\x07Waiting\x12\x0f\n\x07ordinal\x18\x01 \x01(\r\x12$\n\x07version\x18\x02 \x01(\x0b\x32\x13.edriver.v1.Version\x12\x12\n\nstore_host\x18\x03 \x01(\t\x12\x12\n\nstore_port\x18\x04 \x01(\r\x12\x0e\n\x06\x64igest\x18\x05 \x01(\t\"\\\n\x0f\x42oundaryReached\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x12\n\nboundaries\x18\x03 \x01(\x04\"A\n\x04\x44one\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x12\n\nboundaries\x18\x02 \x01(\x04\"L\n\x10\x43ollectiveRaised\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x11\n\ttraceback\x18\x02 \x01(\t\"\x1b\n\x06\x46\x61iled\x12\x11\n\ttraceback\x18\x01 \x01(\t\"`\n\x07Stalled\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\r\n\x05phase\x18\x02 \x01(\t\x12\x0f\n\x07seconds\x18\x03 \x01(\x01\x12\x0e\n\x06stacks\x18\x04 \x01(\t\"]\n\rFirstBoundary\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12%\n\x05times\x18\x02 \x01(\x0b\x32\x16.edriver.v1.RoundTimes\"\xc8\x01\n\nRoundTimes\x12\x10\n\x08notified\x18\x01 \x01(\x01\x12\x0f\n\x07stopped\x18\x02 \x01(\x01\x12\x0f\n\x07waiting\x18\x03 \x01(\x01\x12\x10\n\x08\x61ssigned\x18\x04 \x01(\x01\x12\r\n\x05\x62uilt\x18\x05 \x01(\x01\x12\x0e\n\x06synced\x18\x06 \x01(\x01\x12\x0f\n\x07stepped\x18\x07 \x01(\x01\x12\x16\n\x0ereceived_bytes\x18\x08 \x01(\x03\x12\x14\n\x0c\x63ommit_bytes\x18\t \x01(\x03\x12\x16\n\x0e\x63ommit_seconds\x18\n \x01(\x01\x32K\n\x13NotificationService\x12\x34\n\x06\x41ttach\x12\x12.edriver.v1.Notice\x1a\x12.edriver.v1.Report(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,43 +35,45 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_NOTICE']._serialized_start=71
   _globals['_NOTICE']._serialized_end=481
   _globals['_REPORT']._serialized_start=484
-  _globals['_REPORT']._serialized_end=815
-  _globals['_ATTACHED']._serialized_start=817
-  _globals['_ATTACHED']._serialized_end=862
-  _globals['_PING']._serialized_start=864
-  _globals['_PING']._serialized_end=886
-  _globals['_HOSTSUPDATED']._serialized_start=889
-  _globals['_HOSTSUPDATED']._serialized_end=1023
-  _globals['_STOPAT']._serialized_start=1025
-  _globals['_STOPAT']._serialized_end=1106
-  _globals['_GOON']._serialized_start=1108
-  _globals['_GOON']._serialized_end=1169
-  _globals['_ABORT']._serialized_start=1171
-  _globals['_ABORT']._serialized_end=1232
-  _globals['_ASSIGNPLACE']._serialized_start=1235
-  _globals['_ASSIGNPLACE']._serialized_end=1408
-  _globals['_FINISH']._serialized_start=1410
-  _globals['_FINISH']._serialized_end=1457
-  _globals['_LEAVE']._serialized_start=1459
-  _globals['_LEAVE']._serialized_end=1466
-  _globals['_SKIP']._serialized_start=1468
-  _globals['_SKIP']._serialized_end=1491
-  _globals['_PONG']._serialized_start=1493
-  _globals['_PONG']._serialized_end=1515
-  _globals['_WAITING']._serialized_start=1517
-  _globals['_WAITING']._serialized_end=1637
-  _globals['_BOUNDARYREACHED']._serialized_start=1639
-  _globals['_BOUNDARYREACHED']._serialized_end=1731
-  _globals['_DONE']._serialized_start=1733
-  _globals['_DONE']._serialized_end=1798
-  _globals['_COLLECTIVERAISED']._serialized_start=1800
-  _globals['_COLLECTIVERAISED']._serialized_end=1876
-  _globals['_FAILED']._serialized_start=1878
-  _globals['_FAILED']._serialized_end=1905
-  _globals['_FIRSTBOUNDARY']._serialized_start=1907
-  _globals['_FIRSTBOUNDARY']._serialized_end=2000
-  _globals['_ROUNDTIMES']._serialized_start=2003
-  _globals['_ROUNDTIMES']._serialized_end=2203
-  _globals['_NOTIFICATIONSERVICE']._serialized_start=2205
-  _globals['_NOTIFICATIONSERVICE']._serialized_end=2280
+  _globals['_REPORT']._serialized_end=855
+  _globals['_ATTACHED']._serialized_start=857
+  _globals['_ATTACHED']._serialized_end=902
+  _globals['_PING']._serialized_start=904
+  _globals['_PING']._serialized_end=926
+  _globals['_HOSTSUPDATED']._serialized_start=929
+  _globals['_HOSTSUPDATED']._serialized_end=1063
+  _globals['_STOPAT']._serialized_start=1065
+  _globals['_STOPAT']._serialized_end=1146
+  _globals['_GOON']._serialized_start=1148
+  _globals['_GOON']._serialized_end=1209
+  _globals['_ABORT']._serialized_start=1211
+  _globals['_ABORT']._serialized_end=1272
+  _globals['_ASSIGNPLACE']._serialized_start=1275
+  _globals['_ASSIGNPLACE']._serialized_end=1448
+  _globals['_FINISH']._serialized_start=1450
+  _globals['_FINISH']._serialized_end=1497
+  _globals['_LEAVE']._serialized_start=1499
+  _globals['_LEAVE']._serialized_end=1506
+  _globals['_SKIP']._serialized_start=1508
+  _globals['_SKIP']._serialized_end=1531
+  _globals['_PONG']._serialized_start=1533
+  _globals['_PONG']._serialized_end=1555
+  _globals['_WAITING']._serialized_start=1557
+  _globals['_WAITING']._serialized_end=1677
+  _globals['_BOUNDARYREACHED']._serialized_start=1679
+  _globals['_BOUNDARYREACHED']._serialized_end=1771
+  _globals['_DONE']._serialized_start=1773
+  _globals['_DONE']._serialized_end=1838
+  _globals['_COLLECTIVERAISED']._serialized_start=1840
+  _globals['_COLLECTIVERAISED']._serialized_end=1916
+  _globals['_FAILED']._serialized_start=1918
+  _globals['_FAILED']._serialized_end=1945
+  _globals['_STALLED']._serialized_start=1947
+  _globals['_STALLED']._serialized_end=2043
+  _globals['_FIRSTBOUNDARY']._serialized_start=2045
+  _globals['_FIRSTBOUNDARY']._serialized_end=2138
+  _globals['_ROUNDTIMES']._serialized_start=2141
+  _globals['_ROUNDTIMES']._serialized_end=2341
+  _globals['_NOTIFICATIONSERVICE']._serialized_start=2343
+  _globals['_NOTIFICATIONSERVICE']._serialized_end=2418
 # @@protoc_insertion_point(module_scope)

@@ -92,6 +92,7 @@ class Report(_message.Message):
     COLLECTIVE_RAISED_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
     FIRST_BOUNDARY_FIELD_NUMBER: _builtins.int
+    STALLED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def pong(self) -> Global___Pong: ...
     @_builtins.property
@@ -106,6 +107,8 @@ class Report(_message.Message):
     def failed(self) -> Global___Failed: ...
     @_builtins.property
     def first_boundary(self) -> Global___FirstBoundary: ...
+    @_builtins.property
+    def stalled(self) -> Global___Stalled: ...
     def __init__(
         self,
         *,
@@ -116,12 +119,13 @@ class Report(_message.Message):
         collective_raised: Global___CollectiveRaised | None = ...,
         failed: Global___Failed | None = ...,
         first_boundary: Global___FirstBoundary | None = ...,
+        stalled: Global___Stalled | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["boundary_reached", b"boundary_reached", "collective_raised", b"collective_raised", "done", b"done", "failed", b"failed", "first_boundary", b"first_boundary", "kind", b"kind", "pong", b"pong", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["boundary_reached", b"boundary_reached", "collective_raised", b"collective_raised", "done", b"done", "failed", b"failed", "first_boundary", b"first_boundary", "kind", b"kind", "pong", b"pong", "stalled", b"stalled", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boundary_reached", b"boundary_reached", "collective_raised", b"collective_raised", "done", b"done", "failed", b"failed", "first_boundary", b"first_boundary", "kind", b"kind", "pong", b"pong", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boundary_reached", b"boundary_reached", "collective_raised", b"collective_raised", "done", b"done", "failed", b"failed", "first_boundary", b"first_boundary", "kind", b"kind", "pong", b"pong", "stalled", b"stalled", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pong", "waiting", "boundary_reached", "done", "collective_raised", "failed", "first_boundary"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pong", "waiting", "boundary_reached", "done", "collective_raised", "failed", "first_boundary", "stalled"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -547,6 +551,39 @@ class Failed(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Failed: _TypeAlias = Failed  # noqa: Y015
+
+@_typing.final
+class Stalled(_message.Message):
+    """Stalled says that the worker lives, but has made no progress for longer than its phase may last."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_ID_FIELD_NUMBER: _builtins.int
+    PHASE_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    STACKS_FIELD_NUMBER: _builtins.int
+    phase: _builtins.str
+    """init, step, commit, eval or save."""
+    seconds: _builtins.float
+    stacks: _builtins.str
+    """Where each of its threads stands."""
+    @_builtins.property
+    def round_id(self) -> _rounds_pb2.RoundId: ...
+    def __init__(
+        self,
+        *,
+        round_id: _rounds_pb2.RoundId | None = ...,
+        phase: _builtins.str = ...,
+        seconds: _builtins.float = ...,
+        stacks: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["phase", b"phase", "round_id", b"round_id", "seconds", b"seconds", "stacks", b"stacks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Stalled: _TypeAlias = Stalled  # noqa: Y015
 
 @_typing.final
 class FirstBoundary(_message.Message):

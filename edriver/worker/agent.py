@@ -20,7 +20,7 @@ from pathlib import Path
 from edriver.lease import Lease
 from edriver.release import VERSION
 from edriver.v1 import agent_pb2, agent_pb2_grpc, notification_pb2
-from edriver.worker import priority
+from edriver.worker import priority, stack_dump
 from edriver.worker.capture import Capture
 from edriver.worker.control_stream import FIRST_LEASE, ControlStream, DriverLostError
 from edriver.worker.forward import OutputForwarder
@@ -94,7 +94,7 @@ class Worker:
     link: WorkerLink
     life: LifeLock
     background: bool
-    watched: bool = False
+    trainer: int = 0  # the process that trains: the command's own, unless that is a shell or the like
     killing: asyncio.TimerHandle | None = None
 
 
@@ -239,6 +239,7 @@ class Agent:
             store_path=store_path,
             papers=self._papers,
             devices=cuda_devices(self._environment),
+            stall_limits=self._welcome.stall_limits,
         )
         try:
             life = LifeLock.create(life_path)
@@ -270,14 +271,18 @@ class Agent:
         def expired() -> None:
             self._control.send(agent_pb2.FromAgent(lease_expired=agent_pb2.LeaseExpired(worker_id=worker_id)))
 
-        lease = Lease(self._welcome.worker_lease, self._loop.time)
-        return WorkerLink(self._settings.run_id, worker_id, socket_path, lease, report, expired)
+        def silent() -> None:
+            if worker := self._workers.get(worker_id):
+                stack_dump.ask(worker.trainer, group=worker.pid)
 
-    def _worker_ready(self, worker_id: int) -> None:
+        lease = Lease(self._welcome.worker_lease, self._loop.time)
+        return WorkerLink(self._settings.run_id, worker_id, socket_path, lease, report, expired, silent)
+
+    def _worker_ready(self, worker_id: int, pid: int) -> None:
         if worker := self._workers.get(worker_id):
             worker.link.attach()
-            if not worker.watched:
-                worker.watched = True
+            if not worker.trainer:
+                worker.trainer = pid
                 threading.Thread(target=self._watch, args=(worker,), name=f"life of {worker_id}", daemon=True).start()
 
     def _watch(self, worker: Worker) -> None:

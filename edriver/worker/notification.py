@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import logging
+import os
 import queue
 import socket
 import threading
@@ -113,12 +114,12 @@ class NotificationServer(notification_pb2_grpc.NotificationServiceServicer):
         """Listen, and tell the agent so.
 
         Args:
-            ready: the agent's datagram socket, which takes the worker_id as text.
+            ready: the agent's datagram socket, which takes the worker_id and the process id as text.
         """
         self._server.add_insecure_port(f"unix:{self._socket_path}")
         self._server.start()
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as announcement:
-            announcement.sendto(str(self._identity[1]).encode(), ready)
+            announcement.sendto(f"{self._identity[1]} {os.getpid()}".encode(), ready)
 
     def stop(self) -> None:
         """End the stream and the service."""

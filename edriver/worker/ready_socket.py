@@ -1,4 +1,4 @@
-"""Where workers say that their notification service listens: one datagram each, their worker_id as text."""
+"""Where workers say that their notification service listens: one datagram each, worker_id and process id as text."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class ReadySocket:
 
     Args:
         path: where the socket is made.
-        on_ready: called with each worker_id that comes.
+        on_ready: called with each worker_id and process id that come.
     """
 
-    def __init__(self, path: Path, on_ready: Callable[[int], None]) -> None:
+    def __init__(self, path: Path, on_ready: Callable[[int, int], None]) -> None:
         self._path = path
         self._on_ready = on_ready
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -59,7 +59,8 @@ class ReadySocket:
             datagram = self._socket.recv(64)
         except BlockingIOError:
             return
-        if datagram.isdigit():
-            self._on_ready(int(datagram))
+        words = datagram.split()
+        if len(words) == 2 and words[0].isdigit() and words[1].isdigit():
+            self._on_ready(int(words[0]), int(words[1]))
         else:
-            logger.warning("a datagram on %s is no worker_id: %r", self._path, datagram)
+            logger.warning("a datagram on %s is no worker_id and process id: %r", self._path, datagram)

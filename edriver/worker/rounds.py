@@ -18,23 +18,22 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
+from edriver.stall_limits import Phase, collective_timeout, limits_of
 from edriver.v1 import notification_pb2 as pb
 from edriver.version import RoundId, Version
-from edriver.worker import topology
+from edriver.wire import round_id_message
+from edriver.worker import phases, stack_dump, topology
 from edriver.worker.assignment import Assignment
 from edriver.worker.errors import HostsUpdatedInterrupt, PeerLostError
 from edriver.worker.life_lock import LifeLock
 from edriver.worker.notification import NotificationManager, NotificationServer
 from edriver.worker.participant import Participant, Stage, Verdict
 from edriver.worker.round_times import RoundTimes
+from edriver.worker.stall import StallWatch
 from edriver.worker.state import State
 from edriver.worker.stuck import StuckWatch
 
 logger = logging.getLogger("edriver.worker")
-
-GROUP_TIMEOUT = 1800.0
-"""Seconds for building a group, and for a collective: torch's own default. Nobody waits so long for a lost peer: the
-driver's abort ends that."""
 
 SEVER_INTERVAL = 0.03
 """Seconds between attempts to free a training thread that is still somewhere in the aborted round."""
@@ -80,7 +79,7 @@ class WorkerRounds:
 
     Args:
         environ: what the agent told the worker: EDRIVER_RUN_ID, EDRIVER_WORKER_ID, EDRIVER_SOCKET, EDRIVER_READY,
-            EDRIVER_LIFE.
+            EDRIVER_LIFE, EDRIVER_STALL_LIMITS.
         group: the process group.
         looks_like_peer_loss: tells a broken collective from an exception of the script's own.
     """
@@ -99,6 +98,11 @@ class WorkerRounds:
         self._server = NotificationServer(
             environ["EDRIVER_SOCKET"], environ["EDRIVER_RUN_ID"], int(environ["EDRIVER_WORKER_ID"]), self._take
         )
+        stack_dump.enable()
+        limits = limits_of(environ.get("EDRIVER_STALL_LIMITS", "").split(), base={})
+        self._stall = StallWatch(threading.main_thread(), limits)
+        self._collective_timeout = collective_timeout(limits)
+        self._checks = 0
         if threading.current_thread() is threading.main_thread():  # another thread may end before the process does
             self._life = LifeLock(Path(environ["EDRIVER_LIFE"]))
             self._life.hold()
@@ -137,6 +141,7 @@ class WorkerRounds:
         if not participant.passed(committed):
             return
         if participant.boundaries == 1:
+            phases.current.change(Phase.STEP)
             assert self._state is not None, "a boundary of a state that is bound"
             self._server.report(self._times.first_boundary(participant.round_id, self._state.copied))
         with self._changed:
@@ -149,6 +154,7 @@ class WorkerRounds:
 
     def check(self) -> None:
         """Look for bad news without counting a boundary: see `state.Rounds`."""
+        self._checks += 1
         if self._participant.abort_cause is not None:
             raise PeerLostError(self._participant.abort_cause)
 
@@ -191,8 +197,9 @@ class WorkerRounds:
         return None
 
     def _begin(self, place: Assignment, state: State) -> None:
+        phases.current.change(Phase.INIT)
         self._group.teardown()
-        self._group.build(place, GROUP_TIMEOUT)
+        self._group.build(place, self._collective_timeout)
         self._times.mark("built")
         topology.enter(place)
         if self._entered:
@@ -260,6 +267,8 @@ class WorkerRounds:
 
     def _take(self, notice: pb.Notice) -> pb.Report | None:
         match notice.WhichOneof("kind"):
+            case "ping":
+                self._look_for_stall()
             case "abort" | "stop_at":
                 self._times.mark("notified")
             case "assign_place":
@@ -278,6 +287,20 @@ class WorkerRounds:
             updated = notice.hosts_updated
             self.notifications.handle_hosts_updated(updated.timestamp, int(updated.result))
         return answer
+
+    def _look_for_stall(self) -> None:
+        participant, phase = self._participant, phases.current
+        if participant.stage is not Stage.ASSIGNED:
+            return
+        progress = (participant.round_id, participant.boundaries, self._checks, phase.changes)
+        if stall := self._stall.look(progress, phase.phase):
+            stalled = pb.Stalled(
+                round_id=round_id_message(participant.round_id),
+                phase=stall.phase,
+                seconds=stall.seconds,
+                stacks=stall.stacks,
+            )
+            self._server.report(pb.Report(stalled=stalled))
 
     def _free(self, round_id: RoundId) -> None:
         """Sever again until the training thread has left the round: it may just have opened further connections."""

@@ -27,8 +27,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from edriver.stall_limits import Phase
 from edriver.worker import topology
 from edriver.worker.assignment import Assignment
+from edriver.worker.phases import phase
 from edriver.worker.random_states import RandomStates
 from edriver.worker.small_copy import NotSmallError, SmallCopies, not_ours
 
@@ -131,7 +133,8 @@ class State(abc.ABC):
         if self._rounds is not None and self.settle():
             self._rounds.check()  # or what has been computed may be what an abort has left
         began = time.perf_counter()
-        self.save()
+        with phase(Phase.COMMIT):
+            self.save()
         self.copied.commit_seconds = time.perf_counter() - began
         if self._rounds is not None:
             self.keep()

@@ -52,7 +52,7 @@ class StuckWatch:
         now, used, used_by_others = self._clock(), time.clock_gettime(self._processor_clock), _used_by_others()
         quiet = cut_off and used_by_others - self._used_by_others <= IDLE_SECONDS
         self._used_by_others = used_by_others
-        if used - self._used > IDLE_SECONDS or not self._asleep() or not self._in_collective():
+        if used - self._used > IDLE_SECONDS or not self._asleep() or not in_collective(self._ident):
             self._since, self._used, self._quiet_looks = now, used, 0
             return False
         self._quiet_looks = self._quiet_looks + 1 if quiet else 0
@@ -61,13 +61,14 @@ class StuckWatch:
     def _asleep(self) -> bool:
         return self._stat.read_text().rpartition(")")[2].split()[0] in "SD"
 
-    def _in_collective(self) -> bool:
-        """Whether its innermost Python frame is one of torch's that wait for peers, or our relay's."""
-        frame = sys._current_frames().get(self._ident)
-        parts = () if frame is None else Path(frame.f_code.co_filename).parts
-        return parts[-2:] == ("worker", "relay.py") or (
-            "torch" in parts and not {"distributed", "autograd", "nn", "cuda"}.isdisjoint(parts)
-        )
+
+def in_collective(ident: int) -> bool:
+    """Whether a thread's innermost Python frame is one of torch's that wait for peers, or our relay's."""
+    frame = sys._current_frames().get(ident)
+    parts = () if frame is None else Path(frame.f_code.co_filename).parts
+    return parts[-2:] == ("worker", "relay.py") or (
+        "torch" in parts and not {"distributed", "autograd", "nn", "cuda"}.isdisjoint(parts)
+    )
 
 
 def _used_by_others() -> float:

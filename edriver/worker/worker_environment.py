@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from edriver import stall_limits as limits
+
 MALLOC_DEFAULTS = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 """malloc asks for huge pages, where the kernel gives them on request. A page fault for every 4 KiB of a model that a
 newcomer receives takes longer than the transfer; and large tensors are faster in them ever after."""
@@ -54,6 +56,7 @@ def worker_environment(
     papers: Path | None = None,
     interface: str | None = None,
     devices: Sequence[str] = (),
+    stall_limits: Mapping[str, float] | None = None,
 ) -> dict[str, str]:
     """The environment of a worker.
 
@@ -72,6 +75,7 @@ def worker_environment(
         interface: the network interface that has the address, if it is known.
         devices: the host's GPUs. A slot has the one of its number for good, whatever rank its worker has; more slots
             than GPUs share them in turn.
+        stall_limits: seconds that each phase may last, by name; none: for ever.
     """
     # As torchrun does: several workers on one host that each take all its cores slow one another down.
     defaults = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **MALLOC_DEFAULTS, **NCCL_DEFAULTS}
@@ -92,6 +96,8 @@ def worker_environment(
         # A data loader forks; gRPC's handlers for that would wait for its threads.
         "GRPC_ENABLE_FORK_SUPPORT": "0",
     }
+    if stall_limits:
+        ours["EDRIVER_STALL_LIMITS"] = limits.text_of(stall_limits)
     if papers:
         ours["EDRIVER_PAPERS"] = str(papers)
     if devices:

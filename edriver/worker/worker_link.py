@@ -22,6 +22,9 @@ NOTICE_LIMIT = 10_000
 PINGS = 4
 """How many signs of life are asked for in a lease. Each interrupts a step of the worker's; see also PING_BOUND."""
 
+LAST_CALL = 0.8
+"""The part of a lease after which a silent worker is asked where it stands, while there is time for an answer."""
+
 PING_BOUND = 3.0
 """Most seconds for which nothing is said to a worker, which counts on hearing from its agent."""
 
@@ -44,6 +47,7 @@ class WorkerLink:
         lease: how long it may be silent, once attached.
         on_report: called with each report but Pong.
         on_expired: called once, when the lease has expired, or when more than NOTICE_LIMIT notices wait.
+        on_silent: called when most of the lease is over (LAST_CALL), once per silence.
     """
 
     def __init__(
@@ -54,13 +58,16 @@ class WorkerLink:
         lease: Lease,
         on_report: Callable[[notification_pb2.Report], None],
         on_expired: Callable[[], None],
+        on_silent: Callable[[], None] = lambda: None,
     ) -> None:
         self.socket_path = socket_path
         self._worker_id = worker_id
         self._lease = lease
         self._on_report = on_report
         self._on_expired = on_expired
+        self._on_silent = on_silent
         self._expired = False
+        self._last_called = False
         self._parting = False
         self._pings = 0
         self._notices: asyncio.Queue[notification_pb2.Notice] = asyncio.Queue(NOTICE_LIMIT)
@@ -89,7 +96,12 @@ class WorkerLink:
             self._lease.lengthen(EXIT_BOUND)
         if self._lease.tick():
             self._expire()
-        elif not self._stream.done() and self._lease.silence >= min(self._lease.duration / PINGS, PING_BOUND):
+            return
+        last_call = self._lease.silence >= LAST_CALL * self._lease.duration
+        if last_call and not self._last_called and not self._parting:
+            self._on_silent()
+        self._last_called = last_call
+        if not self._stream.done() and self._lease.silence >= min(self._lease.duration / PINGS, PING_BOUND):
             self._pings += 1
             self.deliver(notification_pb2.Notice(ping=notification_pb2.Ping(number=self._pings)))
 

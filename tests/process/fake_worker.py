@@ -59,7 +59,7 @@ def main() -> None:
     server.add_insecure_port(f"unix:{os.environ['EDRIVER_SOCKET']}")
     server.start()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as announcement:
-        announcement.sendto(os.environ["EDRIVER_WORKER_ID"].encode(), os.environ["EDRIVER_READY"])
+        announcement.sendto(f"{os.environ['EDRIVER_WORKER_ID']} {os.getpid()}".encode(), os.environ["EDRIVER_READY"])
     worker.finished.get()
     server.stop(None).wait()
 

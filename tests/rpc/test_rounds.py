@@ -73,7 +73,7 @@ class Agent:
         self.reports: Iterator[pb.Report] = stub.Attach(iter(self._notices.get, None), timeout=BOUND)
 
     def announced(self) -> int:
-        return int(self._ready.recv(64))
+        return int(self._ready.recv(64).split()[0])
 
     def say(self, notice: pb.Notice) -> None:
         self._notices.put(notice)

@@ -16,6 +16,7 @@ One command a line:
     ending W ...                     WorkerEnding
     exited W ... with CODE[: TAIL]   WorkerExited
     expired W                        LeaseExpired
+    stalled W in PHASE [round=R]: STACKS    WorkerStalled, after STALL seconds
     drain HOST [slot=N]: REASON      DrainRequested
     undrain HOST [slot=N]            UndrainRequested
     stop: REASON                     StopRequested
@@ -38,6 +39,9 @@ from tests.script.rendering import render
 
 LEASE = 10.0
 """The lease of which `expired` speaks, in seconds."""
+
+STALL = 600.0
+"""The stall of which `stalled` speaks, in seconds."""
 
 COMMAND = re.compile(r"(?P<verb>[a-z]+)(?P<words>[^:]*(?::\S[^:]*)*)(?:: (?P<text>.*))?")
 """A verb, words (in which a colon stands within a word: `a:2`), and a text after a colon and a space."""
@@ -240,6 +244,10 @@ class Interpreter:
     def _do_expired(self, words: Words) -> Iterator[str]:
         (name,) = words.names
         return self._tell(events.LeaseExpired(int(name), LEASE))
+
+    def _do_stalled(self, words: Words) -> Iterator[str]:
+        name, _, phase = words.names
+        return self._tell(events.WorkerStalled(int(name), self._round_id(words), phase, STALL, words.text))
 
     def _round_id(self, words: Words) -> RoundId:
         if "round" in words.pairs:

@@ -43,6 +43,7 @@ SHARED = (
     "edriver.lease",
     "edriver.link",
     "edriver.release",
+    "edriver.stall_limits",
     "edriver.version",
     "edriver.wire",
     "edriver.v1",
@@ -56,6 +57,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "edriver.lease": (),
     "edriver.link": (),
     "edriver.release": (),
+    "edriver.stall_limits": (),
     "edriver.wire": ("edriver.version", "edriver.v1"),
     "edriver.discovery": ("edriver.discovery",),
     "edriver.discovery.hosts": (),
@@ -65,6 +67,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "edriver.cli": (
         "edriver.driver",
         "edriver.release",
+        "edriver.stall_limits",
         "edriver.steer",
         "edriver.worker.agent_main",
         "edriver.worker.dial_in",
