@@ -8,7 +8,7 @@ KILLS ?= 1000
 
 py := .venv/bin/python
 
-.PHONY: demo test lint format types proto proto-check unit sim churn bench soak installable clean
+.PHONY: demo test lint format types proto proto-check unit sim churn bench soak trouble installable clean
 
 demo: .venv/ready ## the digits job on this machine, with a kill and a resize shown live
 	$(py) examples/digits/demo.py
@@ -59,6 +59,9 @@ bench: .venv/bench-ready ## edriver, torchrun, torchft and torch alone in one ru
 
 soak: .venv/ready ## a thousand kills in one run, and what survivors hold: make soak KILLS=100
 	$(py) -m benchmarks.soak --kills $(KILLS) --output docs/benchmarks/soak.md
+
+trouble: .venv/ready ## random trouble over several hosts, a thousand runs; goes on where it was stopped
+	$(py) -m tests.trouble --record build/trouble.jsonl
 
 installable: .venv/ready ## sdist, wheel from it, import in a clean environment
 	scripts/installable.sh $(PYTHON)

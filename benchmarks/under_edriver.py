@@ -21,13 +21,19 @@ class EdriverJob(Job):
 
     Args:
         workload: what to train.
+        through: the command that runs the driver, such as `ip netns exec NAME`.
+        environ: more variables for it and its workers.
 
     Attributes:
         hosts: slots by host, as discovery finds them.
     """
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(
+        self, workload: Workload, through: Sequence[str] = (), environ: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(workload)
+        self._through = through
+        self._environ = environ or {}
         self.hosts: dict[str, int] = {}
         self._script = self.folder / "discover_hosts.sh"
         self._answers = self.folder / "answers"
@@ -68,9 +74,19 @@ class EdriverJob(Job):
         self.set_hosts(hosts)
         sizes = ["-np", str(np), "--min-np", str(min_np), "--max-np", str(max_np)]
         log = ["--event-log", str(self.event_log)] if writes_event_log() else []
-        command = [sys.executable, "-m", "edriver", *sizes, *log, *flags, "--host-discovery-script", str(self._script)]
+        command = [
+            *self._through,
+            sys.executable,
+            "-m",
+            "edriver",
+            *sizes,
+            *log,
+            *flags,
+            "--host-discovery-script",
+            str(self._script),
+        ]
         job = [sys.executable, "-m", "benchmarks.churn_job", *self.workload.flags(self.folder)]
-        self._start([*command, *job], {})
+        self._start([*command, *job], self._environ)
 
     def set_hosts(self, hosts: Mapping[str, int]) -> None:
         """Change what discovery will find."""

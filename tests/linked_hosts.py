@@ -47,6 +47,14 @@ class LinkedHost:
         """Pull the cable."""
         _ip("-n", self.hub, "link", "set", "dev", self.port, "down")
 
+    def heal(self) -> None:
+        """Put the cable back."""
+        _ip("-n", self.hub, "link", "set", "dev", self.port, "up")
+
+    def processes(self) -> set[int]:
+        """The processes on this host."""
+        return {int(pid) for pid in _ip("netns", "pids", self.namespace).split()}
+
     def enter(self) -> None:
         """Move the calling thread, and all that it starts from now on, to this host."""
         with Path(f"/var/run/netns/{self.namespace}").open() as namespace:
@@ -110,5 +118,5 @@ def _introduce(host: LinkedHost, other: LinkedHost) -> None:
     )
 
 
-def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True, timeout=20)
+def _ip(*arguments: str) -> str:
+    return subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True, timeout=20).stdout

@@ -1,0 +1,185 @@
+"""Does to a real run what a schedule says, and looks at what is left of it."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from benchmarks.churn_check import COOLDOWN_FLAGS, JOB, Nemesis
+from benchmarks.history import faults
+from benchmarks.jobs import ROOT, HarnessError, Workload
+from benchmarks.records import RoundStart
+from benchmarks.under_edriver import EdriverJob
+from tests.linked_hosts import LinkedHost, linked_hosts
+from tests.ssh_hosts import ssh_hosts
+from tests.trouble.schedule import HOSTS, MOST_WORKERS, Cut, Drain, Event, Kill, Resize, Schedule, Stop
+
+T = TypeVar("T")
+
+EXIT_BOUND = 40.0
+"""Seconds after the run's end within which nothing of it is left on any host: an agent that lost its driver may have to
+find that out first, and then end its workers."""
+
+
+class Trouble:
+    """Does to a run what a schedule says.
+
+    Args:
+        job: the run, which trains.
+        hosts: where it trains, by name.
+        spared: the member that is left alone.
+    """
+
+    def __init__(self, job: EdriverJob, hosts: Mapping[str, LinkedHost], spared: RoundStart) -> None:
+        self._job = job
+        self._hosts = hosts
+        self._spared = spared
+        self._later: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = itertools.count()
+        self._drained: list[str] = []
+
+    def perform(self, event: Event) -> None:
+        """Do this, after its delay."""
+        self._until(time.monotonic() + event.delay)
+        match event:
+            case Kill(_, choice):
+                if worker := _chosen(self._workers(), choice):
+                    _signal(worker, signal.SIGKILL)
+            case Stop(_, choice, seconds, agent):
+                if stopped := _chosen(self._agents() if agent else self._workers(), choice):
+                    _signal(stopped, signal.SIGSTOP)
+                    self._after(seconds, lambda: _signal(stopped, signal.SIGCONT))
+            case Cut(_, choice, seconds):
+                if name := _chosen([host for host in HOSTS if host != self._spared.host], choice):
+                    self._hosts[name].cut()
+                    self._after(seconds, self._hosts[name].heal)
+            case Drain(_, choice):
+                if name := _chosen([host for host in self._job.hosts if host != self._spared.host], choice):
+                    self._steer("drain", name)
+                    self._drained.append(name)
+            case Resize(_, hosts):
+                kept = {self._spared.host: self._job.hosts[self._spared.host]}
+                self._job.set_hosts(kept | hosts | kept)
+
+    def end(self) -> None:
+        """Put right what is to be put right."""
+        self._until(max([at for at, _, _ in self._later], default=0.0))
+        for name in self._drained:
+            self._steer("undrain", name)
+
+    def _after(self, seconds: float, act: Callable[[], None]) -> None:
+        heapq.heappush(self._later, (time.monotonic() + seconds, next(self._count), act))
+
+    def _until(self, when: float) -> None:
+        """Let time pass, and do what is due meanwhile."""
+        while self._later and self._later[0][0] <= when:
+            at, _, act = heapq.heappop(self._later)
+            time.sleep(max(0.0, at - time.monotonic()))
+            act()
+        time.sleep(max(0.0, when - time.monotonic()))
+
+    def _workers(self) -> list[int]:
+        """Workers that may be troubled."""
+        everybody = {pid for pid, command in self._job.processes().items() if JOB in command} - {self._job.driver}
+        return sorted(everybody - {self._spared.pid})
+
+    def _agents(self) -> list[int]:
+        """Agents that may be troubled."""
+        pids = set().union(*(host.processes() for name, host in self._hosts.items() if name != self._spared.host))
+        return sorted(pid for pid in pids if "edriver.worker.agent_main" in _command(pid))
+
+    def _steer(self, verb: str, host: str) -> None:
+        """`edriver drain`, or undrain. That it is refused is an answer, too: too few slots, no such host any more."""
+        output = (self._job.folder / "output-0.txt").read_text()
+        run_id = output.partition("edriver: run ")[2].partition(":")[0]
+        subprocess.run(
+            [sys.executable, "-m", "edriver", verb, host, "--run", run_id],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+
+
+def run_schedule(schedule: Schedule) -> list[str]:
+    """Run one schedule; returns what was wrong, in sentences."""
+    workload = Workload(
+        samples=schedule.samples,
+        batch_size=4,
+        hidden=16,
+        step_seconds=0.004,
+        commit_steps=schedule.commit_steps,
+        digest=True,
+    )
+    with contextlib.ExitStack() as made:
+        there = made.enter_context(linked_hosts(1 + len(HOSTS)))
+        folder = Path(made.enter_context(tempfile.TemporaryDirectory(prefix="edriver-trouble-")))
+        ssh = made.enter_context(ssh_hosts(there[1:], folder))
+        hosts = dict(zip(HOSTS, there[1:], strict=True))
+        servers = {name: host.processes() for name, host in hosts.items()}
+        through = ["ip", "netns", "exec", there[0].namespace]
+        job = made.enter_context(EdriverJob(workload, through, {"PATH": ssh.path}))
+        try:
+            np = min(sum(schedule.hosts.values()), MOST_WORKERS)
+            job.start(schedule.hosts, np=np, min_np=1, max_np=MOST_WORKERS, flags=COOLDOWN_FLAGS)
+            nemesis = Nemesis(job)
+            nemesis.await_recovery(whole=True)
+            members = sorted(job.look()[-1].starts.items())
+            trouble = Trouble(job, hosts, members[int(schedule.spared * len(members))][1])
+            for event in schedule.events:
+                trouble.perform(event)
+            trouble.end()
+            nemesis.await_recovery(whole=True)
+            code = job.finish()
+        except HarnessError as error:
+            job.keep()
+            return [error.what, f"folder: {job.folder}"]
+        found = [f"the run ended with {code}"] if code != 0 else []
+        found += _left_behind(hosts, servers)
+        found += [f"left behind: process {pid}, {command}" for pid, command in job.processes().items()]
+        found += faults(job.history, schedule.samples)
+        if found:
+            job.keep()
+            found.append(f"folder: {job.folder}")
+        return found
+
+
+def _left_behind(hosts: Mapping[str, LinkedHost], servers: Mapping[str, set[int]]) -> list[str]:
+    """What is still there of the run, some time after its end, on any host."""
+    deadline = time.monotonic() + EXIT_BOUND
+    while True:
+        left = [
+            f"left behind on {name}: process {pid}, {command}"
+            for name, host in hosts.items()
+            for pid in host.processes() - servers[name]
+            if (command := _command(pid))
+        ]
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.1)
+
+
+def _chosen(candidates: list[T], choice: float) -> T | None:
+    return candidates[int(choice * len(candidates))] if candidates else None
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
