@@ -28,12 +28,14 @@ class RoundLine:
         cause: why the round before ended.
         noticed: when the death that ended it was noticed; None: it was no death.
         members: for each member, when it had passed which of STAGES.
+        ended: when the driver told the round before to end; None: there was none.
     """
 
     round: str
     cause: str
     noticed: float | None
     members: tuple[dict[str, float], ...]
+    ended: float | None = None
 
     def last(self, stage: str) -> float | None:
         """When the last member had passed it; None: none says so."""
@@ -50,7 +52,7 @@ def _round(line: dict[str, Any]) -> RoundLine:
     members = (
         {stage: float(member[stage]) for stage in STAGES if member.get(stage) is not None} for member in line["members"]
     )
-    return RoundLine(line["round"], line["cause"], line["noticed"], tuple(members))
+    return RoundLine(line["round"], line["cause"], line["noticed"], tuple(members), line.get("ended"))
 
 
 def read_event_log(path: Path) -> list[RoundLine]:

@@ -15,7 +15,7 @@ import pytest
 
 from edriver.driver import events
 from edriver.driver.mailbox import Mailbox
-from edriver.driver.server import AGENT_LEASE, BEAT, BOOT_LEASE, AgentServer
+from edriver.driver.server import AGENT_LEASE, BEAT, BOOT_LEASE, LOOK, AgentServer
 from edriver.release import VERSION
 from edriver.v1 import agent_pb2, agent_pb2_grpc, notification_pb2
 from edriver.v1.agent_pb2 import FromAgent, FromDriver
@@ -33,17 +33,18 @@ class Time:
         self._sleepers: asyncio.Queue[asyncio.Future[None]] = asyncio.Queue()
 
     async def sleep(self, seconds: float) -> None:
-        assert seconds == BEAT
+        assert seconds == LOOK
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._sleepers.put_nowait(woken)
         await woken
 
     async def advance(self, seconds: float) -> None:
-        """Let one heartbeat's sleep end after so many seconds; returns when the next one has begun."""
-        sleeper = await self._sleepers.get()
+        """Let the first sleep of a heartbeat take so long, and the others no time; returns when the next has begun."""
         self.now += seconds
-        sleeper.set_result(None)
-        self._sleepers.put_nowait(await self._sleepers.get())
+        for _ in range(round(BEAT / LOOK)):
+            sleeper = await self._sleepers.get()
+            sleeper.set_result(None)
+            self._sleepers.put_nowait(await self._sleepers.get())
 
 
 @dataclass

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -95,8 +95,7 @@ class Trouble:
 
     def _agents(self) -> list[int]:
         """Agents that may be troubled."""
-        pids = set().union(*(host.processes() for name, host in self._hosts.items() if name != self._spared.host))
-        return sorted(pid for pid in pids if "edriver.worker.agent_main" in _command(pid))
+        return agents_on([host for name, host in self._hosts.items() if name != self._spared.host])
 
     def _steer(self, verb: str, host: str) -> None:
         """`edriver drain`, or undrain. That it is refused is an answer, too: too few slots, no such host any more."""
@@ -152,6 +151,12 @@ def run_schedule(schedule: Schedule) -> list[str]:
             job.keep()
             found.append(f"folder: {job.folder}")
         return found
+
+
+def agents_on(hosts: Iterable[LinkedHost]) -> list[int]:
+    """The process ids of the agents on these hosts."""
+    pids = set().union(*(host.processes() for host in hosts))
+    return sorted(pid for pid in pids if "edriver.worker.agent_main" in _command(pid))
 
 
 def _left_behind(hosts: Mapping[str, LinkedHost], servers: Mapping[str, set[int]]) -> list[str]:
