@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.linked_hosts import LinkedHost, linked_hosts
-from tests.process.running import ROOT, SCRIPTS, Hosts, Run, running
+from tests.process.running import ROOT, SCRIPTS, Hosts, Run, running, wait_for_exit
 from tests.ssh_hosts import SshHosts, ssh_hosts
 
 pytestmark = pytest.mark.timeout(180)
@@ -77,6 +77,40 @@ def test_a_host_whose_cable_is_pulled(tmp_path: Path) -> None:
         there.hosts[2].cut()
         run.line(r"no word from its agent for 5 s")
         run.line(r"rank 0 of 1 .* at step ([5-9]|\d\d)")
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+        assert run.gone(), run.left_behind()
+
+
+def test_a_host_whose_cable_is_put_back_begins_anew(tmp_path: Path) -> None:
+    flags = ["-np", "2", "--min-np", "1", "-H", "host1:1,host2:1"]
+    with site(tmp_path) as there, there.running([*flags, *TRAIN], tmp_path, {"EPOCHS": "400"}) as run:
+        run.line("rank 1 passed step 5")
+        old = run.pids()[1]
+        there.hosts[2].cut()
+        run.line(r"rank 0 of 1 .* at step ([5-9]|\d\d)")
+        assert wait_for_exit(old), "its agent has lost the driver, and should have ended it"
+        there.hosts[2].heal()
+        new = run.line(r"rank 1 of 2 pid (\d+) at step ([5-9]|\d\d)", after=len(run.lines))
+        assert int(new[1]) != old
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+        assert run.gone(), run.left_behind()
+
+
+def test_an_agent_that_wakes_up_is_no_second_brain(tmp_path: Path) -> None:
+    flags = ["-np", "2", "--min-np", "1", "-H", "host1:1,host2:1"]
+    with site(tmp_path) as there, there.running([*flags, *TRAIN], tmp_path, {"EPOCHS": "400"}) as run:
+        run.line("rank 1 passed step 5")
+        old = run.pids()[1]
+        agent = int(Path(f"/proc/{old}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(agent, signal.SIGSTOP)
+        run.line(r"no word from its agent for 5 s")
+        run.line(r"rank 1 of 2 pid (?!%d )\d+ at step" % old)  # another, beside the one that nobody can reach
+        os.kill(agent, signal.SIGCONT)
+        assert wait_for_exit(agent)
+        assert wait_for_exit(old)
+        run.line("rank 1 passed step", after=len(run.lines))
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
         assert run.gone(), run.left_behind()

@@ -17,7 +17,7 @@ from edriver.driver import events
 from edriver.driver.authority import Authority
 from edriver.driver.door import Door
 from edriver.driver.mailbox import Mailbox
-from edriver.driver.server import AgentServer
+from edriver.driver.server import MESSAGE_LIMIT, AgentServer
 from edriver.invitation import SERVER_NAME
 from edriver.release import VERSION
 from edriver.v1 import agent_pb2, agent_pb2_grpc
@@ -139,6 +139,24 @@ def test_a_caller_who_says_nothing_disturbs_nobody() -> None:
                 await welcome(stream)
             for connection in silent:
                 connection.close()
+
+    soon(work())
+
+
+def test_a_message_that_is_too_long_ends_one_connection_and_no_other() -> None:
+    async def work() -> None:
+        async with open_door() as (door, server):
+            server.expect("a", 1)
+            authority = certificate_of(door)
+            async with dialled(door, authority, door.token) as good, dialled(door, authority, door.token) as bad:
+                await welcome(good)
+                reason = "x" * (MESSAGE_LIMIT + 1)
+                await bad.write(FromAgent(seq=1, host_leaving=agent_pb2.HostLeaving(reason=reason)))
+                assert await refusal(bad) is grpc.StatusCode.RESOURCE_EXHAUSTED
+                server.send("a", FromDriver(stop_worker=agent_pb2.StopWorker(worker_id=7)))
+                order = await good.read()
+                assert isinstance(order, FromDriver)
+                assert order.stop_worker.worker_id == 7
 
     soon(work())
 

@@ -175,6 +175,20 @@ def test_driver_and_agent_run_without_torch(modules: list[str]) -> None:
     assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
 
 
+UNPICKLES = {"edriver.worker.sync", "edriver.worker.small_copy"}
+"""Modules that may: what a member of the round has sent over torch's own connections, and nothing at all."""
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_what_comes_from_outside_is_never_run(module: str) -> None:
+    of_others = {"pickle", "cloudpickle", "marshal", "shelve", "dill"} if module not in UNPICKLES else set()
+    assert not {name.split(".")[0] for name in imported(module)} & of_others
+    for node in ast.walk(ast.parse(SOURCES[module].read_text())):
+        if isinstance(node, ast.Call):
+            assert not (isinstance(node.func, ast.Name) and node.func.id in ("eval", "exec", "compile", "__import__"))
+            assert not any(keyword.arg == "shell" for keyword in node.keywords)
+
+
 def test_no_import_is_relative() -> None:
     nodes = ((module, node) for module, path in SOURCES.items() for node in ast.walk(ast.parse(path.read_text())))
     assert not [module for module, node in nodes if isinstance(node, ast.ImportFrom) and node.level]
