@@ -106,7 +106,7 @@ def test_an_agent_that_wakes_up_is_no_second_brain(tmp_path: Path) -> None:
         agent = int(Path(f"/proc/{old}/stat").read_text().rpartition(")")[2].split()[1])
         os.kill(agent, signal.SIGSTOP)
         run.line(r"no word from its agent for 5 s")
-        run.line(r"rank 1 of 2 pid (?!%d )\d+ at step" % old)  # another, beside the one that nobody can reach
+        run.line(rf"rank 1 of 2 pid (?!{old} )\d+ at step")  # another, beside the one that nobody can reach
         os.kill(agent, signal.SIGCONT)
         assert wait_for_exit(agent)
         assert wait_for_exit(old)
