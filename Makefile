@@ -5,10 +5,11 @@ SEEDS ?= 20000
 SCHEDULES ?= 30
 REPEATS ?= 5
 KILLS ?= 1000
+RUNS ?= 1000
 
 py := .venv/bin/python
 
-.PHONY: demo test lint format types proto proto-check unit sim churn bench soak trouble installable clean
+.PHONY: demo test lint format types proto proto-check unit sim churn bench soak kills trouble installable clean
 
 demo: .venv/ready ## the digits job on this machine, with a kill and a resize shown live
 	$(py) examples/digits/demo.py
@@ -57,11 +58,13 @@ bench: .venv/bench-ready ## edriver, torchrun, torchft and torch alone in one ru
 	$(py) -m benchmarks.bench --repeats $(REPEATS) $(if $(PARTS),--only $(PARTS)) \
 		--page docs/benchmarks/recovery.md --picture docs/pictures/recovery.png
 
-soak: .venv/ready ## a thousand kills in one run, and what survivors hold: make soak KILLS=100
+soak: kills trouble
+
+kills: .venv/ready ## a thousand kills in one run, and what survivors hold: make kills KILLS=100
 	$(py) -m benchmarks.soak --kills $(KILLS) --output docs/benchmarks/soak.md
 
-trouble: .venv/ready ## random trouble over several hosts, a thousand runs; goes on where it was stopped
-	$(py) -m tests.trouble --record build/trouble.jsonl
+trouble: .venv/ready ## a thousand runs with random trouble over several hosts; goes on where it was stopped
+	$(py) -m tests.trouble --seeds 0 $(RUNS) --record build/trouble.jsonl
 
 installable: .venv/ready ## sdist, wheel from it, import in a clean environment
 	scripts/installable.sh $(PYTHON)
