@@ -167,7 +167,17 @@ def _add_failure_flags(group: argparse._ArgumentGroup) -> None:
         help="give up when fewer than --min-np workers are there for so long (default: %(default)g)",
     )
     group.add_argument(
-        "--reset-limit", type=_count, metavar="N", help="give up after more than N failures (default: never)"
+        "--reset-limit",
+        type=_count,
+        metavar="N",
+        help="give up after more than N failures; preemptions and resizes are none (default: never)",
+    )
+    group.add_argument(
+        "--reset-window",
+        type=_seconds,
+        default=math.inf,
+        metavar="S",
+        help="count only the failures of the last S (default: all)",
     )
     group.add_argument(
         "--blacklist-cooldown-range",
@@ -176,7 +186,8 @@ def _add_failure_flags(group: argparse._ArgumentGroup) -> None:
         type=_seconds,
         nargs=2,
         metavar=("LOW", "HIGH"),
-        help="pause before a slot whose worker failed is used again, doubling from LOW up to HIGH",
+        help="how long a slot whose worker failed, or a host whose slots did, is left alone before it is used again; "
+        "doubles from LOW up to HIGH (default: a slot 0, then 1 to 60; a host 10 to 300)",
     )
 
 
