@@ -78,6 +78,7 @@ class Membership:
         self.failures: dict[int, Failure] = {}
         self.budgets = Budgets(settings)
         self._staffing = Staffing(settings, self.roster, draw)
+        self.quarantine = self._staffing.quarantine
         self._incarnation = incarnation
         self._rounds = 0
         self._started = now
@@ -211,7 +212,7 @@ class Membership:
             self.failures[worker.worker_id] = failure
         preempted = not worker.traceback and not self.roster.keeps(worker)
         if own and not preempted:
-            self._staffing.quarantine.worker_failed(worker, self._now)
+            self.quarantine.worker_failed(worker, self._now)
         current = self.round
         if worker.state is WorkerState.FINISHED:
             self._late_failure = self._late_failure or failure
@@ -249,7 +250,7 @@ class Membership:
         fitting = self.roster.fitting()
         self._actions += self._staffing.tend_hosts(self._now)
         self._actions += self._staffing.dismiss(fitting, self._now)
-        self._actions += map(Explain, self._staffing.quarantine.review(self._now))
+        self._actions += map(Explain, self.quarantine.review(self._now))
         if self.round and self.round.finished:
             self._watch_finishing(self.round)
         elif self.round and not self.round.running:

@@ -12,7 +12,7 @@ from typing import Final
 
 from edriver.driver.roster import HostRecord, Roster, Slot, Worker
 from edriver.driver.settings import Settings
-from edriver.driver.words import count_text
+from edriver.driver.words import count_text, place_text
 
 FEWEST: Final = 4
 """Failures below which no host is quarantined: with fewer, chance looks like guilt (docs/architecture.md)."""
@@ -77,7 +77,7 @@ class Quarantine:
             if end <= now or record is None:
                 del self._told[host, slot]
                 if record and record.wanted and record.rest.free_at <= now:
-                    yield f"{_place_text(host, slot)} may be used again: its cooldown is over"
+                    yield f"{place_text(host, slot)} may be used again: its cooldown is over"
         resting = sorted(self._resting(now), key=lambda record: record.rest.free_at)
         self._needed &= {record.name for record in resting}
         left_out = self.left_out(now)
@@ -97,8 +97,9 @@ class Quarantine:
             if record.name in left_out and record.connected and more > 0:
                 room += more
                 self._needed.add(record.name)
-                least = f"the others do not make up --min-np {self._settings.min_np}"
-                yield f"host {record.name} is used in spite of its quarantine: {least}"
+                if (record.name, None) in self._told:
+                    least = f"the others do not make up --min-np {self._settings.min_np}"
+                    yield f"host {record.name} is used in spite of its quarantine: {least}"
 
     def deadlines(self) -> Iterator[float]:
         """When a host or a slot may be used again."""
@@ -138,8 +139,4 @@ class Quarantine:
     def _tell(self, host: str, slot: int | None, end: float, pause: float, reason: str) -> None:
         if pause >= WORTH_A_LINE:
             self._told[host, slot] = end
-            self._news.append(f"{_place_text(host, slot)} is quarantined for {pause:.1f} s: {reason}")
-
-
-def _place_text(host: str, slot: int | None) -> str:
-    return f"host {host}" if slot is None else f"slot {slot} of host {host}"
+            self._news.append(f"{place_text(host, slot)} is quarantined for {pause:.1f} s: {reason}")

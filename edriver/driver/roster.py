@@ -184,8 +184,7 @@ class HostRecord:
 
     def ready_slots(self, now: float) -> list[int]:
         """The slots to be used that do not rest, whether taken or not."""
-        places = {slot: self.places.setdefault(slot, Slot()) for slot in self.open_slots}
-        return [slot for slot, place in places.items() if not place.completed and place.free_at <= now]
+        return [slot for slot in self.open_slots if self.places.setdefault(slot, Slot()).free_at <= now]
 
     def forget_failures_before(self, then: float) -> None:
         """Keep the workers' failures of a window."""
@@ -262,7 +261,7 @@ class Roster:
             taken = {w.slot for w in self.on(record.name)}
             room = len(record.open_slots) - sum(not record.is_drained(slot) for slot in taken)
             for slot in record.ready_slots(now):
-                if room > 0 and slot not in taken:
+                if room > 0 and slot not in taken and not record.places[slot].completed:
                     room -= 1
                     yield record, slot
 

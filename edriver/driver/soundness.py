@@ -95,13 +95,12 @@ class ErrorWatch:
     def __init__(self) -> None:
         """Nothing has been raised yet."""
         self._judged = NO_ROUND
+        self._version = NO_VERSION
         self.clear()
 
     def clear(self) -> None:
         """A round ended well."""
-        self._error: ScriptError | None = None
-        self._rounds = 0
-        self._struck: set[tuple[str, int]] = set()
+        self._met: dict[ScriptError, list[set[tuple[str, int]]]] = {}  # in which slots, for each round in a row
 
     def hopeless(self, ended: Round | None, version: Version) -> str | None:
         """Why the next round would only meet the same error; None if there is hope.
@@ -113,28 +112,28 @@ class ErrorWatch:
         if ended is None:
             return None
         if ended.plan.round_id != self._judged:
-            self._judged = ended.plan.round_id
             self._judge(ended, version)
-        if self._rounds < (PATIENCE_WITH_A_PLACE if self._one_place(ended) else PATIENCE):
-            return None
-        places = ", ".join(f"{host}:{slot}" for host, slot in sorted(self._struck))
-        return (
-            f"the script raised {self._error} in {self._rounds} rounds in a row (in {places}) without a step between "
-            "them: another round would meet the same error"
-        )
+            self._judged, self._version = ended.plan.round_id, version
+        hosts = {seat.host for seat in ended.plan.seats}
+        for error, rounds in self._met.items():
+            places = set().union(*rounds)
+            one_host = len({host for host, _ in places}) == 1 < len(hosts)
+            if len(rounds) >= (PATIENCE_WITH_A_PLACE if len(places) == 1 or one_host else PATIENCE):
+                where = ", ".join(f"{host}:{slot}" for host, slot in sorted(places))
+                return (
+                    f"the script raised {error} in {len(rounds)} rounds in a row (in {where}) without a step between "
+                    "them: another round would meet the same error"
+                )
+        return None
 
     def _judge(self, ended: Round, version: Version) -> None:
-        errors = set(ended.errors.values())
-        gained = version > Version(ended.plan.round_id, 0) or bool(ended.members)  # whoever is late may bring more
-        if gained or errors - {self._error}:
+        # A survivor who came after the last judgement may have brought a step of the round that was judged.
+        late_gain = ended.plan.version > max(self._version, Version(self._judged, 0))
+        if late_gain or version > Version(ended.plan.round_id, 0):
             self.clear()
-        if len(errors) == 1:  # several at once are no bug that is met again and again
-            self._error = errors.pop()
-            self._rounds += 1
-            self._struck |= {(s.host, s.slot) for s in ended.plan.seats if s.worker_id in ended.errors}
-
-    def _one_place(self, ended: Round) -> bool:
-        """Whether one slot, or one host of several, may be what is broken."""
-        hosts_struck = {host for host, _ in self._struck}
-        hosts = {seat.host for seat in ended.plan.seats}
-        return len(self._struck) == 1 or len(hosts_struck) == 1 < len(hosts)
+        if ended.errors:
+            slots = {seat.worker_id: (seat.host, seat.slot) for seat in ended.plan.seats}
+            self._met = {
+                error: [*self._met.get(error, []), {slots[w] for w, other in ended.errors.items() if other == error}]
+                for error in ended.errors.values()
+            }
