@@ -177,7 +177,17 @@ def _add_failure_flags(group: argparse._ArgumentGroup) -> None:
         f"all, 0 for ever (default: {text_of(DEFAULTS)})",
     )
     group.add_argument(
-        "--reset-limit", type=_count, metavar="N", help="give up after more than N failures (default: never)"
+        "--reset-limit",
+        type=_count,
+        metavar="N",
+        help="give up after more than N failures; preemptions and resizes are none (default: never)",
+    )
+    group.add_argument(
+        "--reset-window",
+        type=_seconds,
+        default=math.inf,
+        metavar="S",
+        help="count only the failures of the last S (default: all)",
     )
     group.add_argument(
         "--blacklist-cooldown-range",
@@ -186,7 +196,8 @@ def _add_failure_flags(group: argparse._ArgumentGroup) -> None:
         type=_seconds,
         nargs=2,
         metavar=("LOW", "HIGH"),
-        help="pause before a slot whose worker failed is used again, doubling from LOW up to HIGH",
+        help="how long a slot whose worker failed, or a host whose slots did, is left alone before it is used again; "
+        "doubles from LOW up to HIGH (default: a slot 0, then 1 to 60; a host 10 to 300)",
     )
 
 

@@ -31,6 +31,11 @@ class HostUpdateResult(enum.IntFlag):
     ADDED = 2
     MIXED = 3
 
+    @classmethod
+    def of(cls, added: bool, removed: bool) -> HostUpdateResult:
+        """The result of a change in which there are places added, removed, or both."""
+        return (cls.ADDED if added else cls.NO_UPDATE) | (cls.REMOVED if removed else cls.NO_UPDATE)
+
 
 @dataclass(frozen=True, slots=True)
 class HostDelta:
@@ -49,12 +54,9 @@ class HostDelta:
     @property
     def result(self) -> HostUpdateResult:
         """The change in one word; a host that grew counts as added, one that shrank as removed."""
-        result = HostUpdateResult.NO_UPDATE
-        if self.added or any(new.slots > old.slots for old, new in self.resized):
-            result |= HostUpdateResult.ADDED
-        if self.removed or any(new.slots < old.slots for old, new in self.resized):
-            result |= HostUpdateResult.REMOVED
-        return result
+        grown = any(new.slots > old.slots for old, new in self.resized)
+        shrunk = any(new.slots < old.slots for old, new in self.resized)
+        return HostUpdateResult.of(added=bool(self.added) or grown, removed=bool(self.removed) or shrunk)
 
     @property
     def changes(self) -> tuple[str, ...]:

@@ -121,7 +121,7 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class Explain:
-    """Say why things are as they are; emitted when the reason changes."""
+    """Say why things are as they are; emitted when the reason changes, and for each quarantine and its end."""
 
     reason: str
 

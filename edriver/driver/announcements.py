@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from edriver.driver import actions, events
 from edriver.driver.failure_report import described
 from edriver.driver.roster import Roster, WorkerState
-from edriver.driver.words import exit_text, stall_text
+from edriver.driver.words import exit_text, place_text, stall_text
 
 
 class Announcements:
@@ -43,9 +43,9 @@ class Announcements:
                 known = record is not None and (slot is None or slot < record.slots)
                 if record is None or not known or (record.drained_whole if slot is None else record.is_drained(slot)):
                     return ""
-                return f"{_place_text(host, slot)} is drained: {reason}"
+                return f"{place_text(host, slot)} is drained: {reason}"
             case events.UndrainRequested(host, slot):
-                return f"{_place_text(host, slot)} may be used again" if host in roster.hosts else ""
+                return f"{place_text(host, slot)} may be used again" if host in roster.hosts else ""
             case events.AgentConnected(host):
                 self._said_of_host.pop(host, None)
                 return ""
@@ -77,7 +77,3 @@ class Announcements:
         if worker is None or not (worker.live or worker.ending):
             return ""
         return f"{described(worker_id, worker.rank, worker.host, worker.slot)} {how}"
-
-
-def _place_text(host: str, slot: int | None) -> str:
-    return f"host {host}" if slot is None else f"slot {slot} of host {host}"

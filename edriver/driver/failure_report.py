@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from edriver.driver.actions import Failure, FinishRun
+from edriver.driver.script_error import ScriptError, script_error
 
 TRACEBACK_LINES = 60
 TAIL_LINES = 20
@@ -19,18 +20,27 @@ class Tally:
     Attributes:
         rounds: rounds that were begun.
         failures: rounds that ended by a failure.
+        preemptions: rounds that ended because places were taken away.
+        resizes: rounds that ended for another change of the members.
         seconds: how long the run took.
     """
 
     rounds: int
     failures: int
+    preemptions: int
+    resizes: int
     seconds: float
 
 
 def success_report(tally: Tally) -> str:
     """One line for a run that succeeded."""
-    survived = f", {_many(tally.failures, 'failure')} survived" if tally.failures else ""
-    return f"done: {_many(tally.rounds, 'round')}{survived}, {tally.seconds:.1f} s"
+    counts = (
+        (tally.failures, "failure", " survived"),
+        (tally.preemptions, "preemption", ""),
+        (tally.resizes, "resize", ""),
+    )
+    spent = "".join(f", {_many(count, noun)}{more}" for count, noun, more in counts if count)
+    return f"done: {_many(tally.rounds, 'round')}{spent}, {tally.seconds:.1f} s"
 
 
 def failure_report(finish: FinishRun, stopped: bool) -> str:
@@ -64,7 +74,7 @@ def _failed(finish: FinishRun) -> Iterator[str]:
     yield f"failed: {_line(first)}"
     yield from _details(first)
     yield f"so the run ended: {finish.reason}"
-    alike = [other for other in others if (other.reason, _last_line(other)) == (first.reason, _last_line(first))]
+    alike = [other for other in others if _kind(other) == _kind(first)]
     if alike:
         yield f"in the same way: {', '.join(_name(failure) for failure in alike)}"
     for failure in others:
@@ -80,6 +90,11 @@ def _stopped(finish: FinishRun) -> Iterator[str]:
 
 def _name(failure: Failure) -> str:
     return described(failure.worker_id, failure.rank, failure.host, failure.slot)
+
+
+def _kind(failure: Failure) -> tuple[str, ScriptError | str]:
+    """What failures of one kind have in common: of exceptions the place, for their messages may differ in a number."""
+    return failure.reason, script_error(failure.traceback) if failure.traceback else _last_line(failure)
 
 
 def _line(failure: Failure) -> str:

@@ -17,7 +17,7 @@ through these situations, of which `_decide` knows exactly one at a time:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from edriver.discovery.hosts import HostUpdateResult
 from edriver.driver import events
@@ -36,13 +36,15 @@ from edriver.driver.actions import (
     StopAt,
     StopWorker,
 )
+from edriver.driver.budgets import Budgets
 from edriver.driver.obstacle import Waiting
 from edriver.driver.ranks import plan_round
 from edriver.driver.roster import Offer, Roster, Worker, WorkerState
 from edriver.driver.round import Interrupt, Round
+from edriver.driver.script_error import script_error
 from edriver.driver.selection import Selection, select, wanted_members
 from edriver.driver.settings import Settings
-from edriver.driver.soundness import BreakageWatch, disagreement
+from edriver.driver.soundness import BreakageWatch, ErrorWatch, disagreement
 from edriver.driver.staffing import Staffing
 from edriver.driver.words import count_text, early_exit_text, failure_text, stall_text, worker_text
 from edriver.version import NO_ROUND, NO_VERSION, RoundId, Version
@@ -59,9 +61,13 @@ class Membership:
         settings: the operator's limits.
         now: the time at which the run starts, in seconds of the clock that `step` is given.
         incarnation: which start of the driver this is.
+        draw: a random number from 0 up to 1 at each call, for the jitter of cooldowns; given the same numbers, the core
+            decides the same. By default there is none.
     """
 
-    def __init__(self, settings: Settings, now: float, incarnation: int = 1) -> None:
+    def __init__(
+        self, settings: Settings, now: float, incarnation: int = 1, draw: Callable[[], float] = lambda: 0.0
+    ) -> None:
         self.settings = settings
         self.roster = Roster()
         self.round: Round | None = None
@@ -70,15 +76,16 @@ class Membership:
         self.ended = False
         self.reason = ""
         self.failures: dict[int, Failure] = {}
-        self.resets = 0
-        self._last_cause = ""
-        self._staffing = Staffing(settings, self.roster)
+        self.budgets = Budgets(settings)
+        self._staffing = Staffing(settings, self.roster, draw)
+        self.quarantine = self._staffing.quarantine
         self._incarnation = incarnation
         self._rounds = 0
         self._started = now
         self._idle_since: float | None = now
         self._previous_call = NO_ROUND  # the last round of the script's previous `run` call
         self._breakage = BreakageWatch()
+        self._errors = ErrorWatch()
         self._late_failure: Failure | None = None
         self._now = now
         self._actions: list[Action] = []
@@ -114,7 +121,7 @@ class Membership:
             case events.AgentLost(host, agent_id, reason):
                 for lost in self._staffing.agent_lost(host, agent_id, reason, self._now):
                     if lost.live:
-                        self._lose(lost, f"was lost: {reason}", guilty=False)
+                        self._lose(lost, f"was lost: {reason}", own=False)
                     del self.roster.workers[lost.worker_id]
             case events.WorkerWaiting():
                 self._note_waiting(event)
@@ -138,6 +145,8 @@ class Membership:
             case events.WorkerFailed(worker_id, traceback):
                 if (worker := self.roster.workers.get(worker_id)) and worker.live:
                     worker.traceback = traceback
+                    if self.round and worker_id in self.round.members:
+                        self.round.errors[worker_id] = script_error(traceback)
                     self._lose(worker, "raised an exception")
                     worker.stop_at = self._now + self.settings.leave_grace  # it has last words to print
             case events.LeaseExpired(worker_id, lease):
@@ -151,7 +160,7 @@ class Membership:
             case events.WorkerEnding(worker_id):
                 if (worker := self.roster.workers.get(worker_id)) and worker.state in EARLY_TO_END:
                     worker.ending = True
-                    self._lose(worker, "has ended")
+                    self._lose(worker, "has ended", own=not self._dragged(worker))
             case events.WorkerExited(worker_id, code, tail):
                 if worker := self.roster.workers.get(worker_id):
                     self._note_exit(worker, code, tail)
@@ -196,15 +205,23 @@ class Membership:
         elif worker.state is WorkerState.FINISHED and code == 0:
             self._staffing.slot_of(worker).completed = True
         else:
-            self._lose(worker, early_exit_text(code), tail)
+            self._lose(worker, early_exit_text(code), tail, own=not self._dragged(worker))
 
-    def _lose(self, worker: Worker, reason: str, tail: str = "", guilty: bool = True) -> None:
-        """The worker has failed. Its round, if it is in one, is void; its slot cools down if the fault was its own."""
+    def _dragged(self, worker: Worker) -> bool:
+        """Whether its process ended because its round had lost a peer: one that stays in a collective ends itself."""
+        return self.round is not None and worker.worker_id in self.round.members and bool(self.round.lost)
+
+    def _lose(self, worker: Worker, reason: str, tail: str = "", own: bool = True) -> None:
+        """The worker has failed. Its round, if it is in one, is void; its slot rests if the fault was the worker's own.
+
+        One whose place is being taken away may well die of that: it is a preemption's, unless its script raised.
+        """
         failure = worker.failure(reason, tail)
         if len(self.failures) < FAILURES_KEPT:
             self.failures[worker.worker_id] = failure
-        if guilty:
-            self._staffing.slot_of(worker).fail(self._now, self.settings)
+        preempted = not worker.traceback and not self.roster.keeps(worker)
+        if own and not preempted:
+            self.quarantine.worker_failed(worker, self._now)
         current = self.round
         if worker.state is WorkerState.FINISHED:
             self._late_failure = self._late_failure or failure
@@ -215,19 +232,19 @@ class Membership:
             current.members.discard(worker.worker_id)
             current.done.pop(worker.worker_id, None)
             current.lost.add(worker.worker_id)
-            self._abort(current, failure_text(failure))
+            self._abort(current, failure_text(failure), preempted)
         worker.state = WorkerState.STOPPING
 
-    def _abort(self, current: Round, cause: str) -> None:
-        """Break the round, once. A round that ends so counts as a failure."""
+    def _abort(self, current: Round, cause: str, preempted: bool = False) -> None:
+        """Break the round, once. A round that ends so counts as a failure, or as a preemption."""
         if current.abort_cause is not None or current.finished:
             return
-        current.abort_cause = self._last_cause = cause
+        current.abort_cause = cause
         current.settled_by = self._now + self.settings.rejoin_bound
         self._idle_since = self._now
         if current.members:
             self._act(Abort(current.order(current.members), current.plan.round_id, cause))
-        self.resets += 1
+        (self.budgets.preemptions if preempted else self.budgets.failures).spend(self._now, cause)
 
     def _round_of(self, worker_id: int, round_id: RoundId) -> Round | None:
         """The current round, if this is its id and the worker is still in it; else the message is an old one."""
@@ -242,6 +259,7 @@ class Membership:
         fitting = self.roster.fitting()
         self._actions += self._staffing.tend_hosts(self._now)
         self._actions += self._staffing.dismiss(fitting, self._now)
+        self._actions += map(Explain, self.quarantine.review(self._now))
         if self.round and self.round.finished:
             self._watch_finishing(self.round)
         elif self.round and not self.round.running:
@@ -251,9 +269,8 @@ class Membership:
             self._form(fitting)
         if self.round and self.round.running:  # also one that has just been formed: it may have a guest
             self._watch_running(self.round, fitting)
-        if not self.ended and self.settings.reset_limit is not None and self.resets > self.settings.reset_limit:
-            limit = f"more than --reset-limit {self.settings.reset_limit}"
-            self._give_up(f"{self.resets} rounds ended by a failure, {limit}; the last: {self._last_cause}")
+        if not self.ended and (overspent := self.budgets.overspent(self._now)):
+            self._give_up(overspent)
         if self.ended:
             return
         if self._forming or (self.round and self.round.running and self.round.settled_in(self._now)):
@@ -299,15 +316,16 @@ class Membership:
                 current.interrupt = Interrupt(
                     current.interrupts, self._now + self.settings.report_bound, reports=dict(current.done)
                 )
-                result = HostUpdateResult.NO_UPDATE
-                result |= HostUpdateResult.ADDED if wanted - members else HostUpdateResult.NO_UPDATE
-                result |= HostUpdateResult.REMOVED if members - wanted else HostUpdateResult.NO_UPDATE
+                result = HostUpdateResult.of(added=bool(wanted - members), removed=bool(members - wanted))
                 self._act(Notify(current.order(members), current.plan.round_id, current.interrupts, result))
         elif interrupt.answered(members):
             if wanted == members:  # undone before anyone stopped: it costs nothing
                 current.interrupt = None
                 self._act(GoOn(current.order(members), current.plan.round_id, interrupt.number))
             else:
+                preempted = any(not self.roster.keeps(self.roster.workers[w]) for w in members - wanted)
+                change = f"{count_text(len(wanted - members), 'worker')} joined, {len(members - wanted)} left"
+                (self.budgets.preemptions if preempted else self.budgets.resizes).spend(self._now, change)
                 interrupt.boundary = interrupt.agree()
                 interrupt.deadline = self._now + self.settings.elastic_timeout
                 self._act(StopAt(current.order(members), current.plan.round_id, interrupt.number, interrupt.boundary))
@@ -340,6 +358,7 @@ class Membership:
         self.best = NO_VERSION
         self._previous_call = current.plan.round_id
         self._breakage.clear()
+        self._errors.clear()
         self.reason = "all workers are done; their processes end, or enter the script's next run"
         if len(counts := sorted(set(current.done.values()))) > 1:
             self.reason += f" (ranks passed unequal numbers of boundaries, {counts[0]} to {counts[-1]})"
@@ -378,6 +397,9 @@ class Membership:
         """Form the next round if there is enough for one; else say what is missing, or give up."""
         waiting = [w for w in self.roster.workers.values() if w.waits_in(self.ordinal)]
         chosen = select([w.candidate() for w in waiting], fitting, self.settings.max_np)
+        if trouble := self._errors.hopeless(self.round, chosen.version):
+            self._give_up(trouble)
+            return
         view = Waiting(self.settings, self.roster, self._staffing, self.round, self.best, self._started, self._now)
         obstacle = view.obstacle(chosen)
         if obstacle is None:

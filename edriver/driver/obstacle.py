@@ -8,7 +8,7 @@ from edriver.driver.roster import Roster, WorkerState
 from edriver.driver.round import Round
 from edriver.driver.selection import Selection
 from edriver.driver.settings import Settings
-from edriver.driver.soundness import STATE_LOST
+from edriver.driver.soundness import STATE_LOST, state_lost
 from edriver.driver.staffing import Staffing
 from edriver.driver.words import count_text
 from edriver.version import NO_VERSION, Version
@@ -85,7 +85,7 @@ class Waiting(NamedTuple):
     def _after(self, last: Round) -> Obstacle | None:
         survivors = [w for i in last.plan.workers if (w := self.roster.workers.get(i)) and w.live]
         if not survivors:
-            return Obstacle(STATE_LOST, final=True)
+            return Obstacle(state_lost(last), final=True)
         if not any(w.state is WorkerState.WAITING for w in survivors):
             return Obstacle("no survivor of the last round is back yet")
         return None

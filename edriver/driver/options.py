@@ -117,6 +117,7 @@ def _settings_of(flags: argparse.Namespace) -> Settings:
             start_timeout=flags.start_timeout,
             elastic_timeout=flags.elastic_timeout,
             reset_limit=flags.reset_limit,
+            reset_window=flags.reset_window,
             cooldown_range=None if flags.cooldown_range is None else tuple(flags.cooldown_range),
         )
     except ValueError as error:

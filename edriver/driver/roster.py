@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from edriver.discovery.hosts import HostSet
 from edriver.driver.actions import Failure
 from edriver.driver.ranks import Candidate
-from edriver.driver.settings import Settings
 from edriver.version import Version
 
 
@@ -98,21 +98,45 @@ class Worker:
 
 
 @dataclass(slots=True)
-class Slot:
-    """One place on a host, and how its workers fared."""
+class Backoff:
+    """How often something has failed, and until when it is left alone for that.
+
+    Attributes:
+        failures: how often, without a whole failure window in good order between two of them.
+        last_failure: when it failed last.
+        free_at: when it may be used again.
+    """
 
     failures: int = 0
     last_failure: float = 0.0
     free_at: float = 0.0
-    completed: bool = False
 
-    def fail(self, now: float, settings: Settings) -> None:
-        """Count a failure and set the cooldown it earns."""
-        if now - self.last_failure > settings.failure_window:
+    def fail(self, now: float, window: float, cooldown: Callable[[int], float]) -> float:
+        """Count a failure and begin the cooldown that it earns; returns that in seconds.
+
+        Args:
+            now: the time.
+            window: seconds in good order after which earlier failures are forgotten.
+            cooldown: seconds for a number of failures, this one included.
+        """
+        if now - max(self.last_failure, self.free_at) > window:
             self.failures = 0
         self.failures += 1
         self.last_failure = now
-        self.free_at = now + settings.cooldown(self.failures)
+        pause = cooldown(self.failures)
+        self.free_at = now + pause
+        return pause
+
+
+@dataclass(slots=True)
+class Slot(Backoff):
+    """One place on a host, and how its workers fared.
+
+    Attributes:
+        completed: whether its worker went through the whole script.
+    """
+
+    completed: bool = False
 
 
 @dataclass(slots=True)
@@ -125,7 +149,9 @@ class HostRecord:
         agent_id: its agent, or None while none is started.
         connected: whether that agent takes orders.
         start: how starting its agent fares, counted like a slot's workers.
+        rest: its quarantines.
         places: its slots by number.
+        failed: its workers' own failures: when, and in which slot.
         drained: slots that are to be left, and not used.
         drained_whole: whether all of them are, those to come included.
     """
@@ -134,8 +160,10 @@ class HostRecord:
     slots: int = 0
     agent_id: int | None = None
     connected: bool = False
-    start: Slot = field(default_factory=Slot)
+    start: Backoff = field(default_factory=Backoff)
+    rest: Backoff = field(default_factory=Backoff)
     places: dict[int, Slot] = field(default_factory=dict)
+    failed: deque[tuple[float, int]] = field(default_factory=deque)
     drained: set[int] = field(default_factory=set)
     drained_whole: bool = False
 
@@ -153,6 +181,15 @@ class HostRecord:
     def open_slots(self) -> list[int]:
         """The slots that are to be used."""
         return [slot for slot in range(self.slots) if not self.is_drained(slot)]
+
+    def ready_slots(self, now: float) -> list[int]:
+        """The slots to be used that do not rest, whether taken or not."""
+        return [slot for slot in self.open_slots if self.places.setdefault(slot, Slot()).free_at <= now]
+
+    def forget_failures_before(self, then: float) -> None:
+        """Keep the workers' failures of a window."""
+        while self.failed and self.failed[0][0] < then:
+            self.failed.popleft()
 
     def is_drained(self, slot: int) -> bool:
         """Whether a slot is to be left."""
@@ -211,6 +248,11 @@ class Roster:
                 fitting.add(worker.worker_id)
         return fitting
 
+    def keeps(self, worker: Worker) -> bool:
+        """Whether a worker's place is to be used: its host is named by discovery, and it is not drained."""
+        record = self.hosts[worker.host]
+        return record.present and not record.is_drained(worker.slot)
+
     def free_slots(self, now: float) -> Iterator[tuple[HostRecord, int]]:
         """Slots on connected hosts in which a worker may be started now, oldest host first."""
         for record in self.hosts.values():
@@ -218,9 +260,8 @@ class Roster:
                 continue
             taken = {w.slot for w in self.on(record.name)}
             room = len(record.open_slots) - sum(not record.is_drained(slot) for slot in taken)
-            for slot in record.open_slots:
-                place = record.places.setdefault(slot, Slot())
-                if room > 0 and slot not in taken and not place.completed and place.free_at <= now:
+            for slot in record.ready_slots(now):
+                if room > 0 and slot not in taken and not record.places[slot].completed:
                     room -= 1
                     yield record, slot
 

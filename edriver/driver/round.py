@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from edriver.driver.ranks import RoundPlan
+from edriver.driver.script_error import ScriptError
 
 
 @dataclass(slots=True)
@@ -47,6 +48,7 @@ class Round:
         lost: members that failed.
         expired: those of them that were silent, and are being killed.
         raised: tracebacks of collectives that failed, by worker_id.
+        errors: exceptions of the script's own, by worker_id.
         interrupt: the agreed interrupt under way.
         interrupts: how many there have been.
         abort_cause: why the round was aborted.
@@ -65,6 +67,7 @@ class Round:
     lost: set[int] = field(default_factory=set)
     expired: set[int] = field(default_factory=set)
     raised: dict[int, str] = field(default_factory=dict)
+    errors: dict[int, ScriptError] = field(default_factory=dict)
     interrupt: Interrupt | None = None
     interrupts: int = 0
     abort_cause: str | None = None

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import random
 import shutil
 import signal
 import socket
@@ -83,6 +84,7 @@ class Session:
         folder: the run's own folder.
         clock: seconds, monotonic.
         wall_clock: seconds since the epoch, for what users' listeners are told.
+        draw: a random number from 0 up to 1 at each call, for the core.
     """
 
     def __init__(
@@ -93,12 +95,13 @@ class Session:
         folder: Path,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
+        draw: Callable[[], float] = random.random,
     ) -> None:
         self._clock = clock
         self._wall_clock = wall_clock
         self._folder = folder
         self._inbox: Mailbox[events.Event] = Mailbox(INBOX_LIMIT)
-        self._membership = Membership(options.settings, clock())
+        self._membership = Membership(options.settings, clock(), draw=draw)
         self._started = clock()
         self._announcements = Announcements()
         self._event_log = None if options.event_log is None else EventLog(options.event_log, wall_clock)
@@ -328,7 +331,14 @@ class Session:
     def _report(self, finish: actions.FinishRun) -> int:
         """Print how the run ended; returns the exit code."""
         if finish.success:
-            tally = Tally(self._rounds, self._membership.resets, self._clock() - self._started)
+            spent = self._membership.budgets
+            tally = Tally(
+                self._rounds,
+                failures=spent.failures.total,
+                preemptions=spent.preemptions.total,
+                resizes=spent.resizes.total,
+                seconds=self._clock() - self._started,
+            )
             _log.info("%s", success_report(tally))
             return 0
         failures = finish.failures

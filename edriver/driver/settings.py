@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Final
+
+SLOT_COOLDOWN: Final = (1.0, 60.0)
+"""Shortest and longest pause of a slot by default, from its second failure on, in seconds."""
+
+HOST_COOLDOWN: Final = (10.0, 300.0)
+"""The same of a host. Longer: what a host has that its slots have not (a full disk, a driver) takes minutes to mend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +24,13 @@ class Settings:
         start_timeout: how long to wait for np slots; after it min_np will do.
         elastic_timeout: how long to wait for min_np workers (and for a holder of the state) once training had begun.
         reset_limit: how many rounds may end by a failure before the run is given up; None: no limit.
-        cooldown_range: first and longest pause before a slot whose worker failed is used again, doubling with every
-            failure; None: the first replacement comes at once, later ones after 1 s to 60 s.
+        preemption_limit: how many may end because places are taken away (a drain, a host that discovery no longer
+            names).
+        resize_limit: how many may end for any other change of the members.
+        reset_window: a round that ended longer ago than this counts for none of the three limits.
+        cooldown_range: shortest and longest pause before a slot whose worker failed is used again, and a host whose
+            slots failed, doubling with every failure; None: the first replacement comes at once, later ones after 1 s
+            to 60 s, and a host's quarantine lasts 10 s to 300 s.
         join_window: how long workers that are ready wait for others that still boot, so that they join together.
         rejoin_bound: how long a survivor of an ended round may take to be waiting again before the next round forms
             without it.
@@ -25,7 +38,7 @@ class Settings:
             processor with members that have not made a step yet.
         report_bound: how long a member may take to answer a notice.
         leave_grace: how long a worker that was told to leave may take to exit before it is terminated.
-        failure_window: failures of a slot longer ago than this are forgotten.
+        failure_window: failures of a slot or host longer ago than this are forgotten.
     """
 
     np: int
@@ -34,6 +47,9 @@ class Settings:
     start_timeout: float = 30.0
     elastic_timeout: float = 600.0
     reset_limit: int | None = None
+    preemption_limit: int | None = None
+    resize_limit: int | None = None
+    reset_window: float = math.inf
     cooldown_range: tuple[float, float] | None = None
     join_window: float = 3.0
     rejoin_bound: float = 30.0
@@ -57,6 +73,7 @@ class Settings:
         for flag, value in (
             ("--start-timeout", self.start_timeout),
             ("--elastic-timeout", self.elastic_timeout),
+            ("--reset-window", self.reset_window),
         ):
             if value <= 0:
                 raise ValueError(f"{flag} is {value:g}: it must be above 0 seconds")
@@ -69,9 +86,28 @@ class Settings:
                 "in seconds, both above 0, the shortest first"
             )
 
-    def cooldown(self, failures: int) -> float:
-        """Seconds before a slot is used again after this many failures in a row (at least 1)."""
-        if self.cooldown_range is None:
-            return 0.0 if failures == 1 else min(2.0 ** min(failures - 2, 16), 60.0)
-        low, high = self.cooldown_range
-        return min(low * 2.0 ** min(failures - 1, 32), high)
+    def cooldown(self, failures: int, draw: float) -> float:
+        """Seconds before a slot is used again.
+
+        Args:
+            failures: how often it has failed, at least once.
+            draw: a random number from 0 up to 1.
+        """
+        if self.cooldown_range is not None:
+            return _backed_off(self.cooldown_range, failures, draw)
+        return 0.0 if failures == 1 else _backed_off(SLOT_COOLDOWN, failures - 1, draw)
+
+    def host_cooldown(self, quarantines: int, draw: float) -> float:
+        """Seconds for which a host is left alone at this quarantine, counted from 1; `draw` as above."""
+        return _backed_off(self.cooldown_range or HOST_COOLDOWN, quarantines, draw)
+
+
+def _backed_off(limits: tuple[float, float], times: int, draw: float) -> float:
+    """A pause between two limits: exponential back-off with equal jitter.
+
+    Half of a ceiling that doubles, and a random share of the other half ("Exponential Backoff And Jitter", AWS
+    Architecture Blog, 2015): what has failed together, because of one file server, is not started together again.
+    """
+    low, high = limits
+    ceiling = min(low * 2.0 ** min(times, 32), high)
+    return max(low, ceiling * (1.0 + draw) / 2.0)

@@ -1,16 +1,34 @@
-"""What must not be trained on: states that claim to be equal and are not, and rounds that break without a loss."""
+"""What must not be trained on: states that claim to be equal and are not, and rounds that only break again."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from edriver.driver.roster import Roster, Worker
 from edriver.driver.round import Round
+from edriver.driver.script_error import ScriptError
 from edriver.driver.words import worker_text
-from edriver.version import NO_VERSION, Version
+from edriver.version import NO_ROUND, NO_VERSION, Version
 
 STATE_LOST = "every worker that held the state of the run is gone"
 """Why a run ends rather than start from scratch behind its user's back."""
+
+
+PATIENCE: Final = 2
+"""In how many rounds running the script may raise one error, with nothing gained between them."""
+
+PATIENCE_WITH_A_PLACE: Final = 3
+"""The same while one slot or host alone raises it: by then that one has been quarantined, if there is another."""
+
+
+def state_lost(last: Round) -> str:
+    """Why the run ends once no member of its last round is left."""
+    raised = set(last.errors.values())
+    if len(raised) == 1 and last.errors.keys() == set(last.plan.workers):
+        who = "its only worker" if len(last.errors) == 1 else f"each of its {len(last.errors)} workers"
+        return f"{STATE_LOST}: {who} raised {raised.pop()}"
+    return STATE_LOST
 
 
 def disagreement(waiting: Iterable[Worker], version: Version) -> str | None:
@@ -65,3 +83,57 @@ class BreakageWatch:
             f"collectives failed in two rounds in a row at version {ended.plan.version} with no worker lost (unequal "
             f"shapes or a bad link?):\n{tracebacks}"
         )
+
+
+class ErrorWatch:
+    """Notices an error that the script raises in one round after the other, at one place, with nothing gained between.
+
+    That is a bug, or a sample that cannot be read, or a disk that is full: it hits whoever comes to that place, and
+    each new round costs the worker that does. One worker alone is no proof: its device may be broken.
+    """
+
+    def __init__(self) -> None:
+        """Nothing has been raised yet."""
+        self._judged = NO_ROUND
+        self._version = NO_VERSION
+        self.clear()
+
+    def clear(self) -> None:
+        """A round ended well."""
+        self._met: dict[ScriptError, list[set[tuple[str, int]]]] = {}  # in which slots, for each round in a row
+
+    def hopeless(self, ended: Round | None, version: Version) -> str | None:
+        """Why the next round would only meet the same error; None if there is hope.
+
+        Args:
+            ended: the round that has just ended.
+            version: the highest version offered for the next one.
+        """
+        if ended is None:
+            return None
+        if ended.plan.round_id != self._judged:
+            self._judge(ended, version)
+            self._judged, self._version = ended.plan.round_id, version
+        hosts = {seat.host for seat in ended.plan.seats}
+        for error, rounds in self._met.items():
+            places = set().union(*rounds)
+            one_host = len({host for host, _ in places}) == 1 < len(hosts)
+            if len(rounds) >= (PATIENCE_WITH_A_PLACE if len(places) == 1 or one_host else PATIENCE):
+                where = ", ".join(f"{host}:{slot}" for host, slot in sorted(places))
+                return (
+                    f"the script raised {error} in {len(rounds)} rounds in a row (in {where}) without a step between "
+                    "them: another round would meet the same error"
+                )
+        return None
+
+    def _judge(self, ended: Round, version: Version) -> None:
+        # A survivor who came after the last judgement may have brought a step of the round that was judged.
+        late_gain = ended.plan.version > max(self._version, Version(self._judged, 0))
+        if late_gain or version > Version(ended.plan.round_id, 0):
+            self.clear()
+        if ended.errors:
+            slots = {seat.worker_id: (seat.host, seat.slot) for seat in ended.plan.seats}
+            self._met = {
+                error: [*self._met.get(error, []), {slots[w] for w, other in ended.errors.items() if other == error}]
+                for error in ended.errors.values()
+            }

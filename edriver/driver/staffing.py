@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from edriver.driver.actions import Action, StartAgent, StartWorker, StopAgent, StopWorker
+from edriver.driver.quarantine import Quarantine
 from edriver.driver.roster import HostRecord, Roster, Slot, Worker, WorkerState
 from edriver.driver.settings import Settings
 from edriver.driver.words import count_text
 
 
 class Staffing:
-    """Part of the core: it decides who is started and stopped; Membership decides who is in a round."""
+    """Part of the core: it decides who is started and stopped; Membership decides who is in a round.
 
-    def __init__(self, settings: Settings, roster: Roster) -> None:
+    Args:
+        settings: the operator's limits.
+        roster: who is there.
+        draw: see Quarantine.
+
+    Attributes:
+        quarantine: which slots and hosts are left alone for a while.
+    """
+
+    def __init__(self, settings: Settings, roster: Roster, draw: Callable[[], float]) -> None:
+        self.quarantine = Quarantine(settings, roster, draw)
         self._settings = settings
         self._roster = roster
         self._agents = 0
@@ -37,9 +48,7 @@ class Staffing:
         if record is None or record.agent_id != agent_id:
             return []
         record.agent_id, record.connected = None, False
-        record.start.fail(now, self._settings)
-        # An agent that could not be started will hardly start a moment later.
-        record.start.free_at = max(record.start.free_at, now + 1.0)
+        self.quarantine.agent_failed(record, now)
         self._trouble[host] = reason
         return list(self._roster.on(host))
 
@@ -89,7 +98,9 @@ class Staffing:
     def start_workers(self, now: float, background: bool) -> Iterator[Action]:
         """Fill free slots, oldest host first, up to max_np workers that have a slot."""
         room = self._settings.max_np - len(self._roster.fitting())
-        for record, slot in list(self._roster.free_slots(now))[: max(room, 0)]:
+        left_out = self.quarantine.left_out(now)
+        free = [place for place in self._roster.free_slots(now) if place[0].name not in left_out]
+        for record, slot in free[: max(room, 0)]:
             self._workers += 1
             worker = Worker(self._workers, record.name, slot)
             self._roster.workers[worker.worker_id] = worker
@@ -119,19 +130,18 @@ class Staffing:
         """
         texts = [f"host {host} is not used: {reason}" for host, reason in self._trouble.items()]
         texts += [f"host {host} has not answered yet" for host in self._awaited() if late]
+        left_out = self.quarantine.left_out(now)
         for record in self._roster.hosts.values():
             cooling = sum(place.free_at > now for place in record.places.values())
-            if record.present and cooling:
+            if record.name in left_out:
+                texts.append(f"host {record.name} is quarantined")
+            elif record.present and cooling:
                 texts.append(f"{count_text(cooling, 'slot')} of host {record.name} cooling down after a failure")
         return f" ({'; '.join(texts)})" if texts else ""
 
     def deadlines(self) -> Iterator[float]:
         """When something may be due here."""
-        for record in self._roster.hosts.values():
-            if record.agent_id is None:
-                yield record.start.free_at
-            for place in record.places.values():
-                yield place.free_at
+        yield from self.quarantine.deadlines()
         for worker in self._roster.workers.values():
             if worker.stop_at is not None:
                 yield worker.stop_at

@@ -24,6 +24,11 @@ def worker_text(worker: Worker | Failure) -> str:
     return f"worker {worker.worker_id} ({rank}{worker.host}:{worker.slot})"
 
 
+def place_text(host: str, slot: int | None) -> str:
+    """A slot; None: all of its host."""
+    return f"host {host}" if slot is None else f"slot {slot} of host {host}"
+
+
 def failure_text(failure: Failure) -> str:
     """A failure in one sentence."""
     return f"{worker_text(failure)} {failure.reason}"

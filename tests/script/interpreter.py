@@ -137,7 +137,7 @@ class Interpreter:
         fields: dict[str, int | float | tuple[float, float]] = {"settling_in": 0.0}  # but for the stories about it
         for key, value in words.pairs.items():
             name = key.replace("-", "_")
-            if name in ("np", "min_np", "max_np", "reset_limit"):
+            if name in ("np", "min_np", "max_np") or name.endswith("_limit"):
                 fields[name] = int(value)
             elif name == "cooldown_range":
                 low, high = value.split(",")

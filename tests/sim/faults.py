@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from edriver.driver import actions, events
-from edriver.driver.settings import Settings
+from edriver.driver.settings import HOST_COOLDOWN, Settings
 from tests.sim.invariants import Violation, check
-from tests.sim.trainee import Job
+from tests.sim.trainee import BUG_LINE, Job
 from tests.sim.world import World
 
 NAMES = ("a", "b", "c", "d")
@@ -64,11 +65,18 @@ class Nemesis:
             commit_every=rng.choice((0, 0, 1, 2, 5)),
             late_collective=rng.random() < 0.3,
         )
+        others = random.Random(seed ^ 0xBAD)
+        if others.random() < 0.15:
+            kind = others.choice(("rank 0", "sample"))
+            job = replace(job, bug=kind, bug_at=others.randrange(job.samples))
         self.rng = rng
         self.world = World(seed, settings, job, log)
+        if others.random() < 0.2:
+            self.world.bad_hosts = {others.choice(NAMES)}
         self.ends = rng.uniform(5, 30)
         self._reactive = rng.random() * 0.3
         self._glitches = 1
+        self._accidents = 0
         self._calm = False
         self.world.ordered = self._react
         self.world.happened = self._surprise
@@ -100,12 +108,19 @@ class Nemesis:
         self.world.clockwork.after(CONVERGENCE_BOUND, self._check_convergence)
         self._calm = True
         self.world.launch_fails.clear()
+        self.world.bad_hosts.clear()
         self.world.slow.clear()
         self.world.discover(*((name, 4) for name in NAMES))
 
     def _check_convergence(self) -> None:
-        current = self.world.core.round
-        if self.world.outcome is None and current and current.running:
+        core, now = self.world.core, self.world.clockwork.now
+        healed = max(record.rest.free_at for record in core.roster.hosts.values()) + CONVERGENCE_BOUND
+        if healed > now:  # a host in quarantine may not be used yet
+            check(healed - now <= HOST_COOLDOWN[1] + CONVERGENCE_BOUND, "a host is quarantined without end")
+            self.world.clockwork.after(healed - now, self._check_convergence)
+            return
+        current = core.round
+        if self.world.outcome is None and current and current.running and not self.world.job.bug:
             size, wanted = len(current.plan.seats), self.world.core.settings.max_np
             check(size == wanted, f"{size} of {wanted} workers train {CONVERGENCE_BOUND:g} s after the last fault")
 
@@ -152,7 +167,8 @@ class Nemesis:
             elif kind == "freeze":
                 world.freeze(victim, rng.uniform(0.1, 15))
             elif kind == "explode":
-                victim.trainee.explode = True
+                self._accidents += 1
+                victim.trainee.explode_at = BUG_LINE + self._accidents
             elif kind == "slow":
                 world.slow = {victim.worker_id}
             elif kind == "glitch" and self._glitches:

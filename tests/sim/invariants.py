@@ -10,11 +10,15 @@ from edriver.driver.ranks import RoundPlan
 from edriver.driver.roster import WorkerState
 from edriver.version import NO_ROUND, NO_VERSION, RoundId, Version
 from edriver.worker.participant import Stage
+from tests.sim.trainee import BUG_LINE
 
 if TYPE_CHECKING:
     from tests.sim.trainee import Model, Trainee
     from tests.sim.world import World
 
+
+BUG_BOUND = 5
+"""Rounds that a bug may end with no step between them: above what the core allows, which a late survivor clears."""
 
 AVOIDABLE = ("no answer to a notice", "was not reached in time", "passed more boundaries", "left the round on its own")
 """Causes of an abort that only a bug has here: no simulated fault lasts as long as these bounds."""
@@ -43,12 +47,15 @@ class Invariants:
         self._begun = False
         self._sent_off: set[int] = set()
         self._models: dict[int, Model] = {}
+        self._rounds = 0
+        self._struck: set[RoundId] = set()
 
     # ---- as it goes -------------------------------------------------------------------------------------------
 
     def after_step(self, orders: list[actions.Action]) -> None:
         """Check what the core knows and what it orders."""
         self._check_roster()
+        self._check_quarantine()
         for order in orders:
             match order:
                 case actions.AssignRound(plan):
@@ -69,8 +76,15 @@ class Invariants:
     def boundary_passed(self, trainee: Trainee, version: Version, chain: int) -> None:
         """Equal versions mean equal state."""
         self._begun = self._begun or version.boundaries > 0
+        if version.boundaries > 0:
+            self._struck.clear()
         known = self._chains.setdefault(version, chain)
         check(known == chain, f"two states have version {version} (worker {trainee.worker_id})")
+
+    def bug_met(self, round_id: RoundId) -> None:
+        """A bug is not met again and again."""
+        self._struck.add(round_id)
+        check(len(self._struck) <= BUG_BOUND, f"one error ends {len(self._struck)} rounds without a step between them")
 
     def collective_completed(self, round_id: RoundId) -> None:
         """At most one round runs."""
@@ -88,6 +102,22 @@ class Invariants:
         places = Counter((w.host, w.slot) for w in self._world.core.roster.workers.values())
         check(not places or max(places.values()) == 1, f"two workers share a slot: {places}")
 
+    def _check_quarantine(self) -> None:
+        """Quarantine never keeps a run from having --min-np workers."""
+        core, now = self._world.core, self._world.clockwork.now
+        left_out = core.quarantine.left_out(now)
+        if not left_out or core.ended:
+            return
+        fitting = core.roster.fitting()
+        staying = [w for w in core.roster.workers.values() if w.worker_id in fitting and w.host in left_out]
+        connected = [record for record in core.roster.hosts.values() if record.wanted and record.connected]
+        room = len(staying) + sum(len(r.ready_slots(now)) for r in connected if r.name not in left_out)
+        if room < core.settings.min_np:
+            for record in connected:
+                taken = sum(w.host == record.name for w in staying)
+                unused = record.name in left_out and len(record.ready_slots(now)) > taken
+                check(not unused, f"host {record.name} is left alone while there are only {room} slots")
+
     def _check_plan(self, plan: RoundPlan) -> None:
         settings, roster = self._world.core.settings, self._world.core.roster
         check(plan.round_id > self._assigned, f"round {plan.round_id} follows round {self._assigned}")
@@ -102,6 +132,10 @@ class Invariants:
         size = len(seats) - len(guests)
         check(settings.min_np <= size <= settings.max_np, f"size {size} is not within the limits")
         self._check_state_goes_on(plan)
+        budgets = self._world.core.budgets
+        ended = sum(budget.total for budget in (budgets.failures, budgets.preemptions, budgets.resizes))
+        check(self._rounds <= ended + len(self._finished), f"round {plan.round_id}: what ended the last is not counted")
+        self._rounds += 1
         self._assigned = plan.round_id
         self._plan = plan
 
@@ -127,8 +161,10 @@ class Invariants:
                 check(survivor.offered <= plan.version, f"round {plan.round_id} goes back from {survivor.offered}")
 
     def _check_end(self, end: actions.FinishRun) -> None:
+        bug = self._world.job.bug
         if end.success:
             check(bool(self._finished), "success without a finished round")
+            check(not bug, "success of a script that cannot succeed")
             self._check_history()
             return
         if end.reason.startswith("every worker that held the state"):
@@ -144,6 +180,8 @@ class Invariants:
             check(not set(left) - failed, f"the run was given up although {left} hold its state")
         elif end.reason.startswith("every worker failed before"):
             check(self._plan is None, "given up as if training had never begun")
+        elif end.reason.startswith("the script raised"):
+            check(bool(bug) and f"train.py:{BUG_LINE}," in end.reason, f"a run without a bug ends of one: {end.reason}")
         else:
             check(end.reason.startswith("a worker failed after training"), f"the run failed: {end.reason}")
 

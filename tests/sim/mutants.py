@@ -11,11 +11,16 @@ from typing import Any
 
 import pytest
 
-from edriver.driver import membership, ranks, selection
+from edriver.driver import membership, ranks, selection, soundness
+from edriver.driver.budgets import Budget
 from edriver.driver.membership import Membership
+from edriver.driver.quarantine import Quarantine
 from edriver.driver.ranks import Candidate, RoundPlan
 from edriver.driver.round import Interrupt, Round
+from edriver.driver.script_error import ScriptError
 from edriver.driver.selection import Selection
+from edriver.driver.settings import Settings
+from edriver.driver.soundness import ErrorWatch
 from edriver.v1 import notification_pb2 as pb
 from edriver.version import NO_ROUND, NO_VERSION, RoundId, Version
 from edriver.worker.cursor import Cursor
@@ -222,6 +227,43 @@ def cursor_forgets_the_last_row(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Cursor, "offset", property(lambda self: min(self.length, self.base + self.recorded)))
 
 
+def bugs_are_met_again(patch: pytest.MonkeyPatch) -> None:
+    """The script's error is retried as long as there is somebody to retry it."""
+    patch.setattr(ErrorWatch, "hopeless", lambda self, ended, version: None)
+
+
+def every_error_is_the_same(patch: pytest.MonkeyPatch) -> None:
+    """Two workers that raise at different places are taken for one bug."""
+    patch.setattr(membership, "script_error", lambda traceback: ScriptError("ValueError", "", 0, ""))
+
+
+def one_accident_is_a_bug(patch: pytest.MonkeyPatch) -> None:
+    """The first exception of one worker ends the run."""
+    patch.setattr(soundness, "PATIENCE", 1)
+    patch.setattr(soundness, "PATIENCE_WITH_A_PLACE", 1)
+
+
+def quarantine_stops_the_run(patch: pytest.MonkeyPatch) -> None:
+    """Hosts are left alone even if the others do not make up --min-np."""
+    patch.setattr(Quarantine, "left_out", lambda self, now: {r.name for r in self._resting(now)})
+
+
+def quarantine_is_for_good(patch: pytest.MonkeyPatch) -> None:
+    """A host never comes back."""
+    patch.setattr(Settings, "host_cooldown", lambda self, quarantines, draw: 1e9)
+
+
+def agreed_ends_are_not_counted(patch: pytest.MonkeyPatch) -> None:
+    """No budget pays for a round that ended because members join or leave."""
+    original = Budget.spend
+
+    def spend(self: Budget, now: float, reason: str) -> None:
+        if "joined" not in reason:
+            original(self, now, reason)
+
+    patch.setattr(Budget, "spend", spend)
+
+
 MUTANTS: tuple[Patch, ...] = (
     stop_at_the_highest_report,
     stop_at_the_lowest_report,
@@ -241,4 +283,10 @@ MUTANTS: tuple[Patch, ...] = (
     finish_when_one_is_done,
     survivors_are_not_told,
     cursor_forgets_the_last_row,
+    bugs_are_met_again,
+    every_error_is_the_same,
+    one_accident_is_a_bug,
+    quarantine_stops_the_run,
+    quarantine_is_for_good,
+    agreed_ends_are_not_counted,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.sim.campaign import run_seeds
@@ -16,8 +18,27 @@ def test_thousand_seeds() -> None:
     outcomes, violations = run_seeds(range(SEEDS), jobs=2)
     assert not violations, f"replay with python -m tests.sim --seed {violations[0][0]}: {violations[0][1]}"
     # Most runs get through what is thrown at them, and some do lose all holders of their state: both are exercised.
-    assert outcomes["done"] > 0.6 * SEEDS
+    assert outcomes["done"] > 0.55 * SEEDS
     assert len(outcomes) > 2
+
+
+def test_the_seeds_reach_what_is_rare() -> None:
+    """Else a rule would hold in every run for want of a run that it is about."""
+    awaited = {
+        "a host is quarantined": r"Explain\(reason='host \w is quarantined for",
+        "and used again": r"Explain\(reason='host \w may be used again",
+        "or needed before": r"Explain\(reason='host \w is used in spite of its quarantine",
+        "a bug ends the run": r"FinishRun\(success=False, reason='the script raised",
+        "a member is preempted": r"HostUpdateResult.REMOVED",
+    }
+    for seed in range(SEEDS):
+        lines: list[str] = []
+        Nemesis(seed, lines.append).run()
+        text = "\n".join(lines)
+        awaited = {what: pattern for what, pattern in awaited.items() if not re.search(pattern, text)}
+        if not awaited:
+            return
+    pytest.fail(f"in {SEEDS} seeds it never happens that {', '.join(awaited)}")
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.__name__)

@@ -31,6 +31,9 @@ class Job:
         runs: how many `run` calls the script has.
         commit_every: boundaries between commits; the others only check for news. 0: it never commits.
         late_collective: whether a collective follows the optimizer's step before the boundary: a loss there tears.
+        bug: who raises at one place of the first epoch: "rank 0", whichever worker that is, in the step after which so
+            many samples are done; "sample", whoever gets that sample; "": the script has no bug.
+        bug_at: that many, or that one.
     """
 
     samples: int
@@ -39,6 +42,8 @@ class Job:
     runs: int
     commit_every: int
     late_collective: bool
+    bug: str = ""
+    bug_at: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +88,15 @@ class Interrupted(Exception):  # noqa: N818  HostsUpdatedInterrupt
 
 
 class Exploded(Exception):  # noqa: N818
-    """An exception of the script's own."""
+    """An exception of the script's own, at a line of it."""
+
+    def __init__(self, line: int) -> None:
+        super().__init__(line)
+        self.line = line
+
+
+BUG_LINE = 1
+"""Where the script has its bug. An accident of one worker is raised in another line each time."""
 
 
 Wait = Sleep | Meet | WaitChange
@@ -122,7 +135,7 @@ class Trainee:
         self.stepped = False
         self.cursor = Cursor(job.samples)
         self.offered = NO_VERSION
-        self.explode = False
+        self.explode_at = 0
         self.glitch = False
         self.outcome: list[Model] = []
         self._job = job
@@ -214,11 +227,13 @@ class Trainee:
             self.cursor.set_epoch(epoch)
             while self.cursor.recorded < self.cursor.share:
                 yield Sleep(self._pace())
-                if self.explode:
-                    raise Exploded
+                if self.explode_at:
+                    raise Exploded(self.explode_at)
                 step += 1
                 count = min(self._job.batch, self.cursor.share - self.cursor.recorded)
                 mine = tuple(self.cursor.next_positions(count))
+                if epoch == 0 and self._meets_the_bug(mine):
+                    raise Exploded(BUG_LINE)
                 if self.glitch:
                     self.glitch = False
                     raise Severed
@@ -238,6 +253,12 @@ class Trainee:
                     yield Meet(-step, self.members, None)
                 yield from self._boundary(committed=self._job.commit_every > 0 and step % self._job.commit_every == 0)
             self.model = replace(self.model, epoch=epoch + 1)
+
+    def _meets_the_bug(self, mine: tuple[int, ...]) -> bool:
+        if self._job.bug == "sample":
+            return self._job.bug_at in mine
+        reached = self.cursor.offset + len(mine) * len(self.members) > self._job.bug_at
+        return self._job.bug == "rank 0" and self.cursor.rank == 0 and reached
 
     def _boundary(self, committed: bool) -> Generator[Wait, Any, None]:
         part = self.participant

@@ -19,7 +19,7 @@ from edriver.worker.places import place_notices
 from tests.sim.clockwork import Channel, Clockwork
 from tests.sim.fabric import Fabric
 from tests.sim.invariants import Invariants
-from tests.sim.trainee import Exploded, Job, Meet, Sleep, Trainee, Wait, WaitChange
+from tests.sim.trainee import BUG_LINE, Exploded, Job, Meet, Sleep, Trainee, Wait, WaitChange
 
 AGENT_LEASE = 5.0
 WORKER_LEASE = 10.0
@@ -67,13 +67,14 @@ class World:
         self.clockwork = Clockwork()
         self.fabric = Fabric(self.clockwork, self.rng)
         self.job = job
-        self.core = Membership(settings, now=0.0)
+        self.core = Membership(settings, now=0.0, draw=random.Random(seed).random)
         self.invariants = Invariants(self)
         self.hosts: dict[str, SimHost] = {}
         self.discovered = HostSet(())
         self.seats: dict[RoundId, dict[int, int]] = {}
         self.outcome: actions.FinishRun | None = None
         self.launch_fails: set[str] = set()
+        self.bad_hosts: set[str] = set()
         self.slow: set[int] = set()
         self.given_up: set[int] = set()
         self.stopped_agents: set[int] = set()
@@ -230,6 +231,8 @@ class World:
         )
         process = Process(worker_id, host, trainee)
         host.processes[worker_id] = process
+        if host.name in self.bad_hosts:
+            self.clockwork.after(self.rng.expovariate(0.3), lambda: self._break(process))
         self._advance(process, None, None)
 
     def _feed_if_alive(self, host: SimHost, event: events.Event) -> None:
@@ -246,8 +249,8 @@ class World:
         except StopIteration as end:
             self._exit(process, end.value)
             return
-        except Exploded:
-            self._report_explosion(process)
+        except Exploded as error:
+            self._report_explosion(process, error.line)
             return
         process.ticket += 1
         ticket = process.ticket
@@ -299,8 +302,13 @@ class World:
             ticket = process.ticket
             self.clockwork.after(0.0, lambda: self._wake(process, ticket, None, None))
 
-    def _report_explosion(self, process: Process) -> None:
-        report = pb.Report(failed=pb.Failed(traceback="ValueError: the script's own"))
+    def _report_explosion(self, process: Process, line: int) -> None:
+        if line == BUG_LINE:
+            self.invariants.bug_met(process.trainee.participant.round_id)
+        where = f'  File "train.py", line {line}, in train\n'
+        message = f"ValueError: worker {process.worker_id}'s"
+        traceback = f"Traceback (most recent call last):\n{where}{message}\n"
+        report = pb.Report(failed=pb.Failed(traceback=traceback))
         event = event_of_report(process.worker_id, report)
         assert event is not None
         process.host.up.send(lambda: self._feed_if_alive(process.host, event))
@@ -335,6 +343,11 @@ class World:
     def kill(self, process: Process) -> None:
         """Kill -9."""
         self._exit(process, -9)
+
+    def _break(self, process: Process) -> None:
+        """A bad host ends what runs on it, as long as it is one."""
+        if process.host.name in self.bad_hosts:
+            self._exit(process, 1)
 
     def freeze(self, process: Process, seconds: float) -> None:
         """SIGSTOP, and SIGCONT later; the agent gives the worker up after its lease."""

@@ -57,6 +57,16 @@ def test_without_a_failed_worker_the_reason_is_the_cause() -> None:
     )
 
 
+def test_one_error_at_one_place_is_one_kind_whatever_its_message() -> None:
+    other = Failure(4, "b", 0, 3, "raised an exception", TRACEBACK.replace("bad batch", "bad batch 17"))
+    elsewhere = Failure(5, "b", 1, 4, "raised an exception", TRACEBACK.replace("line 3", "line 30"))
+    report = text_of(RAISED, other, elsewhere).splitlines()
+    assert report[-2:] == [
+        "in the same way: worker 4 (rank 3, b:0)",
+        "also: worker 5 (rank 4, b:1) raised an exception: ValueError: bad batch",
+    ]
+
+
 def test_a_run_that_was_stopped_did_not_fail_of_what_happened_before() -> None:
     assert text_of(KILLED, stopped=True, reason="the driver got SIGINT") == textwrap.dedent("""\
         stopped: the driver got SIGINT
@@ -88,9 +98,13 @@ def test_last_words_complete_the_failure_they_belong_to() -> None:
 @pytest.mark.parametrize(
     ("tally", "text"),
     [
-        pytest.param(Tally(1, 0, 4.26), "done: 1 round, 4.3 s", id="quiet"),
-        pytest.param(Tally(5, 1, 60.0), "done: 5 rounds, 1 failure survived, 60.0 s", id="one-failure"),
-        pytest.param(Tally(5, 2, 60.0), "done: 5 rounds, 2 failures survived, 60.0 s", id="two-failures"),
+        pytest.param(Tally(1, 0, 0, 0, 4.26), "done: 1 round, 4.3 s", id="quiet"),
+        pytest.param(Tally(5, 1, 0, 0, 60.0), "done: 5 rounds, 1 failure survived, 60.0 s", id="one-failure"),
+        pytest.param(
+            Tally(9, 2, 1, 5, 60.0),
+            "done: 9 rounds, 2 failures survived, 1 preemption, 5 resizes, 60.0 s",
+            id="some-of-each",
+        ),
     ],
 )
 def test_success(tally: Tally, text: str) -> None:

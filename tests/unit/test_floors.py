@@ -23,12 +23,15 @@ CORE = tuple(
     f"edriver.driver.{name}"
     for name in (
         "actions",
+        "budgets",
         "events",
         "membership",
         "obstacle",
+        "quarantine",
         "ranks",
         "roster",
         "round",
+        "script_error",
         "selection",
         "settings",
         "soundness",

@@ -34,6 +34,11 @@ def hosts_of(options: RunOptions) -> list[str]:
             id="times-and-limits",
         ),
         pytest.param(
+            "-np 1 --reset-limit 3 --reset-window 3600 sh",
+            Settings(1, 1, 1, reset_limit=3, reset_window=3600.0),
+            id="limit-with-a-window",
+        ),
+        pytest.param(
             "-np 1 --blacklist-cooldown-range 2 4 sh", Settings(1, 1, 1, cooldown_range=(2.0, 4.0)), id="horovods-name"
         ),
     ],

@@ -17,7 +17,7 @@ class Site:
     def __init__(self, max_np: int = 8, cooldown_range: tuple[float, float] | None = None) -> None:
         self.settings = Settings(np=1, min_np=1, max_np=max_np, leave_grace=30.0, cooldown_range=cooldown_range)
         self.roster = Roster()
-        self.staffing = Staffing(self.settings, self.roster)
+        self.staffing = Staffing(self.settings, self.roster, draw=lambda: 0.0)
 
     def observe(self, answer: str, now: float = 0.0, connect: bool = True) -> list[Action]:
         """Take in discovery's answer, tend the hosts, and connect the new agents."""
@@ -43,7 +43,7 @@ class Site:
     def fail(self, worker_id: int, now: float = 0.0) -> None:
         """A worker's process has ended, and not well."""
         worker = self.roster.workers.pop(worker_id)
-        self.staffing.slot_of(worker).fail(now, self.settings)
+        self.staffing.quarantine.worker_failed(worker, now)
 
 
 # ---- agents ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,55 @@
+"""An exception of the script's, told apart by what it is and where it was raised. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+_HEAD: Final = "Traceback (most recent call last):"
+_FRAME: Final = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
+_LIBRARIES: Final = ("/site-packages/", "/dist-packages/", "/lib/python3", "/edriver/worker/", "<frozen ")
+"""What a file's name contains that is not the user's own."""
+
+
+class ScriptError(NamedTuple):
+    """What two exceptions have in common that come of one bug; their messages (a number, an address) may differ.
+
+    Attributes:
+        kind: the exception's type.
+        file: the innermost file of the user's own in the traceback; without any, the innermost file,
+        line: its line, or 0,
+        function: and the function, or empty.
+    """
+
+    kind: str
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        if not self.line:
+            return self.kind
+        return f"{self.kind} at {self.file}:{self.line}" + (f", in {self.function}" if self.function else "")
+
+
+def script_error(traceback: str) -> ScriptError:
+    """Read a traceback as Python formats it; of a chain of exceptions the last one counts, which nobody caught.
+
+    What cannot be read as one is told apart by its last line.
+    """
+    lines = traceback.strip().splitlines()
+    if _HEAD not in lines:
+        return ScriptError(lines[-1].strip() if lines else "", "", 0, "")
+    block = lines[len(lines) - lines[::-1].index(_HEAD) :]
+    frames, kind = [], ""
+    for text in block:
+        if found := _FRAME.fullmatch(text):
+            frames.append(found)
+        elif text and not text.startswith(" "):
+            kind = text.partition(":")[0]  # the message's further lines, and notes, come after it
+            break
+    own = [frame for frame in frames if not any(part in frame["file"] for part in _LIBRARIES)]
+    if not frames:
+        return ScriptError(kind, "", 0, "")
+    place = (own or frames)[-1]
+    return ScriptError(kind, place["file"], int(place["line"]), place["function"] or "")

@@ -1,0 +1,137 @@
+"""When an error of the script's is taken for one that every further round would meet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from edriver.driver.ranks import Candidate, plan_round
+from edriver.driver.round import Round
+from edriver.driver.script_error import ScriptError
+from edriver.driver.soundness import STATE_LOST, ErrorWatch, state_lost
+from edriver.version import NO_VERSION, RoundId, Version
+
+SAVE = ScriptError("OSError", "train.py", 88, "save")
+LABEL = ScriptError("ValueError", "train.py", 17, "train")
+AT_5 = Version(RoundId(1, 1), 5)
+
+
+class Run:
+    """A run's rounds, one after the other."""
+
+    def __init__(self) -> None:
+        self.watch = ErrorWatch()
+        self._rounds = 0
+        self._version = NO_VERSION
+
+    def round(self, raised: Mapping[str, ScriptError], offered: Version, seats: str = "a:0 b:0") -> str | None:
+        """A round with these seats ends, with these errors in some of them; returns why there is to be no other."""
+        self._rounds += 1
+        places = [seat.split(":") for seat in seats.split()]
+        candidates = [
+            Candidate(10 * self._rounds + n, host, int(slot), self._version, "", 0)
+            for n, (host, slot) in enumerate(places)
+        ]
+        plan = plan_round(RoundId(1, self._rounds), 1, candidates, first=True)
+        ended = Round(plan, set(), settling_in_until=0.0)
+        ended.errors = {s.worker_id: raised[seat] for s in plan.seats if (seat := f"{s.host}:{s.slot}") in raised}
+        self._version = offered
+        return self.watch.hopeless(ended, offered)
+
+
+def test_one_error_on_two_hosts_in_two_rounds_is_met_again() -> None:
+    run = Run()
+    assert run.round({"a:0": SAVE}, AT_5) is None
+    assert run.round({"b:0": SAVE}, AT_5) == (
+        "the script raised OSError at train.py:88, in save in 2 rounds in a row (in a:0, b:0) without a step between "
+        "them: another round would meet the same error"
+    )
+
+
+def test_so_is_one_in_two_slots_of_the_only_host() -> None:
+    run = Run()
+    assert run.round({"a:0": SAVE}, AT_5, "a:0 a:1") is None
+    assert run.round({"a:1": SAVE}, AT_5, "a:0 a:1")
+
+
+@pytest.mark.parametrize(
+    ("slots", "seats"),
+    [
+        pytest.param(["a:0", "a:0", "a:0"], "a:0 a:1", id="in-one-slot"),
+        pytest.param(["a:0", "a:1", "a:0"], "a:0 a:1 b:0", id="on-one-host-of-two"),
+    ],
+)
+def test_what_may_be_one_places_fault_is_tried_once_more(slots: list[str], seats: str) -> None:
+    run = Run()
+    assert [bool(run.round({slot: SAVE}, AT_5, seats)) for slot in slots] == [False, False, True]
+
+
+def test_all_at_once_and_again_counts_as_two_rounds() -> None:
+    run = Run()
+    assert run.round({"a:0": SAVE, "b:0": SAVE}, AT_5) is None
+    assert run.round({"a:0": SAVE, "b:0": SAVE}, AT_5)
+
+
+def test_a_step_in_between_is_hope() -> None:
+    run = Run()
+    for n in range(1, 20):
+        assert run.round({"a:0": SAVE, "b:0": SAVE}, Version(RoundId(1, n), 1)) is None
+
+
+def test_so_is_one_of_a_round_that_ended_well() -> None:
+    run = Run()
+    assert run.round({"a:0": SAVE}, AT_5) is None
+    assert run.round({}, Version(RoundId(1, 2), 3)) is None
+    assert run.round({"b:0": SAVE}, Version(RoundId(1, 2), 3)) is None
+
+
+def test_a_round_that_gained_nothing_is_none() -> None:
+    run = Run()
+    assert run.round({"a:0": SAVE}, AT_5) is None
+    assert run.round({}, AT_5) is None  # a kill, say
+    assert run.round({"b:0": SAVE}, AT_5)
+
+
+def test_errors_that_differ_are_not_one() -> None:
+    run = Run()
+    assert run.round({"a:0": SAVE}, AT_5) is None
+    assert run.round({"b:0": LABEL}, AT_5) is None
+    assert run.round({"a:0": SAVE}, AT_5) is None
+
+
+def test_another_error_beside_it_does_not_hide_one() -> None:
+    run = Run()
+    assert run.round({"a:0": LABEL, "b:0": SAVE}, AT_5) is None
+    reason = run.round({"a:0": SAVE}, AT_5)
+    assert reason
+    assert "OSError at train.py:88, in save in 2 rounds in a row (in a:0, b:0)" in reason
+
+
+def test_a_round_is_judged_once() -> None:
+    watch = ErrorWatch()
+    ended = Round(
+        plan_round(RoundId(1, 1), 1, [Candidate(1, "a", 0, NO_VERSION, "", 0)], first=True), set(), settling_in_until=0
+    )
+    ended.errors = {1: SAVE}
+    assert [watch.hopeless(ended, NO_VERSION) for _ in range(9)] == [None] * 9
+
+
+@pytest.mark.parametrize("late", [Version(RoundId(1, 2), 1), AT_5], ids=["with-a-step", "without"])
+def test_a_late_survivor_may_bring_a_step(late: Version) -> None:
+    run = Run()
+    assert run.round({"a:0": SAVE}, AT_5) is None
+    assert run.round({"a:0": SAVE}, NO_VERSION) is None  # its only other member is late
+    run._version = late
+    assert bool(run.round({"b:0": SAVE}, late)) == (late == AT_5)
+
+
+def test_nobody_is_left_because_of_one_error() -> None:
+    candidates = [Candidate(n, "a", n, NO_VERSION, "", 0) for n in (1, 2)]
+    last = Round(plan_round(RoundId(1, 1), 1, candidates, first=True), set(), settling_in_until=0)
+    last.errors = {1: LABEL}
+    assert state_lost(last) == STATE_LOST
+    last.errors[2] = SAVE
+    assert state_lost(last) == STATE_LOST
+    last.errors[2] = LABEL
+    assert state_lost(last) == f"{STATE_LOST}: each of its 2 workers raised ValueError at train.py:17, in train"

@@ -1,0 +1,176 @@
+"""Who is left alone for a while, for how long, and when it is used all the same."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from edriver.driver.quarantine import Quarantine
+from edriver.driver.roster import Roster, Worker, WorkerState
+from edriver.driver.settings import Settings
+from edriver.driver.staffing import Staffing
+from tests.unit.test_hosts import hosts
+
+
+class Site:
+    """Hosts with connected agents, a worker in every slot, and their quarantine."""
+
+    def __init__(self, answer: str, min_np: int = 1, draw: Callable[[], float] = lambda: 0.0) -> None:
+        self.roster = Roster()
+        self.roster.observe(hosts(answer))
+        self.settings = Settings(np=max(min_np, 1), min_np=min_np, max_np=64)
+        self.quarantine = Quarantine(self.settings, self.roster, draw)
+        self.told: list[str] = []
+        self._workers = 0
+        for record in self.roster.hosts.values():
+            record.connected = True
+            for slot in range(record.slots):
+                self.start(record.name, slot)
+
+    def start(self, host: str, slot: int) -> None:
+        self._workers += 1
+        self.roster.workers[self._workers] = Worker(self._workers, host, slot, WorkerState.TRAINING)
+
+    def fail(self, host: str, *slots: int, now: float = 0.0) -> None:
+        """Workers of these slots fail, and others come in their place."""
+        for slot in slots:
+            worker = next(w for w in self.roster.on(host) if w.slot == slot)
+            del self.roster.workers[worker.worker_id]
+            self.quarantine.worker_failed(worker, now)
+            self.start(host, slot)
+
+    def left_out(self, now: float = 0.0) -> set[str]:
+        self.told += self.quarantine.review(now)
+        return self.quarantine.left_out(now)
+
+
+@pytest.mark.parametrize(
+    ("answer", "failed", "left_out"),
+    [
+        pytest.param("a:2 b:2", [0, 1, 0, 1], {"a"}, id="twice-in-each-slot"),
+        pytest.param("a:2 b:2", [0, 1, 0], set(), id="three-may-be-chance"),
+        pytest.param("a:1 b:1", [0, 0, 0, 0], {"a"}, id="a-host-of-one-slot"),
+        pytest.param("a:8 b:8", [0, 1, 2, 3, 4, 5, 6], set(), id="fewer-than-it-has-slots"),
+        pytest.param("a:8 b:8", [0, 1, 2, 3, 4, 5, 6, 7], {"a"}, id="each-slot-once"),
+        pytest.param("a:8 b:8", [3] * 8, set(), id="one-slot-is-not-the-host"),
+        pytest.param("a:8 b:8", [0, 0, 1, 1, 2, 2, 3, 3], {"a"}, id="half-of-the-slots-are"),
+        pytest.param("a:2", [0, 1] * 5, set(), id="nothing-to-compare-with"),
+    ],
+)
+def test_a_host_whose_slots_fail_is_left_out(answer: str, failed: list[int], left_out: set[str]) -> None:
+    site = Site(answer)
+    site.fail("a", *failed)
+    assert site.left_out() == left_out
+
+
+def test_where_all_hosts_fail_none_is_to_blame() -> None:
+    site = Site("a:2 b:2 c:2")
+    for host in "cab" * 2:
+        site.fail(host, 0, 1)
+    assert site.left_out() == set()
+
+
+def test_a_host_has_to_fail_three_times_as_often_as_the_others() -> None:
+    site = Site("a:2 b:4")
+    site.fail("b", 0, 1, 2)
+    site.fail("a", 0, 1, 0, 1)  # 2 a slot, against three quarters
+    assert site.left_out() == set()
+    site.fail("a", 0)
+    assert site.left_out() == {"a"}
+
+
+def test_failures_of_long_ago_do_not_count() -> None:
+    site = Site("a:2 b:2")
+    site.fail("a", 0, 1, 0, now=0.0)
+    site.fail("a", 1, now=601.0)
+    assert site.left_out(601.0) == set()
+
+
+def test_it_is_used_again_after_its_cooldown_and_left_alone_for_longer_the_next_time() -> None:
+    site = Site("a:2 b:2")
+    site.fail("a", 0, 1, 0, 1, now=0.0)
+    assert site.left_out(9.9) == {"a"}
+    assert site.left_out(10.0) == set()
+    site.fail("a", 0, now=11.0)  # it is on probation: one is enough
+    assert site.left_out(30.9) == {"a"}
+    assert site.left_out(31.0) == set()
+    assert [line for line in site.told if line.startswith("host")] == [
+        "host a is quarantined for 10.0 s: 4 failures in its 2 slots within 600 s, and 0 in the 2 of other hosts",
+        "host a may be used again: its cooldown is over",
+        "host a is quarantined for 20.0 s: 5 failures in its 2 slots within 600 s, and 0 in the 2 of other hosts",
+        "host a may be used again: its cooldown is over",
+    ]
+
+
+def test_its_slots_are_not_told_to_be_used_again_before_it_is() -> None:
+    site = Site("a:1 b:1")
+    site.fail("a", 0, 0, 0, 0, now=0.0)
+    assert site.left_out(5.0) == {"a"}  # its slot's own 4 s are over
+    assert not any("again" in line for line in site.told)
+
+
+def test_the_first_replacement_comes_at_once_and_without_a_word() -> None:
+    site = Site("a:2 b:2")
+    site.fail("a", 0)
+    assert site.roster.hosts["a"].ready_slots(0.0) == [0, 1]
+    assert (site.left_out(), site.told) == (set(), [])
+
+
+def test_a_host_is_used_all_the_same_if_the_others_do_not_make_up_min_np() -> None:
+    site = Site("a:2 b:2", min_np=3)
+    site.fail("a", 0, 1, 0, 1)
+    assert site.left_out(0.0) == {"a"}  # its slots rest, and those that train there do
+    for worker in list(site.roster.on("a")):
+        del site.roster.workers[worker.worker_id]
+    assert site.left_out(1.0) == set()
+    assert site.told[-1] == "host a is used in spite of its quarantine: the others do not make up --min-np 3"
+    assert site.left_out(2.0) == set()
+    assert site.told[-1] != site.told[-2]  # said once
+
+
+def test_of_two_the_one_whose_cooldown_ends_first_is_used() -> None:
+    site = Site("a:2 b:2 c:2 d:2", min_np=5)
+    site.fail("b", 0, 1, 0, 1, now=0.0)
+    site.fail("a", 0, 1, 0, 1, 0, now=3.0)
+    for record in site.roster.hosts.values():
+        for worker in list(site.roster.on(record.name)):
+            del site.roster.workers[worker.worker_id]
+    assert site.left_out(8.0) == {"a"}
+
+
+def test_jitter_comes_from_the_generator() -> None:
+    def end(draw: Callable[[], float]) -> float:
+        site = Site("a:2 b:2", draw=draw)
+        site.fail("a", 0, 1, 0, 1)
+        return site.roster.hosts["a"].rest.free_at
+
+    assert 10 <= end(random.Random(1).random) < 20
+    assert end(random.Random(1).random) == end(random.Random(1).random)
+    assert end(random.Random(1).random) != end(random.Random(2).random)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("min_np", [1, 2, 3, 4])
+def test_random_kills_do_not_bring_a_run_to_a_standstill(seed: int, min_np: int) -> None:
+    """A thousand kills, one every 2 s. The slots' own cooldowns are turned off, as `make soak` does."""
+    rng = random.Random(seed)
+    site = Site("a:2 b:2", min_np, draw=rng.random)
+    staffing = Staffing(site.settings, site.roster, draw=rng.random)
+    site.roster.workers.clear()
+    list(staffing.start_workers(0.0, background=False))
+    missing = 0
+    for kill in range(1000):
+        now = 2.0 * kill
+        worker = rng.choice(list(site.roster.workers.values()))
+        del site.roster.workers[worker.worker_id]
+        staffing.quarantine.worker_failed(worker, now)
+        for record in site.roster.hosts.values():
+            for place in record.places.values():
+                place.free_at = now
+        list(staffing.quarantine.review(now))
+        list(staffing.start_workers(now, background=True))
+        missing += 4 - len(site.roster.workers)
+        assert len(site.roster.workers) >= min_np
+    assert missing < 0.05 * 4 * 1000
