@@ -218,6 +218,7 @@ def survivors_are_not_told(patch: pytest.MonkeyPatch) -> None:
         if current.abort_cause is None and not current.finished:
             current.abort_cause = cause
             current.settled_by = self._now + self.settings.rejoin_bound
+            self.budgets.failures.spend(self._now, cause)
 
     patch.setattr(Membership, "_abort", abort)
 
