@@ -66,12 +66,12 @@ class Nemesis:
             late_collective=rng.random() < 0.3,
         )
         others = random.Random(seed ^ 0xBAD)
-        if others.random() < 0.15:
+        if others.random() < 0.08:
             kind = others.choice(("rank 0", "sample"))
             job = replace(job, bug=kind, bug_at=others.randrange(job.samples))
         self.rng = rng
         self.world = World(seed, settings, job, log)
-        if others.random() < 0.2:
+        if others.random() < 0.12:
             self.world.bad_hosts = {others.choice(NAMES)}
         self.ends = rng.uniform(5, 30)
         self._reactive = rng.random() * 0.3

@@ -214,10 +214,11 @@ def finish_when_one_is_done(patch: pytest.MonkeyPatch) -> None:
 def survivors_are_not_told(patch: pytest.MonkeyPatch) -> None:
     """A round with a dead member is left to hang."""
 
-    def abort(self: Membership, current: Round, cause: str) -> None:
+    def abort(self: Membership, current: Round, cause: str, preempted: bool = False) -> None:
         if current.abort_cause is None and not current.finished:
             current.abort_cause = cause
             current.settled_by = self._now + self.settings.rejoin_bound
+            self.budgets.failures.spend(self._now, cause)
 
     patch.setattr(Membership, "_abort", abort)
 

@@ -11,14 +11,14 @@ from tests.sim.faults import Nemesis
 from tests.sim.mutants import MUTANTS, Patch
 
 SEEDS = 1000
-MUTANT_SEEDS = 1500
+MUTANT_SEEDS = 2000
 
 
 def test_thousand_seeds() -> None:
     outcomes, violations = run_seeds(range(SEEDS), jobs=2)
     assert not violations, f"replay with python -m tests.sim --seed {violations[0][0]}: {violations[0][1]}"
     # Most runs get through what is thrown at them, and some do lose all holders of their state: both are exercised.
-    assert outcomes["done"] > 0.55 * SEEDS
+    assert outcomes["done"] > 0.6 * SEEDS
     assert len(outcomes) > 2
 
 
