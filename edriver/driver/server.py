@@ -65,7 +65,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         inbox: takes the events.
         forward: takes the workers' output, with the name of their host.
         clock: seconds, monotonic: what leases are measured by.
-        departed: told of each agent that has said all it had to say.
+        departed: told of each agent that has said its last word.
         papers: what workers show one another; None: nothing.
         arrivals: takes hosts that dial in by themselves; None: there are none.
     """
@@ -207,11 +207,11 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
             try:
                 async with asyncio.timeout(ARRIVAL_BOUND):
                     hello.agent_id = await place
-            except (TimeoutError, asyncio.CancelledError):
-                self._arrivals.leave(hello.host)
-                if (task := asyncio.current_task()) and task.cancelling():
-                    raise
+            except TimeoutError:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "the run has no place for this host now")
+            finally:
+                if not hello.agent_id:
+                    self._arrivals.leave(hello.host)
 
     def _peer_of(self, first: agent_pb2.FromAgent | None) -> tuple[AgentPeer | None, str]:
         """Who speaks; or nobody, and why this connection is refused."""
@@ -259,8 +259,6 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
                 peer.lease.renew()
                 if peer.receive(message) and (event := self._event_of(peer, message)) is not None:
                     await self._inbox.put_when_room(event)
-            else:
-                self._departed(peer.agent_id)
         except ValueError as error:
             self._complain(peer, str(error))
         except grpc.RpcError:
@@ -294,6 +292,9 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
                 return events.LeaseExpired(message.lease_expired.worker_id, self._welcome.worker_lease)
             case "host_leaving":
                 return events.DrainRequested(peer.host, None, message.host_leaving.reason)
+            case "agent_ending":
+                self._departed(peer.agent_id)
+                return None
             case _:
                 raise ValueError(f"a message of kind {kind} does not belong on an open control stream")
 

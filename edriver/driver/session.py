@@ -241,7 +241,7 @@ class Session:
                 self._server.give_up(event.agent_id)
                 self._launcher.kill(event.agent_id)  # one that was silent may live
                 if self._arrivals is not None:
-                    self._arrivals.leave(event.host)
+                    self._arrivals.leave(event.host, event.agent_id)
             loss = self._announcements.loss(event, self._membership.roster)
             step = self._membership.step(event, self._clock())
             workers = self._membership.roster.workers.values() if step else ()

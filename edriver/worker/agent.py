@@ -369,6 +369,7 @@ class Agent:
     async def _flush(self, control: asyncio.Task[None], forwarding: asyncio.Task[None]) -> None:
         if control.done():
             return  # there is nobody to take it
+        self._control.send(agent_pb2.FromAgent(agent_ending=agent_pb2.AgentEnding()))
         self._control.close()
         self._forwarder.close()
         await asyncio.wait({control, forwarding}, timeout=FLUSH_BOUND)
