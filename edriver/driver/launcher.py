@@ -16,6 +16,7 @@ from typing import Final
 from edriver.driver import ssh
 from edriver.driver.local import is_loopback
 from edriver.driver.words import exit_text
+from edriver.guard import Guard
 
 _log = logging.getLogger("edriver.driver")
 
@@ -77,6 +78,7 @@ class Launcher:
         remote: starts an agent on another.
         on_exit: told of every agent's end, asked for or not.
         version: the driver's, for what an operator is told to install.
+        guard: ends what is left of ssh if the driver cannot. Agents end by themselves when the driver is silent.
         admit: lets in the agent of a host that has dialled in by itself; returns whether there is one.
         reach: tells by which address the others reach a host of this machine; None: it is another machine.
         network: called before hosts other than by loopback addresses are used.
@@ -88,6 +90,7 @@ class Launcher:
         remote: RemoteSpawn,
         on_exit: OnExit,
         version: str,
+        guard: Guard,
         reach: Callable[[str], Awaitable[str | None]],
         network: Callable[[], Awaitable[None]],
         admit: Callable[[str, int], bool] | None = None,
@@ -99,6 +102,7 @@ class Launcher:
         self._remote = remote
         self._on_exit = on_exit
         self._version = version
+        self._guard = guard
         self._starting: dict[int, asyncio.Task[None]] = {}
         self._running: dict[int, _Agent] = {}
         self._ways = asyncio.Semaphore(SIDE_BY_SIDE)
@@ -186,6 +190,8 @@ class Launcher:
         process = agent.process
         assert process is not None
         self._running[agent_id] = agent
+        if agent.remote:
+            self._guard.watch(process.pid)
         descriptor = os.pidfd_open(process.pid)
         loop = asyncio.get_running_loop()
         if process.stderr is not None:
@@ -195,6 +201,7 @@ class Launcher:
         def reap() -> None:
             loop.remove_reader(descriptor)
             os.close(descriptor)
+            self._guard.forget(process.pid)
             code = process.wait()  # it has exited: this does not wait
             if process.stderr is not None:
                 self._listen(agent)

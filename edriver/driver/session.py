@@ -34,9 +34,10 @@ from edriver.driver.membership import Membership
 from edriver.driver.options import DialIn, RunOptions
 from edriver.driver.orders import orders_of
 from edriver.driver.output import Output
-from edriver.driver.runs import SOCKET, make_folder
+from edriver.driver.runs import SOCKET, folder_of
 from edriver.driver.server import AGENT_LEASE, SERVER_OPTIONS, AgentServer
 from edriver.driver.ssh import SshStart
+from edriver.guard import Guard
 from edriver.invitation import at_port
 from edriver.release import VERSION
 from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2_grpc
@@ -63,14 +64,18 @@ INBOX_LIMIT: Final = 10_000
 
 def run(options: RunOptions, run_id: str, output: Output) -> int:
     """Run to the end; returns the exit code."""
-    folder = make_folder(run_id)
+    folder = folder_of(run_id)
+    guard = Guard(folder)
     try:
-        return asyncio.run(Session(options, run_id, output, folder).run())
+        guard.start()
+        folder.mkdir(mode=0o700)
+        return asyncio.run(Session(options, run_id, output, folder, guard).run())
     except Exception:  # noqa: BLE001  whatever it is, the operator is told in our words
         _log.exception("failed: a fault of edriver's own, please report it")
         return 1
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        guard.finish(EXIT_BOUND)
+        shutil.rmtree(folder, ignore_errors=True)  # somebody may have killed the guard
 
 
 class Session:
@@ -81,6 +86,7 @@ class Session:
         run_id: the run's name.
         output: where everything is printed.
         folder: the run's own folder.
+        guard: clears up after the driver.
         clock: seconds, monotonic.
         wall_clock: seconds since the epoch, for what users' listeners are told.
     """
@@ -91,6 +97,7 @@ class Session:
         run_id: str,
         output: Output,
         folder: Path,
+        guard: Guard,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
@@ -138,6 +145,7 @@ class Session:
             SshStart(options.ssh, self._door, run_id, os.environ, options.network_interface),
             self._agent_exited,
             VERSION,
+            guard,
             reach=self._reach,
             network=self._door.open,
             admit=self._arrivals.admit if self._arrivals else None,

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from edriver.guard import Guard
 from edriver.lease import Lease
 from edriver.release import VERSION
 from edriver.v1 import agent_pb2, agent_pb2_grpc, notification_pb2
@@ -27,7 +28,7 @@ from edriver.worker.forward import OutputForwarder
 from edriver.worker.life_lock import LifeLock
 from edriver.worker.papers import keep_papers
 from edriver.worker.places import place_notices
-from edriver.worker.processes import Guard, Processes, SpawnError
+from edriver.worker.processes import Processes, SpawnError
 from edriver.worker.ready_socket import ReadySocket
 from edriver.worker.worker_environment import cuda_devices, worker_environment
 from edriver.worker.worker_link import WorkerLink
@@ -71,7 +72,6 @@ class AgentSettings:
         folder: private to this agent, for its sockets.
         interface: the network interface whose address that is; empty: any.
         slots: how many workers this host takes, if it dials in by itself, with agent_id 0.
-        transient: whether the folder is the agent's own, to be removed with it.
     """
 
     run_id: str
@@ -80,7 +80,6 @@ class AgentSettings:
     address: str
     folder: Path
     interface: str = ""
-    transient: bool = False
     slots: int = 0
 
 
@@ -105,10 +104,15 @@ class Agent:
         settings: see AgentSettings.
         stub: the driver's service.
         environment: the agent's own, which its workers inherit.
+        guard: clears up after the agent.
     """
 
     def __init__(
-        self, settings: AgentSettings, stub: agent_pb2_grpc.AgentServiceAsyncStub, environment: Mapping[str, str]
+        self,
+        settings: AgentSettings,
+        stub: agent_pb2_grpc.AgentServiceAsyncStub,
+        environment: Mapping[str, str],
+        guard: Guard,
     ) -> None:
         self._settings = settings
         self._environment = environment
@@ -127,7 +131,7 @@ class Agent:
         first_lease = FIRST_LEASE if settings.agent_id else PATIENCE
         self._control = ControlStream(stub, self._hello, self._loop.time, self._take_welcome, self._take, first_lease)
         self._forwarder = OutputForwarder(stub, settings.agent_id)
-        self._processes = Processes(self._worker_exited, Guard(settings.folder if settings.transient else None))
+        self._processes = Processes(self._worker_exited, guard)
         self._ready_path = settings.folder / "ready.sock"
         self._welcome = agent_pb2.Welcome()
         self._welcomed = asyncio.Event()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from edriver.guard_main import listed_groups
 from edriver.lease import Lease
-from edriver.worker.guard import listed_groups
 from edriver.worker.processes import parent_of
 from edriver.worker.ready_socket import check_folder
 from edriver.worker.worker_environment import MALLOC_DEFAULTS, NCCL_DEFAULTS, cuda_devices, worker_environment

@@ -39,6 +39,7 @@ CORE = tuple(
 """The driver's pure core."""
 
 SHARED = (
+    "edriver.guard",
     "edriver.invitation",
     "edriver.lease",
     "edriver.link",
@@ -52,6 +53,8 @@ SHARED = (
 FLOORS: dict[str, tuple[str, ...]] = {
     "edriver.v1": ("edriver.v1",),
     "edriver.version": (),
+    "edriver.guard": ("edriver.guard_main",),
+    "edriver.guard_main": (),
     "edriver.invitation": (),
     "edriver.lease": (),
     "edriver.link": (),

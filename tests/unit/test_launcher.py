@@ -11,6 +11,7 @@ import pytest
 
 from edriver.driver.launcher import APART, SIDE_BY_SIDE, Launcher
 from edriver.driver.local import address_among, address_here
+from edriver.guard import Guard
 
 
 def soon(work: Coroutine[None, None, None]) -> None:
@@ -78,7 +79,7 @@ class FakeAgents:
         return process
 
     def launcher(self) -> Launcher:
-        return Launcher(self.spawn, self.spawn_remote, self.on_exit, "1.2.3", self.reach, self.network)
+        return Launcher(self.spawn, self.spawn_remote, self.on_exit, "1.2.3", Guard(), self.reach, self.network)
 
     async def reach(self, host: str) -> str | None:
         return await address_among(host, ())

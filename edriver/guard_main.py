@@ -1,9 +1,9 @@
-"""The agent's guard: a small process that outlives the agent just long enough to end its workers.
+"""The guard: a small process that outlives whom it guards just long enough to clear up after it.
 
-However the agent ends, SIGKILL included, the pipe from it then reads as ended, and every process group on the guard's
-list is killed. The agent writes a line "+PGID" when it has started a worker and "-PGID" when it has seen it exit.
+However that process ends, SIGKILL included, the pipe from it then reads as ended: every process group on the list is
+killed. The list comes through the pipe: a line "+PGID" puts a group on it, "-PGID" takes it off.
 
-The folder that is its argument, if there is one, is then removed: it was the agent's own, and holds the run's papers.
+The folder that is its argument, if there is one, is then removed: the process's own, with its sockets and papers.
 
 It runs this file alone, without site-packages, so that it starts at once and stays small; it must import nothing of
 edriver. It ignores the signals that end other processes: only the end of the pipe ends it.
@@ -15,6 +15,9 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+
+ATTEMPTS = 100
+"""How often removing a folder is tried: somebody who has yet to end may put something in while it is emptied."""
 
 
 def lines_of(fd: int) -> Iterator[bytes]:
@@ -42,7 +45,7 @@ def remove(folder: str) -> None:
         for name in (*files, *folders):
             path = os.path.join(place, name)  # noqa: PTH118  pathlib would triple what this process imports
             try:  # noqa: SIM105
-                (os.rmdir if name in folders else os.unlink)(path)
+                (os.rmdir if name in folders and not os.path.islink(path) else os.unlink)(path)  # noqa: PTH114
             except OSError:
                 pass
     try:  # noqa: SIM105
@@ -52,7 +55,7 @@ def remove(folder: str) -> None:
 
 
 def main() -> None:
-    """Keep the list that comes on standard input; kill what is on it when the agent is gone."""
+    """Keep the list that comes on standard input; clear up when whoever writes it is gone."""
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(ignored, signal.SIG_IGN)
     for group in listed_groups(lines_of(0)):
@@ -61,7 +64,10 @@ def main() -> None:
         except OSError:
             pass  # all of it has ended, or belongs to another user by now
     for folder in sys.argv[1:]:
-        remove(folder)
+        for _ in range(ATTEMPTS):
+            remove(folder)
+            if not os.path.exists(folder):  # noqa: PTH110
+                break
 
 
 if __name__ == "__main__":
