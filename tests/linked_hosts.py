@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import itertools
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -78,11 +79,18 @@ def linked_hosts(count: int) -> Iterator[list[LinkedHost]]:
 
 
 def make_namespace(name: str, made: contextlib.ExitStack) -> str:
-    """A network namespace that is deleted when `made` is closed; answers its name."""
+    """A network namespace that is deleted when `made` is closed, with what still runs in it; answers its name."""
     _ip("netns", "add", name)
-    made.callback(_ip, "netns", "delete", name)
+    made.callback(_delete_namespace, name)
     _ip("-n", name, "link", "set", "dev", "lo", "up")
     return name
+
+
+def _delete_namespace(name: str) -> None:
+    for pid in _ip("netns", "pids", name).split():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+    _ip("netns", "delete", name)
 
 
 def give_address(namespace: str, address: str, interface: str = "lo") -> None:
@@ -110,5 +118,6 @@ def _introduce(host: LinkedHost, other: LinkedHost) -> None:
     )
 
 
-def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True, timeout=20)
+def _ip(*arguments: str) -> str:
+    done = subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True, timeout=20)
+    return done.stdout
