@@ -19,10 +19,11 @@ class Guard:
     Args:
         folder: is removed in the end; None: none is. It need not be there yet: one that is made once the guard runs is
             never left.
+        mark: whatever has this variable in its environment, NAME=VALUE, is killed in the end; empty: nothing is.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self._folders = [] if folder is None else [str(folder)]
+    def __init__(self, folder: Path | None = None, mark: str = "") -> None:
+        self._duties = ["" if folder is None else str(folder), mark]
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe = -1
 
@@ -40,7 +41,7 @@ class Guard:
         read_end, self._pipe = os.pipe()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", guard_main.__file__, *self._folders],
+                [sys.executable, "-I", "-S", guard_main.__file__, *self._duties],
                 stdin=read_end,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -58,7 +59,8 @@ class Guard:
         self._say(f"-{group}\n")
 
     def close(self) -> None:
-        """Let it do its duty and end: of groups nothing remains to be done if its list is empty."""
+        """Let it do its duty and end. Nothing is being started any more."""
+        self._say(".\n")
         if self._pipe >= 0:
             os.close(self._pipe)
             self._pipe = -1

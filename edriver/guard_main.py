@@ -1,9 +1,12 @@
 """The guard: a small process that outlives whom it guards just long enough to clear up after it.
 
 However that process ends, SIGKILL included, the pipe from it then reads as ended: every process group on the list is
-killed. The list comes through the pipe: a line "+PGID" puts a group on it, "-PGID" takes it off.
+killed. The list comes through the pipe: a line "+PGID" puts a group on it, "-PGID" takes it off, and "." says that the
+process ends in order. Then whatever carries the mark is killed, be it a daemon that has left its group, or what was
+started a moment ago and is on no list.
 
-The folder that is its argument, if there is one, is then removed: the process's own, with its sockets and papers.
+The folder is then removed: the process's own, with its sockets and papers. Arguments are the folder and the mark, a
+variable of the environment as NAME=VALUE; each may be empty.
 
 It runs this file alone, without site-packages, so that it starts at once and stays small; it must import nothing of
 edriver. It ignores the signals that end other processes: only the end of the pipe ends it.
@@ -14,10 +17,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 
-ATTEMPTS = 100
-"""How often removing a folder is tried: somebody who has yet to end may put something in while it is emptied."""
+LOOKS, ENOUGH, PAUSE = 100, 5, 0.01
+"""How often it looks for what is left, at most; how often in a row it must find nothing; the seconds between two looks.
+The killed take a moment to be gone, and what has just been forked has yet to get its own environment."""
 
 
 def lines_of(fd: int) -> Iterator[bytes]:
@@ -28,22 +33,47 @@ def lines_of(fd: int) -> Iterator[bytes]:
         yield from lines
 
 
-def listed_groups(lines: Iterator[bytes]) -> set[int]:
-    """The process groups on the list after its last line."""
+def duties(lines: Iterator[bytes]) -> tuple[set[int], bool]:
+    """The process groups on the list after its last line, and whether the process said that it ends in order."""
     groups: set[int] = set()
+    in_order = False
     for line in lines:
-        if line[:1] == b"+":
+        if line == b".":
+            in_order = True
+        elif line[:1] == b"+":
             groups.add(int(line[1:]))
         else:
             groups.discard(int(line[1:]))
-    return groups
+    return groups, in_order
+
+
+def kill_marked(mark: bytes) -> bool:
+    """Kill every process with this variable in its environment; returns whether there was one."""
+    found = False
+    for name in os.listdir("/proc"):  # noqa: PTH208  pathlib would triple what this process imports
+        if not name.isdecimal() or int(name) == os.getpid():
+            continue
+        try:
+            process = os.pidfd_open(int(name))  # before the look: the number may come to mean another
+        except OSError:
+            continue
+        try:
+            with open(f"/proc/{name}/environ", "rb") as environ:  # noqa: PTH123
+                if mark in environ.read().split(b"\0"):
+                    found = True
+                    signal.pidfd_send_signal(process, signal.SIGKILL)
+        except OSError:
+            pass  # it has ended, or is another user's
+        finally:
+            os.close(process)
+    return found
 
 
 def remove(folder: str) -> None:
     """Remove a folder with all that is in it; what cannot be removed stays."""
     for place, folders, files in os.walk(folder, topdown=False):
         for name in (*files, *folders):
-            path = os.path.join(place, name)  # noqa: PTH118  pathlib would triple what this process imports
+            path = os.path.join(place, name)  # noqa: PTH118
             try:  # noqa: SIM105
                 (os.rmdir if name in folders and not os.path.islink(path) else os.unlink)(path)  # noqa: PTH114
             except OSError:
@@ -58,16 +88,22 @@ def main() -> None:
     """Keep the list that comes on standard input; clear up when whoever writes it is gone."""
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(ignored, signal.SIG_IGN)
-    for group in listed_groups(lines_of(0)):
+    groups, in_order = duties(lines_of(0))
+    for group in groups:
         try:  # noqa: SIM105  contextlib would triple what this process imports
             os.killpg(group, signal.SIGKILL)
         except OSError:
             pass  # all of it has ended, or belongs to another user by now
-    for folder in sys.argv[1:]:
-        for _ in range(ATTEMPTS):
+    folder, mark = sys.argv[1:]
+    nothing = 0
+    for _ in range(LOOKS):
+        found = bool(mark) and kill_marked(os.fsencode(mark))
+        if folder:
             remove(folder)
-            if not os.path.exists(folder):  # noqa: PTH110
-                break
+        nothing = 0 if found or os.path.exists(folder) else nothing + 1  # noqa: PTH110
+        if nothing == (1 if in_order else ENOUGH):
+            break
+        time.sleep(PAUSE)
 
 
 if __name__ == "__main__":

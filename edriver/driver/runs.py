@@ -11,6 +11,11 @@ from typing import Final
 
 PREFIX: Final = "edriver-"
 SOCKET: Final = "driver.sock"
+
+MARK: Final = "EDRIVER_RUN_FOLDER"
+"""The variable by which a driver's guard knows what the driver has started, ssh and discovery's script, and what these
+have; not the agents: they end by themselves when the driver is silent, and all that is theirs with them."""
+
 _SHORT: Final = "/tmp"  # noqa: S108  where TMPDIR is too long; what is made there is for this user alone
 _PATH_LIMIT: Final = 60  # of the 107 bytes that a socket's path may have: the rest is for the agents' folders
 

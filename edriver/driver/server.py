@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Final
@@ -97,10 +98,15 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
     # ---- for the session -------------------------------------------------------------------------------------
 
     def expect(self, host: str, agent_id: int) -> None:
-        """An agent has been started: it will dial in. An earlier one of the host gets no more orders."""
-        self._peers[agent_id] = AgentPeer(host, agent_id, Lease(BOOT_LEASE, self._clock, BEAT))
+        """An agent is about to be started. An earlier one of the host gets no more orders."""
+        self._peers[agent_id] = AgentPeer(host, agent_id, Lease(math.inf, self._clock, BEAT))
         self._agent_on[host] = agent_id
         self._hosts[agent_id] = host
+
+    def started(self, agent_id: int) -> None:
+        """An agent is on its way: it dials in soon, or is lost."""
+        if (peer := self._peers.get(agent_id)) and not peer.met:
+            peer.lease = Lease(BOOT_LEASE, self._clock, BEAT)
 
     def send(self, host: str, message: agent_pb2.FromDriver) -> None:
         """Send an order to a host's agent. A host without one gets nothing: the core hears that it is lost."""
@@ -232,7 +238,8 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
             theirs = (
                 f"edriver there is {hello.version or 'an older one'}, here it is {VERSION}: install the same on both"
             )
-            self._lose(peer, theirs)
+            if not peer.met:  # else it is another who speaks
+                self._lose(peer, theirs)
             return None, theirs
         return peer, ""
 

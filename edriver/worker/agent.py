@@ -29,8 +29,8 @@ from edriver.worker.life_lock import LifeLock
 from edriver.worker.papers import keep_papers
 from edriver.worker.places import place_notices
 from edriver.worker.processes import Processes, SpawnError
-from edriver.worker.ready_socket import ReadySocket
-from edriver.worker.worker_environment import cuda_devices, worker_environment
+from edriver.worker.ready_socket import READY_SOCKET, ReadySocket
+from edriver.worker.worker_environment import cuda_devices, is_loopback, worker_environment
 from edriver.worker.worker_link import WorkerLink
 
 logger = logging.getLogger("edriver.agent")
@@ -132,7 +132,7 @@ class Agent:
         self._control = ControlStream(stub, self._hello, self._loop.time, self._take_welcome, self._take, first_lease)
         self._forwarder = OutputForwarder(stub, settings.agent_id)
         self._processes = Processes(self._worker_exited, guard)
-        self._ready_path = settings.folder / "ready.sock"
+        self._ready_path = settings.folder / READY_SOCKET
         self._welcome = agent_pb2.Welcome()
         self._welcomed = asyncio.Event()
         self._workers: dict[int, Worker] = {}
@@ -178,11 +178,11 @@ class Agent:
         self._hello.agent_id = self._forwarder.agent_id = welcome.agent_id or self._hello.agent_id
         if welcome.HasField("papers") and self._papers is None:
             self._papers = keep_papers(welcome.papers, self._settings.folder)
-        if not self._address:
-            from edriver.worker.addresses import interface_of, own_address  # on other hosts than the driver's
+        if not self._welcomed.is_set() and not is_loopback(self._address):
+            from edriver.worker.addresses import interface_of, own_address  # a run on one machine does without psutil
 
             try:
-                self._address = own_address(welcome.seen_from, self._settings.interface)
+                self._address = self._address or own_address(welcome.seen_from, self._settings.interface)
             except (OSError, ValueError) as error:
                 logger.error("the workers here can be reached by no address: %s", error)
                 self._exit_code = 1

@@ -126,11 +126,12 @@ def _folder(given: str) -> Iterator[tuple[Path, Guard]]:
     Raises:
         ValueError: its path is too long for sockets.
     """
-    from edriver.worker.ready_socket import check_folder
+    from edriver.worker.ready_socket import READY_SOCKET, check_folder
+    from edriver.worker.worker_environment import READY
 
     folder = Path(given or Path(tempfile.gettempdir(), f"edriver-{secrets.token_hex(8)}"))
     check_folder(folder)
-    guard = Guard(None if given else folder)
+    guard = Guard(None if given else folder, mark=f"{READY}={folder / READY_SOCKET}")
     guard.start()
     try:
         if not given:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.linked_hosts import LinkedHost, linked_hosts
+from tests.linked_hosts import IPV4, LinkedHost, linked_hosts
 from tests.process.running import BOUND, ROOT, Run, running, wait_for_exit
 from tests.ssh_hosts import SshHosts, ssh_hosts
 
@@ -60,21 +60,24 @@ class Site:
         while (there := ours()) and time.monotonic() < deadline:
             wait_for_exit(next(iter(there)), 1.0)
         files = [str(path) for path in self.ssh.temporary.rglob("*") if path.parent != self.ssh.temporary]
-        return [*there.values(), *files, *self._listeners()]
+        return [*there.values(), *files, *self.sockets("--listening")]
 
-    def _listeners(self) -> list[str]:
+    def sockets(self, *flags: str) -> list[str]:
+        """What ss(8) prints, with these flags, of all TCP sockets on all hosts but those of ssh."""
         found = []
         for host in self.hosts:
-            listing = ["ip", "netns", "exec", host.namespace, "ss", "--no-header", "--numeric", "--tcp", "--listening"]
-            lines = subprocess.run(listing, check=True, capture_output=True, text=True, timeout=20).stdout.splitlines()
-            found += [line for line in lines if not line.split()[3].endswith(":22")]
+            command = ["ip", "netns", "exec", host.namespace, "ss", "--no-header", "--numeric", "--tcp", *flags]
+            lines = subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout.splitlines()
+            found += [line for line in lines if not re.search(r":22\s", f"{line} ")]
         return found
 
 
 @contextlib.contextmanager
-def site(folder: Path, count: int = 2, edriver: Path = ROOT, hidden: Path | None = None) -> Iterator[Site]:
-    """So many hosts with an sshd, called host1, host2, ..., and the driver's. See ssh_hosts."""
-    with linked_hosts(1 + count) as hosts, ssh_hosts(hosts[1:], folder, edriver, hidden) as ssh:
+def site(
+    folder: Path, count: int = 2, edriver: Path = ROOT, hidden: Path | None = None, prefix: str = IPV4
+) -> Iterator[Site]:
+    """So many hosts with an sshd, called host1, host2, ..., and the driver's. See linked_hosts and ssh_hosts."""
+    with linked_hosts(1 + count, prefix) as hosts, ssh_hosts(hosts[1:], folder, edriver, hidden) as ssh:
         yield Site(hosts, ssh)
 
 

@@ -364,8 +364,9 @@ async def test_a_second_shutdown_ends_the_grace_of_the_first() -> None:
         assert await on.agent.exit_code() == 0
 
 
+@pytest.mark.parametrize("killed", [False, True], ids=["in-order", "killed"])
 @in_loop
-async def test_a_daemon_that_left_its_session_ends_with_the_agent() -> None:
+async def test_a_daemon_that_left_its_session_ends_with_the_agent(killed: bool) -> None:
     async with host(script(LEAVES_A_DAEMON)) as on:
         on.driver.start_worker(1)
         (daemon,) = await on.driver.numbers(1)
@@ -373,7 +374,10 @@ async def test_a_daemon_that_left_its_session_ends_with_the_agent() -> None:
         # The daemon holds the worker's pipes open: nothing waits for their end.
         assert (await on.driver.exit_of(1)).code == 0
         os.kill(daemon, 0)
-        await finish(on)
+        if killed:
+            on.agent.signal(signal.SIGKILL)
+        else:
+            await finish(on)
         await end_of(end)
 
 

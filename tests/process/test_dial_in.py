@@ -2,69 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.process.running import ROOT, SCRIPTS, Run, running
-
-TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
-
-
-class Agents:
-    """Agents that dial a run, by the line that it prints."""
-
-    def __init__(self, run: Run, folder: Path) -> None:
-        self._run = run
-        self._folder = folder
-        self._started: list[subprocess.Popen[bytes]] = []
-
-    def start(self, host: str, slots: int = 1) -> subprocess.Popen[bytes]:
-        port = self._run.line(r"edriver agent --driver \S+:(\d+) --credentials (\S+)")
-        with self._said_by(len(self._started)).open("wb") as said:
-            agent = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "edriver", "agent", "--driver", f"127.0.0.1:{port[1]}"),
-                    *("--credentials", port[2], "--host", host, "--slots", str(slots)),
-                ],
-                env={**os.environ, "PYTHONPATH": str(ROOT), "EDRIVER_TEST": self._run.mark, "EPOCHS": "400"},
-                stdin=subprocess.DEVNULL,
-                stderr=said,
-                start_new_session=True,
-            )
-        self._started.append(agent)
-        return agent
-
-    def end(self) -> list[tuple[int, str]]:
-        """Wait for all of them; what each ended with and said."""
-        return [(agent.wait(60), self._said_by(number).read_text()) for number, agent in enumerate(self._started)]
-
-    def kill(self) -> None:
-        for agent in self._started:
-            agent.kill()  # does nothing to one that has been waited for
-            agent.wait()
-
-    def _said_by(self, number: int) -> Path:
-        return self._folder / f"agent-{number}.stderr"
-
-
-@contextlib.contextmanager
-def dialled(folder: Path, *flags: str) -> Iterator[tuple[Run, Agents]]:
-    args = ["--hosts-dial-in", "--credentials", str(folder / "run.json"), *flags, *TRAIN]
-    with running(args, folder) as run:
-        agents = Agents(run, folder)
-        try:
-            yield run, agents
-        finally:
-            agents.kill()
+from tests.process.dialling import dialled
+from tests.process.running import ROOT
 
 
 def test_hosts_dial_in_and_leave_when_the_run_ends(tmp_path: Path) -> None:
@@ -78,6 +27,7 @@ def test_hosts_dial_in_and_leave_when_the_run_ends(tmp_path: Path) -> None:
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
         assert [code for code, _ in agents.end()] == [0, 0, 0]
+        assert not (tmp_path / "run.json").exists()
         assert run.gone(), run.left_behind()
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.process.dialling import dialled
 from tests.process.running import Run, running, wait_for_exit
 from tests.process.sites import Site, parent_of, site, ssh_client
 
@@ -96,6 +97,25 @@ def test_kills_in_every_order_on_this_machine(tmp_path: Path, count: int) -> Non
         list(threads.map(happens, orders(["driver", "agent a", "agent b"], count)))
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_kills_in_every_order_of_hosts_that_dial_in(count: int) -> None:
+    def happens(order: Order) -> None:
+        with tempfile.TemporaryDirectory(prefix="ed-", dir="/tmp") as name:
+            temporary = Path(name) / "t"
+            temporary.mkdir()
+            environ = {"TMPDIR": str(temporary)}
+            with dialled(Path(name), "-np", "2", command=WORKER, environ=environ) as (run, agents):
+                victims = {"agent a": agents.start("a").pid, "agent b": agents.start("b").pid}
+                workers_of(run, "a", "b")
+                kill_in_order({"driver": run.process.pid, **victims}, order)
+                stop(run, order)
+                assert run.gone(), (order, run.left_behind())
+                assert list(temporary.iterdir()) == [], order
+
+    with futures.ThreadPoolExecutor(TOGETHER) as threads:
+        list(threads.map(happens, orders(["driver", "agent a", "agent b"], count)))
+
+
 def test_a_driver_killed_while_its_hosts_start(there: Site, tmp_path: Path) -> None:
     """At each moment of it: ssh has just been started, is on its way, has started the agent, the agent dials."""
     for moment in range(8):
@@ -107,15 +127,32 @@ def test_a_driver_killed_while_its_hosts_start(there: Site, tmp_path: Path) -> N
     assert there.left() == []
 
 
-def test_a_driver_killed_while_a_host_does_not_answer(there: Site, tmp_path: Path) -> None:
+@pytest.mark.parametrize("victim", ["driver", "ssh"])
+def test_a_kill_while_a_host_does_not_answer(there: Site, tmp_path: Path, victim: str) -> None:
     there.ssh.config.write_text(f"Host silent\n  ProxyCommand sleep 3600\n{there.ssh.config.read_text()}")
     with there.running(["-np", "1", "-H", "silent:1", *WORKER], tmp_path) as run:
         run.line("waiting")
-        while not any("sleep 3600" in text for text in run.left_behind()):
+        while not (proxies := [text for text in run.left_behind() if "sleep 3600" in text]):
             assert run.process.poll() is None
+        if victim == "ssh":
+            os.kill(ssh_client(run, "silent"), signal.SIGKILL)
+            assert wait_for_exit(int(proxies[0].partition(":")[0]))
+            run.line("host silent is not used: ssh was killed by SIGKILL")
         run.process.kill()
         run.end()
     assert there.left() == []
+
+
+def test_a_driver_killed_while_discovery_hangs(tmp_path: Path) -> None:
+    polling, script = tmp_path / "polling", tmp_path / "discover.sh"
+    os.mkfifo(polling)
+    script.write_text(f"#!/bin/sh\nsleep 3600 & echo > {polling}; wait\n")
+    script.chmod(0o755)
+    with running(["-np", "1", "--host-discovery-script", str(script), *WORKER], tmp_path) as run:
+        polling.read_text()
+        run.process.kill()
+        run.end()
+        assert run.gone(), run.left_behind()
 
 
 def test_a_driver_killed_after_a_hosts_cable_was_pulled(tmp_path: Path) -> None:

@@ -163,6 +163,27 @@ def test_a_name_that_nobody_knows(tmp_path: Path) -> None:
         fails(there, tmp_path, "its name is known neither to this machine nor to the ssh", host="no-such-host.invalid")
 
 
+def test_hosts_are_reached_side_by_side(tmp_path: Path) -> None:
+    """None gets through before all are on their way; and one that never answers holds up nobody."""
+    names = [f"node{number}" for number in range(4)]
+    with site(tmp_path, 1) as there:
+        begun = (
+            f"touch {tmp_path}/begun-%n; until [ $(ls {tmp_path}/begun-* | wc -l) = {len(names)} ]; do sleep 0.01; done"
+        )
+        connect = f"exec 3<>/dev/tcp/{there.hosts[1].address}/22; cat <&3 & cat >&3; kill $!"
+        there.ssh.config.write_text(
+            f"Host node*\n  HostKeyAlias {there.hosts[1].address}\n  ProxyCommand bash -c '{begun}; {connect}'\n"
+            f"Host silent\n  ProxyCommand sleep 3600\n{there.ssh.config.read_text()}"
+        )
+        hosts = ",".join(f"{name}:1" for name in ["silent", *names])
+        with there.running(["-np", "5", "-H", hosts, "sh", "-c", "echo up; exec sleep 3600"], tmp_path) as run:
+            for name in names:
+                run.line(rf"^\[{name}:0\]<stdout>:up$")
+            run.process.send_signal(signal.SIGINT)
+            assert run.end() == 130
+        assert there.left() == []
+
+
 def fails(there: Site, folder: Path, sentence: str, *flags: str, host: str = "host1") -> None:
     """See that a run on one host ends, and says this of the host."""
     args = ["-np", "1", "-H", f"{host}:1", "--start-timeout", "3", *flags, *TRAIN]

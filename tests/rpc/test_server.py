@@ -370,9 +370,12 @@ def test_a_driver_that_stood_still_blames_nobody() -> None:
     serve(work)
 
 
-def test_an_agent_that_never_dials_in_is_lost() -> None:
+def test_an_agent_that_never_dials_in_is_lost_counted_from_its_start() -> None:
     async def work(made: Driver) -> None:
         made.server.expect("a", 1)
+        for _ in range(int(2 * BOOT_LEASE / BEAT)):
+            await made.time.advance(BEAT)
+        made.server.started(1)
         for _ in range(int(BOOT_LEASE / BEAT)):
             assert made.inbox.drain() == []
             await made.time.advance(BEAT)
