@@ -91,16 +91,26 @@ def own_address(seen_from: str, interface: str = "") -> str:
     """
     family = socket.AF_INET6 if ":" in seen_from else socket.AF_INET
     if interface:
-        entries = psutil.net_if_addrs().get(interface, [])
-        if found := [entry.address for entry in entries if entry.family == family]:
-            return min(found, key=_is_of_the_link_only)
-        raise ValueError(f"there is no interface {interface!r} with an address here (--network-interface)")
+        return min(addresses_of(interface, family), key=_is_of_the_link_only)
     with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.bind((seen_from, 0))
         return seen_from
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect((seen_from, 9))  # sends nothing
         return str(probe.getsockname()[0])
+
+
+def addresses_of(interface: str, *families: int) -> list[str]:
+    """The addresses of an interface of this host.
+
+    Raises:
+        ValueError: there is no such interface, or it has no address of these kinds.
+    """
+    entries = psutil.net_if_addrs().get(interface, [])
+    found = [entry.address for entry in entries if entry.family in (families or (socket.AF_INET, socket.AF_INET6))]
+    if not found:
+        raise ValueError(f"there is no interface {interface!r} with an address here (--network-interface)")
+    return found
 
 
 def _is_of_the_link_only(address: str) -> bool:

@@ -84,6 +84,10 @@ def live(invitation: Invitation) -> int:
     # Our processes are started by vfork and exec, which gRPC need not know of.
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
     _enter(invitation.directory)
+    if invitation.interface:
+        from edriver.worker.addresses import addresses_of
+
+        addresses_of(invitation.interface)  # without it the driver cannot be reached either, which would say less
     with _folder(invitation.folder) as (folder, guard):
         return asyncio.run(serve(invitation, folder, guard))
 

@@ -33,7 +33,7 @@ def survives_a_kill(run: Run) -> None:
 def ends(run: Run, there: Site) -> None:
     run.process.send_signal(signal.SIGINT)
     assert run.end() == 130
-    assert there.left() == []
+    assert [what for what in there.left() if "torchinductor" not in what] == []  # torch's own
 
 
 @pytest.mark.parametrize("hosts", [f"[{IPV6}2]:1,[{IPV6}3]:1", "host1:1,host2:1"], ids=["addresses", "names"])
