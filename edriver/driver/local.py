@@ -182,6 +182,6 @@ class LocalStart:
                 [sys.executable, "-P", "-m", "edriver.worker.agent_main", "--host", host],
                 stdin=letter,
                 stdout=2,  # it prints nothing of use to whoever reads our stdout
-                env={"GRPC_VERBOSITY": "ERROR", **inherited, "GRPC_ENABLE_FORK_SUPPORT": "0"},
+                env={**inherited, "GRPC_ENABLE_FORK_SUPPORT": "0"},
                 start_new_session=True,
             )

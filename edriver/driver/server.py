@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from edriver.driver import events
 from edriver.driver.agent_peer import AgentPeer
@@ -176,22 +177,27 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         self, request_iterator: _MaybeAsyncIterator[agent_pb2.OutputBatch], context: _ServicerContext
     ) -> agent_pb2.OutputSummary:
         """The output of an agent's workers."""
-        async for batch in request_iterator:
-            host = self._hosts.get(batch.agent_id)
-            if host is None:
-                await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"agent {batch.agent_id} is not of this run")
-                break
-            self._forward(host, batch)
+        try:
+            async for batch in request_iterator:
+                host = self._hosts.get(batch.agent_id)
+                if host is None:
+                    await context.abort(
+                        grpc.StatusCode.FAILED_PRECONDITION, f"agent {batch.agent_id} is not of this run"
+                    )
+                    break
+                self._forward(host, batch)
+        except DecodeError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         return agent_pb2.OutputSummary()
 
     # ---- within ----------------------------------------------------------------------------------------------
 
     async def _first_message(self, messages: _MaybeAsyncIterator[agent_pb2.FromAgent]) -> agent_pb2.FromAgent | None:
-        """The message that opens a connection; None if there is none within a lease."""
+        """The message that opens a connection; None if there is none within a lease, or bytes that are no message."""
         try:
             async with asyncio.timeout(AGENT_LEASE):
                 return await anext(aiter(messages), None)
-        except TimeoutError:
+        except (TimeoutError, DecodeError):
             return None
 
     async def _let_in(self, hello: agent_pb2.Hello, context: _ServicerContext) -> None:

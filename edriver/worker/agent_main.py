@@ -83,6 +83,7 @@ def live(invitation: Invitation) -> int:
     os.environ |= invitation.environment or {}
     # Our processes are started by vfork and exec, which gRPC need not know of.
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # a connection that breaks is ours to tell of
     _enter(invitation.directory)
     if invitation.interface:
         from edriver.worker.addresses import addresses_of

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +57,23 @@ def test_a_second_host_of_the_same_name_is_named_and_waits(tmp_path: Path) -> No
         agents.start("a")
         run.line(r"a second agent has dialled in as host a: give it another name \(--host\)")
         assert run.process.poll() is None
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+
+
+def test_strangers_at_the_port_do_not_fill_the_operators_screen(tmp_path: Path) -> None:
+    with dialled(tmp_path, "-np", "1", command=["sh", "-c", "sleep 60"]) as (run, agents):
+        port = int(run.line(r"edriver agent --driver \S+:(\d+)")[1])
+        for _ in range(20):
+            with socket.create_connection(("127.0.0.1", port)) as stranger:
+                stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
+                stranger.settimeout(60)
+                with contextlib.suppress(ConnectionResetError):
+                    while stranger.recv(100):
+                        pass
+        agents.start("a")
+        run.line("added a:1")
+        assert all(line.startswith("edriver: ") for line in run.lines), run.text
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
 
