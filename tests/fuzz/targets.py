@@ -129,11 +129,13 @@ class Agents(AgentServer):
         self.send("a", agent_pb2.FromDriver(start_worker=agent_pb2.StartWorker(worker_id=1)))
         self.send("b", agent_pb2.FromDriver(start_worker=agent_pb2.StartWorker(worker_id=2)))
 
-    def check(self) -> None:
-        """Nothing but what agent 1 may say of itself and its worker has been heard."""
-        for event in self.inbox.drain():
+    def check(self) -> int:
+        """Nothing but what agent 1 may say of itself and its worker has been heard; answers how often it was."""
+        found = self.inbox.drain()
+        for event in found:
             assert getattr(event, "worker_id", 1) == 1, event
             assert getattr(event, "host", "a") == "a", event
+        return len(found)
 
 
 class ControlStreams(Target):
@@ -144,17 +146,18 @@ class ControlStreams(Target):
         agents = Agents()
         async with served((agent_pb2_grpc.add_AgentServiceServicer_to_server, agents)) as channel:
             connect: Any = channel.stream_stream(AGENT + "Connect")
-            sent = 0
+            sent = heard = 0
             while sent < inputs:
                 sent += await self._converse(connect)
-                agents.check()
+                heard += agents.check()
+            assert heard > inputs / 100, "hardly anything has been looked at"
             assert await is_welcomed(channel, 2, "b")
 
     async def _converse(self, connect: Any) -> int:
         """One stream; returns how many messages went into it."""
         fuzzer = self.fuzzer
         first = hello(1, "a").SerializeToString() if fuzzer.chance(0.7) else fuzzer.payload(agent_pb2.FromAgent)
-        payloads = [first, *(fuzzer.payload(agent_pb2.FromAgent) for _ in range(20))]
+        payloads = [first, *(self._said() for _ in range(3))]  # the first bad one ends the stream
 
         async def pour() -> AsyncIterator[bytes]:
             for payload in payloads:
@@ -162,6 +165,15 @@ class ControlStreams(Target):
 
         await over(connect(pour()))
         return len(payloads)
+
+    def _said(self) -> bytes:
+        """Half of the time a message with a number in order: any other ends the stream before it is looked at."""
+        if self.fuzzer.chance(0.5):
+            return self.fuzzer.payload(agent_pb2.FromAgent)
+        message = self.fuzzer.message(agent_pb2.FromAgent)
+        assert isinstance(message, agent_pb2.FromAgent)
+        message.seq = 0
+        return message.SerializeToString()
 
 
 class Output(Target):
@@ -172,8 +184,8 @@ class Output(Target):
         agents = Agents()
         async with served((agent_pb2_grpc.add_AgentServiceServicer_to_server, agents)) as channel:
             forward: Any = channel.stream_unary(AGENT + "ForwardOutput")
-            for _ in range(0, inputs, 10):
-                payloads = [self.fuzzer.payload(agent_pb2.OutputBatch) for _ in range(10)]
+            for _ in range(0, inputs, 3):
+                payloads = [self.fuzzer.payload(agent_pb2.OutputBatch) for _ in range(3)]
 
                 async def pour(of: list[bytes] = payloads) -> AsyncIterator[bytes]:
                     for payload in of:
