@@ -6,10 +6,11 @@ SCHEDULES ?= 30
 REPEATS ?= 5
 KILLS ?= 1000
 RUNS ?= 1000
+INPUTS ?= 100000
 
 py := .venv/bin/python
 
-.PHONY: demo test lint format types proto proto-check unit sim churn bench soak kills trouble installable clean
+.PHONY: demo test lint format types proto proto-check unit sim fuzz churn bench soak kills trouble installable clean
 
 demo: .venv/ready ## the digits job on this machine, with a kill and a resize shown live
 	$(py) examples/digits/demo.py
@@ -50,6 +51,9 @@ unit: .venv/ready ## the fast tests: pure parts, scripts, no process
 
 sim: .venv/ready ## many simulated runs: make sim SEEDS=20000
 	$(py) -m tests.sim --seeds $(SEEDS)
+
+fuzz: .venv/ready ## every gRPC method under nonsense: make fuzz INPUTS=100000
+	$(py) -m tests.fuzz --inputs $(INPUTS)
 
 churn: .venv/ready ## random churn over real processes: make churn SCHEDULES=30
 	$(py) -m benchmarks.churn_check --schedules $(SCHEDULES)

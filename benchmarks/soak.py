@@ -31,7 +31,7 @@ from benchmarks.waves import Strike, Wave, waves_of
 
 HOSTS = {"localhost": 2, "127.0.0.1": 2}
 WORKERS = 4
-EXPECTED = {"driver": 1, "agent": len(HOSTS), "guard": len(HOSTS), "worker": WORKERS}
+EXPECTED = {"driver": 1, "agent": len(HOSTS), "guard": 1 + len(HOSTS), "worker": WORKERS}
 WARM_STEPS = 20
 STEPS_WHOLE = 2
 """Steps that all four have to finish together before the next wave."""
@@ -40,7 +40,7 @@ WAVE_BOUND = 120.0
 COOLDOWN_FLAGS = ("--blacklist-cooldown-range", "0.001", "0.001")  # replacements come at once, however often
 LOOKS, LOOK_SECONDS = 3, 0.1
 PROGRESS_KILLS = 20
-ROLES = {"-m edriver ": "driver", "edriver.worker.agent_main": "agent", "worker/guard.py": "guard"}
+ROLES = {"-m edriver ": "driver", "edriver.worker.agent_main": "agent", "guard_main.py": "guard"}
 JOB = "benchmarks.churn_job"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import logging
 import math
+import os
 import secrets
 import sys
 from collections.abc import Sequence
@@ -230,6 +231,8 @@ def _main(arguments: Sequence[str] | None) -> int:
 
     from edriver.driver.options import UsageError, options_of
 
+    # Before gRPC is imported: it would print a line for each stranger who tries the driver's port.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
         options = options_of(flags)
     except UsageError as error:

@@ -11,15 +11,19 @@ import contextlib
 import ctypes
 import itertools
 import os
+import signal
 import subprocess
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 INTERFACE = "link"
 """What the link is called inside each host."""
+
+IPV4, IPV6 = "10.213.0.", "fd00:213::"
+"""How the hosts' addresses begin."""
 
 _CLONE_NEWNET = 0x40000000
 _numbers = itertools.count()
@@ -63,10 +67,14 @@ class LinkedHost:
 
 
 @contextlib.contextmanager
-def linked_hosts(count: int) -> Iterator[list[LinkedHost]]:
-    """Hosts with the addresses 10.213.0.1, 10.213.0.2, ...: nothing else is on their network.
+def linked_hosts(count: int, prefix: str = IPV4) -> Iterator[list[LinkedHost]]:
+    """Hosts with the addresses 1, 2, ... of a network: nothing else is on it.
 
     Where they cannot be made the test is skipped; where CI is set, it fails.
+
+    Args:
+        count: how many.
+        prefix: how the addresses begin; with IPV6 they have no other.
     """
     mark = f"edriver-{os.getpid()}-{next(_numbers)}"
     with contextlib.ExitStack() as made:
@@ -79,36 +87,60 @@ def linked_hosts(count: int) -> Iterator[list[LinkedHost]]:
             why = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else error
             pytest.skip(f"network namespaces cannot be made here: {why}")
         _ip("-n", hub, "link", "set", "dev", "bridge", "up")
-        hosts = [_make_host(mark, hub, number, made) for number in range(1, count + 1)]
+        hosts = []
+        for number in range(1, count + 1):
+            namespace = make_namespace(f"{mark}-{number}", made)
+            hardware_address = f"02:00:00:00:00:{number:02x}"
+            hosts.append(LinkedHost(namespace, f"{prefix}{number}", hardware_address, hub, f"port{number}"))
+            _link(hosts[-1])
         for host, other in itertools.permutations(hosts, 2):
             _introduce(host, other)
         yield hosts
 
 
+def link_again(hosts: Sequence[LinkedHost], interface: str, prefix: str) -> list[str]:
+    """Give these hosts another network, by an interface of this name; answers their addresses there, in order."""
+    _ip("-n", hosts[0].hub, "link", "add", f"bridge-{interface}", "type", "bridge")
+    _ip("-n", hosts[0].hub, "link", "set", "dev", f"bridge-{interface}", "up")
+    addresses = []
+    for number, host in enumerate(hosts, start=1):
+        addresses.append(f"{prefix}{number}")
+        there = replace(
+            host, address=addresses[-1], hardware_address=f"02:00:00:01:00:{number:02x}", port=f"{host.port}b"
+        )
+        _link(there, interface, f"bridge-{interface}")
+    return addresses
+
+
 def make_namespace(name: str, made: contextlib.ExitStack) -> str:
-    """A network namespace that is deleted when `made` is closed; answers its name."""
+    """A network namespace that is deleted when `made` is closed, with what still runs in it; answers its name."""
     _ip("netns", "add", name)
-    made.callback(_ip, "netns", "delete", name)
+    made.callback(_delete_namespace, name)
     _ip("-n", name, "link", "set", "dev", "lo", "up")
     return name
 
 
+def _delete_namespace(name: str) -> None:
+    for pid in _ip("netns", "pids", name).split():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+    _ip("netns", "delete", name)
+
+
 def give_address(namespace: str, address: str, interface: str = "lo") -> None:
-    """Make an address that of a namespace's interface."""
-    _ip("-n", namespace, "address", "add", address, "dev", interface)
+    """Make an address that of a namespace's interface, at once."""
+    at_once = ["nodad"] if ":" in address else []
+    _ip("-n", namespace, "address", "add", address, "dev", interface, *at_once)
 
 
-def _make_host(mark: str, hub: str, number: int, made: contextlib.ExitStack) -> LinkedHost:
-    namespace = make_namespace(f"{mark}-{number}", made)
-    host = LinkedHost(namespace, f"10.213.0.{number}", f"02:00:00:00:00:{number:02x}", hub, f"port{number}")
+def _link(host: LinkedHost, interface: str = INTERFACE, bridge: str = "bridge") -> None:
     _ip(
-        *("-n", hub, "link", "add", host.port, "type", "veth"),
-        *("peer", "name", INTERFACE, "address", host.hardware_address, "netns", namespace),
+        *("-n", host.hub, "link", "add", host.port, "type", "veth"),
+        *("peer", "name", interface, "address", host.hardware_address, "netns", host.namespace),
     )
-    give_address(namespace, f"{host.address}/24", INTERFACE)
-    _ip("-n", namespace, "link", "set", "dev", INTERFACE, "up")
-    _ip("-n", hub, "link", "set", "dev", host.port, "master", "bridge", "up")
-    return host
+    give_address(host.namespace, f"{host.address}/{64 if ':' in host.address else 24}", interface)
+    _ip("-n", host.namespace, "link", "set", "dev", interface, "up")
+    _ip("-n", host.hub, "link", "set", "dev", host.port, "master", bridge, "up")
 
 
 def _introduce(host: LinkedHost, other: LinkedHost) -> None:

@@ -11,6 +11,7 @@ import selectors
 import shlex
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,8 @@ class SshHosts:
         config: that configuration,
         identity: the user's key,
         known_hosts: and the hosts' keys.
-        servers: the processes of sshd, by host.
+        servers: the processes of sshd, by address.
+        temporary: a folder with one for the temporary files of each host, host1, host2, ..., and one called host0.
     """
 
     path: str
@@ -41,6 +43,7 @@ class SshHosts:
     identity: Path
     known_hosts: Path
     servers: dict[str, subprocess.Popen[str]]
+    temporary: Path
 
 
 @contextlib.contextmanager
@@ -64,12 +67,15 @@ def ssh_hosts(
     Path("/run/sshd").mkdir(exist_ok=True)  # where sshd keeps its unprivileged half
     servers: dict[str, subprocess.Popen[str]] = {}
     sections, keys = [], []
+    temporary = Path(tempfile.mkdtemp(prefix="ed-", dir="/tmp"))  # sockets want short paths
+    (temporary / "host0").mkdir()
     try:
         for number, host in enumerate(hosts, start=1):
             place = folder / f"host{number}"
             place.mkdir()
+            (temporary / place.name).mkdir()
             _make_key(place / "key")
-            servers[host.address] = _start_sshd(host, place, identity, edriver, hidden)
+            servers[host.address] = _start_sshd(host, place, identity, edriver, hidden, temporary / place.name)
             keys.append(f"{host.address} {(place / 'key.pub').read_text()}")
             sections.append(f"Host host{number}\n  HostName {host.address}\n")
         known_hosts.write_text("".join(keys))
@@ -80,7 +86,7 @@ def ssh_hosts(
         wrapper.parent.mkdir()
         wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {config} "$@"\n')
         wrapper.chmod(0o755)
-        yield SshHosts(f"{wrapper.parent}:{os.environ['PATH']}", config, identity, known_hosts, servers)
+        yield SshHosts(f"{wrapper.parent}:{os.environ['PATH']}", config, identity, known_hosts, servers, temporary)
     finally:
         for server in servers.values():
             server.terminate()
@@ -88,6 +94,7 @@ def ssh_hosts(
             server.wait(BOUND)
             assert server.stderr is not None
             server.stderr.close()
+        shutil.rmtree(temporary)
 
 
 def _make_key(path: Path) -> None:
@@ -95,13 +102,13 @@ def _make_key(path: Path) -> None:
 
 
 def _start_sshd(
-    host: LinkedHost, folder: Path, identity: Path, edriver: Path, hidden: Path | None
+    host: LinkedHost, folder: Path, identity: Path, edriver: Path, hidden: Path | None, temporary: Path
 ) -> subprocess.Popen[str]:
     config = folder / "sshd_config"
     config.write_text(
         f"ListenAddress {host.address}\nHostKey {folder / 'key'}\nAuthorizedKeysFile {identity}.pub\n"
         "PidFile none\nUsePAM no\nStrictModes no\nPermitRootLogin yes\nPasswordAuthentication no\n"
-        f"SetEnv PYTHONPATH={edriver}\n"
+        f"SetEnv PYTHONPATH={edriver} TMPDIR={temporary}\n"
     )
     # `ip netns exec` gives it mounts of its own.
     hide = f"mount -t tmpfs none {shlex.quote(str(hidden))} && " if hidden else ""

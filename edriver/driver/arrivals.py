@@ -15,10 +15,12 @@ class _Arrival:
     Attributes:
         slots: how many workers it takes.
         place: becomes the agent's id once the run has a place for it.
+        agent_id: the same; 0 until then.
     """
 
     slots: int
     place: asyncio.Future[int] = field(default_factory=asyncio.Future)
+    agent_id: int = 0
 
 
 class Arrivals:
@@ -53,10 +55,16 @@ class Arrivals:
         arrival = self._hosts.get(host)
         if arrival is None or arrival.place.done():
             return False
+        arrival.agent_id = agent_id
         arrival.place.set_result(agent_id)
         return True
 
-    def leave(self, host: str) -> None:
-        """The host's agent is gone."""
-        if arrival := self._hosts.pop(host, None):
-            arrival.place.cancel()
+    def leave(self, host: str, agent_id: int = 0) -> None:
+        """The host's agent is gone.
+
+        Args:
+            host: the host.
+            agent_id: under which id it was let in; 0: it still waited. Another of that name that has come since stays.
+        """
+        if (arrival := self._hosts.get(host)) and arrival.agent_id == agent_id:
+            del self._hosts[host]

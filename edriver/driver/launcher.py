@@ -20,7 +20,7 @@ from edriver.driver.words import exit_text
 _log = logging.getLogger("edriver.driver")
 
 SIDE_BY_SIDE: Final = 64
-"""How many agents may be on their way over ssh at a time."""
+"""How many agents may be on their way over ssh at a time; and how many names may be looked up."""
 
 LINES_KEPT: Final = 20
 """Of what a process says on standard error, for the reason of its end."""
@@ -76,6 +76,7 @@ class Launcher:
         local: starts an agent on this machine.
         remote: starts an agent on another.
         on_exit: told of every agent's end, asked for or not.
+        on_start: told of every agent that is on its way.
         version: the driver's, for what an operator is told to install.
         admit: lets in the agent of a host that has dialled in by itself; returns whether there is one.
         reach: tells by which address the others reach a host of this machine; None: it is another machine.
@@ -88,6 +89,7 @@ class Launcher:
         remote: RemoteSpawn,
         on_exit: OnExit,
         version: str,
+        on_start: Callable[[int], None],
         reach: Callable[[str], Awaitable[str | None]],
         network: Callable[[], Awaitable[None]],
         admit: Callable[[str, int], bool] | None = None,
@@ -98,9 +100,11 @@ class Launcher:
         self._local = local
         self._remote = remote
         self._on_exit = on_exit
+        self._on_start = on_start
         self._version = version
         self._starting: dict[int, asyncio.Task[None]] = {}
         self._running: dict[int, _Agent] = {}
+        self._lookups = asyncio.Semaphore(SIDE_BY_SIDE)
         self._ways = asyncio.Semaphore(SIDE_BY_SIDE)
         self._empty = asyncio.Event()
         self._empty.set()
@@ -156,6 +160,7 @@ class Launcher:
 
     def _let_in(self, host: str, agent_id: int, admit: Callable[[str, int], bool]) -> None:
         self._running[agent_id] = _Agent(host, None, remote=True, confined=False, met=True)
+        self._on_start(agent_id)
         if not admit(host, agent_id):
             self._end(agent_id, "it has not dialled in again")
 
@@ -164,7 +169,8 @@ class Launcher:
             self._let_in(host, agent_id, self._admit)
             return
         try:
-            address = await self._reach(host)
+            async with self._lookups:
+                address = await self._reach(host)
             confined = address is not None and is_loopback(address)
             if any(agent.confined is not confined for agent in self._running.values()):
                 self._on_exit(host, agent_id, APART)
@@ -186,6 +192,7 @@ class Launcher:
         process = agent.process
         assert process is not None
         self._running[agent_id] = agent
+        self._on_start(agent_id)
         descriptor = os.pidfd_open(process.pid)
         loop = asyncio.get_running_loop()
         if process.stderr is not None:
@@ -195,6 +202,8 @@ class Launcher:
         def reap() -> None:
             loop.remove_reader(descriptor)
             os.close(descriptor)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)  # ssh's proxy may not have noticed
             code = process.wait()  # it has exited: this does not wait
             if process.stderr is not None:
                 self._listen(agent)

@@ -9,14 +9,19 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
+from edriver.driver.runs import MARK
 from edriver.invitation import Invitation
 
 RESOLVE_SECONDS: Final = 10.0
 """How long looking up a host's name may take."""
+
+_Where: TypeAlias = "tuple[str | int | bytes, ...]"
+"""A socket's address, as the socket module has it."""
 
 
 async def address_here(name: str) -> str | None:
@@ -24,22 +29,17 @@ async def address_here(name: str) -> str | None:
 
     An address is this machine's if a socket can be bound to it.
     """
-    loop = asyncio.get_running_loop()
     try:
-        async with asyncio.timeout(RESOLVE_SECONDS):
-            found = await loop.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except (TimeoutError, OSError, UnicodeError):
+        found = await _look_up(name, 0, socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
         return None  # ssh's configuration may know it
-    return next((str(where[0]) for family, _, _, _, where in found if _is_here(family, where)), None)
+    return next((str(where[0]) for family, where in found if _is_here(family, where)), None)
 
 
 async def address_towards(name: str) -> str | None:
     """The address that this machine has on the way to another; None if the other's name is not known here."""
-    with contextlib.suppress(OSError, UnicodeError, TimeoutError):
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(RESOLVE_SECONDS):
-            found = await loop.getaddrinfo(name, 9, type=socket.SOCK_DGRAM)
-        for family, _, _, _, where in found:
+    with contextlib.suppress(OSError, UnicodeError):
+        for family, where in await _look_up(name, 9, socket.SOCK_DGRAM):
             with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
                 probe.connect(where)  # sends nothing
                 return str(probe.getsockname()[0])
@@ -86,7 +86,8 @@ def interface_address(name: str) -> str:
     if not found.get(name):
         there = ", ".join(interface for interface, addresses in found.items() if addresses)
         raise ValueError(f"there is no interface {name!r} with an address here: there is {there}")
-    return found[name][0]
+    # IPv6 gives each interface an address that needs a scope to be reached.
+    return min(found[name], key=lambda address: ipaddress.ip_address(address.partition("%")[0]).is_link_local)
 
 
 def is_loopback(address: str) -> bool:
@@ -94,7 +95,42 @@ def is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
-def _is_here(family: int, where: tuple[str | int | bytes, ...]) -> bool:
+async def _look_up(name: str, port: int, kind: socket.SocketKind) -> list[tuple[int, _Where]]:
+    """The addresses of a name, each with its family.
+
+    Each has a thread of its own, for which nobody waits: a name server that does not answer holds up no other host,
+    and not the driver's end.
+
+    Raises:
+        OSError: the name is not known, or was not found in time (TimeoutError).
+        UnicodeError: it is no name.
+    """
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[list[tuple[int, _Where]]] = loop.create_future()
+
+    def tell(answer: list[tuple[int, _Where]] | Exception) -> None:
+        if found.done():
+            return
+        if isinstance(answer, Exception):
+            found.set_exception(answer)
+        else:
+            found.set_result(answer)
+
+    def look() -> None:
+        answer: list[tuple[int, _Where]] | Exception
+        try:
+            answer = [(family, where) for family, _, _, _, where in socket.getaddrinfo(name, port, type=kind)]
+        except (OSError, UnicodeError) as error:
+            answer = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(tell, answer)
+
+    threading.Thread(target=look, name=f"look up {name}", daemon=True).start()
+    async with asyncio.timeout(RESOLVE_SECONDS):
+        return await found
+
+
+def _is_here(family: int, where: _Where) -> bool:
     address = ipaddress.ip_address(str(where[0]).partition("%")[0])
     # A bind to these succeeds, and makes them nobody's address.
     if address.is_unspecified or address.is_multicast or where[0] == "255.255.255.255":
@@ -137,6 +173,7 @@ class LocalStart:
             address=address,
             folder=str(folder),
         )
+        inherited = {name: value for name, value in os.environ.items() if name != MARK}
         with os.fdopen(os.memfd_create("invitation"), "w+b") as letter:
             letter.write(invitation.to_json())
             letter.seek(0)
@@ -145,6 +182,6 @@ class LocalStart:
                 [sys.executable, "-P", "-m", "edriver.worker.agent_main", "--host", host],
                 stdin=letter,
                 stdout=2,  # it prints nothing of use to whoever reads our stdout
-                env={"GRPC_VERBOSITY": "ERROR", **os.environ, "GRPC_ENABLE_FORK_SUPPORT": "0"},
+                env={**inherited, "GRPC_ENABLE_FORK_SUPPORT": "0"},
                 start_new_session=True,
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import tempfile
 from pathlib import Path
@@ -10,18 +11,20 @@ from typing import Final
 
 PREFIX: Final = "edriver-"
 SOCKET: Final = "driver.sock"
+
+MARK: Final = "EDRIVER_RUN_FOLDER"
+"""The variable by which a driver's guard knows what the driver has started, ssh and discovery's script, and what these
+have; not the agents: they end by themselves when the driver is silent, and all that is theirs with them."""
+
 _SHORT: Final = "/tmp"  # noqa: S108  where TMPDIR is too long; what is made there is for this user alone
 _PATH_LIMIT: Final = 60  # of the 107 bytes that a socket's path may have: the rest is for the agents' folders
 
 
-def make_folder(run_id: str) -> Path:
-    """A folder for a run, with a path short enough for sockets in it."""
-    prefix = f"{PREFIX}{run_id}-"
-    folder = tempfile.mkdtemp(prefix=prefix)
-    if len(folder) > _PATH_LIMIT:
-        Path(folder).rmdir()
-        folder = tempfile.mkdtemp(prefix=prefix, dir=_SHORT)
-    return Path(folder)
+def folder_of(run_id: str) -> Path:
+    """Where a run's folder is to be made: a path that nobody has, and that is short enough for sockets in it."""
+    name = f"{PREFIX}{run_id}-{secrets.token_hex(4)}"
+    usual = Path(tempfile.gettempdir(), name)
+    return usual if len(str(usual)) <= _PATH_LIMIT else Path(_SHORT, name)
 
 
 def living_runs() -> dict[str, Path]:

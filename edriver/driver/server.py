@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from edriver.driver import events
 from edriver.driver.agent_peer import AgentPeer
@@ -68,7 +70,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         inbox: takes the events.
         forward: takes the workers' output, with the name of their host.
         clock: seconds, monotonic: what leases are measured by.
-        departed: told of each agent that has said all it had to say.
+        departed: told of each agent that has said its last word.
         papers: what workers show one another; None: nothing.
         arrivals: takes hosts that dial in by themselves; None: there are none.
     """
@@ -100,10 +102,15 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
     # ---- for the session -------------------------------------------------------------------------------------
 
     def expect(self, host: str, agent_id: int) -> None:
-        """An agent has been started: it will dial in. An earlier one of the host gets no more orders."""
-        self._peers[agent_id] = AgentPeer(host, agent_id, Lease(BOOT_LEASE, self._clock, BEAT))
+        """An agent is about to be started. An earlier one of the host gets no more orders."""
+        self._peers[agent_id] = AgentPeer(host, agent_id, Lease(math.inf, self._clock, BEAT))
         self._agent_on[host] = agent_id
         self._hosts[agent_id] = host
+
+    def started(self, agent_id: int) -> None:
+        """An agent is on its way: it dials in soon, or is lost."""
+        if (peer := self._peers.get(agent_id)) and not peer.met:
+            peer.lease = Lease(BOOT_LEASE, self._clock, BEAT)
 
     def send(self, host: str, message: agent_pb2.FromDriver) -> None:
         """Send an order to a host's agent. A host without one gets nothing: the core hears that it is lost."""
@@ -174,22 +181,27 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         self, request_iterator: _MaybeAsyncIterator[agent_pb2.OutputBatch], context: _ServicerContext
     ) -> agent_pb2.OutputSummary:
         """The output of an agent's workers."""
-        async for batch in request_iterator:
-            host = self._hosts.get(batch.agent_id)
-            if host is None:
-                await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"agent {batch.agent_id} is not of this run")
-                break
-            self._forward(host, batch)
+        try:
+            async for batch in request_iterator:
+                host = self._hosts.get(batch.agent_id)
+                if host is None:
+                    await context.abort(
+                        grpc.StatusCode.FAILED_PRECONDITION, f"agent {batch.agent_id} is not of this run"
+                    )
+                    break
+                self._forward(host, batch)
+        except DecodeError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         return agent_pb2.OutputSummary()
 
     # ---- within ----------------------------------------------------------------------------------------------
 
     async def _first_message(self, messages: _MaybeAsyncIterator[agent_pb2.FromAgent]) -> agent_pb2.FromAgent | None:
-        """The message that opens a connection; None if there is none within a lease."""
+        """The message that opens a connection; None if there is none within a lease, or bytes that are no message."""
         try:
             async with asyncio.timeout(AGENT_LEASE):
                 return await anext(aiter(messages), None)
-        except TimeoutError:
+        except (TimeoutError, DecodeError):
             return None
 
     async def _let_in(self, hello: agent_pb2.Hello, context: _ServicerContext) -> None:
@@ -211,11 +223,11 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
             try:
                 async with asyncio.timeout(ARRIVAL_BOUND):
                     hello.agent_id = await place
-            except (TimeoutError, asyncio.CancelledError):
-                self._arrivals.leave(hello.host)
-                if (task := asyncio.current_task()) and task.cancelling():
-                    raise
+            except TimeoutError:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "the run has no place for this host now")
+            finally:
+                if not hello.agent_id:
+                    self._arrivals.leave(hello.host)
 
     def _peer_of(self, first: agent_pb2.FromAgent | None) -> tuple[AgentPeer | None, str]:
         """Who speaks; or nobody, and why this connection is refused."""
@@ -236,7 +248,8 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
             theirs = (
                 f"edriver there is {hello.version or 'an older one'}, here it is {VERSION}: install the same on both"
             )
-            self._lose(peer, theirs)
+            if not peer.met:  # else it is another who speaks
+                self._lose(peer, theirs)
             return None, theirs
         return peer, ""
 
@@ -263,8 +276,6 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
                 peer.lease.renew()
                 if peer.receive(message) and (event := self._event_of(peer, message)) is not None:
                     await self._inbox.put_when_room(event)
-            else:
-                self._departed(peer.agent_id)
         except ValueError as error:
             self._complain(peer, str(error))
         except grpc.RpcError:
@@ -298,6 +309,9 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
                 return events.LeaseExpired(message.lease_expired.worker_id, self._welcome.worker_lease)
             case "host_leaving":
                 return events.DrainRequested(peer.host, None, message.host_leaving.reason)
+            case "agent_ending":
+                self._departed(peer.agent_id)
+                return None
             case _:
                 raise ValueError(f"a message of kind {kind} does not belong on an open control stream")
 

@@ -35,9 +35,10 @@ from edriver.driver.membership import Membership
 from edriver.driver.options import DialIn, RunOptions
 from edriver.driver.orders import orders_of
 from edriver.driver.output import Output
-from edriver.driver.runs import SOCKET, make_folder
+from edriver.driver.runs import MARK, SOCKET, folder_of
 from edriver.driver.server import AGENT_LEASE, SERVER_OPTIONS, AgentServer
 from edriver.driver.ssh import SshStart
+from edriver.guard import Guard
 from edriver.invitation import at_port
 from edriver.release import VERSION
 from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2_grpc
@@ -64,14 +65,19 @@ INBOX_LIMIT: Final = 10_000
 
 def run(options: RunOptions, run_id: str, output: Output) -> int:
     """Run to the end; returns the exit code."""
-    folder = make_folder(run_id)
+    folder = folder_of(run_id)
+    os.environ[MARK] = str(folder)
+    guard = Guard(folder, mark=f"{MARK}={folder}")
     try:
+        guard.start()
+        folder.mkdir(mode=0o700)
         return asyncio.run(Session(options, run_id, output, folder).run())
     except Exception:  # noqa: BLE001  whatever it is, the operator is told in our words
         _log.exception("failed: a fault of edriver's own, please report it")
         return 1
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        guard.finish(EXIT_BOUND)
+        shutil.rmtree(folder, ignore_errors=True)  # somebody may have killed the guard
 
 
 class Session:
@@ -118,6 +124,7 @@ class Session:
         )
         self._arrivals = options.source if isinstance(options.source, Arrivals) else None
         self._dial_in = options.dial_in
+        self._credentials: os.stat_result | None = None
         self._server = AgentServer(
             run_id,
             welcome,
@@ -142,6 +149,7 @@ class Session:
             SshStart(options.ssh, self._door, run_id, os.environ, options.network_interface),
             self._agent_exited,
             VERSION,
+            on_start=self._server.started,
             reach=self._reach,
             network=self._door.open,
             admit=self._arrivals.admit if self._arrivals else None,
@@ -171,6 +179,8 @@ class Session:
                 beating.cancel()
         finally:
             await self._leave_no_agent()
+            if self._dial_in is not None:
+                self._withdraw(self._dial_in.credentials)
             # Returns when the last of the workers' output is in.
             await asyncio.gather(service.stop(grace=HURRY_BOUND), self._door.close(grace=HURRY_BOUND))
         return self._report(finish)
@@ -182,6 +192,7 @@ class Session:
             dial_in.credentials.unlink(missing_ok=True)
             descriptor = os.open(dial_in.credentials, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "wb") as file:
+                self._credentials = os.fstat(descriptor)
                 file.write(self._door.credentials().to_json())
         except OSError as error:
             return f"hosts cannot dial in: {error}"
@@ -191,6 +202,12 @@ class Session:
             dial_in.credentials,
         )
         return ""
+
+    def _withdraw(self, credentials: Path) -> None:
+        """Remove what hosts have dialled in by: nobody is there any more. Another run's, written since, stays."""
+        with contextlib.suppress(OSError):
+            if self._credentials and os.path.samestat(credentials.stat(), self._credentials):
+                credentials.unlink()
 
     # ---- events ----------------------------------------------------------------------------------------------
 
@@ -245,7 +262,7 @@ class Session:
                 self._server.give_up(event.agent_id)
                 self._launcher.kill(event.agent_id)  # one that was silent may live
                 if self._arrivals is not None:
-                    self._arrivals.leave(event.host)
+                    self._arrivals.leave(event.host, event.agent_id)
             loss = self._announcements.loss(event, self._membership.roster)
             step = self._membership.step(event, self._clock())
             workers = self._membership.roster.workers.values() if step else ()
@@ -306,7 +323,8 @@ class Session:
         self._launcher.close()
         for agent_id in self._launcher.running:
             if not self._server.shut_down(agent_id, SHUTDOWN_GRACE):
-                self._launcher.kill(agent_id)  # it has no workers yet
+                self._server.give_up(agent_id)  # it has no workers yet, and is refused if it comes
+                self._launcher.kill(agent_id)
         emptied = asyncio.create_task(self._launcher.wait_until_empty())
         hurried = asyncio.create_task(self._hurry.wait())
         try:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from edriver.driver.local import address_towards
+from edriver.driver.runs import MARK
 from edriver.driver.words import exit_text
 from edriver.invitation import Invitation, at_port
 
@@ -48,10 +49,20 @@ HOST_BOUND: Final = frozenset(
         ),
         *("DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "GRPC_ENABLE_FORK_SUPPORT"),
         *("CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME"),
+        MARK,
     }
 )
 HOST_BOUND_PREFIXES: Final = ("SSH_", "XDG_")
 """What of the driver's environment is about its own host, and is not handed on to others."""
+
+
+_OPTIONS: Final = (
+    "BatchMode=yes",  # nobody is there to be asked for a password
+    "LogLevel=ERROR",  # banners are no errors
+    f"ConnectTimeout={CONNECT_BOUND}",
+    "ControlMaster=no",  # a connection for others to use would stay when the run is over
+    "RemoteCommand=none",  # there is one already
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +81,8 @@ class SshOptions:
         """The command that runs a shell's command line on a host."""
         port = [] if self.port is None else ["-p", str(self.port)]
         identity = ["-i", self.identity_file, "-o", "IdentitiesOnly=yes"] if self.identity_file else []
-        # Nobody is there to be asked for a password, and banners are no errors.
-        quiet = [
-            "-o",
-            "BatchMode=yes",
-            "-o",
-            "LogLevel=ERROR",
-            "-o",
-            f"ConnectTimeout={CONNECT_BOUND}",
-            "-T",
-            "-x",
-            "-a",
-        ]
-        return ["ssh", *quiet, *port, *identity, "--", host, remote]
+        ours = [word for option in _OPTIONS for word in ("-o", option)]
+        return ["ssh", *ours, "-T", "-x", "-a", *port, *identity, "--", host, remote]
 
 
 def remote_command(python: str, host: str) -> str:

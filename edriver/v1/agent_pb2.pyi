@@ -35,6 +35,7 @@ class FromAgent(_message.Message):
     LEASE_EXPIRED_FIELD_NUMBER: _builtins.int
     WORKER_ENDING_FIELD_NUMBER: _builtins.int
     HOST_LEAVING_FIELD_NUMBER: _builtins.int
+    AGENT_ENDING_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     """Counts this side's messages from 1; 0 for those that are not sent again (Hello, Heartbeat)."""
     ack: _builtins.int
@@ -53,6 +54,8 @@ class FromAgent(_message.Message):
     def worker_ending(self) -> Global___WorkerEnding: ...
     @_builtins.property
     def host_leaving(self) -> Global___HostLeaving: ...
+    @_builtins.property
+    def agent_ending(self) -> Global___AgentEnding: ...
     def __init__(
         self,
         *,
@@ -65,12 +68,13 @@ class FromAgent(_message.Message):
         lease_expired: Global___LeaseExpired | None = ...,
         worker_ending: Global___WorkerEnding | None = ...,
         host_leaving: Global___HostLeaving | None = ...,
+        agent_ending: Global___AgentEnding | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "hello", b"hello", "host_leaving", b"host_leaving", "kind", b"kind", "lease_expired", b"lease_expired", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_report", b"worker_report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent_ending", b"agent_ending", "heartbeat", b"heartbeat", "hello", b"hello", "host_leaving", b"host_leaving", "kind", b"kind", "lease_expired", b"lease_expired", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_report", b"worker_report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "heartbeat", b"heartbeat", "hello", b"hello", "host_leaving", b"host_leaving", "kind", b"kind", "lease_expired", b"lease_expired", "seq", b"seq", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_report", b"worker_report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "agent_ending", b"agent_ending", "heartbeat", b"heartbeat", "hello", b"hello", "host_leaving", b"host_leaving", "kind", b"kind", "lease_expired", b"lease_expired", "seq", b"seq", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_report", b"worker_report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "heartbeat", "worker_report", "worker_exited", "lease_expired", "worker_ending", "host_leaving"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "heartbeat", "worker_report", "worker_exited", "lease_expired", "worker_ending", "host_leaving", "agent_ending"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -540,6 +544,25 @@ class HostLeaving(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HostLeaving: _TypeAlias = HostLeaving  # noqa: Y015
+
+@_typing.final
+class AgentEnding(_message.Message):
+    """AgentEnding is an agent's last message: its workers have ended, and it does not dial again. A stream that ends without it
+    has broken, which says nothing about the agent.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AgentEnding: _TypeAlias = AgentEnding  # noqa: Y015
 
 @_typing.final
 class LeaseExpired(_message.Message):

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import socket
+import threading
+import time
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import psutil
 
 from edriver.invitation import at_port
+
+RESOLVE_SECONDS: Final = 5.0
+"""How long looking up the driver's names may take, if one of its addresses is known."""
 
 
 def drivers_by_ssh(environment: Mapping[str, str], drivers: Sequence[str]) -> tuple[str, ...]:
@@ -36,16 +43,37 @@ def target_of(drivers: Sequence[str]) -> str:
     if drivers[0].startswith("unix:"):
         return drivers[0]
     found: dict[str, list[str]] = {"ipv4": [], "ipv6": []}
-    for driver in drivers:
-        host, _, port = driver.rpartition(":")
-        with contextlib.suppress(OSError):
-            for family, _, _, _, where in socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM):
-                kind = "ipv4" if family == socket.AF_INET else "ipv6"
-                found[kind].append(at_port(str(where[0]), int(port)))
+    for family, where in _look_up(drivers):
+        found["ipv4" if family == socket.AF_INET else "ipv6"].append(where)
     first = max(found, key=lambda kind: (bool(found[kind]), drivers[0] in found[kind]))
     if not found[first]:
         raise ValueError(f"no address of the driver is known here: {', '.join(drivers)}")
     return f"{first}:{','.join(dict.fromkeys(found[first]))}"
+
+
+def _look_up(drivers: Sequence[str]) -> list[tuple[int, str]]:
+    """What these come to in numbers: families, and addresses with ports.
+
+    A name that is not known here may take a name server minutes; it is not waited for if there is anything else.
+    """
+    found: list[list[tuple[int, str]]] = [[] for _ in drivers]
+
+    def look(driver: str, into: list[tuple[int, str]]) -> None:
+        host, _, port = driver.rpartition(":")
+        with contextlib.suppress(OSError, UnicodeError):
+            for family, _, _, _, where in socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM):
+                into.append((family, at_port(str(where[0]), int(port))))
+
+    lookups = [threading.Thread(target=look, args=task, daemon=True) for task in zip(drivers, found, strict=True)]
+    for lookup in lookups:
+        lookup.start()
+    deadline = time.monotonic() + RESOLVE_SECONDS
+    for lookup in lookups:
+        lookup.join(max(0.0, deadline - time.monotonic()))
+    if not any(found):
+        for lookup in lookups:
+            lookup.join()
+    return [where for some in found for where in some]
 
 
 def own_address(seen_from: str, interface: str = "") -> str:
@@ -63,16 +91,31 @@ def own_address(seen_from: str, interface: str = "") -> str:
     """
     family = socket.AF_INET6 if ":" in seen_from else socket.AF_INET
     if interface:
-        entries = psutil.net_if_addrs().get(interface, [])
-        if found := [entry.address for entry in entries if entry.family == family]:
-            return found[0]
-        raise ValueError(f"there is no interface {interface!r} with an address here (--network-interface)")
+        return min(addresses_of(interface, family), key=_is_of_the_link_only)
     with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.bind((seen_from, 0))
         return seen_from
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect((seen_from, 9))  # sends nothing
         return str(probe.getsockname()[0])
+
+
+def addresses_of(interface: str, *families: int) -> list[str]:
+    """The addresses of an interface of this host.
+
+    Raises:
+        ValueError: there is no such interface, or it has no address of these kinds.
+    """
+    entries = psutil.net_if_addrs().get(interface, [])
+    found = [entry.address for entry in entries if entry.family in (families or (socket.AF_INET, socket.AF_INET6))]
+    if not found:
+        raise ValueError(f"there is no interface {interface!r} with an address here (--network-interface)")
+    return found
+
+
+def _is_of_the_link_only(address: str) -> bool:
+    """Whether an address is one that IPv6 gives each interface, and that needs a scope to be reached."""
+    return ipaddress.ip_address(address.partition("%")[0]).is_link_local
 
 
 def interface_of(address: str) -> str | None:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from edriver.guard import Guard
 from edriver.lease import Lease
 from edriver.release import VERSION
 from edriver.v1 import agent_pb2, agent_pb2_grpc, notification_pb2
@@ -27,9 +28,9 @@ from edriver.worker.forward import OutputForwarder
 from edriver.worker.life_lock import LifeLock
 from edriver.worker.papers import keep_papers
 from edriver.worker.places import place_notices
-from edriver.worker.processes import Guard, Processes, SpawnError
-from edriver.worker.ready_socket import ReadySocket
-from edriver.worker.worker_environment import cuda_devices, worker_environment
+from edriver.worker.processes import Processes, SpawnError
+from edriver.worker.ready_socket import READY_SOCKET, ReadySocket
+from edriver.worker.worker_environment import cuda_devices, is_loopback, worker_environment
 from edriver.worker.worker_link import WorkerLink
 
 logger = logging.getLogger("edriver.agent")
@@ -71,7 +72,6 @@ class AgentSettings:
         folder: private to this agent, for its sockets.
         interface: the network interface whose address that is; empty: any.
         slots: how many workers this host takes, if it dials in by itself, with agent_id 0.
-        transient: whether the folder is the agent's own, to be removed with it.
     """
 
     run_id: str
@@ -80,7 +80,6 @@ class AgentSettings:
     address: str
     folder: Path
     interface: str = ""
-    transient: bool = False
     slots: int = 0
 
 
@@ -105,10 +104,15 @@ class Agent:
         settings: see AgentSettings.
         stub: the driver's service.
         environment: the agent's own, which its workers inherit.
+        guard: clears up after the agent.
     """
 
     def __init__(
-        self, settings: AgentSettings, stub: agent_pb2_grpc.AgentServiceAsyncStub, environment: Mapping[str, str]
+        self,
+        settings: AgentSettings,
+        stub: agent_pb2_grpc.AgentServiceAsyncStub,
+        environment: Mapping[str, str],
+        guard: Guard,
     ) -> None:
         self._settings = settings
         self._environment = environment
@@ -127,8 +131,8 @@ class Agent:
         first_lease = FIRST_LEASE if settings.agent_id else PATIENCE
         self._control = ControlStream(stub, self._hello, self._loop.time, self._take_welcome, self._take, first_lease)
         self._forwarder = OutputForwarder(stub, settings.agent_id)
-        self._processes = Processes(self._worker_exited, Guard(settings.folder if settings.transient else None))
-        self._ready_path = settings.folder / "ready.sock"
+        self._processes = Processes(self._worker_exited, guard)
+        self._ready_path = settings.folder / READY_SOCKET
         self._welcome = agent_pb2.Welcome()
         self._welcomed = asyncio.Event()
         self._workers: dict[int, Worker] = {}
@@ -174,11 +178,11 @@ class Agent:
         self._hello.agent_id = self._forwarder.agent_id = welcome.agent_id or self._hello.agent_id
         if welcome.HasField("papers") and self._papers is None:
             self._papers = keep_papers(welcome.papers, self._settings.folder)
-        if not self._address:
-            from edriver.worker.addresses import interface_of, own_address  # on other hosts than the driver's
+        if not self._welcomed.is_set() and not is_loopback(self._address):
+            from edriver.worker.addresses import interface_of, own_address  # a run on one machine does without psutil
 
             try:
-                self._address = own_address(welcome.seen_from, self._settings.interface)
+                self._address = self._address or own_address(welcome.seen_from, self._settings.interface)
             except (OSError, ValueError) as error:
                 logger.error("the workers here can be reached by no address: %s", error)
                 self._exit_code = 1
@@ -374,6 +378,7 @@ class Agent:
     async def _flush(self, control: asyncio.Task[None], forwarding: asyncio.Task[None]) -> None:
         if control.done():
             return  # there is nobody to take it
+        self._control.send(agent_pb2.FromAgent(agent_ending=agent_pb2.AgentEnding()))
         self._control.close()
         self._forwarder.close()
         await asyncio.wait({control, forwarding}, timeout=FLUSH_BOUND)

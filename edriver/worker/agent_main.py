@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import logging
 import os
+import secrets
 import shutil
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from edriver.guard import Guard
 from edriver.invitation import SERVER_NAME, Invitation
 
 LONGEST = 4 * 1024 * 1024
@@ -26,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-async def serve(invitation: Invitation, folder: Path) -> int:
+async def serve(invitation: Invitation, folder: Path, guard: Guard) -> int:
     """Run the agent; returns its exit code."""
     # Imported here, because gRPC looks at GRPC_ENABLE_FORK_SUPPORT when it is imported.
     import grpc.aio
@@ -42,7 +44,6 @@ async def serve(invitation: Invitation, folder: Path) -> int:
         address=invitation.address,
         folder=folder,
         interface=invitation.interface,
-        transient=not invitation.folder,
         slots=invitation.slots,
     )
     target = invitation.drivers[0]
@@ -60,7 +61,7 @@ async def serve(invitation: Invitation, folder: Path) -> int:
     else:
         channel = grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
     async with channel:
-        return await Agent(settings, agent_pb2_grpc.AgentServiceStub(channel), os.environ).run()
+        return await Agent(settings, agent_pb2_grpc.AgentServiceStub(channel), os.environ, guard).run()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -82,9 +83,14 @@ def live(invitation: Invitation) -> int:
     os.environ |= invitation.environment or {}
     # Our processes are started by vfork and exec, which gRPC need not know of.
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # a connection that breaks is ours to tell of
     _enter(invitation.directory)
-    with _folder(invitation.folder) as folder:
-        return asyncio.run(serve(invitation, folder))
+    if invitation.interface:
+        from edriver.worker.addresses import addresses_of
+
+        addresses_of(invitation.interface)  # without it the driver cannot be reached either, which would say less
+    with _folder(invitation.folder) as (folder, guard):
+        return asyncio.run(serve(invitation, folder, guard))
 
 
 def _standard_input() -> bytes:
@@ -119,18 +125,23 @@ def _enter(directory: str) -> None:
 
 
 @contextmanager
-def _folder(given: str) -> Iterator[Path]:
-    """The agent's private folder; one that it has made itself is removed in the end.
+def _folder(given: str) -> Iterator[tuple[Path, Guard]]:
+    """The agent's private folder, and its guard; a folder that it has made itself is removed in the end.
 
     Raises:
         ValueError: its path is too long for sockets.
     """
-    from edriver.worker.ready_socket import check_folder
+    from edriver.worker.ready_socket import READY_SOCKET, check_folder
+    from edriver.worker.worker_environment import READY
 
-    folder = Path(given or tempfile.mkdtemp(prefix="edriver-"))
+    folder = Path(given or Path(tempfile.gettempdir(), f"edriver-{secrets.token_hex(8)}"))
+    check_folder(folder)
+    guard = Guard(None if given else folder, mark=f"{READY}={folder / READY_SOCKET}")
+    guard.start()
     try:
-        check_folder(folder)
-        yield folder
+        if not given:
+            folder.mkdir(mode=0o700)
+        yield folder, guard
     finally:
         if not given:
             shutil.rmtree(folder, ignore_errors=True)

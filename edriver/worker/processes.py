@@ -15,12 +15,11 @@ import ctypes
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from edriver.worker import guard as guard_program
+from edriver.guard import Guard
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -78,71 +77,13 @@ def children_of(parent: int) -> list[int]:
     return found
 
 
-class Guard:
-    """The agent's side of its guard process (guard.py).
-
-    Args:
-        folder: is removed in the end; None: none is.
-    """
-
-    def __init__(self, folder: Path | None = None) -> None:
-        self._folders = [] if folder is None else [str(folder)]
-        self._process: subprocess.Popen[bytes] | None = None
-        self._pipe = -1
-
-    @property
-    def pid(self) -> int | None:
-        """Its process id; None while it is not running."""
-        return self._process.pid if self._process else None
-
-    def start(self) -> None:
-        """Start the process; its list is empty."""
-        read_end, self._pipe = os.pipe()
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", guard_program.__file__, *self._folders],
-                stdin=read_end,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        finally:
-            os.close(read_end)
-
-    def watch(self, group: int) -> None:
-        """Put a process group on the list."""
-        self._say(f"+{group}\n")
-
-    def forget(self, group: int) -> None:
-        """Take a process group off the list."""
-        self._say(f"-{group}\n")
-
-    def close(self) -> None:
-        """Let it do its duty and end: nothing remains to be done if its list is empty."""
-        if self._pipe >= 0:
-            os.close(self._pipe)
-            self._pipe = -1
-
-    def reaped(self, code: int) -> None:
-        """Its process has ended and was reaped."""
-        if self._process:
-            self._process.returncode = code
-        self._process = None
-        self.close()
-
-    def _say(self, line: str) -> None:
-        if self._pipe >= 0:
-            with suppress(BrokenPipeError):  # somebody killed it; its exit is about to be seen
-                os.write(self._pipe, line.encode())
-
-
 class Processes:
     """All child processes of the agent.
 
     Args:
         on_exit: called with a worker's process id and its exit code (negative: the signal that ended it), when it has
             exited, the rest of its group has been killed, and it has been reaped.
-        guard: who ends them if the agent cannot; not started yet.
+        guard: who ends them if the agent cannot; started here, if it is not yet.
     """
 
     def __init__(self, on_exit: Callable[[int, int], None], guard: Guard) -> None:
@@ -155,7 +96,8 @@ class Processes:
     def open(self) -> None:
         """Adopt orphans, start the guard, and from now on reap whatever exits (in the running event loop)."""
         become_subreaper()
-        self._guard.start()
+        if self._guard.pid is None:
+            self._guard.start()
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self.reap)
         self.reap()  # what has exited before the handler was there
 

@@ -11,6 +11,9 @@ from pathlib import Path
 
 logger = logging.getLogger("edriver.agent")
 
+READY_SOCKET = "ready.sock"
+"""Its name in the agent's folder."""
+
 SOCKET_PATH_LIMIT = 107
 """Longest path of a unix socket in bytes: sun_path less its final zero (unix(7))."""
 

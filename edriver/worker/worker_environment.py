@@ -23,6 +23,9 @@ NCCL_DEFAULTS = {
 }
 """What torch's NCCL watchdog does by default about a lost peer is right for processes that end with it."""
 
+READY = "EDRIVER_READY"
+"""The variable that names the agent's socket: all that a worker starts has it, and nobody else."""
+
 _DEVICE = re.compile(r"nvidia\d+")
 
 
@@ -91,7 +94,7 @@ def worker_environment(
         "EDRIVER_SLOT": str(slot),
         "EDRIVER_STORE": str(store_path) if is_loopback(address) else address,
         "EDRIVER_SOCKET": str(socket_path),
-        "EDRIVER_READY": str(ready_path),
+        READY: str(ready_path),
         "EDRIVER_LIFE": str(life_path),
         # A data loader forks; gRPC's handlers for that would wait for its threads.
         "GRPC_ENABLE_FORK_SUPPORT": "0",

@@ -127,12 +127,12 @@ async def test_the_rest_of_a_killed_workers_group_is_killed() -> None:
 @in_loop
 async def test_a_worker_finds_its_way_in_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    names = ["RUN_ID", "WORKER_ID", "HOST", "SLOT", "ADDRESS"]
+    names = ["RUN_ID", "WORKER_ID", "HOST", "SLOT"]
     source = f"import os; print([os.environ['EDRIVER_' + n] for n in {names}], os.environ['OMP_NUM_THREADS'])"
     async with host(script(source)) as on:
         on.driver.start_worker(5, slot=2)
         await on.driver.until(lambda: bool(on.driver.lines))
-        assert on.driver.texts() == [b"['run-1', '5', 'a', '2', '127.0.0.1'] 3"]
+        assert on.driver.texts() == [b"['run-1', '5', 'a', '2'] 3"]
         await finish(on)
 
 
@@ -287,9 +287,9 @@ async def test_a_killed_guard_is_replaced_and_knows_the_workers() -> None:
         on.driver.start_worker(1)
         worker, _ = await on.driver.numbers(2)
         (guard,) = set(children_of(on.agent.pid)) - {worker}
+        end_of_guard = pidfd_of(guard)
         os.kill(guard, signal.SIGKILL)
         # What the driver orders next comes after the agent has seen the exit, or the agent sees it when it spawns.
-        end_of_guard = pidfd_of(guard)
         await end_of(end_of_guard)
         on.driver.start_worker(2)
         second = await on.driver.numbers(4)
@@ -364,8 +364,9 @@ async def test_a_second_shutdown_ends_the_grace_of_the_first() -> None:
         assert await on.agent.exit_code() == 0
 
 
+@pytest.mark.parametrize("killed", [False, True], ids=["in-order", "killed"])
 @in_loop
-async def test_a_daemon_that_left_its_session_ends_with_the_agent() -> None:
+async def test_a_daemon_that_left_its_session_ends_with_the_agent(killed: bool) -> None:
     async with host(script(LEAVES_A_DAEMON)) as on:
         on.driver.start_worker(1)
         (daemon,) = await on.driver.numbers(1)
@@ -373,7 +374,10 @@ async def test_a_daemon_that_left_its_session_ends_with_the_agent() -> None:
         # The daemon holds the worker's pipes open: nothing waits for their end.
         assert (await on.driver.exit_of(1)).code == 0
         os.kill(daemon, 0)
-        await finish(on)
+        if killed:
+            on.agent.signal(signal.SIGKILL)
+        else:
+            await finish(on)
         await end_of(end)
 
 

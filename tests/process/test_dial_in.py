@@ -7,61 +7,15 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.process.running import ROOT, SCRIPTS, Run, running
-
-TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
-
-
-class Agents:
-    """Agents that dial a run, by the line that it prints."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._started: dict[str, subprocess.Popen[str]] = {}
-
-    def start(self, host: str, slots: int = 1) -> subprocess.Popen[str]:
-        port = self._run.line(r"edriver agent --driver \S+:(\d+) --credentials (\S+)")
-        agent = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "edriver", "agent", "--driver", f"127.0.0.1:{port[1]}"),
-                *("--credentials", port[2], "--host", host, "--slots", str(slots)),
-            ],
-            env={**os.environ, "PYTHONPATH": str(ROOT), "EDRIVER_TEST": self._run.mark, "EPOCHS": "400"},
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        self._started[host] = agent
-        return agent
-
-    def end(self) -> dict[str, tuple[int, str]]:
-        """Wait for all of them; what each ended with and said."""
-        return {host: (agent.wait(60), agent.communicate()[1]) for host, agent in self._started.items()}
-
-    def kill(self) -> None:
-        for agent in self._started.values():
-            if agent.poll() is None:
-                agent.kill()
-            agent.communicate()
-
-
-@contextlib.contextmanager
-def dialled(folder: Path, *flags: str) -> Iterator[tuple[Run, Agents]]:
-    args = ["--hosts-dial-in", "--credentials", str(folder / "run.json"), *flags, *TRAIN]
-    with running(args, folder) as run:
-        agents = Agents(run)
-        try:
-            yield run, agents
-        finally:
-            agents.kill()
+from tests.process.dialling import dialled
+from tests.process.running import ROOT
 
 
 def test_hosts_dial_in_and_leave_when_the_run_ends(tmp_path: Path) -> None:
@@ -74,7 +28,8 @@ def test_hosts_dial_in_and_leave_when_the_run_ends(tmp_path: Path) -> None:
         run.line(r"rank 2 of 3 .* at step ([5-9]|\d\d)")
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
-        assert {code for code, _ in agents.end().values()} == {0}
+        assert [code for code, _ in agents.end()] == [0, 0, 0]
+        assert not (tmp_path / "run.json").exists()
         assert run.gone(), run.left_behind()
 
 
@@ -86,7 +41,7 @@ def test_one_that_dies_may_come_again(tmp_path: Path) -> None:
         second.kill()
         run.line(r"host b is lost: no word from its agent for 5 s")
         run.line(r"rank 0 of 1 .* at step ([5-9]|\d\d)")
-        second.communicate()
+        second.wait()
         after = len(run.lines)
         agents.start("b")
         run.line(r"rank 1 of 2 .* at step ([5-9]|\d\d)", after)
@@ -102,6 +57,25 @@ def test_a_second_host_of_the_same_name_is_named_and_waits(tmp_path: Path) -> No
         agents.start("a")
         run.line(r"a second agent has dialled in as host a: give it another name \(--host\)")
         assert run.process.poll() is None
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+
+
+def test_strangers_at_the_port_do_not_fill_the_operators_screen(tmp_path: Path) -> None:
+    with dialled(tmp_path, "-np", "1", command=["sh", "-c", "sleep 60"]) as (run, agents):
+        port = int(run.line(r"edriver agent --driver \S+:(\d+)")[1])
+        for _ in range(20):
+            with socket.create_connection(("127.0.0.1", port)) as stranger:
+                stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
+                stranger.settimeout(60)
+                with contextlib.suppress(ConnectionResetError):
+                    while stranger.recv(100):
+                        pass
+        agents.start("a")
+        run.line("added a:1")
+        assert all(line.startswith("edriver: ") for line in run.lines), run.text
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
 
 
 @pytest.mark.parametrize(
@@ -117,7 +91,7 @@ def test_who_has_the_wrong_credentials_is_refused(tmp_path: Path, change: dict[s
         path = tmp_path / "run.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
         agents.start("a")
-        ((code, said),) = agents.end().values()
+        ((code, said),) = agents.end()
         assert code == 1
         assert re.search(sentence, said), said
 

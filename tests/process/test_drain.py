@@ -36,25 +36,44 @@ def agent_of(run: Run, host: str) -> int:
     return int(agents[0].partition(":")[0])
 
 
-def goes_on_without(run: Run, before: dict[int, int], after: int) -> None:
+def all_train(run: Run) -> list[int]:
+    """Wait until all three have passed a few steps; answers the processes on localhost, by rank.
+
+    Which host is the older one, and has rank 0, is for the agents' start to say.
+    """
+    for rank in range(3):
+        run.line(f"rank {rank} passed step 5")
+    return [
+        pid
+        for _, pid in sorted(run.pids().items())
+        if b"EDRIVER_HOST=localhost" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    ]
+
+
+def goes_on_without(run: Run, staying: list[int], after: int) -> None:
     """Wait until the two others train on, in their processes, from the step they had reached."""
-    for rank in range(2):
-        at = run.line(rf"rank {rank} of 2 pid {before[rank]} at step (\d+)", after)
+    for rank, pid in enumerate(staying):
+        at = run.line(rf"rank {rank} of 2 pid {pid} at step (\d+)", after)
         assert int(at[1]) >= 5
     run.line("round .*: 2 workers on localhost$", after)
     assert "was killed" not in run.text
 
 
-@pytest.mark.parametrize("place", ["127.0.0.1", "127.0.0.1:0"])
-def test_a_host_or_a_slot_is_drained_and_used_again(tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        pytest.param("127.0.0.1", "host 127.0.0.1", id="host"),
+        pytest.param("127.0.0.1:0", "slot 0 of host 127.0.0.1", id="slot"),
+    ],
+)
+def test_a_host_or_a_slot_is_drained_and_used_again(tmp_path: Path, place: str, name: str) -> None:
     with running([*FLAGS, *TRAIN], tmp_path, {"EPOCHS": "400"}) as run:
-        run.line("rank 2 passed step 5")
-        before, after = run.pids(), len(run.lines)
+        staying, after = all_train(run), len(run.lines)
         done = steered(run, "drain", place, "--reason", "it runs hot")
         assert (done.returncode, done.stderr) == (0, "")
         assert f"{place} is being drained; 2 slots are left" in done.stdout
-        run.line(rf"{re.escape(place)} is drained: it runs hot", after)
-        goes_on_without(run, before, after)
+        run.line(rf"{re.escape(name)} is drained: it runs hot", after)
+        goes_on_without(run, staying, after)
         after = len(run.lines)
         assert steered(run, "undrain", place).returncode == 0
         run.line(r"rank 2 of 3 .* at step ([5-9]|\d\d)", after)
@@ -66,11 +85,10 @@ def test_a_host_or_a_slot_is_drained_and_used_again(tmp_path: Path, place: str) 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1], ids=["SIGTERM", "SIGUSR1"])
 def test_a_signal_to_an_agent_drains_its_host(tmp_path: Path, number: signal.Signals) -> None:
     with running([*FLAGS, *TRAIN], tmp_path, {"EPOCHS": "400"}) as run:
-        run.line("rank 2 passed step 5")
-        before, after = run.pids(), len(run.lines)
+        staying, after = all_train(run), len(run.lines)
         os.kill(agent_of(run, "127.0.0.1"), number)
         run.line(rf"host 127\.0\.0\.1 is drained: its agent got {number.name}", after)
-        goes_on_without(run, before, after)
+        goes_on_without(run, staying, after)
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
         assert run.gone(), run.left_behind()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from edriver.worker.processes import Guard, Processes
+from edriver.guard import Guard
+from edriver.worker.processes import Processes
 
 
 class RecordingGuard(Guard):

@@ -9,40 +9,17 @@ import shutil
 import signal
 import sys
 import sysconfig
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.linked_hosts import LinkedHost, linked_hosts
-from tests.process.running import ROOT, SCRIPTS, Hosts, Run, running, wait_for_exit
-from tests.ssh_hosts import SshHosts, ssh_hosts
+from tests.process.running import ROOT, SCRIPTS, Hosts, wait_for_exit
+from tests.process.sites import Site, environment_of, parent_of, site, ssh_client
 
 pytestmark = pytest.mark.timeout(180)
 
 SITE_PACKAGES = Path(sysconfig.get_path("purelib"))
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """Hosts on one network, the first of which is the driver's; it has no sshd."""
-
-    hosts: list[LinkedHost]
-    ssh: SshHosts
-
-    @contextlib.contextmanager
-    def running(self, args: list[str], folder: Path, environ: dict[str, str] | None = None) -> Iterator[Run]:
-        through = ["ip", "netns", "exec", self.hosts[0].namespace]
-        with running(args, folder, {"PATH": self.ssh.path, **(environ or {})}, through) as run:
-            yield run
-
-
-@contextlib.contextmanager
-def site(folder: Path, count: int = 2, edriver: Path = ROOT, hidden: Path | None = None) -> Iterator[Site]:
-    with linked_hosts(1 + count) as hosts, ssh_hosts(hosts[1:], folder, edriver, hidden) as ssh:
-        yield Site(hosts, ssh)
 
 
 def test_a_run_on_two_hosts(tmp_path: Path) -> None:
@@ -120,12 +97,11 @@ def test_an_agent_that_is_killed_leaves_nothing_behind(tmp_path: Path) -> None:
     flags = ["-np", "2", "--min-np", "1", "-H", "host1:1,host2:1"]
     with site(tmp_path) as there, there.running([*flags, *TRAIN], tmp_path, {"EPOCHS": "400"}) as run:
         run.line("rank 1 passed step 5")
-        worker = Path(f"/proc/{run.pids()[1]}")
-        variables = dict(entry.partition("=")[::2] for entry in (worker / "environ").read_text().split("\0"))
+        worker = run.pids()[1]
+        variables = environment_of(worker)
         host, papers = variables["EDRIVER_HOST"], Path(variables["EDRIVER_PAPERS"])
         assert (papers / "member.pem").exists()
-        agent = int((worker / "stat").read_text().rpartition(")")[2].split()[1])
-        os.kill(agent, signal.SIGKILL)
+        os.kill(parent_of(worker), signal.SIGKILL)
         run.line(f"host {host} is lost: its agent was killed by SIGKILL")
         run.line(r"rank 0 of 1 .* at step ([5-9]|\d\d)")
         run.process.send_signal(signal.SIGINT)
@@ -138,9 +114,7 @@ def test_a_run_goes_on_when_the_connection_of_ssh_breaks(tmp_path: Path) -> None
     flags = ["-np", "2", "--min-np", "1", "-H", "host1:1,host2:1"]
     with site(tmp_path) as there, there.running([*flags, *TRAIN], tmp_path, {"EPOCHS": "400", "PAUSE": "0.1"}) as run:
         run.line("rank 1 passed step 5")
-        clients = [text for text in run.left_behind() if re.match(r"\d+: \S*/ssh .* -- host2 ", text)]
-        (client,) = [int(text.partition(":")[0]) for text in clients]
-        os.kill(client, signal.SIGKILL)
+        os.kill(ssh_client(run, "host2"), signal.SIGKILL)
         run.line("host host2: the connection of ssh is gone; its agent goes on without")
         run.line("rank 1 passed step 15")
         run.process.send_signal(signal.SIGINT)
@@ -221,6 +195,27 @@ def test_the_port_and_the_key_can_be_given(tmp_path: Path) -> None:
 def test_a_name_that_nobody_knows(tmp_path: Path) -> None:
     with site(tmp_path, 1) as there:
         fails(there, tmp_path, "its name is known neither to this machine nor to the ssh", host="no-such-host.invalid")
+
+
+def test_hosts_are_reached_side_by_side(tmp_path: Path) -> None:
+    """None gets through before all are on their way; and one that never answers holds up nobody."""
+    names = [f"node{number}" for number in range(4)]
+    with site(tmp_path, 1) as there:
+        begun = (
+            f"touch {tmp_path}/begun-%n; until [ $(ls {tmp_path}/begun-* | wc -l) = {len(names)} ]; do sleep 0.01; done"
+        )
+        connect = f"exec 3<>/dev/tcp/{there.hosts[1].address}/22; cat <&3 & cat >&3; kill $!"
+        there.ssh.config.write_text(
+            f"Host node*\n  HostKeyAlias {there.hosts[1].address}\n  ProxyCommand bash -c '{begun}; {connect}'\n"
+            f"Host silent\n  ProxyCommand sleep 3600\n{there.ssh.config.read_text()}"
+        )
+        hosts = ",".join(f"{name}:1" for name in ["silent", *names])
+        with there.running(["-np", "5", "-H", hosts, "sh", "-c", "echo up; exec sleep 3600"], tmp_path) as run:
+            for name in names:
+                run.line(rf"^\[{name}:0\]<stdout>:up$")
+            run.process.send_signal(signal.SIGINT)
+            assert run.end() == 130
+        assert there.left() == []
 
 
 def fails(there: Site, folder: Path, sentence: str, *flags: str, host: str = "host1") -> None:

@@ -56,6 +56,7 @@ class Driver:
     time: Time
     channel: grpc.aio.Channel
     output: list[tuple[str, agent_pb2.OutputBatch]] = field(default_factory=list)
+    departed: list[int] = field(default_factory=list)
 
     def stub(self) -> agent_pb2_grpc.AgentServiceAsyncStub:
         return agent_pb2_grpc.AgentServiceStub(self.channel)
@@ -79,14 +80,22 @@ async def driver() -> AsyncIterator[Driver]:
         time = Time()
         inbox: Mailbox[events.Event] = Mailbox(100)
         output: list[tuple[str, agent_pb2.OutputBatch]] = []
-        server = AgentServer("run", WELCOME, inbox, lambda host, batch: output.append((host, batch)), lambda: time.now)
+        departed: list[int] = []
+        server = AgentServer(
+            "run",
+            WELCOME,
+            inbox,
+            lambda host, batch: output.append((host, batch)),
+            lambda: time.now,
+            departed=departed.append,
+        )
         service = grpc.aio.server()
         agent_pb2_grpc.add_AgentServiceServicer_to_server(server, service)
         service.add_insecure_port(address)
         await service.start()
         beating = asyncio.create_task(server.beat(time.sleep))
         async with grpc.aio.insecure_channel(address) as channel:
-            yield Driver(server, inbox, time, channel, output)
+            yield Driver(server, inbox, time, channel, output, departed)
         beating.cancel()
         await service.stop(grace=5)
 
@@ -196,6 +205,29 @@ def test_a_broken_connection_loses_nothing_and_repeats_nothing() -> None:
         await again.write(exited(1))  # the agent did not hear of the acknowledgement
         await again.write(exited(2))
         assert await made.event() == events.WorkerExited(2, -9, "bye")
+        assert made.inbox.drain() == []
+
+    serve(work)
+
+
+@pytest.mark.parametrize("in_order", [True, False], ids=["half-closed", "broken"])
+def test_an_agent_has_ended_when_it_says_so_and_not_when_its_stream_ends(in_order: bool) -> None:
+    async def work(made: Driver) -> None:
+        stream = await connect(made, 1)
+        if in_order:
+            await stream.done_writing()
+            assert await ended(stream)
+        else:
+            stream.cancel()
+        assert made.departed == []
+        again = await made.dial(ack=1)
+        await read(again)
+        await again.write(exited(1))
+        await again.write(FromAgent(seq=2, agent_ending=agent_pb2.AgentEnding()))
+        await again.done_writing()
+        assert await ended(again)
+        assert made.departed == [1]
+        assert await made.event() == events.WorkerExited(1, -9, "bye")
         assert made.inbox.drain() == []
 
     serve(work)
@@ -339,9 +371,12 @@ def test_a_driver_that_stood_still_blames_nobody() -> None:
     serve(work)
 
 
-def test_an_agent_that_never_dials_in_is_lost() -> None:
+def test_an_agent_that_never_dials_in_is_lost_counted_from_its_start() -> None:
     async def work(made: Driver) -> None:
         made.server.expect("a", 1)
+        for _ in range(int(2 * BOOT_LEASE / BEAT)):
+            await made.time.advance(BEAT)
+        made.server.started(1)
         for _ in range(int(BOOT_LEASE / BEAT)):
             assert made.inbox.drain() == []
             await made.time.advance(BEAT)

@@ -96,10 +96,10 @@ def place(round_number: int, rank: int, store: tuple[str, int], size: int) -> As
 class Member:
     """A worker process, as the test sees it."""
 
-    def __init__(self, host: LinkedHost | None = None) -> None:
+    def __init__(self, host: LinkedHost | None = None, papers: Path | None = None) -> None:
         self._commands, commands = _FORKS.Pipe()
         self._notices, notices = _FORKS.Pipe()
-        self._process = _FORKS.Process(target=_serve, args=(commands, notices, host))
+        self._process = _FORKS.Process(target=_serve, args=(commands, notices, host, papers))
         self._process.start()
         commands.close()
         notices.close()
@@ -157,12 +157,18 @@ class Member:
 
 
 @contextlib.contextmanager
-def members(count: int, hosts: Sequence[LinkedHost] = ()) -> Iterator[list[Member]]:
-    """Start workers, on these hosts or on this one; all are killed in the end."""
+def members(count: int, hosts: Sequence[LinkedHost] = (), papers: Path | None = None) -> Iterator[list[Member]]:
+    """Start workers, on these hosts or on this one; all are killed in the end.
+
+    Args:
+        count: how many.
+        hosts: where; none: all here.
+        papers: what their stores show one another over TLS; None: without.
+    """
     started: list[Member] = []
     try:
         for _, host in itertools.zip_longest(range(count), hosts):
-            started.append(Member(host))  # in the list at once: those started must be killed if one cannot be
+            started.append(Member(host, papers))  # in the list at once: those started must be killed if one cannot be
         yield started
     finally:
         for member in started:
@@ -178,12 +184,12 @@ def build(group: Sequence[Member], round_number: int) -> None:
         assert not outcome.error, outcome.error
 
 
-def _serve(commands: Connection, notices: Connection, host: LinkedHost | None) -> None:
+def _serve(commands: Connection, notices: Connection, host: LinkedHost | None, papers: Path | None) -> None:
     torch.set_num_threads(1)
     if host is not None:
         host.enter()
     os.environ["GLOO_SOCKET_IFNAME"] = "lo" if host is None else INTERFACE
-    worker = _Worker(commands, "127.0.0.1" if host is None else host.address)
+    worker = _Worker(commands, "127.0.0.1" if host is None else host.address, StoreWire(papers))
     threading.Thread(target=_heed, args=(worker.group, notices), daemon=True).start()
     commands.send((worker.group.store_host, worker.group.store_port))
     while True:
@@ -211,10 +217,10 @@ def _heed(group: RoundGroup, notices: Connection) -> None:
 class _Worker:
     """What a worker can be told to do. What hangs, hangs in its main thread."""
 
-    def __init__(self, commands: Connection, address: str) -> None:
+    def __init__(self, commands: Connection, address: str, wire: StoreWire) -> None:
         self._commands = commands
         self._size = 0
-        self.group = RoundGroup(address)
+        self.group = RoundGroup(address, wire=wire)
         self._subgroup: dist.ProcessGroup | None = None
         self._loader: Any = None
         self._strangers: list[_Stranger] = []

@@ -13,6 +13,7 @@ from torch import distributed as dist
 
 from edriver.worker.group import RoundGroup
 from tests.torch.group_ranks import LIMIT_SECONDS, Member, Resources, build, members, place
+from tests.torch.run_papers import papers
 
 MEGABYTE = 1 << 20
 
@@ -191,8 +192,9 @@ def test_connections_that_are_not_the_rounds_survive(tmp_path: Path) -> None:
     assert [outcome.value for outcome in outcomes] == [kinds, kinds], outcomes
 
 
-def test_two_hundred_rounds_leave_no_descriptors_threads_or_memory_behind() -> None:
-    with members(3) as group:
+@pytest.mark.parametrize("secure", [False, True], ids=["plain-stores", "stores-over-tls"])
+def test_two_hundred_rounds_leave_no_descriptors_threads_or_memory_behind(tmp_path: Path, secure: bool) -> None:
+    with members(3, papers=papers(tmp_path / "papers") if secure else None) as group:
         found: dict[int, list[Resources]] = {}
         for round_number in range(1, 201):
             build(group, round_number)

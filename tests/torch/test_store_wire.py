@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import socket
 from collections.abc import Callable
 from concurrent import futures
@@ -12,24 +11,11 @@ from pathlib import Path
 import pytest
 from torch.distributed import DistNetworkError
 
-from edriver.driver.authority import Authority
-from edriver.v1 import agent_pb2
-from edriver.worker.papers import keep_papers
 from edriver.worker.store import StoreClient, StoreServer
 from edriver.worker.store_wire import StoreWire
+from tests.torch.run_papers import papers
 
 LIMIT_SECONDS = 30.0
-
-
-def papers(folder: Path, run_id: str = "run") -> Path:
-    made = Authority.of_run(run_id, datetime.datetime.now(datetime.UTC))
-    folder.mkdir()
-    return keep_papers(
-        agent_pb2.Papers(
-            authority=made.certificate, member_certificate=made.member_certificate, member_key=made.member_key
-        ),
-        folder,
-    )
 
 
 def exchange(server: StoreServer, wire: StoreWire) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from edriver.guard_main import duties
 from edriver.lease import Lease
-from edriver.worker.guard import listed_groups
 from edriver.worker.processes import parent_of
 from edriver.worker.ready_socket import check_folder
 from edriver.worker.worker_environment import MALLOC_DEFAULTS, NCCL_DEFAULTS, cuda_devices, worker_environment
@@ -65,16 +65,16 @@ def test_a_renewal_between_ticks_counts_from_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "groups"),
+    ("lines", "groups", "in_order"),
     [
-        ([], set()),
-        ([b"+10", b"+11"], {10, 11}),
-        ([b"+10", b"-10", b"+11"], {11}),
-        ([b"-10", b"+10"], {10}),
+        ([], set(), False),
+        ([b"+10", b"+11"], {10, 11}, False),
+        ([b"+10", b"-10", b"+11"], {11}, False),
+        ([b"-10", b"+10", b"."], {10}, True),
     ],
 )
-def test_the_guards_list(lines: list[bytes], groups: set[int]) -> None:
-    assert listed_groups(iter(lines)) == groups
+def test_the_guards_duties(lines: list[bytes], groups: set[int], in_order: bool) -> None:
+    assert duties(iter(lines)) == (groups, in_order)
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ CORE = tuple(
 """The driver's pure core."""
 
 SHARED = (
+    "edriver.guard",
     "edriver.invitation",
     "edriver.lease",
     "edriver.link",
@@ -56,6 +57,8 @@ SHARED = (
 FLOORS: dict[str, tuple[str, ...]] = {
     "edriver.v1": ("edriver.v1",),
     "edriver.version": (),
+    "edriver.guard": ("edriver.guard_main",),
+    "edriver.guard_main": (),
     "edriver.invitation": (),
     "edriver.lease": (),
     "edriver.link": (),

@@ -4,8 +4,10 @@ import asyncio
 import os
 import socket
 import subprocess
+import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -35,6 +37,27 @@ def test_address_here(name: str, address: str | None) -> None:
     assert found == address or (name == "localhost" and found == "::1")
 
 
+def test_a_name_server_that_does_not_answer_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = threading.Event()
+    look_up = socket.getaddrinfo
+
+    def silent(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == "silent":
+            answers.wait(20)
+        return look_up(name, *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", silent)
+
+    async def work() -> None:
+        waiting = [asyncio.create_task(address_here("silent")) for _ in range(SIDE_BY_SIDE)]
+        await asyncio.sleep(0)
+        assert await address_here("127.0.0.2") == "127.0.0.2"
+        assert not any(task.done() for task in waiting)
+
+    soon(work())
+    answers.set()
+
+
 def test_this_machines_own_name_is_here() -> None:
     assert asyncio.run(address_here(socket.gethostname())) is not None
 
@@ -56,6 +79,7 @@ class FakeAgents:
     stdout: int | None = None
     held: tuple[int, ...] = ()
     networked: bool = False
+    started: list[int] = field(default_factory=list)
     spawned: list[tuple[str, int, str]] = field(default_factory=list)
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     exits: list[tuple[str, int, str]] = field(default_factory=list)
@@ -78,7 +102,15 @@ class FakeAgents:
         return process
 
     def launcher(self) -> Launcher:
-        return Launcher(self.spawn, self.spawn_remote, self.on_exit, "1.2.3", self.reach, self.network)
+        return Launcher(
+            self.spawn,
+            self.spawn_remote,
+            self.on_exit,
+            "1.2.3",
+            on_start=self.started.append,
+            reach=self.reach,
+            network=self.network,
+        )
 
     async def reach(self, host: str) -> str | None:
         return await address_among(host, ())
@@ -252,7 +284,7 @@ def test_only_so_many_are_on_their_way_at_a_time() -> None:
         await until(lambda: len(agents.spawned) >= SIDE_BY_SIDE)
         for _ in range(10):
             await asyncio.sleep(0)
-        assert len(agents.spawned) == SIDE_BY_SIDE
+        assert len(agents.spawned) == len(agents.started) == SIDE_BY_SIDE
         launcher.met(agents.spawned[0][1])  # has arrived
         tell(agents.processes[1])  # has failed
         await until(lambda: len(agents.spawned) >= SIDE_BY_SIDE + 2)

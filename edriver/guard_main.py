@@ -1,0 +1,110 @@
+"""The guard: a small process that outlives whom it guards just long enough to clear up after it.
+
+However that process ends, SIGKILL included, the pipe from it then reads as ended: every process group on the list is
+killed. The list comes through the pipe: a line "+PGID" puts a group on it, "-PGID" takes it off, and "." says that the
+process ends in order. Then whatever carries the mark is killed, be it a daemon that has left its group, or what was
+started a moment ago and is on no list.
+
+The folder is then removed: the process's own, with its sockets and papers. Arguments are the folder and the mark, a
+variable of the environment as NAME=VALUE; each may be empty.
+
+It runs this file alone, without site-packages, so that it starts at once and stays small; it must import nothing of
+edriver. It ignores the signals that end other processes: only the end of the pipe ends it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+
+LOOKS, ENOUGH, PAUSE = 100, 5, 0.01
+"""How often it looks for what is left, at most; how often in a row it must find nothing; the seconds between two looks.
+The killed take a moment to be gone, and what has just been forked has yet to get its own environment."""
+
+
+def lines_of(fd: int) -> Iterator[bytes]:
+    """The lines of a pipe until it ends; one that was cut short by the writer's death is left out."""
+    rest = b""
+    while chunk := os.read(fd, 4096):
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from lines
+
+
+def duties(lines: Iterator[bytes]) -> tuple[set[int], bool]:
+    """The process groups on the list after its last line, and whether the process said that it ends in order."""
+    groups: set[int] = set()
+    in_order = False
+    for line in lines:
+        if line == b".":
+            in_order = True
+        elif line[:1] == b"+":
+            groups.add(int(line[1:]))
+        else:
+            groups.discard(int(line[1:]))
+    return groups, in_order
+
+
+def kill_marked(mark: bytes) -> bool:
+    """Kill every process with this variable in its environment; returns whether there was one."""
+    found = False
+    for name in os.listdir("/proc"):  # noqa: PTH208  pathlib would triple what this process imports
+        if not name.isdecimal() or int(name) == os.getpid():
+            continue
+        try:
+            process = os.pidfd_open(int(name))  # before the look: the number may come to mean another
+        except OSError:
+            continue
+        try:
+            with open(f"/proc/{name}/environ", "rb") as environ:  # noqa: PTH123
+                if mark in environ.read().split(b"\0"):
+                    found = True
+                    signal.pidfd_send_signal(process, signal.SIGKILL)
+        except OSError:
+            pass  # it has ended, or is another user's
+        finally:
+            os.close(process)
+    return found
+
+
+def remove(folder: str) -> None:
+    """Remove a folder with all that is in it; what cannot be removed stays."""
+    for place, folders, files in os.walk(folder, topdown=False):
+        for name in (*files, *folders):
+            path = os.path.join(place, name)  # noqa: PTH118
+            try:  # noqa: SIM105
+                (os.rmdir if name in folders and not os.path.islink(path) else os.unlink)(path)  # noqa: PTH114
+            except OSError:
+                pass
+    try:  # noqa: SIM105
+        os.rmdir(folder)  # noqa: PTH106
+    except OSError:
+        pass
+
+
+def main() -> None:
+    """Keep the list that comes on standard input; clear up when whoever writes it is gone."""
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(ignored, signal.SIG_IGN)
+    groups, in_order = duties(lines_of(0))
+    for group in groups:
+        try:  # noqa: SIM105  contextlib would triple what this process imports
+            os.killpg(group, signal.SIGKILL)
+        except OSError:
+            pass  # all of it has ended, or belongs to another user by now
+    folder, mark = sys.argv[1:]
+    nothing = 0
+    for _ in range(LOOKS):
+        found = bool(mark) and kill_marked(os.fsencode(mark))
+        if folder:
+            remove(folder)
+        nothing = 0 if found or os.path.exists(folder) else nothing + 1  # noqa: PTH110
+        if nothing == (1 if in_order else ENOUGH):
+            break
+        time.sleep(PAUSE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""Who is killed, and in which order, makes no difference: nothing of the run is left, on no host."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent import futures
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.process.dialling import dialled
+from tests.process.running import Run, running, wait_for_exit
+from tests.process.sites import Site, parent_of, site, ssh_client
+
+pytestmark = pytest.mark.timeout(300)
+
+TOGETHER = 4
+"""Runs at a time: what they wait for costs no processor."""
+
+WORKER = ["sh", "-c", "trap '' TERM HUP; sleep 3600 & echo $$; wait"]
+"""One with a child in its group, as a data loader has, and both hard of hearing."""
+
+Order = tuple[str, ...]
+
+
+def orders(victims: Sequence[str], count: int) -> list[Order]:
+    """All orders in which so many of them can be killed; hosts a and b are alike."""
+    swap = str.maketrans("ab", "ba")
+
+    def other(order: Order) -> Order:
+        return tuple(name[:-1] + name[-1].translate(swap) for name in order)
+
+    return [order for order in itertools.permutations(victims, count) if order <= other(order)]
+
+
+def workers_of(run: Run, *hosts: str) -> list[int]:
+    return [int(run.line(rf"^\[{host}:0\]<stdout>:(\d+)$")[1]) for host in hosts]
+
+
+def kill_in_order(victims: dict[str, int], order: Order) -> None:
+    """Kill each as soon as the one before is dead; some end by themselves before it is their turn."""
+    ends = {name: os.pidfd_open(victims[name]) for name in order}
+    for name, end in ends.items():
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(end, signal.SIGKILL)
+        assert wait_for_exit(victims[name])
+        os.close(end)
+
+
+def stop(run: Run, order: Order) -> None:
+    """End a run whose driver lives, in good order."""
+    if "driver" not in order:
+        run.process.send_signal(signal.SIGINT)
+    assert run.end() in (130, -signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with site(tmp_path_factory.mktemp("site")) as made:
+        yield made
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_kills_in_every_order_over_ssh(there: Site, tmp_path: Path, count: int) -> None:
+    def happens(order: Order) -> None:
+        with there.running(["-np", "2", "-H", "host1:1,host2:1", *WORKER], tmp_path) as run:
+            a, b = workers_of(run, "host1", "host2")
+            victims = {"driver": run.process.pid, "agent a": parent_of(a), "agent b": parent_of(b)}
+            victims |= {"ssh a": ssh_client(run, "host1"), "ssh b": ssh_client(run, "host2")}
+            kill_in_order(victims, order)
+            stop(run, order)
+
+    with futures.ThreadPoolExecutor(TOGETHER) as threads:
+        list(threads.map(happens, orders(["driver", "agent a", "agent b", "ssh a", "ssh b"], count)))
+    assert there.left() == []
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_kills_in_every_order_on_this_machine(tmp_path: Path, count: int) -> None:
+    def happens(order: Order) -> None:
+        with (
+            tempfile.TemporaryDirectory(prefix="ed-", dir="/tmp") as folder,
+            running(["-np", "2", "-H", "localhost:1,127.0.0.2:1", *WORKER], tmp_path, {"TMPDIR": folder}) as run,
+        ):
+            a, b = workers_of(run, "localhost", r"127\.0\.0\.2")
+            kill_in_order({"driver": run.process.pid, "agent a": parent_of(a), "agent b": parent_of(b)}, order)
+            stop(run, order)
+            assert run.gone(), (order, run.left_behind())
+            assert list(Path(folder).iterdir()) == [], order
+
+    with futures.ThreadPoolExecutor(TOGETHER) as threads:
+        list(threads.map(happens, orders(["driver", "agent a", "agent b"], count)))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_kills_in_every_order_of_hosts_that_dial_in(count: int) -> None:
+    def happens(order: Order) -> None:
+        with tempfile.TemporaryDirectory(prefix="ed-", dir="/tmp") as name:
+            temporary = Path(name) / "t"
+            temporary.mkdir()
+            environ = {"TMPDIR": str(temporary)}
+            with dialled(Path(name), "-np", "2", command=WORKER, environ=environ) as (run, agents):
+                victims = {"agent a": agents.start("a").pid, "agent b": agents.start("b").pid}
+                workers_of(run, "a", "b")
+                kill_in_order({"driver": run.process.pid, **victims}, order)
+                stop(run, order)
+                assert run.gone(), (order, run.left_behind())
+                assert list(temporary.iterdir()) == [], order
+
+    with futures.ThreadPoolExecutor(TOGETHER) as threads:
+        list(threads.map(happens, orders(["driver", "agent a", "agent b"], count)))
+
+
+def test_a_driver_killed_while_its_hosts_start(there: Site, tmp_path: Path) -> None:
+    """At each moment of it: ssh has just been started, is on its way, has started the agent, the agent dials."""
+    for moment in range(8):
+        with there.running(["-np", "2", "-H", "host1:1,host2:1", *WORKER], tmp_path) as run:
+            run.line("waiting")
+            wait_for_exit(os.getpid(), moment * 0.1)
+            run.process.kill()
+            run.end()
+    assert there.left() == []
+
+
+@pytest.mark.parametrize("victim", ["driver", "ssh"])
+def test_a_kill_while_a_host_does_not_answer(there: Site, tmp_path: Path, victim: str) -> None:
+    there.ssh.config.write_text(f"Host silent\n  ProxyCommand sleep 3600\n{there.ssh.config.read_text()}")
+    with there.running(["-np", "1", "-H", "silent:1", *WORKER], tmp_path) as run:
+        run.line("waiting")
+        while not (proxies := [text for text in run.left_behind() if "sleep 3600" in text]):
+            assert run.process.poll() is None
+        if victim == "ssh":
+            os.kill(ssh_client(run, "silent"), signal.SIGKILL)
+            assert wait_for_exit(int(proxies[0].partition(":")[0]))
+            run.line("host silent is not used: ssh was killed by SIGKILL")
+        run.process.kill()
+        run.end()
+    assert there.left() == []
+
+
+def test_a_driver_killed_while_discovery_hangs(tmp_path: Path) -> None:
+    polling, script = tmp_path / "polling", tmp_path / "discover.sh"
+    os.mkfifo(polling)
+    script.write_text(f"#!/bin/sh\nsleep 3600 & echo > {polling}; wait\n")
+    script.chmod(0o755)
+    with running(["-np", "1", "--host-discovery-script", str(script), *WORKER], tmp_path) as run:
+        polling.read_text()
+        run.process.kill()
+        run.end()
+        assert run.gone(), run.left_behind()
+
+
+def test_a_driver_killed_after_a_hosts_cable_was_pulled(tmp_path: Path) -> None:
+    """No word of its end reaches that host, nor of the host's the connection of ssh."""
+    with site(tmp_path, 1) as there:
+        with there.running(["-np", "1", "-H", "host1:1", *WORKER], tmp_path) as run:
+            workers_of(run, "host1")
+            there.hosts[1].cut()
+            run.process.kill()
+            run.end()
+        assert there.left(spare="sshd: ") == []  # it goes on sending its answer, as long as TCP does
