@@ -31,7 +31,7 @@ TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
     ],
 )
 def test_a_second_death_while_the_group_is_built_anew(tmp_path: Path, size: int, place: str, worker: int) -> None:
-    environ = {"EPOCHS": "60", "DIE_LATER": f"{place} {worker}"}
+    environ = {"EPOCHS": "2000", "DIE_LATER": f"{place} {worker}"}
     with running(["-np", str(size), "--min-np", "1", *TRAIN], tmp_path, environ) as run:
         pids = all_have_passed(run, size, step=5)
         os.kill(pids[size - 1], signal.SIGKILL)
@@ -47,7 +47,7 @@ def test_a_second_death_while_the_group_is_built_anew(tmp_path: Path, size: int,
     ],
 )
 def test_a_death_during_sync(tmp_path: Path, variable: str, worker: int, survivors: tuple[int, ...]) -> None:
-    environ = {"EPOCHS": "60", variable: f"sync {worker}"}
+    environ = {"EPOCHS": "2000", variable: f"sync {worker}"}
     with running(["-np", "3", "--min-np", "1", *TRAIN], tmp_path, environ) as run:
         pids = all_have_passed(run, 3, step=5)
         os.kill(pids[2], signal.SIGKILL)
@@ -66,7 +66,7 @@ def test_a_host_whose_cable_is_pulled(tmp_path: Path) -> None:
         prefix = hosts[0].namespace.removesuffix("1")
         script = f'exec ip netns exec {prefix}"${{EDRIVER_HOST##*.}}" {shlex.join(TRAIN)}'
         flags = ["-np", "3", "--min-np", "2", "-H", ",".join(f"{host.address}:1" for host in hosts)]
-        environ = {"EPOCHS": "60", "GLOO_SOCKET_IFNAME": INTERFACE}
+        environ = {"EPOCHS": "2000", "GLOO_SOCKET_IFNAME": INTERFACE}
         through = ["ip", "netns", "exec", office]
         with running([*flags, "sh", "-c", script], tmp_path, environ, through) as run:
             pids = all_have_passed(run, 3, step=5)

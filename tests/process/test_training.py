@@ -67,7 +67,7 @@ def test_it_ends_well(tmp_path: Path) -> None:
 
 
 def test_several_runs_one_after_the_other(tmp_path: Path) -> None:
-    environ = {"EPOCHS": "1", "STEPS": "20", "TWICE": "800"}
+    environ = {"EPOCHS": "1", "STEPS": "20", "TWICE": "300"}
     with running(["-np", "2", "--min-np", "1", *TRAIN], tmp_path, environ) as run:
         run.line("rank 1 of 2 tunes from 0")
         os.kill(run.pids()[1], signal.SIGKILL)
