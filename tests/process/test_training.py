@@ -18,7 +18,7 @@ TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 
 
 def test_a_lost_worker_is_replaced_and_the_others_keep_their_processes(tmp_path: Path) -> None:
-    with running(["-np", "2", "--min-np", "1", *TRAIN], tmp_path, {"EPOCHS": "60", "LOADERS": "1"}) as run:
+    with running(["-np", "2", "--min-np", "1", *TRAIN], tmp_path, {"EPOCHS": "2000", "LOADERS": "1"}) as run:
         run.line("rank 1 passed step 5")
         run.line("rank 0 passed step 5")
         first = run.pids()
@@ -111,7 +111,7 @@ def test_a_hanging_subgroup_is_severed(tmp_path: Path) -> None:
 
 
 def test_a_stopped_worker_is_found_by_its_lease(tmp_path: Path) -> None:
-    with running(["-np", "2", "--min-np", "1", *TRAIN], tmp_path, {"EPOCHS": "60"}) as run:
+    with running(["-np", "2", "--min-np", "1", *TRAIN], tmp_path, {"EPOCHS": "2000"}) as run:
         run.line("rank 0 passed step 5")
         pid = run.pids()[1]
         os.kill(pid, signal.SIGSTOP)
@@ -149,7 +149,7 @@ def test_no_process_is_left(tmp_path: Path, signals: list[signal.Signals], code:
 
 def test_a_killed_agent_takes_its_workers_along_and_is_replaced(tmp_path: Path) -> None:
     hosts = "localhost:1,127.0.0.2:1"
-    with running(["-np", "2", "--min-np", "1", "-H", hosts, *TRAIN], tmp_path, {"EPOCHS": "60", "LOADERS": "1"}) as run:
+    with running(["-np", "2", "--min-np", "1", "-H", hosts, *TRAIN], tmp_path, {"EPOCHS": "2000", "LOADERS": "1"}) as run:
         run.line("rank 1 passed step 5")
         worker = run.pids()[1]
         agent = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
