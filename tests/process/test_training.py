@@ -115,7 +115,7 @@ def test_a_stopped_worker_is_found_by_its_lease(tmp_path: Path) -> None:
         run.line("rank 0 passed step 5")
         pid = run.pids()[1]
         os.kill(pid, signal.SIGSTOP)
-        run.line(r"worker 2 \(rank 1, localhost:1\) did not answer for 10 s")
+        run.line(r"worker 2 \(rank 1, localhost:1\) did not answer for 5 s")
         run.line(r"rank 0 of 1 pid \d+ at step")
         assert wait_for_exit(pid)
 
