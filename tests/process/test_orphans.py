@@ -132,7 +132,7 @@ def test_a_kill_while_a_host_does_not_answer(there: Site, tmp_path: Path, victim
     there.ssh.config.write_text(f"Host silent\n  ProxyCommand sleep 3600\n{there.ssh.config.read_text()}")
     with there.running(["-np", "1", "-H", "silent:1", *WORKER], tmp_path) as run:
         run.line("waiting")
-        while not (proxies := [text for text in run.left_behind() if "sleep 3600" in text]):
+        while not (proxies := [text for text in run.left_behind() if ": sleep 3600" in text]):
             assert run.process.poll() is None
         if victim == "ssh":
             os.kill(ssh_client(run, "silent"), signal.SIGKILL)
