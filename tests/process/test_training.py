@@ -149,7 +149,9 @@ def test_no_process_is_left(tmp_path: Path, signals: list[signal.Signals], code:
 
 def test_a_killed_agent_takes_its_workers_along_and_is_replaced(tmp_path: Path) -> None:
     hosts = "localhost:1,127.0.0.2:1"
-    with running(["-np", "2", "--min-np", "1", "-H", hosts, *TRAIN], tmp_path, {"EPOCHS": "2000", "LOADERS": "1"}) as run:
+    with running(
+        ["-np", "2", "--min-np", "1", "-H", hosts, *TRAIN], tmp_path, {"EPOCHS": "2000", "LOADERS": "1"}
+    ) as run:
         run.line("rank 1 passed step 5")
         worker = run.pids()[1]
         agent = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])

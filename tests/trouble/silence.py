@@ -84,7 +84,13 @@ def _measure(silence: Silence) -> tuple[float, float]:
         job.wait_until(lambda _: resumed() is not None, BOUND, "a step without the silent one")
         step = resumed()
         assert step is not None
-        ended = next(line.ended for line in read_event_log(job.event_log) if line.ended and line.ended > wall)
+
+        def given_up() -> float | None:
+            return next((r.ended for r in read_event_log(job.event_log) if r.ended and r.ended > wall), None)
+
+        job.wait_until(lambda _: given_up() is not None, BOUND, "the event log's line of it")
+        ended = given_up()
+        assert ended is not None
         return ended - wall, (step - now) - (ended - wall)
 
 
