@@ -26,6 +26,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -96,6 +97,7 @@ def sshd(folder: Path, callers: int) -> Iterator[int]:
     config.write_text(
         f"ListenAddress 127.0.0.1\nPort {port}\nHostKey {folder}/host_key\nAuthorizedKeysFile {folder}/id.pub\n"
         f"PidFile none\nUsePAM no\nStrictModes no\nPermitRootLogin yes\nMaxStartups {2 * callers}\n"
+        f"SetEnv HOME={folder}\n"
         f'ForceCommand cat > /dev/null; echo "$$ $SSH_ORIGINAL_COMMAND" >> {folder}/starts; exec sleep 3600\n'
     )
     if os.getuid() == 0:
@@ -106,10 +108,12 @@ def sshd(folder: Path, callers: int) -> Iterator[int]:
         while "Server listening" not in (line := server.stderr.readline()):
             if not line:
                 raise HarnessError("sshd does not start", folder)
+        draining = threading.Thread(target=server.stderr.read, daemon=True)  # else it would wait once the pipe is full
+        draining.start()
         yield port
     finally:
         server.terminate()
-        server.communicate()
+        server.wait()
 
 
 def starts(way: Way, hosts: int, folder: Path, port: int) -> dict[str, float]:

@@ -120,10 +120,15 @@ def make_namespace(name: str, made: contextlib.ExitStack) -> str:
     return name
 
 
-def _delete_namespace(name: str) -> None:
-    for pid in _ip("netns", "pids", name).split():
+def end_all_in(namespace: str) -> None:
+    """Kill every process that runs in it."""
+    for pid in _ip("netns", "pids", namespace).split():
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(pid), signal.SIGKILL)
+
+
+def _delete_namespace(name: str) -> None:
+    end_all_in(name)
     _ip("netns", "delete", name)
 
 

@@ -12,13 +12,14 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.linked_hosts import LinkedHost
+from tests.linked_hosts import LinkedHost, end_all_in
 
 SSHD = Path("/usr/sbin/sshd")
 ROOT = Path(__file__).parents[1]
@@ -88,12 +89,10 @@ def ssh_hosts(
         wrapper.chmod(0o755)
         yield SshHosts(f"{wrapper.parent}:{os.environ['PATH']}", config, identity, known_hosts, servers, temporary)
     finally:
-        for server in servers.values():
-            server.terminate()
+        for host in hosts:
+            end_all_in(host.namespace)
         for server in servers.values():
             server.wait(BOUND)
-            assert server.stderr is not None
-            server.stderr.close()
         shutil.rmtree(temporary)
 
 
@@ -121,7 +120,15 @@ def _start_sshd(
         text=True,
     )
     _wait_for(server, "Server listening")
+    threading.Thread(target=_drain, args=(server,), daemon=True).start()
     return server
+
+
+def _drain(server: subprocess.Popen[str]) -> None:
+    """Read what it says to the end: once the pipe is full, it would wait."""
+    assert server.stderr is not None
+    with server.stderr as said:
+        said.read()
 
 
 def _wait_for(server: subprocess.Popen[str], text: str) -> None:

@@ -17,8 +17,9 @@ from typing import Final, TypeAlias
 from edriver.driver.runs import MARK
 from edriver.invitation import Invitation
 
-RESOLVE_SECONDS: Final = 10.0
-"""How long looking up a host's name may take."""
+RESOLVE_SECONDS: Final = 3.0
+"""How long looking up a host's name may take. This machine's own name is in a file; one for which a name server needs
+longer (a question is repeated after 5 s) is another machine's, and ssh, which may know it, is not kept waiting."""
 
 _Where: TypeAlias = "tuple[str | int | bytes, ...]"
 """A socket's address, as the socket module has it."""
@@ -36,10 +37,15 @@ async def address_here(name: str) -> str | None:
     return next((str(where[0]) for family, where in found if _is_here(family, where)), None)
 
 
-async def address_towards(name: str) -> str | None:
-    """The address that this machine has on the way to another; None if the other's name is not known here."""
+async def address_towards(name: str, bound: float = RESOLVE_SECONDS) -> str | None:
+    """The address that this machine has on the way to another; None if the other's name is not known here.
+
+    Args:
+        name: the other's name.
+        bound: seconds that looking it up may take.
+    """
     with contextlib.suppress(OSError, UnicodeError):
-        for family, where in await _look_up(name, 9, socket.SOCK_DGRAM):
+        for family, where in await _look_up(name, 9, socket.SOCK_DGRAM, bound):
             with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
                 probe.connect(where)  # sends nothing
                 return str(probe.getsockname()[0])
@@ -95,7 +101,9 @@ def is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
-async def _look_up(name: str, port: int, kind: socket.SocketKind) -> list[tuple[int, _Where]]:
+async def _look_up(
+    name: str, port: int, kind: socket.SocketKind, bound: float = RESOLVE_SECONDS
+) -> list[tuple[int, _Where]]:
     """The addresses of a name, each with its family.
 
     Each has a thread of its own, for which nobody waits: a name server that does not answer holds up no other host,
@@ -126,7 +134,7 @@ async def _look_up(name: str, port: int, kind: socket.SocketKind) -> list[tuple[
             loop.call_soon_threadsafe(tell, answer)
 
     threading.Thread(target=look, name=f"look up {name}", daemon=True).start()
-    async with asyncio.timeout(RESOLVE_SECONDS):
+    async with asyncio.timeout(bound):
         return await found
 
 

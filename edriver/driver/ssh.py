@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 CONNECT_BOUND: Final = 15
 """Seconds that ssh may take to reach a host."""
 
+HINT_SECONDS: Final = 0.5
+"""How long looking up the name of another machine may hold up its start once more: what comes of it helps only where
+ssh goes by way of a third one."""
+
 OWN_FAILURE: Final = 255
 """The exit code with which ssh says that it failed itself, or lost the connection."""
 
@@ -129,7 +133,8 @@ class SshStart:
         await self._door.open()
         authority = self._door.authority
         # The agent itself puts the address from which ssh came before these.
-        addresses = filter(None, (self._door.address, await address_towards(host), socket.gethostname()))
+        towards = await address_towards(host, HINT_SECONDS)
+        addresses = filter(None, (self._door.address, towards, socket.gethostname()))
         invitation = Invitation(
             run_id=self._run_id,
             host=host,
