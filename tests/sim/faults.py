@@ -23,6 +23,8 @@ KINDS = (
     "agent",
     "cut",
     "freeze",
+    "stall",
+    "drain",
     "explode",
     "slow",
     "launch",
@@ -129,23 +131,7 @@ class Nemesis:
             return
         world, rng = self.world, self.rng
         members, processes = world.members(), world.processes()
-        kind = rng.choice(
-            (
-                "kill",
-                "kill",
-                "kill",
-                "agent",
-                "cut",
-                "freeze",
-                "hosts",
-                "hosts",
-                "undo",
-                "explode",
-                "slow",
-                "launch",
-                "glitch",
-            )
-        )
+        kind = rng.choice(KINDS)
         world.log(f"fault  {kind}")
         victims = processes if rng.random() < 0.3 else members
         if kind == "hosts":
@@ -156,6 +142,8 @@ class Nemesis:
             world.clockwork.after(rng.uniform(0, 0.02), lambda: self._undo(before))
         elif kind == "launch":
             world.launch_fails = {rng.choice(NAMES)}
+        elif kind == "drain":
+            self._drain(rng.choice(NAMES))
         elif len(victims) > 1 or (victims and rng.random() < 0.05):
             victim = rng.choice(victims)
             if kind == "kill":
@@ -166,6 +154,8 @@ class Nemesis:
                 world.cut(victim.host, rng.uniform(0.1, 8))
             elif kind == "freeze":
                 world.freeze(victim, rng.uniform(0.1, 15))
+            elif kind == "stall":
+                world.stall(victim, rng.uniform(0.1, 15))
             elif kind == "explode":
                 self._accidents += 1
                 victim.trainee.explode_at = BUG_LINE + self._accidents
@@ -174,6 +164,15 @@ class Nemesis:
             elif kind == "glitch" and self._glitches:
                 self._glitches -= 1
                 victim.trainee.glitch = True
+
+    def _drain(self, host: str) -> None:
+        """A host, or its first slot, is to be left; sometimes that is taken back, else at the end of the faults."""
+        slot = 0 if self.rng.random() < 0.3 else None
+        self.world.feed(events.DrainRequested(host, slot, "the operator wants it"))
+        self.world.clockwork.after(
+            self.rng.choice((self.rng.uniform(0, 0.1), max(0.0, self.ends - self.world.clockwork.now))),
+            lambda: self.world.feed(events.UndrainRequested(host, slot)),
+        )
 
     def _undo(self, hosts: list[tuple[str, int]]) -> None:
         if not self._calm:

@@ -14,6 +14,7 @@ from edriver.driver.settings import Settings
 from edriver.driver.translate import assignments_by_host, event_of_report, notice_of
 from edriver.v1 import notification_pb2 as pb
 from edriver.version import RoundId
+from edriver.wire import round_id_message
 from edriver.worker.participant import Stage
 from edriver.worker.places import place_notices
 from tests.sim.clockwork import Channel, Clockwork
@@ -22,7 +23,8 @@ from tests.sim.invariants import Invariants
 from tests.sim.trainee import BUG_LINE, Exploded, Job, Meet, Sleep, Trainee, Wait, WaitChange
 
 AGENT_LEASE = 5.0
-WORKER_LEASE = 10.0
+WORKER_LEASE = 5.0
+STALL_LIMIT = 3.0
 
 
 @dataclass
@@ -35,6 +37,7 @@ class Process:
     wait: Wait | None = None
     ticket: int = 0
     frozen: bool = False
+    stalled: bool = False
     held: list[pb.Notice] = field(default_factory=list)
     alive: bool = True
 
@@ -277,7 +280,7 @@ class World:
     def _wake(self, process: Process, ticket: int, value: Any, error: BaseException | None) -> None:
         if not process.alive or ticket != process.ticket:
             return
-        if process.frozen:
+        if process.frozen or process.stalled:
             process.wait = None
             self.clockwork.after(0.05, lambda: self._wake(process, ticket, value, error))
             return
@@ -364,6 +367,26 @@ class World:
                 ),
             )
             self.clockwork.after(seconds, lambda: self._thaw(process))
+
+    def stall(self, process: Process, seconds: float) -> None:
+        """The training thread stands still, and the notification thread does not; that is told after a while."""
+        participant = process.trainee.participant
+        if process.stalled or not process.alive or participant.stage is not Stage.ASSIGNED:
+            return
+        process.stalled = True
+        progress = (participant.round_id, participant.boundaries)
+        self.clockwork.after(seconds, lambda: setattr(process, "stalled", False))
+        self.clockwork.after(STALL_LIMIT, lambda: self._tell_stall(process, progress))
+
+    def _tell_stall(self, process: Process, progress: tuple[RoundId, int]) -> None:
+        participant = process.trainee.participant
+        same = progress == (participant.round_id, participant.boundaries)
+        if process.alive and process.stalled and same and not isinstance(process.wait, Meet):
+            round_id = round_id_message(participant.round_id)
+            report = pb.Report(stalled=pb.Stalled(round_id=round_id, phase="step", seconds=STALL_LIMIT))
+            event = event_of_report(process.worker_id, report)
+            assert event is not None
+            process.host.up.send(lambda: self._feed_if_alive(process.host, event))
 
     def _thaw(self, process: Process) -> None:
         process.frozen = False
