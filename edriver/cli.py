@@ -11,7 +11,7 @@ import math
 import os
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from edriver.stall_limits import DEFAULTS, text_of
@@ -21,6 +21,9 @@ FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
 STEERING = ("drain", "undrain")
 """Words that, given first, are no flags of a run but a message to one that goes on."""
+
+STATUS = "status"
+"""The word that, given first, asks how a run stands."""
 
 _EXAMPLE = """\
 example:
@@ -32,6 +35,7 @@ example:
 to a run that goes on:
   edriver drain HOST[:SLOT]      leave a host, or one slot of it, in good order (edriver drain --help)
   edriver undrain HOST[:SLOT]    use it again
+  edriver status                 how it stands
 on a host that is to dial in:
   edriver agent --driver HOST:PORT --credentials FILE
 
@@ -115,7 +119,10 @@ def _add_host_flags(group: argparse._ArgumentGroup) -> None:
         "--credentials", metavar="FILE", help="with --hosts-dial-in: where to write what those agents have to read"
     )
     group.add_argument(
-        "--port", type=_count, metavar="PORT", help="with --hosts-dial-in: where they dial (default: any)"
+        "--port",
+        type=_count,
+        metavar="PORT",
+        help="the driver's one TCP port, for hosts other than its own (default: any that is free)",
     )
     group.add_argument(
         "--slots-per-host",
@@ -205,6 +212,11 @@ def _add_failure_flags(group: argparse._ArgumentGroup) -> None:
 def _add_output_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--output-filename", metavar="DIR", help="also write each worker's output to files below DIR")
     group.add_argument("--event-log", metavar="FILE", help="append a line of JSON for every round, with its times")
+    group.add_argument(
+        "--status-credentials",
+        metavar="FILE",
+        help="let others ask how the run stands, by `edriver status --credentials FILE`: where to write what they show",
+    )
     group.add_argument("--verbose", action="store_true", help="print every event and every action of the driver")
 
 
@@ -222,6 +234,8 @@ def _main(arguments: Sequence[str] | None) -> int:
         return _agent(arguments[1:])
     if arguments and arguments[0] in STEERING:
         return _steer(arguments[0], arguments[1:])
+    if arguments and arguments[0] == STATUS:
+        return _status(arguments[1:])
     top = parser()
     flags, unknown = top.parse_known_args(arguments)
     if flags.version:
@@ -253,11 +267,25 @@ def _main(arguments: Sequence[str] | None) -> int:
 
 
 def _steer(verb: str, arguments: Sequence[str]) -> int:
-    from edriver.steer import SteeringError, steer
+    from edriver.steer import steer
+
+    return _ask(lambda: steer(verb, arguments))
+
+
+def _status(arguments: Sequence[str]) -> int:
+    from edriver.status import status
+
+    return _ask(lambda: status(arguments))
+
+
+def _ask(command: Callable[[], str]) -> int:
+    """Print what a run's driver answers."""
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # that a driver cannot be reached is ours to say
+    from edriver.run_channel import UnansweredError
 
     try:
-        sys.stdout.write(f"{steer(verb, arguments)}\n")
-    except SteeringError as error:
+        sys.stdout.write(f"{command()}\n")
+    except UnansweredError as error:
         sys.stderr.write(f"edriver: {error}\n")
         return FAILED
     return 0

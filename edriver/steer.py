@@ -4,19 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Final
 
-import grpc
-
-from edriver.driver.runs import living_runs
+from edriver.driver.words import count_text
+from edriver.run_channel import ANSWER_BOUND, UnansweredError, run_here
 from edriver.v1 import control_pb2, control_pb2_grpc
-
-ANSWER_BOUND: Final = 10.0
-"""Seconds that the driver may take to answer."""
-
-
-class SteeringError(Exception):
-    """It cannot be done; the message is one sentence for the operator."""
 
 
 def parser(verb: str) -> argparse.ArgumentParser:
@@ -37,22 +28,18 @@ def steer(verb: str, arguments: Sequence[str]) -> str:
     """Carry out one command; returns what to tell the operator.
 
     Raises:
-        SteeringError: it was not done.
+        UnansweredError: it was not done.
     """
     flags = parser(verb).parse_args(arguments)
     host, slot = _place(flags.place)
-    run_id, socket_path = _run(flags.run)
-    with grpc.insecure_channel(f"unix:{socket_path}") as channel:
+    with run_here(flags.run) as (run_id, channel):
         stub = control_pb2_grpc.ControlServiceStub(channel)
-        try:
-            if verb == "undrain":
-                stub.Undrain(control_pb2.UndrainRequest(host=host, slot=slot), timeout=ANSWER_BOUND)
-                return f"run {run_id}: {flags.place} may be used again"
-            request = control_pb2.DrainRequest(host=host, slot=slot, reason=flags.reason)
-            answer = stub.Drain(request, timeout=ANSWER_BOUND)
-        except grpc.RpcError as error:
-            raise SteeringError(f"run {run_id}: {error.details()}") from None
-    return f"run {run_id}: {flags.place} is being drained; {answer.slots_left} slots are left"
+        if verb == "undrain":
+            stub.Undrain(control_pb2.UndrainRequest(host=host, slot=slot), timeout=ANSWER_BOUND)
+            return f"run {run_id}: {flags.place} may be used again"
+        request = control_pb2.DrainRequest(host=host, slot=slot, reason=flags.reason)
+        answer = stub.Drain(request, timeout=ANSWER_BOUND)
+    return f"run {run_id}: {flags.place} is being drained; there will be {count_text(answer.slots_left, 'slot')} to use"
 
 
 def _place(text: str) -> tuple[str, int | None]:
@@ -60,19 +47,5 @@ def _place(text: str) -> tuple[str, int | None]:
     if not colon:
         return text, None
     if not host or not slot.isdecimal():
-        raise SteeringError(f"{text!r} is no HOST or HOST:SLOT")
+        raise UnansweredError(f"{text!r} is no HOST or HOST:SLOT")
     return host, int(slot)
-
-
-def _run(wanted: str | None) -> tuple[str, str]:
-    runs = living_runs()
-    if wanted is None and len(runs) == 1:
-        wanted = next(iter(runs))
-    if wanted in runs:
-        return wanted, str(runs[wanted])
-    if not runs:
-        raise SteeringError("no run of yours is on this machine: it is steered where its driver runs")
-    names = ", ".join(runs)
-    if wanted is None:
-        raise SteeringError(f"there are several runs, say which by --run: {names}")
-    raise SteeringError(f"there is no run {wanted!r} of yours here; there is {names}")

@@ -1,6 +1,6 @@
-"""The driver's one TCP port, for agents on other hosts: TLS under the run's own authority, and a token.
+"""The driver's one TCP port, for agents on other hosts and for onlookers: TLS under the run's authority, and tokens.
 
-It is opened when the first such host is to be used. A run on this machine alone has none.
+It is opened when somebody may come: another host is to be used, or onlookers were promised. Other runs have no port.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import datetime
 import hmac
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+import socket
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import grpc
@@ -18,7 +19,7 @@ import grpc.aio
 
 from edriver.driver.server import SERVER_OPTIONS
 from edriver.invitation import Invitation, at_port
-from edriver.v1 import agent_pb2, agent_pb2_grpc
+from edriver.v1 import agent_pb2, agent_pb2_grpc, status_pb2, status_pb2_grpc
 
 if TYPE_CHECKING:
     from edriver.driver.authority import Authority
@@ -38,6 +39,9 @@ _OPTIONS: Final = (
     ("grpc.max_concurrent_streams", 8),  # of one connection; an agent has two
 )
 
+_AGENTS: Final = agent_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name
+_STATUS: Final = status_pb2.DESCRIPTOR.services_by_name["StatusService"].full_name
+
 _EVERYWHERE: Final = ("::", "0.0.0.0")  # noqa: S104  TLS and the token are at the door; the first is IPv4's, too
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -48,28 +52,32 @@ class Door:
 
     Args:
         run_id: the run.
-        agents: serves those who are let in.
+        agents: serves the agents.
+        status: serves onlookers.
         address: where it listens; empty: at all addresses of this machine.
         port: at which port; 0: any.
-        secure: whether there are TLS and the token.
+        secure: whether there are TLS and tokens.
     """
 
     def __init__(
         self,
         run_id: str,
         agents: agent_pb2_grpc.AgentServiceServicer,
+        status: status_pb2_grpc.StatusServiceServicer,
         address: str = "",
         port: int = 0,
         secure: bool = True,
     ) -> None:
         self._run_id = run_id
         self._agents = agents
+        self._status = status
         self._opening = asyncio.Lock()
         self._server: grpc.aio.Server | None = None
         self.address = address
         self._wheres = [at_port(host, port) for host in ([address] if address else _EVERYWHERE)]
         self._secure = secure
         self.token = secrets.token_urlsafe(32) if secure else ""
+        self.status_token = secrets.token_urlsafe(32) if secure else ""
         self.authority: Authority | None = None
         self.port = 0
 
@@ -84,8 +92,10 @@ class Door:
                 await self._open()
 
     async def _open(self) -> None:
-        server = grpc.aio.server(options=_OPTIONS, interceptors=(TokenCheck(self.token),) if self._secure else ())
+        check = TokenCheck({_AGENTS: self.token, _STATUS: self.status_token})
+        server = grpc.aio.server(options=_OPTIONS, interceptors=(check,) if self._secure else ())
         agent_pb2_grpc.add_AgentServiceServicer_to_server(self._agents, server)
+        status_pb2_grpc.add_StatusServiceServicer_to_server(self._status, server)
         papers = self._make_papers() if self._secure else None
         self.port = self._add_port(server, papers)
         await server.start()
@@ -122,8 +132,16 @@ class Door:
 
     def credentials(self) -> Invitation:
         """What an agent has to know that nobody has started."""
+        return self._shown(self.token)
+
+    def status_credentials(self) -> Invitation:
+        """What an onlooker has to know: it opens nothing but StatusService."""
+        return self._shown(self.status_token)
+
+    def _shown(self, token: str) -> Invitation:
         certificate = self.authority.certificate.decode() if self.authority else ""
-        return Invitation(self._run_id, "", 0, (), authority=certificate, token=self.token)
+        where = at_port(self.address or socket.gethostname(), self.port)
+        return Invitation(self._run_id, "", 0, (where,), authority=certificate, token=token)
 
     async def close(self, grace: float) -> None:
         """Listen no more; calls that are under way have the grace, in seconds."""
@@ -132,16 +150,17 @@ class Door:
 
 
 class TokenCheck(grpc.aio.ServerInterceptor):
-    """Refuses every call without the token, whatever it calls, and says once where it came from.
+    """Refuses every call without its service's token, and says once for each address that one came from there.
 
     Args:
-        token: what the metadata's `authorization` must give as bearer.
+        tokens: what the metadata's `authorization` must give as bearer, by the service's full name.
     """
 
-    def __init__(self, token: str) -> None:
-        self._expected = f"Bearer {token}".encode()
+    def __init__(self, tokens: Mapping[str, str]) -> None:
+        self._expected = {service: f"Bearer {token}".encode() for service, token in tokens.items()}
         self._named: set[str] = set()
         self._refusal: Handler = grpc.stream_stream_rpc_method_handler(self._refuse)
+        self._denial: Handler = grpc.stream_stream_rpc_method_handler(self._deny)
 
     async def intercept_service(
         self,
@@ -150,16 +169,29 @@ class TokenCheck(grpc.aio.ServerInterceptor):
     ) -> Handler | None:
         """Hand on what shows the token."""
         shown = [value for key, value in handler_call_details.invocation_metadata or () if key == "authorization"]
-        if len(shown) == 1 and hmac.compare_digest(_bytes_of(shown[0]), self._expected):
-            return await continuation(handler_call_details)
-        return self._refusal
+        token = _bytes_of(shown[0]) if len(shown) == 1 else b""
+        fitting = [name for name, expected in self._expected.items() if hmac.compare_digest(token, expected)]
+        if not fitting:
+            return self._refusal
+        return await continuation(handler_call_details) if _service(handler_call_details) in fitting else self._denial
 
     async def _refuse(self, _requests: Any, context: Any) -> None:
+        self._name(context, "it did not show this run's token")
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, "this run's token is wanted")
+
+    async def _deny(self, _requests: Any, context: Any) -> None:
+        self._name(context, "its token is for another service")
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, "this token is for another service of the run")
+
+    def _name(self, context: Any, why: str) -> None:
         address = context.peer().rpartition(":")[0]
         if address not in self._named and len(self._named) < STRANGERS_NAMED:
             self._named.add(address)
-            _log.warning("refused a call from %s: it did not show this run's token", address)
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, "this run's token is wanted")
+            _log.warning("refused a call from %s: %s", address, why)
+
+
+def _service(details: grpc.HandlerCallDetails) -> str:
+    return details.method.strip("/").rpartition("/")[0]
 
 
 def _bytes_of(value: str | bytes) -> bytes:

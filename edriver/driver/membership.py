@@ -77,8 +77,8 @@ class Membership:
         self.reason = ""
         self.failures: dict[int, Failure] = {}
         self.budgets = Budgets(settings)
-        self._staffing = Staffing(settings, self.roster, draw)
-        self.quarantine = self._staffing.quarantine
+        self.staffing = Staffing(settings, self.roster, draw)
+        self.quarantine = self.staffing.quarantine
         self._incarnation = incarnation
         self._rounds = 0
         self._started = now
@@ -117,9 +117,9 @@ class Membership:
             case events.HostsObserved(hosts):
                 self.roster.observe(hosts)
             case events.AgentConnected(host, agent_id):
-                self._staffing.agent_connected(host, agent_id)
+                self.staffing.agent_connected(host, agent_id)
             case events.AgentLost(host, agent_id, reason):
-                for lost in self._staffing.agent_lost(host, agent_id, reason, self._now):
+                for lost in self.staffing.agent_lost(host, agent_id, reason, self._now):
                     if lost.live:
                         self._lose(lost, f"was lost: {reason}", own=False)
                     del self.roster.workers[lost.worker_id]
@@ -166,9 +166,9 @@ class Membership:
                     self._note_exit(worker, code, tail)
                     del self.roster.workers[worker_id]
             case events.DrainRequested(host, slot, reason):
-                self._staffing.drain(host, slot, reason)
+                self.staffing.drain(host, slot, reason)
             case events.UndrainRequested(host, slot):
-                self._staffing.undrain(host, slot)
+                self.staffing.undrain(host, slot)
             case events.StopRequested(reason):
                 self._finish_run(success=False, reason=reason)
 
@@ -203,7 +203,7 @@ class Membership:
                 reason = early_exit_text(code) if worker.ending else known.reason
                 self.failures[worker.worker_id] = worker.failure(reason, tail)
         elif worker.state is WorkerState.FINISHED and code == 0:
-            self._staffing.slot_of(worker).completed = True
+            self.staffing.slot_of(worker).completed = True
         else:
             self._lose(worker, early_exit_text(code), tail, own=not self._dragged(worker))
 
@@ -257,8 +257,8 @@ class Membership:
 
     def _decide(self) -> None:
         fitting = self.roster.fitting()
-        self._actions += self._staffing.tend_hosts(self._now)
-        self._actions += self._staffing.dismiss(fitting, self._now)
+        self._actions += self.staffing.tend_hosts(self._now)
+        self._actions += self.staffing.dismiss(fitting, self._now)
         self._actions += map(Explain, self.quarantine.review(self._now))
         if self.round and self.round.finished:
             self._watch_finishing(self.round)
@@ -275,7 +275,7 @@ class Membership:
             return
         if self._forming or (self.round and self.round.running and self.round.settled_in(self._now)):
             # Not while a round settles: the survivors have the processor until they are under way in the next one.
-            self._actions += self._staffing.start_workers(self._now, background=not self._forming)
+            self._actions += self.staffing.start_workers(self._now, background=not self._forming)
         self._explain()
 
     @property
@@ -389,7 +389,7 @@ class Membership:
         """
         waiting = [w for w in self.roster.workers.values() if w.waits_in(self.ordinal)]
         window = self.settings.join_window
-        if patient and self._staffing.booting() and all(self._now < w.waiting_since + window for w in waiting):
+        if patient and self.staffing.booting() and all(self._now < w.waiting_since + window for w in waiting):
             return []
         return [w.worker_id for w in waiting]
 
@@ -400,7 +400,7 @@ class Membership:
         if trouble := self._errors.hopeless(self.round, chosen.version):
             self._give_up(trouble)
             return
-        view = Waiting(self.settings, self.roster, self._staffing, self.round, self.best, self._started, self._now)
+        view = Waiting(self.settings, self.roster, self.staffing, self.round, self.best, self._started, self._now)
         obstacle = view.obstacle(chosen)
         if obstacle is None:
             if self._sound(waiting, chosen.version):
@@ -486,7 +486,7 @@ class Membership:
         self._act(FinishRun(success, reason, () if success else tuple(self.failures.values())))
 
     def _deadlines(self) -> Iterator[float]:
-        yield from self._staffing.deadlines()
+        yield from self.staffing.deadlines()
         current, settings = self.round, self.settings
         if current:
             yield from current.deadlines()

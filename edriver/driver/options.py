@@ -28,19 +28,6 @@ class UsageError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class DialIn:
-    """How hosts dial in by themselves.
-
-    Attributes:
-        port: the driver's TCP port; 0: any.
-        credentials: the file in which they find what they need.
-    """
-
-    port: int
-    credentials: Path
-
-
-@dataclass(frozen=True, slots=True)
 class RunOptions:
     """What the operator wants.
 
@@ -50,7 +37,9 @@ class RunOptions:
         source: who says which hosts there are.
         ssh: how other hosts are reached.
         network_interface: through which interface hosts reach one another; empty: whichever leads there.
-        dial_in: how hosts dial in by themselves; None: they do not.
+        port: the driver's TCP port, should it need one; 0: any.
+        dial_in: the file in which hosts that dial in by themselves find what they need; None: there are none.
+        status_credentials: the file in which onlookers elsewhere find what they need; None: there are none.
         stall_limits: seconds without progress that each phase of a worker may last; 0: for ever.
         insecure: whether other hosts are reached without TLS and token.
         output_folder: absolute path of the folder for the workers' output files; empty: none are written.
@@ -63,7 +52,9 @@ class RunOptions:
     source: HostSource
     ssh: SshOptions = field(default_factory=SshOptions)
     network_interface: str = ""
-    dial_in: DialIn | None = None
+    port: int = 0
+    dial_in: Path | None = None
+    status_credentials: Path | None = None
     stall_limits: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULTS))
     insecure: bool = False
     output_folder: str = ""
@@ -96,7 +87,9 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         command=_command_of(flags.command),
         source=_source_of(flags, settings),
         ssh=_ssh_of(flags),
+        port=_port_of(flags.port),
         dial_in=_dial_in_of(flags),
+        status_credentials=_new_file_of("--status-credentials", flags.status_credentials),
         network_interface=_interface_of(flags.network_interface),
         stall_limits=_stall_limits_of(flags.stall_timeout),
         insecure=flags.insecure,
@@ -185,19 +178,29 @@ def _ssh_of(flags: argparse.Namespace) -> SshOptions:
     return SshOptions(flags.ssh_port, str(Path(flags.ssh_identity_file).expanduser()))
 
 
-def _dial_in_of(flags: argparse.Namespace) -> DialIn | None:
-    if not flags.hosts_dial_in:
-        if flags.port is not None or flags.credentials is not None:
-            raise UsageError("--port and --credentials are for hosts that dial in: give --hosts-dial-in, too")
-        return None
-    if flags.credentials is None:
+def _port_of(port: int | None) -> int:
+    if port is not None and not 0 <= port < 65536:
+        raise UsageError(f"--port is {port}: ports lie between 1 and 65535")
+    return port or 0
+
+
+def _dial_in_of(flags: argparse.Namespace) -> Path | None:
+    if flags.hosts_dial_in and flags.credentials is None:
         raise UsageError(
             "--hosts-dial-in needs --credentials FILE: what it writes there, the hosts' agents have to read"
         )
-    port = flags.port or 0
-    if not 0 <= port < 65536:
-        raise UsageError(f"--port is {port}: ports lie between 1 and 65535")
-    return DialIn(port, Path(flags.credentials).absolute())
+    if flags.credentials is not None and not flags.hosts_dial_in:
+        raise UsageError("--credentials is for hosts that dial in: give --hosts-dial-in, too")
+    return _new_file_of("--credentials", flags.credentials)
+
+
+def _new_file_of(flag: str, name: str | None) -> Path | None:
+    if name is None:
+        return None
+    path = Path(name).absolute()
+    if path.is_dir() or not path.parent.is_dir():
+        raise UsageError(f"{flag} {name!r} cannot be written: give a file in a folder that is there")
+    return path
 
 
 def _interface_of(name: str | None) -> str:

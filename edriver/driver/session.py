@@ -9,7 +9,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -25,6 +24,7 @@ from edriver.driver import actions, events
 from edriver.driver.announcements import Announcements
 from edriver.driver.arrivals import Arrivals
 from edriver.driver.control import ControlServer
+from edriver.driver.credentials_file import CredentialsFile
 from edriver.driver.door import Door
 from edriver.driver.event_log import EventLog
 from edriver.driver.failure_report import Tally, failure_report, success_report, with_last_words
@@ -32,16 +32,16 @@ from edriver.driver.launcher import Launcher
 from edriver.driver.local import LocalStart, address_among, interface_address
 from edriver.driver.mailbox import Mailbox
 from edriver.driver.membership import Membership
-from edriver.driver.options import DialIn, RunOptions
+from edriver.driver.options import RunOptions
 from edriver.driver.orders import orders_of
 from edriver.driver.output import Output
 from edriver.driver.runs import MARK, SOCKET, folder_of
 from edriver.driver.server import AGENT_LEASE, SERVER_OPTIONS, AgentServer
 from edriver.driver.ssh import SshStart
+from edriver.driver.status import StatusServer
 from edriver.guard import Guard
-from edriver.invitation import at_port
 from edriver.release import VERSION
-from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2_grpc
+from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2_grpc, status_pb2_grpc
 
 _log = logging.getLogger("edriver.driver")
 
@@ -123,8 +123,8 @@ class Session:
             output_folder=options.output_folder,
         )
         self._arrivals = options.source if isinstance(options.source, Arrivals) else None
-        self._dial_in = options.dial_in
-        self._credentials: os.stat_result | None = None
+        self._dial_in = CredentialsFile(options.dial_in) if options.dial_in else None
+        self._onlookers = CredentialsFile(options.status_credentials) if options.status_credentials else None
         self._server = AgentServer(
             run_id,
             welcome,
@@ -136,13 +136,8 @@ class Session:
             arrivals=self._arrivals,
         )
         self._address = interface_address(options.network_interface) if options.network_interface else ""
-        self._door = Door(
-            run_id,
-            self._server,
-            self._address,
-            self._dial_in.port if self._dial_in else 0,
-            secure=not options.insecure,
-        )
+        self._status = StatusServer(run_id, self._membership, clock)
+        self._door = Door(run_id, self._server, self._status, self._address, options.port, secure=not options.insecure)
         self._socket = folder / SOCKET
         self._launcher = Launcher(
             LocalStart(folder, self._socket, run_id),
@@ -163,11 +158,14 @@ class Session:
         agent_pb2_grpc.add_AgentServiceServicer_to_server(self._server, service)
         control = ControlServer(self._membership, self._inbox.put)
         control_pb2_grpc.add_ControlServiceServicer_to_server(control, service)
+        status_pb2_grpc.add_StatusServiceServicer_to_server(self._status, service)
         service.add_insecure_port(f"unix:{self._socket}")
         await service.start()
-        if self._dial_in is not None and (failure := await self._open_to(self._dial_in)):
-            _log.error("failed: %s", failure)
-            await service.stop(grace=None)
+        try:
+            await self._invite()
+        except OSError as error:
+            _log.error("failed: the driver cannot be reached by others: %s", error)
+            await asyncio.gather(service.stop(grace=None), self._door.close(grace=0))
             return 1
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -179,35 +177,28 @@ class Session:
                 beating.cancel()
         finally:
             await self._leave_no_agent()
-            if self._dial_in is not None:
-                self._withdraw(self._dial_in.credentials)
+            for file in filter(None, (self._dial_in, self._onlookers)):
+                file.withdraw()
             # Returns when the last of the workers' output is in.
             await asyncio.gather(service.stop(grace=HURRY_BOUND), self._door.close(grace=HURRY_BOUND))
         return self._report(finish)
 
-    async def _open_to(self, dial_in: DialIn) -> str:
-        """Let hosts dial in by themselves; returns what prevents it, if anything does."""
-        try:
-            await self._door.open()
-            dial_in.credentials.unlink(missing_ok=True)
-            descriptor = os.open(dial_in.credentials, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                self._credentials = os.fstat(descriptor)
-                file.write(self._door.credentials().to_json())
-        except OSError as error:
-            return f"hosts cannot dial in: {error}"
-        _log.info(
-            "hosts dial in by: edriver agent --driver %s --credentials %s",
-            at_port(self._address or socket.gethostname(), self._door.port),
-            dial_in.credentials,
-        )
-        return ""
+    async def _invite(self) -> None:
+        """Write what hosts that dial in, and onlookers, have to show.
 
-    def _withdraw(self, credentials: Path) -> None:
-        """Remove what hosts have dialled in by: nobody is there any more. Another run's, written since, stays."""
-        with contextlib.suppress(OSError):
-            if self._credentials and os.path.samestat(credentials.stat(), self._credentials):
-                credentials.unlink()
+        Raises:
+            OSError: that cannot be done.
+        """
+        if self._dial_in is not None:
+            await self._door.open()
+            credentials = self._door.credentials()
+            self._dial_in.write(credentials)
+            (driver,) = credentials.drivers
+            _log.info("hosts dial in by: edriver agent --driver %s --credentials %s", driver, self._dial_in.path)
+        if self._onlookers is not None:
+            await self._door.open()
+            self._onlookers.write(self._door.status_credentials())
+            _log.info("its status elsewhere: edriver status --credentials %s", self._onlookers.path)
 
     # ---- events ----------------------------------------------------------------------------------------------
 

@@ -128,16 +128,30 @@ class Staffing:
             now: the time.
             late: whether a host should have answered by now.
         """
-        texts = [f"host {host} is not used: {reason}" for host, reason in self._trouble.items()]
-        texts += [f"host {host} has not answered yet" for host in self._awaited() if late]
-        left_out = self.quarantine.left_out(now)
-        for record in self._roster.hosts.values():
-            cooling = sum(place.free_at > now for place in record.places.values())
-            if record.name in left_out:
-                texts.append(f"host {record.name} is quarantined")
-            elif record.present and cooling:
-                texts.append(f"{count_text(cooling, 'slot')} of host {record.name} cooling down after a failure")
+        texts = [f"host {host} {words}" for host, words in self.obstacles(now, late)]
         return f" ({'; '.join(texts)})" if texts else ""
+
+    def obstacles(self, now: float, late: bool = False) -> Iterator[tuple[str, str]]:
+        """The hosts that are not used, or not in all of their slots; each with the words that follow its name.
+
+        Args:
+            now: the time.
+            late: whether a host should have answered by now.
+        """
+        left_out = self.quarantine.left_out(now)
+        awaited = self._awaited() if late else []
+        for name, record in self._roster.hosts.items():
+            cooling = sum(place.free_at > now for place in record.places.values())
+            if name in self._trouble:
+                yield name, f"is not used: {self._trouble[name]}"
+            if name in awaited:
+                yield name, "has not answered yet"
+            if name in left_out:
+                yield name, "is quarantined"
+            elif record.present and cooling:
+                yield name, f"has {count_text(cooling, 'slot')} cooling down after a failure"
+            elif record.drained and not record.drained_whole:
+                yield name, f"has {count_text(len(record.drained), 'slot')} drained"
 
     def deadlines(self) -> Iterator[float]:
         """When something may be due here."""

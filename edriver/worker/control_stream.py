@@ -27,6 +27,11 @@ FIRST_LEASE = 10.0
 REDIAL_DELAYS = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Seconds before the first, second, ... attempt in a row to open the stream; the last one repeats."""
 
+_REFUSALS = frozenset(
+    {grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
+)
+"""What a driver says to an agent that it will never take."""
+
 Call: TypeAlias = "grpc.aio.StreamStreamCall[agent_pb2.FromAgent, agent_pb2.FromDriver]"
 
 
@@ -139,7 +144,7 @@ class ControlStream:
         try:
             await self._converse()
         except StreamBrokenError as error:
-            if error.code in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNAUTHENTICATED):
+            if error.code in _REFUSALS:
                 raise DriverLostError(f"the driver refuses this agent: {error}") from None
             if self._closing and not self._link.again():
                 return

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf import message_factory
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
+
+T = TypeVar("T")
 
 DEPTH = 4
 LONGEST = 40
@@ -34,6 +36,10 @@ class Fuzzer:
     def chance(self, probability: float) -> bool:
         """Whether something happens that does with this probability."""
         return self._rng.random() < probability
+
+    def choice(self, *candidates: T) -> T:
+        """One of these."""
+        return self._rng.choice(candidates)
 
     def payload(self, kind: type[Message]) -> bytes:
         """Bytes to send where a message of this kind is expected: a third each valid, mutated, random."""

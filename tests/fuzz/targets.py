@@ -25,9 +25,19 @@ from edriver.driver.mailbox import Mailbox
 from edriver.driver.membership import Membership
 from edriver.driver.server import SERVER_OPTIONS, AgentServer
 from edriver.driver.settings import Settings
+from edriver.driver.status import StatusServer
 from edriver.invitation import SERVER_NAME
 from edriver.release import VERSION
-from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2, control_pb2_grpc, notification_pb2, notification_pb2_grpc
+from edriver.v1 import (
+    agent_pb2,
+    agent_pb2_grpc,
+    control_pb2,
+    control_pb2_grpc,
+    notification_pb2,
+    notification_pb2_grpc,
+    status_pb2,
+    status_pb2_grpc,
+)
 from edriver.worker.notification import NotificationServer
 from edriver.worker.participant import Participant
 from tests.fuzz.messages import Fuzzer
@@ -38,6 +48,7 @@ BOUND = 20.0
 AGENT = "/edriver.v1.AgentService/"
 CONTROL = "/edriver.v1.ControlService/"
 NOTIFICATION = "/edriver.v1.NotificationService/"
+STATUS = "/edriver.v1.StatusService/"
 
 
 class Crashes(logging.Handler):
@@ -197,13 +208,19 @@ class Output(Target):
             assert await is_welcomed(channel, 2, "b")
 
 
+def membership_of_two() -> Membership:
+    """A run on the hosts a and b, with two slots each."""
+    membership = Membership(Settings(np=2, min_np=2, max_np=3), now=0.0)
+    membership.step(events.HostsObserved(HostSet((Host("a", 2), Host("b", 2)))), 0.0)
+    return membership
+
+
 class Control(Target):
     """ControlService: all methods."""
 
     async def send(self, inputs: int) -> None:
         """See Target."""
-        membership = Membership(Settings(np=2, min_np=2, max_np=3), now=0.0)
-        membership.step(events.HostsObserved(HostSet((Host("a", 2), Host("b", 2)))), 0.0)
+        membership = membership_of_two()
         put: list[events.Event] = []
         control = ControlServer(membership, put.append)
         async with served((control_pb2_grpc.add_ControlServiceServicer_to_server, control)) as channel:
@@ -223,13 +240,29 @@ class Control(Target):
             assert event.slot in (None, 0, 1)
 
 
+class Status(Target):
+    """StatusService: all methods."""
+
+    async def send(self, inputs: int) -> None:
+        """See Target."""
+        membership = membership_of_two()
+        status = StatusServer("run", membership, lambda: 0.0)
+        async with served((status_pb2_grpc.add_StatusServiceServicer_to_server, status)) as channel:
+            stub = status_pb2_grpc.StatusServiceStub(channel)
+            before = await stub.GetRun(status_pb2.GetRunRequest())
+            method: Any = channel.unary_unary(STATUS + "GetRun")
+            for _ in range(inputs):
+                await over(method(self.fuzzer.payload(status_pb2.GetRunRequest)))
+            assert await stub.GetRun(status_pb2.GetRunRequest()) == before
+
+
 class Strangers(Target):
-    """The driver's TCP port: callers without the token, and bytes that are no TLS."""
+    """The driver's TCP port: callers without a token, or with the wrong one, and bytes that are no TLS."""
 
     async def send(self, inputs: int) -> None:
         """See Target."""
         agents = Agents()
-        door = Door("run", agents)
+        door = Door("run", agents, StatusServer("run", membership_of_two(), lambda: 0.0))
         await door.open()
         assert door.authority is not None
         papers = grpc.ssl_channel_credentials(door.authority.certificate)
@@ -240,20 +273,24 @@ class Strangers(Target):
                 if self.fuzzer.chance(0.1):
                     self._knock(door.port)
                 payload = self.fuzzer.payload(agent_pb2.FromAgent)
-                method = "Connect" if self.fuzzer.chance(0.5) else "ForwardOutput"
-                call: Any = channel.unary_unary(AGENT + method)
-                assert await over(call(payload, metadata=self._metadata())) is not grpc.StatusCode.OK
-        token = grpc.access_token_call_credentials(door.token)
-        trusted = grpc.composite_channel_credentials(papers, token)
+                method, token = self.fuzzer.choice(
+                    (AGENT + "Connect", door.status_token),
+                    (AGENT + "ForwardOutput", door.status_token),
+                    (STATUS + "GetRun", door.token),
+                )
+                call: Any = channel.unary_unary(method)
+                assert await over(call(payload, metadata=self._metadata(token))) is not grpc.StatusCode.OK
+        trusted = grpc.composite_channel_credentials(papers, grpc.access_token_call_credentials(door.token))
         async with grpc.aio.secure_channel(where, trusted, options=options) as channel:
             assert await is_welcomed(channel, 2, "b")
         await door.close(0)
         assert [type(event) for event in agents.inbox.drain()] == [events.AgentConnected]
         assert agents.output == []
 
-    def _metadata(self) -> tuple[tuple[str, str], ...]:
-        shown = self.fuzzer.payload(agent_pb2.Hello).hex()
-        return (("authorization", f"Bearer {shown}"),) if self.fuzzer.chance(0.5) else ()
+    def _metadata(self, token: str) -> tuple[tuple[str, str], ...]:
+        """Nothing to show, or nonsense, or a token of the run that is for something else."""
+        shown = self.fuzzer.choice("", self.fuzzer.payload(agent_pb2.Hello).hex(), token)
+        return (("authorization", f"Bearer {shown}"),) if shown else ()
 
     def _knock(self, port: int) -> None:
         with socket.create_connection(("127.0.0.1", port), BOUND) as caller:
@@ -327,4 +364,4 @@ async def over(call: Any) -> grpc.StatusCode:
         return code
 
 
-TARGETS: tuple[type[Target], ...] = (ControlStreams, Output, Control, Strangers, Notices)
+TARGETS: tuple[type[Target], ...] = (ControlStreams, Output, Control, Status, Strangers, Notices)

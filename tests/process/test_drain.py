@@ -71,7 +71,7 @@ def test_a_host_or_a_slot_is_drained_and_used_again(tmp_path: Path, place: str, 
         staying, after = all_train(run), len(run.lines)
         done = steered(run, "drain", place, "--reason", "it runs hot")
         assert (done.returncode, done.stderr) == (0, "")
-        assert f"{place} is being drained; 2 slots are left" in done.stdout
+        assert f"{place} is being drained; there will be 2 slots to use" in done.stdout
         run.line(rf"{re.escape(name)} is drained: it runs hot", after)
         goes_on_without(run, staying, after)
         after = len(run.lines)

@@ -17,10 +17,13 @@ from edriver.driver import events
 from edriver.driver.authority import Authority
 from edriver.driver.door import Door
 from edriver.driver.mailbox import Mailbox
+from edriver.driver.membership import Membership
 from edriver.driver.server import MESSAGE_LIMIT, AgentServer
+from edriver.driver.settings import Settings
+from edriver.driver.status import StatusServer
 from edriver.invitation import SERVER_NAME
 from edriver.release import VERSION
-from edriver.v1 import agent_pb2, agent_pb2_grpc
+from edriver.v1 import agent_pb2, agent_pb2_grpc, status_pb2, status_pb2_grpc
 from edriver.v1.agent_pb2 import FromAgent, FromDriver
 
 BOUND = 20.0
@@ -36,7 +39,8 @@ async def open_door() -> AsyncIterator[tuple[Door, AgentServer]]:
     server = AgentServer(
         "run", agent_pb2.Welcome(driver_lease=5.0), Mailbox[events.Event](10), lambda *_: None, lambda: 0.0
     )
-    door = Door("run", server)
+    membership = Membership(Settings(np=1, min_np=1, max_np=1), now=0.0)
+    door = Door("run", server, StatusServer("run", membership, lambda: 0.0))
     await door.open()
     try:
         yield door, server
@@ -45,13 +49,20 @@ async def open_door() -> AsyncIterator[tuple[Door, AgentServer]]:
 
 
 @asynccontextmanager
-async def dialled(door: Door, authority: str, token: str | None) -> AsyncIterator[Stream]:
-    """A control stream over TLS."""
+async def channel_to(door: Door, authority: str, token: str | None) -> AsyncIterator[grpc.aio.Channel]:
+    """A channel over TLS."""
     papers = grpc.ssl_channel_credentials(authority.encode())
     if token is not None:
         papers = grpc.composite_channel_credentials(papers, grpc.access_token_call_credentials(token))
     options = (("grpc.ssl_target_name_override", SERVER_NAME), ("grpc.enable_http_proxy", 0))
     async with grpc.aio.secure_channel(f"ipv4:127.0.0.1:{door.port}", papers, options=options) as channel:
+        yield channel
+
+
+@asynccontextmanager
+async def dialled(door: Door, authority: str, token: str | None) -> AsyncIterator[Stream]:
+    """A control stream over TLS."""
+    async with channel_to(door, authority, token) as channel:
         yield agent_pb2_grpc.AgentServiceStub(channel).Connect()
 
 
@@ -108,6 +119,42 @@ def test_without_the_runs_token_nobody_comes_in(token: str | None, caplog: pytes
         soon(work())
     said = [record.getMessage() for record in caplog.records]
     assert said == ["refused a call from ipv4:127.0.0.1: it did not show this run's token"]
+
+
+async def asked(channel: grpc.aio.Channel) -> str:
+    """The run that StatusService tells of."""
+    return (await status_pb2_grpc.StatusServiceStub(channel).GetRun(status_pb2.GetRunRequest())).run_id
+
+
+def test_the_status_token_opens_status_and_nothing_else() -> None:
+    async def work() -> None:
+        async with open_door() as (door, server):
+            server.expect("a", 1)
+            async with channel_to(door, certificate_of(door), door.status_token) as channel:
+                assert await asked(channel) == "run"
+                agent = agent_pb2_grpc.AgentServiceStub(channel).Connect()
+                assert await refusal(agent) is grpc.StatusCode.PERMISSION_DENIED
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await agent_pb2_grpc.AgentServiceStub(channel).ForwardOutput(iter(()))
+                assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+    soon(work())
+
+
+def test_no_other_token_opens_status() -> None:
+    async def work() -> None:
+        async with open_door() as (door, _):
+            for token, expected in (
+                (None, grpc.StatusCode.UNAUTHENTICATED),
+                ("guess", grpc.StatusCode.UNAUTHENTICATED),
+                (door.token, grpc.StatusCode.PERMISSION_DENIED),
+            ):
+                async with channel_to(door, certificate_of(door), token) as channel:
+                    with pytest.raises(grpc.aio.AioRpcError) as caught:
+                        await asked(channel)
+                    assert caught.value.code() is expected
+
+    soon(work())
 
 
 def test_a_driver_of_another_run_is_not_believed() -> None:

@@ -73,12 +73,16 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "edriver.cli": (
         "edriver.driver",
         "edriver.release",
+        "edriver.run_channel",
         "edriver.stall_limits",
+        "edriver.status",
         "edriver.steer",
         "edriver.worker.agent_main",
         "edriver.worker.dial_in",
     ),
-    "edriver.steer": ("edriver.driver.runs", "edriver.v1"),
+    "edriver.run_channel": ("edriver.driver.runs", "edriver.invitation"),
+    "edriver.status": ("edriver.driver.words", "edriver.run_channel", "edriver.v1"),
+    "edriver.steer": ("edriver.driver.words", "edriver.run_channel", "edriver.v1"),
     "edriver.__main__": ("edriver.cli",),
     "edriver": ("edriver.worker", "edriver.release"),
 }

@@ -115,6 +115,14 @@ def test_output_folder_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         pytest.param("-np 1 -H a:zero sh", "-H 'a:zero': item 1", id="bad-host-list"),
         pytest.param("-np 4 -H a:2 sh", "-H gives 1 host, 2 slots, fewer than --min-np 4", id="too-few-slots"),
         pytest.param("-np 1 --hostfile /no/such sh", "hostfile '/no/such' cannot be read", id="no-hostfile"),
+        pytest.param("-np 1 --port 65536 sh", "--port is 65536: ports lie between 1 and 65535", id="port"),
+        pytest.param("-np 1 --hosts-dial-in sh", "--hosts-dial-in needs --credentials FILE", id="dial-in-alone"),
+        pytest.param("-np 1 --credentials f sh", "--credentials is for hosts that dial in", id="no-dial-in"),
+        pytest.param(
+            "-np 1 --status-credentials /no/such/f sh",
+            "--status-credentials '/no/such/f' cannot be written: give a file in a folder that is there",
+            id="status-credentials",
+        ),
         pytest.param(
             "-np 1 --output-filename /dev/null sh", "--output-filename '/dev/null' is not a folder", id="output"
         ),
