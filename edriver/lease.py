@@ -28,6 +28,12 @@ class Lease:
         self._clock = clock
         self.renew()
 
+    @property
+    def next_tick(self) -> float:
+        """Seconds until `tick` is to be called: a period, or less where the lease ends before."""
+        left = self.duration - self.silence - (self._clock() - self._counted_to)
+        return max(0.0, min(self.period, left))
+
     def renew(self) -> None:
         """There was a word: count from zero."""
         self.silence = 0.0
@@ -39,7 +45,7 @@ class Lease:
         self.renew()
 
     def tick(self) -> bool:
-        """Count on, once a period; returns whether the lease has expired."""
+        """Count on, after `next_tick`; returns whether the lease has expired."""
         now = self._clock()
         self.silence += min(now - self._counted_to, 2 * self.period)
         self._counted_to = now

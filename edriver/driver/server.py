@@ -31,9 +31,6 @@ _log = logging.getLogger("edriver.driver")
 BEAT: Final = 1.0
 """Seconds between heartbeats, in both directions."""
 
-LOOK: Final = 0.25
-"""Seconds between two looks at the leases: how late the end of one may be noticed."""
-
 AGENT_LEASE: Final = 5.0
 """Seconds without a word from an agent after which it is given up."""
 
@@ -137,14 +134,17 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
 
     async def beat(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         """Send heartbeats and watch the leases, until cancelled."""
+        next_beat = self._clock() + BEAT
         while True:
-            for _ in range(round(BEAT / LOOK)):
-                await sleep(LOOK)
-                for peer in [peer for peer in self._peers.values() if peer.lease.tick()]:
-                    seconds, since = (AGENT_LEASE, "") if peer.met else (BOOT_LEASE, " since its start")
-                    self._lose(peer, f"no word from its agent for {seconds:g} s{since}")
-            for peer in self._peers.values():
-                peer.beat()
+            leases = (peer.lease.next_tick for peer in self._peers.values())
+            await sleep(min(max(0.0, next_beat - self._clock()), *leases, BEAT))
+            for peer in [peer for peer in self._peers.values() if peer.lease.tick()]:
+                seconds, since = (AGENT_LEASE, "") if peer.met else (BOOT_LEASE, " since its start")
+                self._lose(peer, f"no word from its agent for {seconds:g} s{since}")
+            if self._clock() >= next_beat:
+                next_beat = self._clock() + BEAT
+                for peer in self._peers.values():
+                    peer.beat()
 
     # ---- for agents ------------------------------------------------------------------------------------------
 

@@ -302,7 +302,8 @@ class Agent:
     async def _ping(self) -> None:
         await self._welcomed.wait()
         while True:
-            await asyncio.sleep(Lease(self._welcome.worker_lease, self._loop.time).period)
+            period = Lease(self._welcome.worker_lease, self._loop.time).period
+            await asyncio.sleep(min((worker.link.next_tick for worker in self._workers.values()), default=period))
             for worker in list(self._workers.values()):
                 worker.link.tick()
 

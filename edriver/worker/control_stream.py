@@ -108,7 +108,7 @@ class ControlStream:
 
     async def _watch_lease(self) -> None:
         while True:
-            await asyncio.sleep(self._lease.period)
+            await asyncio.sleep(self._lease.next_tick)
             if self._lease.tick():
                 raise DriverLostError(f"no word from the driver for {self._lease.duration:g} s")
 

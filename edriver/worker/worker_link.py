@@ -87,8 +87,13 @@ class WorkerLink:
         except asyncio.QueueFull:
             self._expire()
 
+    @property
+    def next_tick(self) -> float:
+        """Seconds until `tick` is to be called."""
+        return self._lease.period if self._stream is None or self._expired else self._lease.next_tick
+
     def tick(self) -> None:
-        """Once a period of the lease: ask a silent worker for a sign of life; give one up whose lease is over."""
+        """After `next_tick`: ask a silent worker for a sign of life; give one up whose lease is over."""
         if self._stream is None:
             return
         if self._stream.done() and not self._parting:

@@ -15,7 +15,7 @@ import pytest
 
 from edriver.driver import events
 from edriver.driver.mailbox import Mailbox
-from edriver.driver.server import AGENT_LEASE, BEAT, BOOT_LEASE, LOOK, AgentServer
+from edriver.driver.server import AGENT_LEASE, BEAT, BOOT_LEASE, AgentServer
 from edriver.release import VERSION
 from edriver.v1 import agent_pb2, agent_pb2_grpc, notification_pb2
 from edriver.v1.agent_pb2 import FromAgent, FromDriver
@@ -30,21 +30,21 @@ class Time:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self._sleepers: asyncio.Queue[asyncio.Future[None]] = asyncio.Queue()
+        self._sleepers: asyncio.Queue[tuple[float, asyncio.Future[None]]] = asyncio.Queue()
 
     async def sleep(self, seconds: float) -> None:
-        assert seconds == LOOK
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._sleepers.put_nowait(woken)
+        self._sleepers.put_nowait((self.now + seconds, woken))
         await woken
 
     async def advance(self, seconds: float) -> None:
-        """Let the first sleep of a heartbeat take so long, and the others no time; returns when the next has begun."""
+        """Let so much time pass at once; returns when the server sleeps until later."""
         self.now += seconds
-        for _ in range(round(BEAT / LOOK)):
-            sleeper = await self._sleepers.get()
+        until, sleeper = await self._sleepers.get()
+        while until <= self.now:
             sleeper.set_result(None)
-            self._sleepers.put_nowait(await self._sleepers.get())
+            until, sleeper = await self._sleepers.get()
+        self._sleepers.put_nowait((until, sleeper))
 
 
 @dataclass
@@ -339,6 +339,21 @@ def test_silence_for_a_lease_loses_the_agent() -> None:
         assert await made.event() == events.AgentLost("a", 1, "no word from its agent for 5 s")
         while not await ended(stream):
             pass
+
+    serve(work)
+
+
+def test_an_agents_lease_ends_on_time_whenever_its_last_word_came() -> None:
+    async def work(made: Driver) -> None:
+        stream = await connect(made, 1)
+        await made.time.advance(0.375)
+        await stream.write(exited(1))
+        assert await made.event() == events.WorkerExited(1, -9, "bye")
+        for seconds in (0.75, 1.0, 1.0, 1.0, 1.0, 0.125):
+            await made.time.advance(seconds)
+        assert made.inbox.drain() == []
+        await made.time.advance(0.125)
+        assert await made.event() == events.AgentLost("a", 1, "no word from its agent for 5 s")
 
     serve(work)
 

@@ -39,6 +39,23 @@ def test_a_lease_expires_after_its_duration() -> None:
     assert ticks_until_expired(lease, clock, 0.5) == 16
 
 
+def test_the_tick_that_ends_a_lease_comes_when_it_ends() -> None:
+    clock = FakeClock()
+    lease = Lease(5.0, clock)
+    clock.now += 0.25
+    lease.renew()
+    for _ in range(9):
+        assert lease.next_tick == 0.5
+        clock.now += 0.5
+        assert not lease.tick()
+    clock.now += 0.125
+    assert not lease.tick()
+    assert lease.next_tick == 0.375
+    clock.now += 0.375
+    assert lease.tick()
+    assert lease.next_tick == 0.0
+
+
 def test_time_in_which_nobody_ticked_counts_little() -> None:
     clock = FakeClock()
     lease = Lease(10.0, clock)
