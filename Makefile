@@ -53,7 +53,7 @@ sim: .venv/ready ## many simulated runs: make sim SEEDS=20000
 	$(py) -m tests.sim --seeds $(SEEDS)
 
 fuzz: .venv/ready ## every gRPC method under nonsense: make fuzz INPUTS=100000
-	$(py) -m tests.fuzz --inputs $(INPUTS)
+	GRPC_VERBOSITY=ERROR $(py) -m tests.fuzz --inputs $(INPUTS)
 
 churn: .venv/ready ## random churn over real processes: make churn SCHEDULES=30
 	$(py) -m benchmarks.churn_check --schedules $(SCHEDULES)

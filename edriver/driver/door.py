@@ -29,12 +29,16 @@ _log = logging.getLogger("edriver.driver")
 HANDSHAKE_BOUND: Final = 10.0
 """Seconds in which a caller must have shown that it speaks TLS and HTTP/2."""
 
+IDLE_BOUND: Final = 30.0
+"""Seconds that a connection may be open without a call on it; those of agents always have one."""
+
 STRANGERS_NAMED: Final = 100
 """How many addresses are named in the log for what they did; those after them are refused in silence."""
 
 _OPTIONS: Final = (
     *SERVER_OPTIONS,
     ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_BOUND * 1000)),
+    ("grpc.max_connection_idle_ms", int(IDLE_BOUND * 1000)),
     ("grpc.max_metadata_size", 8 * 1024),
     ("grpc.max_concurrent_streams", 8),  # of one connection; an agent has two
 )

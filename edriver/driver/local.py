@@ -81,19 +81,35 @@ def interface_address(name: str) -> str:
     Raises:
         ValueError: there is no such interface, or it has no address; names those that have.
     """
+    found = _interfaces()
+    if not found.get(name):
+        there = ", ".join(interface for interface, addresses in found.items() if addresses)
+        raise ValueError(f"there is no interface {name!r} with an address here: there is {there}")
+    return min(found[name], key=_needs_a_scope)
+
+
+def own_addresses() -> list[str]:
+    """All addresses by which other machines may reach this one, IPv4's first."""
+    every = [address for addresses in _interfaces().values() for address in addresses]
+    mine = [address for address in every if not is_loopback(address) and not _needs_a_scope(address)]
+    return sorted(mine, key=lambda address: ":" in address)
+
+
+def _interfaces() -> dict[str, list[str]]:
+    """The addresses of each network interface, IPv4's first."""
     import psutil  # a local run has no use for it
 
-    found = {
+    return {
         interface: [
             entry.address for family in (socket.AF_INET, socket.AF_INET6) for entry in entries if entry.family == family
         ]
         for interface, entries in psutil.net_if_addrs().items()
     }
-    if not found.get(name):
-        there = ", ".join(interface for interface, addresses in found.items() if addresses)
-        raise ValueError(f"there is no interface {name!r} with an address here: there is {there}")
-    # IPv6 gives each interface an address that needs a scope to be reached.
-    return min(found[name], key=lambda address: ipaddress.ip_address(address.partition("%")[0]).is_link_local)
+
+
+def _needs_a_scope(address: str) -> bool:
+    """Whether it is one that IPv6 gives each interface, and that leads nowhere but to that interface's neighbours."""
+    return ipaddress.ip_address(address.partition("%")[0]).is_link_local
 
 
 def is_loopback(address: str) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from edriver.driver.local import address_towards
+from edriver.driver.local import address_towards, own_addresses
 from edriver.driver.runs import MARK
 from edriver.driver.words import exit_text
 from edriver.invitation import Invitation, at_port
@@ -134,7 +134,9 @@ class SshStart:
         authority = self._door.authority
         # The agent itself puts the address from which ssh came before these.
         towards = await address_towards(host, HINT_SECONDS)
-        addresses = filter(None, (self._door.address, towards, socket.gethostname()))
+        # Its name may be one that only ssh knows, and ssh go by way of a third machine: then one of these leads here.
+        anywhere = [*filter(None, (towards,)), *own_addresses(), socket.gethostname()]
+        addresses = [self._door.address] if self._door.address else dict.fromkeys(anywhere)
         invitation = Invitation(
             run_id=self._run_id,
             host=host,

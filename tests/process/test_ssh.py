@@ -192,6 +192,17 @@ def test_the_port_and_the_key_can_be_given(tmp_path: Path) -> None:
             assert run.end() == 0, run.text
 
 
+def test_a_host_behind_a_jump_host(tmp_path: Path) -> None:
+    with site(tmp_path) as there:
+        there.ssh.config.write_text(f"Host host2\n  ProxyJump host1\n{there.ssh.config.read_text()}")
+        with there.running(["-np", "2", "-H", "host1:1,host2:1", *TRAIN], tmp_path, {"EPOCHS": "400"}) as run:
+            run.line("rank 1 passed step 5")
+            assert any("-W" in command for command in there.processes().values()), "the jump host is not used"
+            run.process.send_signal(signal.SIGINT)
+            assert run.end() == 130
+            assert run.gone(), run.left_behind()
+
+
 def test_a_name_that_nobody_knows(tmp_path: Path) -> None:
     with site(tmp_path, 1) as there:
         fails(there, tmp_path, "its name is known neither to this machine nor to the ssh", host="no-such-host.invalid")

@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import logging
 import socket
+import ssl
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 
@@ -13,7 +14,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from edriver.driver import events
+from edriver.driver import door, events
 from edriver.driver.authority import Authority
 from edriver.driver.door import Door
 from edriver.driver.mailbox import Mailbox
@@ -40,12 +41,12 @@ async def open_door() -> AsyncIterator[tuple[Door, AgentServer]]:
         "run", agent_pb2.Welcome(driver_lease=5.0), Mailbox[events.Event](10), lambda *_: None, lambda: 0.0
     )
     membership = Membership(Settings(np=1, min_np=1, max_np=1), now=0.0)
-    door = Door("run", server, StatusServer("run", membership, lambda: 0.0))
-    await door.open()
+    opened = Door("run", server, StatusServer("run", membership, lambda: 0.0))
+    await opened.open()
     try:
-        yield door, server
+        yield opened, server
     finally:
-        await door.close(0)
+        await opened.close(0)
 
 
 @asynccontextmanager
@@ -186,6 +187,25 @@ def test_a_caller_who_says_nothing_disturbs_nobody() -> None:
                 await welcome(stream)
             for connection in silent:
                 connection.close()
+
+    soon(work())
+
+
+def test_a_caller_who_shakes_hands_and_then_asks_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    shorter = tuple((name, 100 if name == "grpc.max_connection_idle_ms" else value) for name, value in door._OPTIONS)
+    monkeypatch.setattr(door, "_OPTIONS", shorter)
+
+    async def work() -> None:
+        async with open_door() as (opened, _):
+            papers = ssl.create_default_context(cadata=certificate_of(opened))
+            papers.set_alpn_protocols(["h2"])
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", opened.port, ssl=papers, server_hostname=SERVER_NAME
+            )
+            writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+            while await reader.read(1000):
+                pass
+            writer.close()
 
     soon(work())
 
