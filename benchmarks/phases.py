@@ -1,7 +1,7 @@
 """Where the time of a recovery goes, from the event log that `edriver --event-log` writes. Pure but for the reading.
 
-The log has one JSON object a line. A line of the kind "round" tells when the round before ended and when each member
-of this one had passed each point on the way; times are seconds since the Unix epoch.
+The log has one JSON object a line (edriver/driver/event_log.py). Of each round the line is read that tells when each
+member had passed each point on the way into it; times are seconds since the Unix epoch.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class RoundLine:
 def parse(lines: Iterable[str]) -> list[RoundLine]:
     """The rounds of an event log, in order; a last line without its end is passed over."""
     whole = (json.loads(line) for line in lines if line.endswith("\n"))
-    return [_round(line) for line in whole if line["event"] == "round"]
+    rounds = [line["round"] for line in whole if "round" in line]
+    return [_round(told) for told in rounds if "members" in told and ("under_way" in told or "ended" in told)]
 
 
-def _round(line: dict[str, Any]) -> RoundLine:
-    members = (
-        {stage: float(member[stage]) for stage in STAGES if member.get(stage) is not None} for member in line["members"]
-    )
-    return RoundLine(line["round"], line["cause"], line["noticed"], tuple(members), line.get("ended"))
+def _round(told: dict[str, Any]) -> RoundLine:
+    all_times = [member["times"] for member in told["members"] if "times" in member]
+    members = ({stage: float(times[stage]) for stage in STAGES if times.get(stage)} for times in all_times)
+    return RoundLine(told["round_id"], told["cause"], told.get("noticed"), tuple(members), told.get("before_ended"))
 
 
 def read_event_log(path: Path) -> list[RoundLine]:

@@ -211,7 +211,7 @@ def _add_failure_flags(group: argparse._ArgumentGroup) -> None:
 
 def _add_output_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--output-filename", metavar="DIR", help="also write each worker's output to files below DIR")
-    group.add_argument("--event-log", metavar="FILE", help="append a line of JSON for every round, with its times")
+    group.add_argument("--event-log", metavar="FILE", help="append a line of JSON for everything that happens")
     group.add_argument(
         "--status-credentials",
         metavar="FILE",

@@ -39,12 +39,12 @@ def status(arguments: Sequence[str]) -> str:
     way = run_here(flags.run) if flags.credentials is None else run_elsewhere(flags.credentials, flags.driver)
     with way as (_, channel):
         stub = status_pb2_grpc.StatusServiceStub(channel)
-        return "\n".join(lines(stub.GetRun(status_pb2.GetRunRequest(), timeout=ANSWER_BOUND)))
+        return "\n".join(lines(stub.GetRun(status_pb2.GetRunRequest(), timeout=ANSWER_BOUND).run))
 
 
-def lines(run: status_pb2.GetRunResponse) -> Iterator[str]:
+def lines(run: status_pb2.Run) -> Iterator[str]:
     """A run in words: itself, its hosts, its workers."""
-    yield f"run {run.run_id}, {run.seconds:.0f} s: {run.doing}"
+    yield f"run {run.run_id}, {run.now - run.began:.0f} s: {run.doing}"
     for host in run.hosts:
         words = host.obstacle or ("is used" if host.connected else "has not answered yet")
         yield f"host {host.name} ({count_text(host.slots, 'slot')}) {words}"

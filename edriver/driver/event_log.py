@@ -1,115 +1,70 @@
-"""The event log: one JSON object a line, for whoever wants to know afterwards what happened and how long it took.
+"""The event log: what has happened in a run, one JSON object a line, for whoever wants to know afterwards.
 
-A round's line is written when all of its members have passed their first boundary, or when it ends before:
+A line is an Event of status.proto with its fields' names there; what is not set is left out, ids of rounds and versions
+are texts:
 
-    {"event": "round", "time": T, "round": "1.3", "cause": "...", "size": 3,
-     "noticed": T,                   when an agent noticed the death that ended the round before; else null
-     "ended": T,                     when the driver told the round before to end; null for the first
-     "assigned": T,                  when the driver assigned this one
-     "members": [{"worker": 1, "rank": 0, "host": "a", "notified": T, ..., "commit_bytes": 1200, ...}]}
+    {"seq": 12, "time": T, "text": "...", "round": {"round_id": "1.3", "cause": "...", "members": [...], ...}}
 
-Members are those that have passed their first boundary, with the times of RoundTimes (notification.proto) and what they
-have copied; what did not happen (a newcomer has left no round) is null. Times are seconds since the epoch.
+Times are seconds since the epoch.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from edriver.driver import actions, events
-from edriver.driver.ranks import RoundPlan
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from edriver.v1 import rounds_pb2, status_pb2
+from edriver.wire import round_id_of, version_of
 
 _log = logging.getLogger("edriver.driver")
-
-TIMES = ("notified", "stopped", "waiting", "assigned", "built", "synced", "stepped")
-COPIED = ("received_bytes", "commit_bytes", "commit_seconds")
 
 
 class EventLog:
     """Writes the log of one run.
 
     Args:
-        path: the file, to which lines are appended; it is kept open for no longer than a line takes.
-        clock: seconds since the epoch.
+        path: the file, to which lines are appended; it is kept open for no longer than that takes.
     """
 
-    def __init__(self, path: Path, clock: Callable[[], float]) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._clock = clock
-        self._plan: RoundPlan | None = None
-        self._line: dict[str, Any] = {}
-        self._cause = "the run began"
-        self._noticed: float | None = None
-        self._ended: float | None = None
-        self._members: set[int] = set()
         self._broken = False
 
-    def take(self, event: events.Event, step: Sequence[actions.Action]) -> None:
-        """Take in what happened and what was ordered then."""
-        now = self._clock()
-        match event:
-            case events.FirstBoundaryPassed():
-                self._member(event)
-            case events.WorkerEnding(worker_id, seen) if worker_id in self._members:
-                self._noticed = self._noticed or seen  # which may come after the abort: a peer may notice first
-            case events.WorkerExited(worker_id, code, _, reaped) if code and worker_id in self._members:
-                self._noticed = self._noticed or reaped
-        for action in step:
-            match action:
-                case actions.Abort(_, _, cause):
-                    self._end(cause, now)
-                case actions.StopAt():
-                    self._end("the set of hosts or workers changed", now)
-                case actions.AssignRound(plan):
-                    self._begin(plan, now)
-                case actions.Finish() | actions.FinishRun():
-                    self._write()
-
-    def _end(self, cause: str, now: float) -> None:
-        self._write()
-        self._cause, self._ended = cause, now
-
-    def _begin(self, plan: RoundPlan, now: float) -> None:
-        self._write()
-        self._plan = plan
-        self._line = {
-            "event": "round",
-            "time": now,
-            "round": str(plan.round_id),
-            "cause": self._cause,
-            "size": len(plan.seats),
-            "noticed": self._noticed,
-            "ended": self._ended,
-            "assigned": now,
-            "members": [],
-        }
-        self._members = set(plan.workers)
-        self._noticed = None
-
-    def _member(self, event: events.FirstBoundaryPassed) -> None:
-        plan = self._plan
-        if plan is None or event.round_id != plan.round_id:
+    def write(self, told: Iterable[status_pb2.Event]) -> None:
+        """Append these. A log that cannot be written is no reason to end a run."""
+        text = "".join(f"{json.dumps(plain(event))}\n" for event in told)
+        if not text:
             return
-        for seat in plan.seats:
-            if seat.worker_id == event.worker_id:
-                who = {"worker": seat.worker_id, "rank": seat.rank, "host": seat.host}
-                self._line["members"].append(who | {name: event.times.get(name) for name in (*TIMES, *COPIED)})
-        if len(self._line["members"]) == len(plan.seats):
-            self._write()
-
-    def _write(self) -> None:
-        """Write the round's line, once. A log that cannot be written is no reason to end a run."""
-        if self._plan is None:
-            return
-        self._plan = None
         try:
             with self._path.open("a") as file:
-                file.write(json.dumps(self._line) + "\n")
+                file.write(text)
         except OSError as error:
             if not self._broken:
                 _log.warning("the event log %s cannot be written: %s", self._path, error.strerror)
             self._broken = True
+
+
+def plain(message: Message) -> Any:
+    """A message as JSON has it: numbers are numbers, enums their names."""
+    if isinstance(message, rounds_pb2.RoundId):
+        return str(round_id_of(message))
+    if isinstance(message, rounds_pb2.Version):
+        return str(version_of(message))
+    return {field.name: _plain_value(field, value) for field, value in message.ListFields()}
+
+
+def _plain_value(field: FieldDescriptor, value: Any) -> Any:
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        return dict(value)
+    if isinstance(value, Message):
+        return plain(value)
+    if isinstance(value, bool | int | float | str):
+        known = None if field.enum_type is None else field.enum_type.values_by_number.get(int(value))
+        return value if known is None else known.name
+    return [_plain_value(field, item) for item in value]

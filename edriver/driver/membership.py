@@ -87,7 +87,7 @@ class Membership:
         self._breakage = BreakageWatch()
         self._errors = ErrorWatch()
         self._late_failure: Failure | None = None
-        self._now = now
+        self.now = now
         self._actions: list[Action] = []
 
     def step(self, event: events.Event, now: float) -> list[Action]:
@@ -98,7 +98,7 @@ class Membership:
         """
         if self.ended:
             return []
-        self._now = now
+        self.now = now
         self._actions = []
         self._note(event)
         if not self.ended:
@@ -108,7 +108,7 @@ class Membership:
     @property
     def next_deadline(self) -> float | None:
         """When to step with Ticked at the latest; None: nothing is due before the next event."""
-        return None if self.ended else min((t for t in self._deadlines() if t > self._now), default=None)
+        return None if self.ended else min((t for t in self._deadlines() if t > self.now), default=None)
 
     # ---- events: write down what happened -------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ class Membership:
             case events.AgentConnected(host, agent_id):
                 self.staffing.agent_connected(host, agent_id)
             case events.AgentLost(host, agent_id, reason):
-                for lost in self.staffing.agent_lost(host, agent_id, reason, self._now):
+                for lost in self.staffing.agent_lost(host, agent_id, reason, self.now):
                     if lost.live:
                         self._lose(lost, f"was lost: {reason}", own=False)
                     del self.roster.workers[lost.worker_id]
@@ -148,7 +148,7 @@ class Membership:
                     if self.round and worker_id in self.round.members:
                         self.round.errors[worker_id] = script_error(traceback)
                     self._lose(worker, "raised an exception")
-                    worker.stop_at = self._now + self.settings.leave_grace  # it has last words to print
+                    worker.stop_at = self.now + self.settings.leave_grace  # it has last words to print
             case events.LeaseExpired(worker_id, lease):
                 if (worker := self.roster.workers.get(worker_id)) and worker.live:
                     self._expire(worker, f"did not answer for {lease:g} s")
@@ -192,7 +192,7 @@ class Membership:
         if current and current.finished and worker.state is WorkerState.FINISHED:
             current.entered_next = True
         worker.state = WorkerState.WAITING
-        worker.waiting_since = self._now
+        worker.waiting_since = self.now
         worker.offer = Offer(event.ordinal, event.version, event.store_host, event.store_port, event.digest)
         if event.ordinal == self.ordinal:
             self.best = max(self.best, event.version)
@@ -221,7 +221,7 @@ class Membership:
             self.failures[worker.worker_id] = failure
         preempted = not worker.traceback and not self.roster.keeps(worker)
         if own and not preempted:
-            self.quarantine.worker_failed(worker, self._now)
+            self.quarantine.worker_failed(worker, self.now)
         current = self.round
         if worker.state is WorkerState.FINISHED:
             self._late_failure = self._late_failure or failure
@@ -240,11 +240,11 @@ class Membership:
         if current.abort_cause is not None or current.finished:
             return
         current.abort_cause = cause
-        current.settled_by = self._now + self.settings.rejoin_bound
-        self._idle_since = self._now
+        current.settled_by = self.now + self.settings.rejoin_bound
+        self._idle_since = self.now
         if current.members:
             self._act(Abort(current.order(current.members), current.plan.round_id, cause))
-        (self.budgets.preemptions if preempted else self.budgets.failures).spend(self._now, cause)
+        (self.budgets.preemptions if preempted else self.budgets.failures).spend(self.now, cause)
 
     def _round_of(self, worker_id: int, round_id: RoundId) -> Round | None:
         """The current round, if this is its id and the worker is still in it; else the message is an old one."""
@@ -257,9 +257,9 @@ class Membership:
 
     def _decide(self) -> None:
         fitting = self.roster.fitting()
-        self._actions += self.staffing.tend_hosts(self._now)
-        self._actions += self.staffing.dismiss(fitting, self._now)
-        self._actions += map(Explain, self.quarantine.review(self._now))
+        self._actions += self.staffing.tend_hosts(self.now)
+        self._actions += self.staffing.dismiss(fitting, self.now)
+        self._actions += map(Explain, self.quarantine.review(self.now))
         if self.round and self.round.finished:
             self._watch_finishing(self.round)
         elif self.round and not self.round.running:
@@ -269,13 +269,13 @@ class Membership:
             self._form(fitting)
         if self.round and self.round.running:  # also one that has just been formed: it may have a guest
             self._watch_running(self.round, fitting)
-        if not self.ended and (overspent := self.budgets.overspent(self._now)):
+        if not self.ended and (overspent := self.budgets.overspent(self.now)):
             self._give_up(overspent)
         if self.ended:
             return
-        if self._forming or (self.round and self.round.running and self.round.settled_in(self._now)):
+        if self._forming or (self.round and self.round.running and self.round.settled_in(self.now)):
             # Not while a round settles: the survivors have the processor until they are under way in the next one.
-            self._actions += self.staffing.start_workers(self._now, background=not self._forming)
+            self._actions += self.staffing.start_workers(self.now, background=not self._forming)
         self._explain()
 
     @property
@@ -292,7 +292,7 @@ class Membership:
             return False
         # One that was killed for its silence must be gone before others go on: it might wake up and write files.
         awaited = current.members | (current.expired & self.roster.workers.keys())
-        late = current.settled_by is not None and self._now >= current.settled_by
+        late = current.settled_by is not None and self.now >= current.settled_by
         return not awaited or (late and current.abort_cause is not None)
 
     def _unequal(self, version: Version) -> bool:
@@ -314,7 +314,7 @@ class Membership:
             if wanted != members:
                 current.interrupts += 1
                 current.interrupt = Interrupt(
-                    current.interrupts, self._now + self.settings.report_bound, reports=dict(current.done)
+                    current.interrupts, self.now + self.settings.report_bound, reports=dict(current.done)
                 )
                 result = HostUpdateResult.of(added=bool(wanted - members), removed=bool(members - wanted))
                 self._act(Notify(current.order(members), current.plan.round_id, current.interrupts, result))
@@ -325,11 +325,11 @@ class Membership:
             else:
                 preempted = any(not self.roster.keeps(self.roster.workers[w]) for w in members - wanted)
                 change = f"{count_text(len(wanted - members), 'worker')} joined, {len(members - wanted)} left"
-                (self.budgets.preemptions if preempted else self.budgets.resizes).spend(self._now, change)
+                (self.budgets.preemptions if preempted else self.budgets.resizes).spend(self.now, change)
                 interrupt.boundary = interrupt.agree()
-                interrupt.deadline = self._now + self.settings.elastic_timeout
+                interrupt.deadline = self.now + self.settings.elastic_timeout
                 self._act(StopAt(current.order(members), current.plan.round_id, interrupt.number, interrupt.boundary))
-        elif self._now >= interrupt.deadline:
+        elif self.now >= interrupt.deadline:
             silent = ", ".join(self._name(w) for w in current.order(members - interrupt.reports.keys()))
             self._abort(current, f"no answer to a notice within {self.settings.report_bound:g} s from {silent}")
 
@@ -342,12 +342,12 @@ class Membership:
                 self._finish(current)  # nobody stopped: the functions returned before the boundary
             else:
                 self._abort(current, "some ranks passed more boundaries than others (uneven data loaders?)")
-        elif current.members and self._now >= interrupt.deadline:
+        elif current.members and self.now >= interrupt.deadline:
             missing = ", ".join(self._name(w) for w in current.order(current.members))
             self._abort(current, f"boundary {interrupt.boundary} was not reached in time by {missing}")
         elif not current.members and current.settled_by is None:
-            current.settled_by = self._now
-            self._idle_since = self._now
+            current.settled_by = self.now
+            self._idle_since = self.now
 
     def _finish(self, current: Round) -> None:
         current.finished = True
@@ -379,7 +379,7 @@ class Membership:
         elif not current.entered_next:
             self._finish_run(success=True, reason="all workers are done and ended with 0")
         elif self._idle_since is None:
-            self._idle_since = self._now
+            self._idle_since = self.now
 
     def _ready_newcomers(self, patient: bool) -> list[int]:
         """Waiting workers that may join the running round now.
@@ -389,7 +389,7 @@ class Membership:
         """
         waiting = [w for w in self.roster.workers.values() if w.waits_in(self.ordinal)]
         window = self.settings.join_window
-        if patient and self.staffing.booting() and all(self._now < w.waiting_since + window for w in waiting):
+        if patient and self.staffing.booting() and all(self.now < w.waiting_since + window for w in waiting):
             return []
         return [w.worker_id for w in waiting]
 
@@ -400,7 +400,7 @@ class Membership:
         if trouble := self._errors.hopeless(self.round, chosen.version):
             self._give_up(trouble)
             return
-        view = Waiting(self.settings, self.roster, self.staffing, self.round, self.best, self._started, self._now)
+        view = Waiting(self.settings, self.roster, self.staffing, self.round, self.best, self._started, self.now)
         obstacle = view.obstacle(chosen)
         if obstacle is None:
             if self._sound(waiting, chosen.version):
@@ -410,7 +410,7 @@ class Membership:
             return
         else:
             self.reason = f"waiting: {obstacle.text}"
-            if self._idle_since is not None and self._now >= self._idle_since + self.settings.elastic_timeout:
+            if self._idle_since is not None and self.now >= self._idle_since + self.settings.elastic_timeout:
                 limit = f"--elastic-timeout {self.settings.elastic_timeout:g} s"
                 self._give_up(f"gave up after {limit} of {self.reason}")
                 return
@@ -448,7 +448,7 @@ class Membership:
         for seat in plan.seats:
             worker = self.roster.workers[seat.worker_id]
             worker.state, worker.rank = WorkerState.TRAINING, seat.rank
-        self.round = Round(plan, set(plan.workers), self._now + self.settings.settling_in)
+        self.round = Round(plan, set(plan.workers), self.now + self.settings.settling_in)
         self._idle_since = None
         self.failures.clear()  # what was survived is not what the run will end of
         hosts = list(dict.fromkeys(seat.host for seat in plan.seats))
@@ -458,7 +458,7 @@ class Membership:
     def _dismiss_waiting(self, worker: Worker) -> None:
         self._act(Leave(worker.worker_id))
         worker.state = WorkerState.STOPPING
-        worker.stop_at = self._now + self.settings.leave_grace
+        worker.stop_at = self.now + self.settings.leave_grace
 
     # ---- words and times -------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from edriver.discovery.poller import Poller
 from edriver.driver import actions, events
 from edriver.driver.announcements import Announcements
 from edriver.driver.arrivals import Arrivals
+from edriver.driver.chronicle import Chronicle
 from edriver.driver.control import ControlServer
 from edriver.driver.credentials_file import CredentialsFile
 from edriver.driver.door import Door
@@ -110,7 +111,7 @@ class Session:
         self._membership = Membership(options.settings, clock(), draw=draw)
         self._started = clock()
         self._announcements = Announcements()
-        self._event_log = None if options.event_log is None else EventLog(options.event_log, wall_clock)
+        self._event_log = None if options.event_log is None else EventLog(options.event_log)
         self._rounds = 0
         self._signals: list[signal.Signals] = []
         self._ending = False
@@ -136,7 +137,8 @@ class Session:
             arrivals=self._arrivals,
         )
         self._address = interface_address(options.network_interface) if options.network_interface else ""
-        self._status = StatusServer(run_id, self._membership, clock)
+        self._chronicle = Chronicle(self._membership, wall_clock)
+        self._status = StatusServer(run_id, self._membership, self._chronicle, wall_clock)
         self._door = Door(run_id, self._server, self._status, self._address, options.port, secure=not options.insecure)
         self._socket = folder / SOCKET
         self._launcher = Launcher(
@@ -266,12 +268,15 @@ class Session:
                     break
                 self._perform(action, host_of)
             # Words come after deeds: whoever waits for its next round does not wait for them.
-            for line in self._announcements.lines(loss, step):
+            lines = [*self._announcements.lines(loss, step)]
+            for line in lines:
                 _log.info("%s", line)
+            if told := self._chronicle.take(event, step, loss, lines):
+                self._status.announce()
+                if self._event_log:
+                    self._event_log.write(told)
             if loss and isinstance(event, events.WorkerStalled):
                 _log.info("it stands at\n%s", event.stacks)
-            if self._event_log:
-                self._event_log.take(event, step)
             if finish:
                 return finish
 

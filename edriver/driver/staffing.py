@@ -140,18 +140,26 @@ class Staffing:
         """
         left_out = self.quarantine.left_out(now)
         awaited = self._awaited() if late else []
-        for name, record in self._roster.hosts.items():
-            cooling = sum(place.free_at > now for place in record.places.values())
-            if name in self._trouble:
-                yield name, f"is not used: {self._trouble[name]}"
-            if name in awaited:
-                yield name, "has not answered yet"
-            if name in left_out:
-                yield name, "is quarantined"
-            elif record.present and cooling:
-                yield name, f"has {count_text(cooling, 'slot')} cooling down after a failure"
-            elif record.drained and not record.drained_whole:
-                yield name, f"has {count_text(len(record.drained), 'slot')} drained"
+        for record in self._roster.hosts.values():
+            if record.name in awaited:
+                yield record.name, "has not answered yet"
+            yield from ((record.name, words) for words in self._obstacles_of(record, now, left_out))
+
+    def obstacle_of(self, host: str, now: float) -> str:
+        """Why a host is not used, or not in all of its slots, in words that follow its name; empty if it is."""
+        record = self._roster.hosts.get(host)
+        return "" if record is None else "; ".join(self._obstacles_of(record, now, self.quarantine.left_out(now)))
+
+    def _obstacles_of(self, record: HostRecord, now: float, left_out: set[str]) -> Iterator[str]:
+        cooling = sum(place.free_at > now for place in record.places.values())
+        if record.name in self._trouble:
+            yield f"is not used: {self._trouble[record.name]}"
+        if record.name in left_out:
+            yield "is quarantined"
+        elif record.present and cooling:
+            yield f"has {count_text(cooling, 'slot')} cooling down after a failure"
+        elif record.drained and not record.drained_whole:
+            yield f"has {count_text(len(record.drained), 'slot')} drained"
 
     def deadlines(self) -> Iterator[float]:
         """When something may be due here."""

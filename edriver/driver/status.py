@@ -1,12 +1,16 @@
-"""StatusService: what an onlooker may know of the run. It reads what the core knows, and can change nothing."""
+"""StatusService: what an onlooker may know of the run. It reads what is known, and can change nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Final
 
+import grpc
+
+from edriver.driver.chronicle import Chronicle, ForgottenError
 from edriver.driver.membership import Membership
-from edriver.driver.roster import Worker, WorkerState
+from edriver.driver.portraits import host_status, worker_status
 from edriver.release import VERSION
 from edriver.v1 import status_pb2, status_pb2_grpc
 from edriver.wire import round_id_message
@@ -14,14 +18,8 @@ from edriver.wire import round_id_message
 if TYPE_CHECKING:
     from edriver.v1.status_pb2_grpc import _ServicerContext
 
-_STATES: Final = {
-    WorkerState.BOOTING: status_pb2.WORKER_STATE_BOOTING,
-    WorkerState.WAITING: status_pb2.WORKER_STATE_WAITING,
-    WorkerState.TRAINING: status_pb2.WORKER_STATE_TRAINING,
-    WorkerState.DONE: status_pb2.WORKER_STATE_DONE,
-    WorkerState.FINISHED: status_pb2.WORKER_STATE_FINISHED,
-    WorkerState.STOPPING: status_pb2.WORKER_STATE_STOPPING,
-}
+MOST_AT_ONCE: Final = 1000
+"""Events of one answer, and events that a watcher is sent before others have their turn."""
 
 
 class StatusServer(status_pb2_grpc.StatusServiceServicer):
@@ -30,44 +28,91 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
     Args:
         run_id: the run.
         membership: what is known; only looked at.
-        clock: seconds, the core's.
+        chronicle: what has happened; only looked at.
+        clock: seconds since the epoch.
     """
 
-    def __init__(self, run_id: str, membership: Membership, clock: Callable[[], float]) -> None:
+    def __init__(self, run_id: str, membership: Membership, chronicle: Chronicle, clock: Callable[[], float]) -> None:
         self._run_id = run_id
         self._membership = membership
+        self._chronicle = chronicle
         self._clock = clock
-        self._started = clock()
+        self._news = asyncio.Event()
+
+    def announce(self) -> None:
+        """Something has been added to the chronicle."""
+        self._news.set()
+        self._news = asyncio.Event()
 
     async def GetRun(  # noqa: N802
         self, _request: status_pb2.GetRunRequest, _context: _ServicerContext
     ) -> status_pb2.GetRunResponse:
         """See the proto file."""
-        now, roster, current = self._clock(), self._membership.roster, self._membership.round
-        told = status_pb2.GetRunResponse(
+        return status_pb2.GetRunResponse(run=self._run(), seq=self._chronicle.last_seq)
+
+    async def ListRounds(  # noqa: N802
+        self, request: status_pb2.ListRoundsRequest, _context: _ServicerContext
+    ) -> status_pb2.ListRoundsResponse:
+        """See the proto file."""
+        rounds = list(self._chronicle.rounds)
+        return status_pb2.ListRoundsResponse(rounds=rounds[-request.limit :] if request.limit else rounds)
+
+    async def ListEvents(  # noqa: N802
+        self, request: status_pb2.ListEventsRequest, context: _ServicerContext
+    ) -> status_pb2.ListEventsResponse:
+        """See the proto file."""
+        limit = min(request.limit or MOST_AT_ONCE, MOST_AT_ONCE)
+        return status_pb2.ListEventsResponse(events=await self._since(request.since, limit, context))
+
+    async def Watch(  # noqa: N802
+        self, request: status_pb2.WatchRequest, context: _ServicerContext
+    ) -> AsyncIterator[status_pb2.WatchResponse]:
+        """See the proto file."""
+        seq = request.since
+        while True:
+            news = self._news
+            for event in await self._since(seq, MOST_AT_ONCE, context):
+                seq = event.seq
+                yield status_pb2.WatchResponse(event=event)
+            if seq < self._chronicle.last_seq:
+                continue
+            if self._chronicle.over:
+                return
+            await news.wait()
+
+    async def _since(self, seq: int, limit: int, context: _ServicerContext) -> list[status_pb2.Event]:
+        try:
+            return self._chronicle.since(seq, limit)
+        except ForgottenError as error:
+            await context.abort(grpc.StatusCode.OUT_OF_RANGE, str(error))
+            raise
+
+    def _run(self) -> status_pb2.Run:
+        membership, chronicle = self._membership, self._chronicle
+        roster, current, budgets = membership.roster, membership.round, membership.budgets
+        obstacles: dict[str, str] = {}
+        for name, words in membership.staffing.obstacles(membership.now):
+            obstacles[name] = f"{obstacles[name]}; {words}" if name in obstacles else words
+        told = status_pb2.Run(
             run_id=self._run_id,
             version=VERSION,
-            seconds=now - self._started,
-            doing=self._membership.reason or "starting",
-            workers=[_worker(worker) for worker in roster.workers.values()],
+            began=chronicle.began,
+            now=self._clock(),
+            doing=membership.reason or "starting",
+            np=membership.settings.np,
+            min_np=membership.settings.min_np,
+            max_np=membership.settings.max_np,
+            hosts=[
+                host_status(name, record, obstacles.get(name, ""), chronicle.known_since(name))
+                for name, record in roster.hosts.items()
+            ],
+            workers=[worker_status(worker, chronicle.started(worker.worker_id)) for worker in roster.workers.values()],
+            rounds=chronicle.round_count,
+            failures=budgets.failures.total,
+            preemptions=budgets.preemptions.total,
+            resizes=budgets.resizes.total,
         )
         if current and current.running:
             told.round_id.CopyFrom(round_id_message(current.plan.round_id))
             told.size = len(current.plan.seats)
-        obstacles: dict[str, list[str]] = {}
-        for name, words in self._membership.staffing.obstacles(now):
-            obstacles.setdefault(name, []).append(words)
-        for record in roster.hosts.values():
-            told.hosts.add(
-                name=record.name,
-                slots=record.slots,
-                connected=record.connected,
-                obstacle="; ".join(obstacles.get(record.name, ())),
-            )
         return told
-
-
-def _worker(worker: Worker) -> status_pb2.WorkerStatus:
-    return status_pb2.WorkerStatus(
-        worker_id=worker.worker_id, host=worker.host, slot=worker.slot, state=_STATES[worker.state], rank=worker.rank
-    )

@@ -4,6 +4,7 @@ isort:skip_file
 What an onlooker may know of a run: nothing in here changes anything."""
 
 from collections import abc as _abc
+from edriver.v1 import notification_pb2 as _notification_pb2
 from edriver.v1 import rounds_pb2 as _rounds_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -39,6 +40,8 @@ class _WorkerStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WorkerSta
     """Told that all are done."""
     WORKER_STATE_STOPPING: _WorkerState.ValueType  # 6
     """Told to leave, or lost: only its exit is awaited."""
+    WORKER_STATE_GONE: _WorkerState.ValueType  # 7
+    """Its process has ended."""
 
 class WorkerState(_WorkerState, metaclass=_WorkerStateEnumTypeWrapper):
     """WorkerState is where a worker stands in its life."""
@@ -56,7 +59,39 @@ WORKER_STATE_FINISHED: WorkerState.ValueType  # 5
 """Told that all are done."""
 WORKER_STATE_STOPPING: WorkerState.ValueType  # 6
 """Told to leave, or lost: only its exit is awaited."""
+WORKER_STATE_GONE: WorkerState.ValueType  # 7
+"""Its process has ended."""
 Global___WorkerState: _TypeAlias = WorkerState  # noqa: Y015
+
+class _RoundCause:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RoundCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RoundCause.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ROUND_CAUSE_UNSPECIFIED: _RoundCause.ValueType  # 0
+    ROUND_CAUSE_START: _RoundCause.ValueType  # 1
+    """The run began."""
+    ROUND_CAUSE_FAILURE: _RoundCause.ValueType  # 2
+    """A worker or a host failed."""
+    ROUND_CAUSE_PREEMPTION: _RoundCause.ValueType  # 3
+    """A worker failed whose place was being taken away."""
+    ROUND_CAUSE_RESIZE: _RoundCause.ValueType  # 4
+    """Hosts or workers came or went in good order."""
+
+class RoundCause(_RoundCause, metaclass=_RoundCauseEnumTypeWrapper):
+    """RoundCause is what kind of thing made a round necessary."""
+
+ROUND_CAUSE_UNSPECIFIED: RoundCause.ValueType  # 0
+ROUND_CAUSE_START: RoundCause.ValueType  # 1
+"""The run began."""
+ROUND_CAUSE_FAILURE: RoundCause.ValueType  # 2
+"""A worker or a host failed."""
+ROUND_CAUSE_PREEMPTION: RoundCause.ValueType  # 3
+"""A worker failed whose place was being taken away."""
+ROUND_CAUSE_RESIZE: RoundCause.ValueType  # 4
+"""Hosts or workers came or went in good order."""
+Global___RoundCause: _TypeAlias = RoundCause  # noqa: Y015
 
 @_typing.final
 class GetRunRequest(_message.Message):
@@ -81,23 +116,69 @@ class GetRunResponse(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    RUN_FIELD_NUMBER: _builtins.int
+    SEQ_FIELD_NUMBER: _builtins.int
+    seq: _builtins.int
+    """The last event that is in it: Watch from here misses nothing."""
+    @_builtins.property
+    def run(self) -> Global___Run: ...
+    def __init__(
+        self,
+        *,
+        run: Global___Run | None = ...,
+        seq: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run", b"run", "seq", b"seq"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetRunResponse: _TypeAlias = GetRunResponse  # noqa: Y015
+
+@_typing.final
+class Run(_message.Message):
+    """Run is how a run stands."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
     RUN_ID_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
-    SECONDS_FIELD_NUMBER: _builtins.int
+    BEGAN_FIELD_NUMBER: _builtins.int
+    NOW_FIELD_NUMBER: _builtins.int
     DOING_FIELD_NUMBER: _builtins.int
     ROUND_ID_FIELD_NUMBER: _builtins.int
     SIZE_FIELD_NUMBER: _builtins.int
+    NP_FIELD_NUMBER: _builtins.int
+    MIN_NP_FIELD_NUMBER: _builtins.int
+    MAX_NP_FIELD_NUMBER: _builtins.int
     HOSTS_FIELD_NUMBER: _builtins.int
     WORKERS_FIELD_NUMBER: _builtins.int
+    ROUNDS_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    PREEMPTIONS_FIELD_NUMBER: _builtins.int
+    RESIZES_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     version: _builtins.str
     """The driver's release."""
-    seconds: _builtins.float
-    """Since the run began."""
+    began: _builtins.float
+    """When it began, in seconds since the epoch."""
+    now: _builtins.float
+    """The time of this answer."""
     doing: _builtins.str
-    """What the run does, or waits for, in one sentence."""
+    """What it does, or waits for, in one sentence."""
     size: _builtins.int
     """How many train in it."""
+    np: _builtins.int
+    """How many it began with, and its limits."""
+    min_np: _builtins.int
+    max_np: _builtins.int
+    rounds: _builtins.int
+    """Rounds so far, and why they ended."""
+    failures: _builtins.int
+    preemptions: _builtins.int
+    resizes: _builtins.int
     @_builtins.property
     def round_id(self) -> _rounds_pb2.RoundId:
         """The round that is on; absent before the first, and between two."""
@@ -110,27 +191,45 @@ class GetRunResponse(_message.Message):
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerStatus]:
         """Oldest first."""
 
+    @_builtins.property
+    def progress(self) -> Global___Progress:
+        """How far training is; absent before the first step."""
+
     def __init__(
         self,
         *,
         run_id: _builtins.str = ...,
         version: _builtins.str = ...,
-        seconds: _builtins.float = ...,
+        began: _builtins.float = ...,
+        now: _builtins.float = ...,
         doing: _builtins.str = ...,
         round_id: _rounds_pb2.RoundId | None = ...,
         size: _builtins.int = ...,
+        np: _builtins.int = ...,
+        min_np: _builtins.int = ...,
+        max_np: _builtins.int = ...,
         hosts: _abc.Iterable[Global___HostStatus] | None = ...,
         workers: _abc.Iterable[Global___WorkerStatus] | None = ...,
+        rounds: _builtins.int = ...,
+        failures: _builtins.int = ...,
+        preemptions: _builtins.int = ...,
+        resizes: _builtins.int = ...,
+        progress: Global___Progress | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_round_id", b"_round_id", "round_id", b"round_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "progress", b"progress", "round_id", b"round_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_round_id", b"_round_id", "doing", b"doing", "hosts", b"hosts", "round_id", b"round_id", "run_id", b"run_id", "seconds", b"seconds", "size", b"size", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "began", b"began", "doing", b"doing", "failures", b"failures", "hosts", b"hosts", "max_np", b"max_np", "min_np", b"min_np", "now", b"now", "np", b"np", "preemptions", b"preemptions", "progress", b"progress", "resizes", b"resizes", "round_id", b"round_id", "rounds", b"rounds", "run_id", b"run_id", "size", b"size", "version", b"version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
+    _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015
     _WhichOneofReturnType__round_id: _TypeAlias = _typing.Literal["round_id"]  # noqa: Y015
     _WhichOneofArgType__round_id: _TypeAlias = _typing.Literal["_round_id", b"_round_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__progress) -> _WhichOneofReturnType__progress | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__round_id) -> _WhichOneofReturnType__round_id | None: ...
 
-Global___GetRunResponse: _TypeAlias = GetRunResponse  # noqa: Y015
+Global___Run: _TypeAlias = Run  # noqa: Y015
 
 @_typing.final
 class HostStatus(_message.Message):
@@ -142,6 +241,7 @@ class HostStatus(_message.Message):
     SLOTS_FIELD_NUMBER: _builtins.int
     CONNECTED_FIELD_NUMBER: _builtins.int
     OBSTACLE_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     slots: _builtins.int
     """As discovery counts them; 0: it is named no more."""
@@ -149,6 +249,8 @@ class HostStatus(_message.Message):
     """Whether its agent takes orders."""
     obstacle: _builtins.str
     """Why it is not used, or not all of it; empty: it is."""
+    since: _builtins.float
+    """When the run first knew of it, in seconds since the epoch."""
     def __init__(
         self,
         *,
@@ -156,10 +258,11 @@ class HostStatus(_message.Message):
         slots: _builtins.int = ...,
         connected: _builtins.bool = ...,
         obstacle: _builtins.str = ...,
+        since: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected", b"connected", "name", b"name", "obstacle", b"obstacle", "slots", b"slots"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected", b"connected", "name", b"name", "obstacle", b"obstacle", "since", b"since", "slots", b"slots"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -167,7 +270,7 @@ Global___HostStatus: _TypeAlias = HostStatus  # noqa: Y015
 
 @_typing.final
 class WorkerStatus(_message.Message):
-    """WorkerStatus is a process that is there."""
+    """WorkerStatus is a process in a slot."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -176,12 +279,26 @@ class WorkerStatus(_message.Message):
     SLOT_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     RANK_FIELD_NUMBER: _builtins.int
+    PID_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    STEP_RATE_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.int
     host: _builtins.str
     slot: _builtins.int
     state: Global___WorkerState.ValueType
     rank: _builtins.int
     """In the round that is on, or was last; absent: it was in none."""
+    pid: _builtins.int
+    """Its process, on its host; 0: not known yet."""
+    since: _builtins.float
+    """When it was started, in seconds since the epoch."""
+    step_rate: _builtins.float
+    """Steps it finishes a second, lately."""
+    @_builtins.property
+    def version(self) -> _rounds_pb2.Version:
+        """How far its state has got; absent: it holds none yet."""
+
     def __init__(
         self,
         *,
@@ -190,13 +307,494 @@ class WorkerStatus(_message.Message):
         slot: _builtins.int = ...,
         state: Global___WorkerState.ValueType = ...,
         rank: _builtins.int | None = ...,
+        pid: _builtins.int = ...,
+        since: _builtins.float = ...,
+        version: _rounds_pb2.Version | None = ...,
+        step_rate: _builtins.float = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "rank", b"rank"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "_version", b"_version", "rank", b"rank", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "host", b"host", "rank", b"rank", "slot", b"slot", "state", b"state", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "_version", b"_version", "host", b"host", "pid", b"pid", "rank", b"rank", "since", b"since", "slot", b"slot", "state", b"state", "step_rate", b"step_rate", "version", b"version", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
     _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015
+    _WhichOneofReturnType__version: _TypeAlias = _typing.Literal["version"]  # noqa: Y015
+    _WhichOneofArgType__version: _TypeAlias = _typing.Literal["_version", b"_version"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__rank) -> _WhichOneofReturnType__rank | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__version) -> _WhichOneofReturnType__version | None: ...
 
 Global___WorkerStatus: _TypeAlias = WorkerStatus  # noqa: Y015
+
+@_typing.final
+class Progress(_message.Message):
+    """Progress is how far training is, as rank 0 last said."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ReportedEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    STEPS_FIELD_NUMBER: _builtins.int
+    STEP_RATE_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    SAMPLES_DONE_FIELD_NUMBER: _builtins.int
+    SAMPLES_FIELD_NUMBER: _builtins.int
+    SAMPLE_RATE_FIELD_NUMBER: _builtins.int
+    REPORTED_FIELD_NUMBER: _builtins.int
+    steps: _builtins.int
+    """Steps (boundaries) in all rounds together."""
+    step_rate: _builtins.float
+    """Steps a second, lately."""
+    epoch: _builtins.int
+    """Of the state's ElasticSampler, if it has one: its epoch, and how many of that epoch's samples all workers together have
+    done.
+    """
+    samples_done: _builtins.int
+    samples: _builtins.int
+    sample_rate: _builtins.float
+    """Samples a second, of all workers together, lately."""
+    @_builtins.property
+    def reported(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """What the script has reported last (`state.report`), by name."""
+
+    def __init__(
+        self,
+        *,
+        steps: _builtins.int = ...,
+        step_rate: _builtins.float = ...,
+        epoch: _builtins.int | None = ...,
+        samples_done: _builtins.int = ...,
+        samples: _builtins.int = ...,
+        sample_rate: _builtins.float = ...,
+        reported: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "epoch", b"epoch"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "epoch", b"epoch", "reported", b"reported", "sample_rate", b"sample_rate", "samples", b"samples", "samples_done", b"samples_done", "step_rate", b"step_rate", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
+    _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__epoch) -> _WhichOneofReturnType__epoch | None: ...
+
+Global___Progress: _TypeAlias = Progress  # noqa: Y015
+
+@_typing.final
+class ListRoundsRequest(_message.Message):
+    """ListRoundsRequest asks for rounds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LIMIT_FIELD_NUMBER: _builtins.int
+    limit: _builtins.int
+    """At most so many, the latest; 0: all that are remembered."""
+    def __init__(
+        self,
+        *,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRoundsRequest: _TypeAlias = ListRoundsRequest  # noqa: Y015
+
+@_typing.final
+class ListRoundsResponse(_message.Message):
+    """ListRoundsResponse is some rounds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUNDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def rounds(self) -> _containers.RepeatedCompositeFieldContainer[Global___Round]: ...
+    def __init__(
+        self,
+        *,
+        rounds: _abc.Iterable[Global___Round] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rounds", b"rounds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRoundsResponse: _TypeAlias = ListRoundsResponse  # noqa: Y015
+
+@_typing.final
+class Round(_message.Message):
+    """Round is one round, as far as it has got. Times are in seconds since the epoch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_ID_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    NOTICED_FIELD_NUMBER: _builtins.int
+    BEFORE_ENDED_FIELD_NUMBER: _builtins.int
+    ASSIGNED_FIELD_NUMBER: _builtins.int
+    UNDER_WAY_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
+    PHASES_FIELD_NUMBER: _builtins.int
+    cause: _builtins.str
+    """Why there had to be a new round."""
+    kind: Global___RoundCause.ValueType
+    """What kind of cause that was."""
+    noticed: _builtins.float
+    """When an agent noticed the death that ended the round before; absent: it was no death."""
+    before_ended: _builtins.float
+    """When the driver ended the round before; absent: there was none."""
+    assigned: _builtins.float
+    """When the driver assigned this one."""
+    under_way: _builtins.float
+    """When all members had passed their first step; absent: they have not yet."""
+    ended: _builtins.float
+    """When the driver ended it; absent: it goes on."""
+    @_builtins.property
+    def round_id(self) -> _rounds_pb2.RoundId: ...
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]:
+        """In order of rank."""
+
+    @_builtins.property
+    def phases(self) -> Global___RecoveryPhases:
+        """How long each part of the way into it took, once it is under way."""
+
+    def __init__(
+        self,
+        *,
+        round_id: _rounds_pb2.RoundId | None = ...,
+        cause: _builtins.str = ...,
+        kind: Global___RoundCause.ValueType = ...,
+        members: _abc.Iterable[Global___Member] | None = ...,
+        noticed: _builtins.float | None = ...,
+        before_ended: _builtins.float | None = ...,
+        assigned: _builtins.float = ...,
+        under_way: _builtins.float | None = ...,
+        ended: _builtins.float | None = ...,
+        phases: Global___RecoveryPhases | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_before_ended", b"_before_ended", "_ended", b"_ended", "_noticed", b"_noticed", "_phases", b"_phases", "_under_way", b"_under_way", "before_ended", b"before_ended", "ended", b"ended", "noticed", b"noticed", "phases", b"phases", "round_id", b"round_id", "under_way", b"under_way"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_before_ended", b"_before_ended", "_ended", b"_ended", "_noticed", b"_noticed", "_phases", b"_phases", "_under_way", b"_under_way", "assigned", b"assigned", "before_ended", b"before_ended", "cause", b"cause", "ended", b"ended", "kind", b"kind", "members", b"members", "noticed", b"noticed", "phases", b"phases", "round_id", b"round_id", "under_way", b"under_way"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__before_ended: _TypeAlias = _typing.Literal["before_ended"]  # noqa: Y015
+    _WhichOneofArgType__before_ended: _TypeAlias = _typing.Literal["_before_ended", b"_before_ended"]  # noqa: Y015
+    _WhichOneofReturnType__ended: _TypeAlias = _typing.Literal["ended"]  # noqa: Y015
+    _WhichOneofArgType__ended: _TypeAlias = _typing.Literal["_ended", b"_ended"]  # noqa: Y015
+    _WhichOneofReturnType__noticed: _TypeAlias = _typing.Literal["noticed"]  # noqa: Y015
+    _WhichOneofArgType__noticed: _TypeAlias = _typing.Literal["_noticed", b"_noticed"]  # noqa: Y015
+    _WhichOneofReturnType__phases: _TypeAlias = _typing.Literal["phases"]  # noqa: Y015
+    _WhichOneofArgType__phases: _TypeAlias = _typing.Literal["_phases", b"_phases"]  # noqa: Y015
+    _WhichOneofReturnType__under_way: _TypeAlias = _typing.Literal["under_way"]  # noqa: Y015
+    _WhichOneofArgType__under_way: _TypeAlias = _typing.Literal["_under_way", b"_under_way"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__before_ended) -> _WhichOneofReturnType__before_ended | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ended) -> _WhichOneofReturnType__ended | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__noticed) -> _WhichOneofReturnType__noticed | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__phases) -> _WhichOneofReturnType__phases | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__under_way) -> _WhichOneofReturnType__under_way | None: ...
+
+Global___Round: _TypeAlias = Round  # noqa: Y015
+
+@_typing.final
+class Member(_message.Message):
+    """Member is a worker's part in a round."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    SLOT_FIELD_NUMBER: _builtins.int
+    TIMES_FIELD_NUMBER: _builtins.int
+    worker_id: _builtins.int
+    host: _builtins.str
+    slot: _builtins.int
+    @_builtins.property
+    def times(self) -> _notification_pb2.RoundTimes:
+        """When it got how far on its way into the round; absent: it has not passed its first step yet."""
+
+    def __init__(
+        self,
+        *,
+        worker_id: _builtins.int = ...,
+        host: _builtins.str = ...,
+        slot: _builtins.int = ...,
+        times: _notification_pb2.RoundTimes | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["times", b"times"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "slot", b"slot", "times", b"times", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Member: _TypeAlias = Member  # noqa: Y015
+
+@_typing.final
+class RecoveryPhases(_message.Message):
+    """RecoveryPhases are seconds, one after the other, each until the last member has got so far."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DETECT_FIELD_NUMBER: _builtins.int
+    ABORT_FIELD_NUMBER: _builtins.int
+    RENDEZVOUS_FIELD_NUMBER: _builtins.int
+    SYNC_FIELD_NUMBER: _builtins.int
+    FIRST_STEP_FIELD_NUMBER: _builtins.int
+    detect: _builtins.float
+    """From when an agent noticed a death until the driver ended the round."""
+    abort: _builtins.float
+    """Until the members were out of the old round: collectives cut, the training function left."""
+    rendezvous: _builtins.float
+    """Until the new round's process group was built."""
+    sync: _builtins.float
+    """Until all held the same state."""
+    first_step: _builtins.float
+    """Until all had finished a step."""
+    def __init__(
+        self,
+        *,
+        detect: _builtins.float = ...,
+        abort: _builtins.float = ...,
+        rendezvous: _builtins.float = ...,
+        sync: _builtins.float = ...,
+        first_step: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "detect", b"detect", "first_step", b"first_step", "rendezvous", b"rendezvous", "sync", b"sync"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecoveryPhases: _TypeAlias = RecoveryPhases  # noqa: Y015
+
+@_typing.final
+class ListEventsRequest(_message.Message):
+    """ListEventsRequest asks for events."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINCE_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    since: _builtins.int
+    """Those after this number; 0: from the beginning."""
+    limit: _builtins.int
+    """At most so many; 0: up to 1000."""
+    def __init__(
+        self,
+        *,
+        since: _builtins.int = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "since", b"since"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListEventsRequest: _TypeAlias = ListEventsRequest  # noqa: Y015
+
+@_typing.final
+class ListEventsResponse(_message.Message):
+    """ListEventsResponse is some events, in order."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event]: ...
+    def __init__(
+        self,
+        *,
+        events: _abc.Iterable[Global___Event] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListEventsResponse: _TypeAlias = ListEventsResponse  # noqa: Y015
+
+@_typing.final
+class WatchRequest(_message.Message):
+    """WatchRequest asks to be told."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINCE_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    since: _builtins.int
+    """Of what comes after this number; 0: from the beginning."""
+    progress: _builtins.bool
+    """Whether to be told of progress, too, once a second while there is any."""
+    def __init__(
+        self,
+        *,
+        since: _builtins.int = ...,
+        progress: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress", "since", b"since"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchRequest: _TypeAlias = WatchRequest  # noqa: Y015
+
+@_typing.final
+class WatchResponse(_message.Message):
+    """WatchResponse is what has happened."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENT_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def event(self) -> Global___Event: ...
+    @_builtins.property
+    def progress(self) -> Global___Progress:
+        """How far training is now. It has no number: what is missed is of no use later."""
+
+    def __init__(
+        self,
+        *,
+        event: Global___Event | None = ...,
+        progress: Global___Progress | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "kind", b"kind", "progress", b"progress"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "kind", b"kind", "progress", b"progress"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["event", "progress"]  # noqa: Y015
+    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
+
+Global___WatchResponse: _TypeAlias = WatchResponse  # noqa: Y015
+
+@_typing.final
+class Event(_message.Message):
+    """Event is one thing that has happened."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQ_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    WORKER_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
+    REMARK_FIELD_NUMBER: _builtins.int
+    RUN_ENDED_FIELD_NUMBER: _builtins.int
+    seq: _builtins.int
+    """Counts events from 1."""
+    time: _builtins.float
+    """In seconds since the epoch."""
+    text: _builtins.str
+    """In words, as the driver prints it; empty: it prints nothing of it."""
+    @_builtins.property
+    def host(self) -> Global___HostStatus:
+        """A host came, went, or changed: as it is now."""
+
+    @_builtins.property
+    def worker(self) -> Global___WorkerStatus:
+        """A worker was started, has got further, or was lost: as it is now."""
+
+    @_builtins.property
+    def round(self) -> Global___Round:
+        """A round was assigned, is under way, or has ended: as it is now. Its members are TRAINING from its assignment on. They
+        are left out where a round ends that was under way.
+        """
+
+    @_builtins.property
+    def remark(self) -> Global___Remark:
+        """The run does, or waits for, something else: the text says what."""
+
+    @_builtins.property
+    def run_ended(self) -> Global___RunEnded:
+        """The last event."""
+
+    def __init__(
+        self,
+        *,
+        seq: _builtins.int = ...,
+        time: _builtins.float = ...,
+        text: _builtins.str = ...,
+        host: Global___HostStatus | None = ...,
+        worker: Global___WorkerStatus | None = ...,
+        round: Global___Round | None = ...,
+        remark: Global___Remark | None = ...,
+        run_ended: Global___RunEnded | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "kind", b"kind", "remark", b"remark", "round", b"round", "run_ended", b"run_ended", "worker", b"worker"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "kind", b"kind", "remark", b"remark", "round", b"round", "run_ended", b"run_ended", "seq", b"seq", "text", b"text", "time", b"time", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["host", "worker", "round", "remark", "run_ended"]  # noqa: Y015
+    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
+
+Global___Event: _TypeAlias = Event  # noqa: Y015
+
+@_typing.final
+class Remark(_message.Message):
+    """Remark is words alone."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Remark: _TypeAlias = Remark  # noqa: Y015
+
+@_typing.final
+class RunEnded(_message.Message):
+    """RunEnded is how the run has ended; the text says why."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUCCESS_FIELD_NUMBER: _builtins.int
+    success: _builtins.bool
+    def __init__(
+        self,
+        *,
+        success: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["success", b"success"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunEnded: _TypeAlias = RunEnded  # noqa: Y015

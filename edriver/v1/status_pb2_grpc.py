@@ -40,6 +40,21 @@ class StatusServiceStub(object):
                 request_serializer=edriver_dot_v1_dot_status__pb2.GetRunRequest.SerializeToString,
                 response_deserializer=edriver_dot_v1_dot_status__pb2.GetRunResponse.FromString,
                 _registered_method=True)
+        self.ListRounds = channel.unary_unary(
+                '/edriver.v1.StatusService/ListRounds',
+                request_serializer=edriver_dot_v1_dot_status__pb2.ListRoundsRequest.SerializeToString,
+                response_deserializer=edriver_dot_v1_dot_status__pb2.ListRoundsResponse.FromString,
+                _registered_method=True)
+        self.ListEvents = channel.unary_unary(
+                '/edriver.v1.StatusService/ListEvents',
+                request_serializer=edriver_dot_v1_dot_status__pb2.ListEventsRequest.SerializeToString,
+                response_deserializer=edriver_dot_v1_dot_status__pb2.ListEventsResponse.FromString,
+                _registered_method=True)
+        self.Watch = channel.unary_stream(
+                '/edriver.v1.StatusService/Watch',
+                request_serializer=edriver_dot_v1_dot_status__pb2.WatchRequest.SerializeToString,
+                response_deserializer=edriver_dot_v1_dot_status__pb2.WatchResponse.FromString,
+                _registered_method=True)
 
 
 class StatusServiceServicer(object):
@@ -53,6 +68,30 @@ class StatusServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListRounds(self, request, context):
+        """ListRounds tells of the latest rounds, oldest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListEvents(self, request, context):
+        """ListEvents tells what has happened, from a number on. OUT_OF_RANGE: there is no such number yet, or what followed it
+        is forgotten.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Watch(self, request, context):
+        """Watch tells what happens from a number on, without a gap, until the run ends: its last event is RunEnded. Whoever is
+        cut off calls again with the number of the last event that came. OUT_OF_RANGE as for ListEvents; a watcher that reads
+        so slowly that it would miss an event gets that, too.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_StatusServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -60,6 +99,21 @@ def add_StatusServiceServicer_to_server(servicer, server):
                     servicer.GetRun,
                     request_deserializer=edriver_dot_v1_dot_status__pb2.GetRunRequest.FromString,
                     response_serializer=edriver_dot_v1_dot_status__pb2.GetRunResponse.SerializeToString,
+            ),
+            'ListRounds': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRounds,
+                    request_deserializer=edriver_dot_v1_dot_status__pb2.ListRoundsRequest.FromString,
+                    response_serializer=edriver_dot_v1_dot_status__pb2.ListRoundsResponse.SerializeToString,
+            ),
+            'ListEvents': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListEvents,
+                    request_deserializer=edriver_dot_v1_dot_status__pb2.ListEventsRequest.FromString,
+                    response_serializer=edriver_dot_v1_dot_status__pb2.ListEventsResponse.SerializeToString,
+            ),
+            'Watch': grpc.unary_stream_rpc_method_handler(
+                    servicer.Watch,
+                    request_deserializer=edriver_dot_v1_dot_status__pb2.WatchRequest.FromString,
+                    response_serializer=edriver_dot_v1_dot_status__pb2.WatchResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -90,6 +144,87 @@ class StatusService(object):
             '/edriver.v1.StatusService/GetRun',
             edriver_dot_v1_dot_status__pb2.GetRunRequest.SerializeToString,
             edriver_dot_v1_dot_status__pb2.GetRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRounds(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/edriver.v1.StatusService/ListRounds',
+            edriver_dot_v1_dot_status__pb2.ListRoundsRequest.SerializeToString,
+            edriver_dot_v1_dot_status__pb2.ListRoundsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/edriver.v1.StatusService/ListEvents',
+            edriver_dot_v1_dot_status__pb2.ListEventsRequest.SerializeToString,
+            edriver_dot_v1_dot_status__pb2.ListEventsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Watch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/edriver.v1.StatusService/Watch',
+            edriver_dot_v1_dot_status__pb2.WatchRequest.SerializeToString,
+            edriver_dot_v1_dot_status__pb2.WatchResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -35,6 +35,17 @@ class StatusServiceStub:
     def __new__(cls, channel: _aio.Channel) -> StatusServiceAsyncStub: ...
     GetRun: _grpc.UnaryUnaryMultiCallable[_status_pb2.GetRunRequest, _status_pb2.GetRunResponse]
     """GetRun tells how the run stands now."""
+    ListRounds: _grpc.UnaryUnaryMultiCallable[_status_pb2.ListRoundsRequest, _status_pb2.ListRoundsResponse]
+    """ListRounds tells of the latest rounds, oldest first."""
+    ListEvents: _grpc.UnaryUnaryMultiCallable[_status_pb2.ListEventsRequest, _status_pb2.ListEventsResponse]
+    """ListEvents tells what has happened, from a number on. OUT_OF_RANGE: there is no such number yet, or what followed it
+    is forgotten.
+    """
+    Watch: _grpc.UnaryStreamMultiCallable[_status_pb2.WatchRequest, _status_pb2.WatchResponse]
+    """Watch tells what happens from a number on, without a gap, until the run ends: its last event is RunEnded. Whoever is
+    cut off calls again with the number of the last event that came. OUT_OF_RANGE as for ListEvents; a watcher that reads
+    so slowly that it would miss an event gets that, too.
+    """
 
 @_typing.type_check_only
 class StatusServiceAsyncStub(StatusServiceStub):
@@ -43,6 +54,17 @@ class StatusServiceAsyncStub(StatusServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetRun: _aio.UnaryUnaryMultiCallable[_status_pb2.GetRunRequest, _status_pb2.GetRunResponse]  # type: ignore[assignment]
     """GetRun tells how the run stands now."""
+    ListRounds: _aio.UnaryUnaryMultiCallable[_status_pb2.ListRoundsRequest, _status_pb2.ListRoundsResponse]  # type: ignore[assignment]
+    """ListRounds tells of the latest rounds, oldest first."""
+    ListEvents: _aio.UnaryUnaryMultiCallable[_status_pb2.ListEventsRequest, _status_pb2.ListEventsResponse]  # type: ignore[assignment]
+    """ListEvents tells what has happened, from a number on. OUT_OF_RANGE: there is no such number yet, or what followed it
+    is forgotten.
+    """
+    Watch: _aio.UnaryStreamMultiCallable[_status_pb2.WatchRequest, _status_pb2.WatchResponse]  # type: ignore[assignment]
+    """Watch tells what happens from a number on, without a gap, until the run ends: its last event is RunEnded. Whoever is
+    cut off calls again with the number of the last event that came. OUT_OF_RANGE as for ListEvents; a watcher that reads
+    so slowly that it would miss an event gets that, too.
+    """
 
 class StatusServiceServicer(metaclass=_abc_1.ABCMeta):
     """StatusService is served by the driver, on its unix socket and, to those who show the status token, on its TCP port."""
@@ -54,5 +76,34 @@ class StatusServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_status_pb2.GetRunResponse, _abc.Awaitable[_status_pb2.GetRunResponse]]:
         """GetRun tells how the run stands now."""
+
+    @_abc_1.abstractmethod
+    def ListRounds(
+        self,
+        request: _status_pb2.ListRoundsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_status_pb2.ListRoundsResponse, _abc.Awaitable[_status_pb2.ListRoundsResponse]]:
+        """ListRounds tells of the latest rounds, oldest first."""
+
+    @_abc_1.abstractmethod
+    def ListEvents(
+        self,
+        request: _status_pb2.ListEventsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_status_pb2.ListEventsResponse, _abc.Awaitable[_status_pb2.ListEventsResponse]]:
+        """ListEvents tells what has happened, from a number on. OUT_OF_RANGE: there is no such number yet, or what followed it
+        is forgotten.
+        """
+
+    @_abc_1.abstractmethod
+    def Watch(
+        self,
+        request: _status_pb2.WatchRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_status_pb2.WatchResponse], _abc.AsyncIterator[_status_pb2.WatchResponse]]:
+        """Watch tells what happens from a number on, without a gap, until the run ends: its last event is RunEnded. Whoever is
+        cut off calls again with the number of the last event that came. OUT_OF_RANGE as for ListEvents; a watcher that reads
+        so slowly that it would miss an event gets that, too.
+        """
 
 def add_StatusServiceServicer_to_server(servicer: StatusServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -18,7 +18,8 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from edriver.discovery.hosts import Host, HostSet
-from edriver.driver import events
+from edriver.driver import actions, events
+from edriver.driver.chronicle import Chronicle
 from edriver.driver.control import ControlServer
 from edriver.driver.door import Door
 from edriver.driver.mailbox import Mailbox
@@ -215,6 +216,14 @@ def membership_of_two() -> Membership:
     return membership
 
 
+def status_of_two() -> StatusServer:
+    """The status of such a run, which is over: a watcher is not kept waiting."""
+    membership = membership_of_two()
+    chronicle = Chronicle(membership, lambda: 0.0)
+    chronicle.take(events.Ticked(), [actions.FinishRun(success=True, reason="")], "", [])
+    return StatusServer("run", membership, chronicle, lambda: 0.0)
+
+
 class Control(Target):
     """ControlService: all methods."""
 
@@ -245,14 +254,18 @@ class Status(Target):
 
     async def send(self, inputs: int) -> None:
         """See Target."""
-        membership = membership_of_two()
-        status = StatusServer("run", membership, lambda: 0.0)
-        async with served((status_pb2_grpc.add_StatusServiceServicer_to_server, status)) as channel:
+        async with served((status_pb2_grpc.add_StatusServiceServicer_to_server, status_of_two())) as channel:
             stub = status_pb2_grpc.StatusServiceStub(channel)
             before = await stub.GetRun(status_pb2.GetRunRequest())
-            method: Any = channel.unary_unary(STATUS + "GetRun")
-            for _ in range(inputs):
-                await over(method(self.fuzzer.payload(status_pb2.GetRunRequest)))
+            methods: dict[Any, Any] = {
+                channel.unary_unary(STATUS + "GetRun"): status_pb2.GetRunRequest,
+                channel.unary_unary(STATUS + "ListRounds"): status_pb2.ListRoundsRequest,
+                channel.unary_unary(STATUS + "ListEvents"): status_pb2.ListEventsRequest,
+                channel.unary_stream(STATUS + "Watch"): status_pb2.WatchRequest,
+            }
+            for _ in range(0, inputs, len(methods)):
+                for method, kind in methods.items():
+                    await over(method(self.fuzzer.payload(kind)))
             assert await stub.GetRun(status_pb2.GetRunRequest()) == before
 
 
@@ -262,7 +275,7 @@ class Strangers(Target):
     async def send(self, inputs: int) -> None:
         """See Target."""
         agents = Agents()
-        door = Door("run", agents, StatusServer("run", membership_of_two(), lambda: 0.0))
+        door = Door("run", agents, status_of_two())
         await door.open()
         assert door.authority is not None
         papers = grpc.ssl_channel_credentials(door.authority.certificate)

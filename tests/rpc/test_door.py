@@ -16,6 +16,7 @@ import pytest
 
 from edriver.driver import door, events
 from edriver.driver.authority import Authority
+from edriver.driver.chronicle import Chronicle
 from edriver.driver.door import Door
 from edriver.driver.mailbox import Mailbox
 from edriver.driver.membership import Membership
@@ -41,7 +42,7 @@ async def open_door() -> AsyncIterator[tuple[Door, AgentServer]]:
         "run", agent_pb2.Welcome(driver_lease=5.0), Mailbox[events.Event](10), lambda *_: None, lambda: 0.0
     )
     membership = Membership(Settings(np=1, min_np=1, max_np=1), now=0.0)
-    opened = Door("run", server, StatusServer("run", membership, lambda: 0.0))
+    opened = Door("run", server, StatusServer("run", membership, Chronicle(membership, lambda: 0.0), lambda: 0.0))
     await opened.open()
     try:
         yield opened, server
@@ -124,7 +125,8 @@ def test_without_the_runs_token_nobody_comes_in(token: str | None, caplog: pytes
 
 async def asked(channel: grpc.aio.Channel) -> str:
     """The run that StatusService tells of."""
-    return (await status_pb2_grpc.StatusServiceStub(channel).GetRun(status_pb2.GetRunRequest())).run_id
+    answer = await status_pb2_grpc.StatusServiceStub(channel).GetRun(status_pb2.GetRunRequest())
+    return answer.run.run_id
 
 
 def test_the_status_token_opens_status_and_nothing_else() -> None:

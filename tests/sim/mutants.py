@@ -217,8 +217,8 @@ def survivors_are_not_told(patch: pytest.MonkeyPatch) -> None:
     def abort(self: Membership, current: Round, cause: str, preempted: bool = False) -> None:
         if current.abort_cause is None and not current.finished:
             current.abort_cause = cause
-            current.settled_by = self._now + self.settings.rejoin_bound
-            self.budgets.failures.spend(self._now, cause)
+            current.settled_by = self.now + self.settings.rejoin_bound
+            self.budgets.failures.spend(self.now, cause)
 
     patch.setattr(Membership, "_abort", abort)
 

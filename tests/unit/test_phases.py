@@ -14,12 +14,13 @@ KILLED = 100.0
 
 def member(worker: int, *times: float | None) -> dict[str, Any]:
     stages = ("notified", "stopped", "waiting", "assigned", "built", "synced", "stepped")
-    return {"worker": worker, "rank": worker, "host": "a", **dict(zip(stages, times, strict=True))}
+    known = {stage: time for stage, time in zip(stages, times, strict=True) if time is not None}
+    return {"worker_id": worker, "host": "a", "times": known}
 
 
 def line(round_id: str, noticed: float | None, *members: dict[str, Any]) -> str:
-    found = {"event": "round", "time": 0.0, "round": round_id, "cause": "because", "size": len(members)}
-    return json.dumps({**found, "noticed": noticed, "ended": None, "assigned": 0.0, "members": members}) + "\n"
+    told = {"round_id": round_id, "cause": "because", "assigned": 0.0, "under_way": 0.0, "members": members}
+    return json.dumps({"seq": 1, "time": 0.0, "round": told | ({"noticed": noticed} if noticed else {})}) + "\n"
 
 
 FIRST = line("1.1", None, member(0, None, None, 80.0, 81.0, 82.0, 83.0, 84.0))

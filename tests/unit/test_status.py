@@ -6,6 +6,7 @@ import asyncio
 
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver import events
+from edriver.driver.chronicle import Chronicle
 from edriver.driver.membership import Membership
 from edriver.driver.settings import Settings
 from edriver.driver.status import StatusServer
@@ -16,10 +17,9 @@ from edriver.version import NO_VERSION
 
 def told(membership: Membership, now: float) -> list[str]:
     """What an onlooker reads, of a run that began at 0."""
-    times = iter([0.0, now])
-    server = StatusServer("abcd", membership, lambda: next(times))
+    server = StatusServer("abcd", membership, Chronicle(membership, lambda: 0.0), lambda: now)
     context: object = None
-    return list(lines(asyncio.run(server.GetRun(status_pb2.GetRunRequest(), context))))  # type: ignore[arg-type]
+    return list(lines(asyncio.run(server.GetRun(status_pb2.GetRunRequest(), context)).run))  # type: ignore[arg-type]
 
 
 def test_a_run_from_its_start_to_its_first_round() -> None:

@@ -1,0 +1,168 @@
+"""StatusService over real gRPC: what happens is told to all who watch, without a gap."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from edriver.discovery.hosts import Host, HostSet
+from edriver.driver import events
+from edriver.driver.chronicle import Chronicle
+from edriver.driver.membership import Membership
+from edriver.driver.settings import Settings
+from edriver.driver.status import StatusServer
+from edriver.v1 import status_pb2, status_pb2_grpc
+
+Watching = grpc.aio.UnaryStreamCall[status_pb2.WatchRequest, status_pb2.WatchResponse]
+
+
+@dataclass
+class Run:
+    """A run of one host or another, served."""
+
+    chronicle: Chronicle
+    membership: Membership
+    status: StatusServer
+    stub: status_pb2_grpc.StatusServiceAsyncStub
+
+    def take(self, event: events.Event) -> None:
+        self.chronicle.take(event, self.membership.step(event, 0.0), "", [])
+        self.status.announce()
+
+    def host(self, name: str) -> None:
+        """Discovery finds this host, and no other."""
+        self.take(events.HostsObserved(HostSet((Host(name, 1),))))
+
+    def watch(self, since: int = 0) -> Watching:
+        return self.stub.Watch(status_pb2.WatchRequest(since=since))
+
+
+@asynccontextmanager
+async def served(limit: int = 1_000_000) -> AsyncIterator[Run]:
+    membership = Membership(Settings(np=1, min_np=1, max_np=1), now=0.0)
+    chronicle = Chronicle(membership, lambda: 0.0, limit)
+    status = StatusServer("run", membership, chronicle, lambda: 0.0)
+    with tempfile.TemporaryDirectory(prefix="ed-") as folder:
+        address = f"unix:{Path(folder, 's')}"
+        server = grpc.aio.server()
+        status_pb2_grpc.add_StatusServiceServicer_to_server(status, server)
+        server.add_insecure_port(address)
+        await server.start()
+        async with grpc.aio.insecure_channel(address) as channel:
+            yield Run(chronicle, membership, status, status_pb2_grpc.StatusServiceStub(channel))
+        await server.stop(None)
+
+
+def serve(work: Callable[[Run], Coroutine[Any, Any, None]], limit: int = 1_000_000) -> None:
+    async def whole() -> None:
+        async with served(limit) as run:
+            await work(run)
+
+    asyncio.run(asyncio.wait_for(whole(), 20))
+
+
+async def numbers(watching: Watching, count: int) -> list[int]:
+    """The numbers of the next events."""
+    found = []
+    for _ in range(count):
+        answer = await watching.read()
+        assert isinstance(answer, status_pb2.WatchResponse)
+        found.append(answer.event.seq)
+    return found
+
+
+async def refused(watching: Watching) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await watching.read()
+    return caught.value.code(), caught.value.details() or ""
+
+
+def test_a_watcher_is_told_what_was_and_what_comes() -> None:
+    async def work(run: Run) -> None:
+        run.host("a")
+        known = run.chronicle.last_seq
+        watching = run.watch()
+        assert await numbers(watching, known) == list(range(1, known + 1))
+        run.host("b")
+        assert await numbers(watching, run.chronicle.last_seq - known) == list(
+            range(known + 1, run.chronicle.last_seq + 1)
+        )
+
+    serve(work)
+
+
+def test_one_who_comes_again_misses_nothing() -> None:
+    async def work(run: Run) -> None:
+        run.host("a")
+        first = run.watch()
+        (seq,) = await numbers(first, 1)
+        first.cancel()
+        for name in "bcd":
+            run.host(name)
+        rest = run.chronicle.last_seq - seq
+        assert await numbers(run.watch(seq), rest) == list(range(seq + 1, run.chronicle.last_seq + 1))
+
+    serve(work)
+
+
+def test_how_the_run_stands_and_what_comes_after_that() -> None:
+    async def work(run: Run) -> None:
+        run.host("a")
+        answer = await run.stub.GetRun(status_pb2.GetRunRequest())
+        assert [(host.name, host.slots) for host in answer.run.hosts] == [("a", 1)]
+        watching = run.watch(answer.seq)
+        run.host("b")
+        assert await numbers(watching, 1) == [answer.seq + 1]
+
+    serve(work)
+
+
+def test_the_stream_ends_with_the_run() -> None:
+    async def work(run: Run) -> None:
+        watching = run.watch()
+        run.host("a")
+        run.take(events.StopRequested("enough"))
+        told = [answer.event async for answer in watching]
+        assert told[-1].WhichOneof("kind") == "run_ended"
+        assert [event.seq for event in told] == list(range(1, len(told) + 1))
+
+    serve(work)
+
+
+def test_numbers_that_are_not_there() -> None:
+    async def work(run: Run) -> None:
+        for n in range(20):
+            run.host(f"h{n}")
+        code, sentence = await refused(run.watch(1000))
+        assert (code, sentence) == (
+            grpc.StatusCode.OUT_OF_RANGE,
+            f"there is no event 1000 yet: the last one is {run.chronicle.last_seq}",
+        )
+        code, sentence = await refused(run.watch(0))
+        assert code is grpc.StatusCode.OUT_OF_RANGE
+        assert "are forgotten: ask how the run stands" in sentence
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await run.stub.ListEvents(status_pb2.ListEventsRequest(since=0))
+        assert caught.value.code() is grpc.StatusCode.OUT_OF_RANGE
+
+    serve(work, limit=300)
+
+
+def test_events_and_rounds_in_portions() -> None:
+    async def work(run: Run) -> None:
+        for n in range(5):
+            run.host(f"h{n}")
+        answer = await run.stub.ListEvents(status_pb2.ListEventsRequest(since=2, limit=3))
+        assert [event.seq for event in answer.events] == [3, 4, 5]
+        assert list((await run.stub.ListRounds(status_pb2.ListRoundsRequest(limit=3))).rounds) == []
+
+    serve(work)
