@@ -12,6 +12,7 @@ from typing import Final
 
 from edriver.driver import actions, events
 from edriver.driver.membership import Membership
+from edriver.driver.pace import Pace
 from edriver.driver.phases import recovery_phases
 from edriver.driver.portraits import host_status, worker_status
 from edriver.v1 import notification_pb2, status_pb2
@@ -33,6 +34,7 @@ class Chronicle:
 
     Args:
         membership: the core.
+        pace: is told which rounds there are.
         clock: seconds since the epoch.
         limit: bytes of events that are remembered.
 
@@ -42,10 +44,12 @@ class Chronicle:
         round_count: and how many there were in all.
         began: when the run began.
         over: whether the run has ended.
+        pace: as given.
     """
 
-    def __init__(self, membership: Membership, clock: Callable[[], float], limit: int = REMEMBERED) -> None:
+    def __init__(self, membership: Membership, pace: Pace, clock: Callable[[], float], limit: int = REMEMBERED) -> None:
         self._membership = membership
+        self.pace = pace
         self._clock = clock
         self._limit = limit
         self._size = 0
@@ -144,6 +148,7 @@ class Chronicle:
             case events.WorkerExited(worker_id, code, _, reaped):
                 if code:
                     self._notice(worker_id, reaped)
+                self.pace.gone(worker_id)
                 yield from self._worker(worker_id, loss)
             case events.FirstBoundaryPassed():
                 yield from self._under_way(event, now)
@@ -183,6 +188,7 @@ class Chronicle:
                     noticed=self._noticed,
                     before_ended=self._before_ended,
                     assigned=now,
+                    steps_lost=self.pace.assigned(plan),
                 )
                 self._unfinished, self._noticed, self._times = latest, None, {}
                 self.rounds.append(latest)

@@ -70,6 +70,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         departed: told of each agent that has said its last word.
         papers: what workers show one another; None: nothing.
         arrivals: takes hosts that dial in by themselves; None: there are none.
+        heard: told how far workers have come.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         departed: Callable[[int], None] = lambda _: None,
         papers: Callable[[], agent_pb2.Papers | None] = lambda: None,
         arrivals: Arrivals | None = None,
+        heard: Callable[[agent_pb2.WorkerStanding], None] = lambda _: None,
     ) -> None:
         self._run_id = run_id
         self._welcome = welcome
@@ -91,6 +93,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         self._departed = departed
         self._papers = papers
         self._arrivals = arrivals
+        self._heard = heard
         self._peers: dict[int, AgentPeer] = {}
         self._agent_on: dict[str, int] = {}
         self._hosts: dict[int, str] = {}  # of all agents there ever were: output arrives late
@@ -296,6 +299,9 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
             raise ValueError(f"it speaks of worker {getattr(message, kind).worker_id}, which is none of its own")
         match kind:
             case "heartbeat":
+                for standing in message.heartbeat.standings:
+                    if standing.worker_id in peer.workers:
+                        self._heard(standing)
                 return None
             case "worker_report":
                 said = message.worker_report

@@ -36,6 +36,7 @@ from edriver.driver.membership import Membership
 from edriver.driver.options import RunOptions
 from edriver.driver.orders import orders_of
 from edriver.driver.output import Output
+from edriver.driver.pace import Pace
 from edriver.driver.runs import MARK, SOCKET, folder_of
 from edriver.driver.server import AGENT_LEASE, SERVER_OPTIONS, AgentServer
 from edriver.driver.ssh import SshStart
@@ -111,6 +112,7 @@ class Session:
         self._membership = Membership(options.settings, clock(), draw=draw)
         self._started = clock()
         self._announcements = Announcements()
+        self._pace = Pace(clock)
         self._event_log = None if options.event_log is None else EventLog(options.event_log)
         self._rounds = 0
         self._signals: list[signal.Signals] = []
@@ -135,9 +137,10 @@ class Session:
             departed=self._agent_departed,
             papers=lambda: self._door.papers,
             arrivals=self._arrivals,
+            heard=self._pace.heard,
         )
         self._address = interface_address(options.network_interface) if options.network_interface else ""
-        self._chronicle = Chronicle(self._membership, wall_clock)
+        self._chronicle = Chronicle(self._membership, self._pace, wall_clock)
         self._status = StatusServer(run_id, self._membership, self._chronicle, wall_clock)
         self._door = Door(run_id, self._server, self._status, self._address, options.port, secure=not options.insecure)
         self._socket = folder / SOCKET

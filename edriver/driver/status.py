@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Final
 
@@ -22,13 +24,20 @@ MOST_AT_ONCE: Final = 1000
 """Events of one answer, and events that a watcher is sent before others have their turn."""
 
 
+PROGRESS_PERIOD: Final = 1.0
+"""Seconds between two messages about progress."""
+
+LONGEST_WAIT: Final = 3600.0
+"""Seconds after which a watcher looks again, though nothing was announced."""
+
+
 class StatusServer(status_pb2_grpc.StatusServiceServicer):
     """StatusService (proto/edriver/v1/status.proto).
 
     Args:
         run_id: the run.
         membership: what is known; only looked at.
-        chronicle: what has happened; only looked at.
+        chronicle: what has happened, and how far workers have come; only looked at.
         clock: seconds since the epoch.
     """
 
@@ -68,17 +77,23 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         self, request: status_pb2.WatchRequest, context: _ServicerContext
     ) -> AsyncIterator[status_pb2.WatchResponse]:
         """See the proto file."""
-        seq = request.since
+        seq, loop = request.since, asyncio.get_running_loop()
+        due = loop.time() if request.progress else math.inf
         while True:
             news = self._news
             for event in await self._since(seq, MOST_AT_ONCE, context):
                 seq = event.seq
                 yield status_pb2.WatchResponse(event=event)
-            if seq < self._chronicle.last_seq:
-                continue
-            if self._chronicle.over:
-                return
-            await news.wait()
+            if loop.time() >= due:
+                due = loop.time() + PROGRESS_PERIOD
+                if progress := self._chronicle.pace.progress():
+                    yield status_pb2.WatchResponse(progress=progress)
+            if seq == self._chronicle.last_seq:
+                if self._chronicle.over:
+                    return
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(min(due, loop.time() + LONGEST_WAIT)):
+                        await news.wait()
 
     async def _since(self, seq: int, limit: int, context: _ServicerContext) -> list[status_pb2.Event]:
         try:
@@ -111,7 +126,11 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
             failures=budgets.failures.total,
             preemptions=budgets.preemptions.total,
             resizes=budgets.resizes.total,
+            progress=self._chronicle.pace.progress(),
+            steps_lost=self._chronicle.pace.steps_lost,
         )
+        for worker in told.workers:
+            self._chronicle.pace.fill(worker)
         if current and current.running:
             told.round_id.CopyFrom(round_id_message(current.plan.round_id))
             told.size = len(current.plan.seats)

@@ -284,16 +284,52 @@ class Heartbeat(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    STANDINGS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def standings(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerStanding]:
+        """From an agent: how far those of its workers have come that have said so since the last one."""
+
     def __init__(
         self,
+        *,
+        standings: _abc.Iterable[Global___WorkerStanding] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["standings", b"standings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Heartbeat: _TypeAlias = Heartbeat  # noqa: Y015
+
+@_typing.final
+class WorkerStanding(_message.Message):
+    """WorkerStanding is how far a worker has come."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    PID_FIELD_NUMBER: _builtins.int
+    STANDING_FIELD_NUMBER: _builtins.int
+    worker_id: _builtins.int
+    pid: _builtins.int
+    """Its process."""
+    @_builtins.property
+    def standing(self) -> _notification_pb2.Standing: ...
+    def __init__(
+        self,
+        *,
+        worker_id: _builtins.int = ...,
+        pid: _builtins.int = ...,
+        standing: _notification_pb2.Standing | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["standing", b"standing"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pid", b"pid", "standing", b"standing", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkerStanding: _TypeAlias = WorkerStanding  # noqa: Y015
 
 @_typing.final
 class StartWorker(_message.Message):

@@ -400,19 +400,99 @@ class Pong(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NUMBER_FIELD_NUMBER: _builtins.int
+    STANDING_FIELD_NUMBER: _builtins.int
     number: _builtins.int
+    @_builtins.property
+    def standing(self) -> Global___Standing: ...
     def __init__(
         self,
         *,
         number: _builtins.int = ...,
+        standing: Global___Standing | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["standing", b"standing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "standing", b"standing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Pong: _TypeAlias = Pong  # noqa: Y015
+
+@_typing.final
+class Standing(_message.Message):
+    """Standing is how far a worker has come, for those who watch: nothing is decided by it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ReportedEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ROUND_ID_FIELD_NUMBER: _builtins.int
+    BOUNDARIES_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    SAMPLES_DONE_FIELD_NUMBER: _builtins.int
+    SAMPLES_FIELD_NUMBER: _builtins.int
+    REPORTED_FIELD_NUMBER: _builtins.int
+    COMMITS_FIELD_NUMBER: _builtins.int
+    COMMIT_SECONDS_FIELD_NUMBER: _builtins.int
+    COMMIT_BYTES_FIELD_NUMBER: _builtins.int
+    boundaries: _builtins.int
+    """Boundaries of the round passed."""
+    epoch: _builtins.int
+    """Of the state's ElasticSampler, if it has one: its epoch, and how many of that epoch's samples all workers together have
+    done.
+    """
+    samples_done: _builtins.int
+    samples: _builtins.int
+    commits: _builtins.int
+    """Commits of this process; the seconds for which the script waited for all of them, and the bytes of their tensors."""
+    commit_seconds: _builtins.float
+    commit_bytes: _builtins.int
+    @_builtins.property
+    def round_id(self) -> _rounds_pb2.RoundId: ...
+    @_builtins.property
+    def reported(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """What the script has reported last (`state.report`), by name."""
+
+    def __init__(
+        self,
+        *,
+        round_id: _rounds_pb2.RoundId | None = ...,
+        boundaries: _builtins.int = ...,
+        epoch: _builtins.int | None = ...,
+        samples_done: _builtins.int = ...,
+        samples: _builtins.int = ...,
+        reported: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        commits: _builtins.int = ...,
+        commit_seconds: _builtins.float = ...,
+        commit_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "epoch", b"epoch", "round_id", b"round_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "boundaries", b"boundaries", "commit_bytes", b"commit_bytes", "commit_seconds", b"commit_seconds", "commits", b"commits", "epoch", b"epoch", "reported", b"reported", "round_id", b"round_id", "samples", b"samples", "samples_done", b"samples_done"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
+    _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__epoch) -> _WhichOneofReturnType__epoch | None: ...
+
+Global___Standing: _TypeAlias = Standing  # noqa: Y015
 
 @_typing.final
 class Waiting(_message.Message):

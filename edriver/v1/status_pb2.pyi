@@ -159,6 +159,7 @@ class Run(_message.Message):
     PREEMPTIONS_FIELD_NUMBER: _builtins.int
     RESIZES_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
+    STEPS_LOST_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     version: _builtins.str
     """The driver's release."""
@@ -179,6 +180,8 @@ class Run(_message.Message):
     failures: _builtins.int
     preemptions: _builtins.int
     resizes: _builtins.int
+    steps_lost: _builtins.int
+    """Steps that were made, and had to be made again, as far as they were heard of."""
     @_builtins.property
     def round_id(self) -> _rounds_pb2.RoundId:
         """The round that is on; absent before the first, and between two."""
@@ -215,10 +218,11 @@ class Run(_message.Message):
         preemptions: _builtins.int = ...,
         resizes: _builtins.int = ...,
         progress: Global___Progress | None = ...,
+        steps_lost: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "progress", b"progress", "round_id", b"round_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "began", b"began", "doing", b"doing", "failures", b"failures", "hosts", b"hosts", "max_np", b"max_np", "min_np", b"min_np", "now", b"now", "np", b"np", "preemptions", b"preemptions", "progress", b"progress", "resizes", b"resizes", "round_id", b"round_id", "rounds", b"rounds", "run_id", b"run_id", "size", b"size", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "began", b"began", "doing", b"doing", "failures", b"failures", "hosts", b"hosts", "max_np", b"max_np", "min_np", b"min_np", "now", b"now", "np", b"np", "preemptions", b"preemptions", "progress", b"progress", "resizes", b"resizes", "round_id", b"round_id", "rounds", b"rounds", "run_id", b"run_id", "size", b"size", "steps_lost", b"steps_lost", "version", b"version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
     _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015
@@ -457,6 +461,7 @@ class Round(_message.Message):
     UNDER_WAY_FIELD_NUMBER: _builtins.int
     ENDED_FIELD_NUMBER: _builtins.int
     PHASES_FIELD_NUMBER: _builtins.int
+    STEPS_LOST_FIELD_NUMBER: _builtins.int
     cause: _builtins.str
     """Why there had to be a new round."""
     kind: Global___RoundCause.ValueType
@@ -471,6 +476,8 @@ class Round(_message.Message):
     """When all members had passed their first step; absent: they have not yet."""
     ended: _builtins.float
     """When the driver ended it; absent: it goes on."""
+    steps_lost: _builtins.int
+    """Steps of earlier rounds that have to be made again, as far as they were heard of."""
     @_builtins.property
     def round_id(self) -> _rounds_pb2.RoundId: ...
     @_builtins.property
@@ -494,10 +501,11 @@ class Round(_message.Message):
         under_way: _builtins.float | None = ...,
         ended: _builtins.float | None = ...,
         phases: Global___RecoveryPhases | None = ...,
+        steps_lost: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_before_ended", b"_before_ended", "_ended", b"_ended", "_noticed", b"_noticed", "_phases", b"_phases", "_under_way", b"_under_way", "before_ended", b"before_ended", "ended", b"ended", "noticed", b"noticed", "phases", b"phases", "round_id", b"round_id", "under_way", b"under_way"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_before_ended", b"_before_ended", "_ended", b"_ended", "_noticed", b"_noticed", "_phases", b"_phases", "_under_way", b"_under_way", "assigned", b"assigned", "before_ended", b"before_ended", "cause", b"cause", "ended", b"ended", "kind", b"kind", "members", b"members", "noticed", b"noticed", "phases", b"phases", "round_id", b"round_id", "under_way", b"under_way"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_before_ended", b"_before_ended", "_ended", b"_ended", "_noticed", b"_noticed", "_phases", b"_phases", "_under_way", b"_under_way", "assigned", b"assigned", "before_ended", b"before_ended", "cause", b"cause", "ended", b"ended", "kind", b"kind", "members", b"members", "noticed", b"noticed", "phases", b"phases", "round_id", b"round_id", "steps_lost", b"steps_lost", "under_way", b"under_way"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__before_ended: _TypeAlias = _typing.Literal["before_ended"]  # noqa: Y015
     _WhichOneofArgType__before_ended: _TypeAlias = _typing.Literal["_before_ended", b"_before_ended"]  # noqa: Y015

@@ -129,7 +129,9 @@ class Agent:
         self._interface: str | None = None
         self._papers: Path | None = None
         first_lease = FIRST_LEASE if settings.agent_id else PATIENCE
-        self._control = ControlStream(stub, self._hello, self._loop.time, self._take_welcome, self._take, first_lease)
+        self._control = ControlStream(
+            stub, self._hello, self._loop.time, self._take_welcome, self._take, self._heartbeat, first_lease
+        )
         self._forwarder = OutputForwarder(stub, settings.agent_id)
         self._processes = Processes(self._worker_exited, guard)
         self._ready_path = settings.folder / READY_SOCKET
@@ -298,6 +300,15 @@ class Agent:
             with suppress(RuntimeError):  # the loop is closed: nobody is there to be told
                 self._loop.call_soon_threadsafe(self._control.send, agent_pb2.FromAgent(worker_ending=ending))
             priority.lower(worker.pid, priority.LAST)  # its memory is given back while others want to go on
+
+    def _heartbeat(self) -> agent_pb2.Heartbeat:
+        """A sign of life, with what workers have said of themselves since the last one."""
+        beat = agent_pb2.Heartbeat()
+        for worker in self._workers.values():
+            if worker.link.standing is not None:
+                beat.standings.add(worker_id=worker.worker_id, pid=worker.trainer, standing=worker.link.standing)
+                worker.link.standing = None
+        return beat
 
     async def _ping(self) -> None:
         await self._welcomed.wait()

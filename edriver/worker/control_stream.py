@@ -48,6 +48,7 @@ class ControlStream:
         clock: the event loop's time.
         on_welcome: called with each Welcome.
         on_message: called with each other message of the driver's, once.
+        heartbeat: makes the next heartbeat.
         first_lease: seconds that the driver may take to answer the first Hello.
     """
 
@@ -58,6 +59,7 @@ class ControlStream:
         clock: Callable[[], float],
         on_welcome: Callable[[agent_pb2.Welcome], None],
         on_message: Callable[[agent_pb2.FromDriver], None],
+        heartbeat: Callable[[], agent_pb2.Heartbeat] = agent_pb2.Heartbeat,
         first_lease: float = FIRST_LEASE,
     ) -> None:
         self._stub = stub
@@ -65,6 +67,7 @@ class ControlStream:
         self._clock = clock
         self._on_welcome = on_welcome
         self._on_message = on_message
+        self._heartbeat = heartbeat
         self._link: Link[Any] = Link()  # numbers FromAgent, and reads the numbers of FromDriver
         self._lease = Lease(first_lease, clock)
         self._failed_attempts = 0
@@ -120,7 +123,7 @@ class ControlStream:
         while True:
             await asyncio.sleep(HEARTBEAT_PERIOD)
             if self._outgoing and self._outgoing.empty():  # whatever else is sent acknowledges as well
-                self._outgoing.put_nowait(self._link.stamp(agent_pb2.FromAgent(heartbeat=agent_pb2.Heartbeat())))
+                self._outgoing.put_nowait(self._link.stamp(agent_pb2.FromAgent(heartbeat=self._heartbeat())))
 
     async def _dial(self) -> None:
         """Converse until all is said, on one stream after the other; the lease bounds how long that is tried."""

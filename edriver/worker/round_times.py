@@ -8,7 +8,7 @@ from collections.abc import Callable
 from edriver.v1 import notification_pb2 as pb
 from edriver.version import RoundId
 from edriver.wire import round_id_message
-from edriver.worker.state import Copied
+from edriver.worker.account import Copied
 
 
 class RoundTimes:

@@ -278,6 +278,8 @@ class WorkerRounds:
             self._changed.notify_all()
             aborted = notice.HasField("abort") and self._participant.abort_cause is not None
             round_id = self._participant.round_id
+        if answer is not None and answer.HasField("pong"):
+            answer.pong.standing.CopyFrom(self._standing())
         if aborted:
             if self._state is not None:
                 self._state.peer_lost()
@@ -287,6 +289,18 @@ class WorkerRounds:
             updated = notice.hosts_updated
             self.notifications.handle_hosts_updated(updated.timestamp, int(updated.result))
         return answer
+
+    def _standing(self) -> pb.Standing:
+        """How far this worker has come. Read beside the training thread: each number is right, or was a moment ago."""
+        participant, state = self._participant, self._state
+        told = pb.Standing(round_id=round_id_message(participant.round_id), boundaries=participant.boundaries)
+        if state is not None:
+            if samples := state.samples_done():
+                told.epoch, told.samples_done, told.samples = samples
+            told.reported.update(state.reported)
+            copied = state.copied
+            told.commits, told.commit_seconds, told.commit_bytes = copied.commits, copied.all_seconds, copied.all_bytes
+        return told
 
     def _look_for_stall(self) -> None:
         participant, phase = self._participant, phases.current

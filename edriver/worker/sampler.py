@@ -14,6 +14,7 @@ from torch.utils.data import Sampler
 
 from edriver.version import RoundId
 from edriver.worker import topology
+from edriver.worker.account import SamplesDone
 from edriver.worker.cursor import Cursor, CursorState
 from edriver.worker.permutation import Permutation
 
@@ -121,6 +122,10 @@ class ElasticSampler(Sampler[int]):
         """
         self._cursor.load(CursorState(state_dict["epoch"], state_dict["seed"], state_dict["offset"]))
         self._split_for = None
+
+    def samples_done(self) -> SamplesDone:
+        """Where the epoch stands, all workers together, as far as this rank has recorded."""
+        return SamplesDone(self._cursor.epoch, self._cursor.offset, self._cursor.length)
 
     def reset(self) -> None:
         """Split what remains among the current round's workers: called at the start of every round.

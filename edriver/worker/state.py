@@ -24,11 +24,11 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edriver.stall_limits import Phase
 from edriver.worker import topology
+from edriver.worker.account import Copied, SamplesDone, with_reports
 from edriver.worker.assignment import Assignment
 from edriver.worker.phases import phase
 from edriver.worker.random_states import RandomStates
@@ -63,32 +63,19 @@ class Rounds(Protocol):
         """
 
 
-@dataclass(slots=True)
-class Copied:
-    """How much a state has copied.
-
-    Attributes:
-        received_bytes: of the tensors that the last sync received; 0: this worker held the state.
-        commit_bytes: of the last commit's tensors; 0: there was none.
-        commit_seconds: for how long the script waited for it.
-    """
-
-    received_bytes: int = 0
-    commit_bytes: int = 0
-    commit_seconds: float = 0.0
-
-
 class State(abc.ABC):
     """What `edriver.run` needs of a script's state, and what the script needs of the run.
 
     Attributes:
         last_hosts_update: timestamp and HostUpdateResult of the last news about hosts, None before any.
-        copied: how much it has copied, for the event log.
+        copied: how much it has copied, for those who watch,
+        reported: and what the script has reported last.
     """
 
     def __init__(self) -> None:
         self.last_hosts_update: tuple[float, int] | None = None
         self.copied = Copied()
+        self.reported: dict[str, float] = {}
         self._reset_callbacks: list[Callable[[], object]] = []
         self._rounds: Rounds | None = None
 
@@ -135,7 +122,7 @@ class State(abc.ABC):
         began = time.perf_counter()
         with phase(Phase.COMMIT):
             self.save()
-        self.copied.commit_seconds = time.perf_counter() - began
+        self.copied.commit(time.perf_counter() - began)
         if self._rounds is not None:
             self.keep()
             self._rounds.boundary(committed=True)
@@ -154,6 +141,24 @@ class State(abc.ABC):
         elif self._rounds is not None:
             self.keep()
             self._rounds.boundary(committed=False)
+
+    def report(self, **values: float) -> None:
+        """Tell those who watch the run: `state.report(loss=loss.item())`. What rank 0 says is shown.
+
+        It costs no message; the latest value of each name is read every second or two. Nothing is saved or synced.
+
+        Args:
+            values: numbers by name; at most REPORTED_LIMIT names.
+
+        Raises:
+            ValueError: there are more names, or a text is no number.
+            TypeError: a value is no number.
+        """
+        self.reported = with_reports(self.reported, values)
+
+    def samples_done(self) -> SamplesDone | None:
+        """Where the state's ElasticSampler stands, if it has one; may be called from any thread."""
+        return None
 
     def half_done(self) -> bool:
         """Whether a step has begun whose result is not in the state yet: accumulated gradients, for one."""

@@ -18,9 +18,11 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from edriver.worker.account import SamplesDone
 from edriver.worker.buffer_copies import BufferCopies
 from edriver.worker.device_mark import DeviceMark, Event
 from edriver.worker.handlers import StateHandler, handler_for
+from edriver.worker.sampler import ElasticSampler
 from edriver.worker.side_stream import SideCopies, SideStream
 from edriver.worker.small_copy import SMALL_BYTES
 from edriver.worker.snapshot import IMMUTABLES, SnapshotBuffers, TakeOver, is_plain_tensor, memory_key
@@ -96,6 +98,12 @@ class TorchState(ObjectState):
     def _side(self) -> SideCopies:
         """What copies tensors that do not lie in host memory."""
         return SideStream()
+
+    def samples_done(self) -> SamplesDone | None:
+        """Where the first ElasticSampler among the attributes stands."""
+        samplers = (h.value for h in list(self._handlers.values()) if isinstance(h.value, ElasticSampler))
+        sampler = next(samplers, None)
+        return None if sampler is None else sampler.samples_done()
 
     def half_done(self) -> bool:
         """Whether gradients have been accumulated since the last step of any of the state's optimizers."""

@@ -70,6 +70,7 @@ class WorkerLink:
         self._last_called = False
         self._parting = False
         self._pings = 0
+        self.standing: notification_pb2.Standing | None = None
         self._notices: asyncio.Queue[notification_pb2.Notice] = asyncio.Queue(NOTICE_LIMIT)
         self._stream: asyncio.Task[None] | None = None
         self._first = notification_pb2.Notice(attached=notification_pb2.Attached(run_id=run_id, worker_id=worker_id))
@@ -157,5 +158,7 @@ class WorkerLink:
             if not isinstance(report, notification_pb2.Report):
                 return
             self._lease.renew()
-            if report.WhichOneof("kind") != "pong":
+            if report.WhichOneof("kind") == "pong":
+                self.standing = report.pong.standing
+            else:
                 self._on_report(report)

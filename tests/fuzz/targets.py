@@ -24,6 +24,7 @@ from edriver.driver.control import ControlServer
 from edriver.driver.door import Door
 from edriver.driver.mailbox import Mailbox
 from edriver.driver.membership import Membership
+from edriver.driver.pace import Pace
 from edriver.driver.server import SERVER_OPTIONS, AgentServer
 from edriver.driver.settings import Settings
 from edriver.driver.status import StatusServer
@@ -219,7 +220,7 @@ def membership_of_two() -> Membership:
 def status_of_two() -> StatusServer:
     """The status of such a run, which is over: a watcher is not kept waiting."""
     membership = membership_of_two()
-    chronicle = Chronicle(membership, lambda: 0.0)
+    chronicle = Chronicle(membership, Pace(lambda: 0.0), lambda: 0.0)
     chronicle.take(events.Ticked(), [actions.FinishRun(success=True, reason="")], "", [])
     return StatusServer("run", membership, chronicle, lambda: 0.0)
 

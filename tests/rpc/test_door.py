@@ -20,6 +20,7 @@ from edriver.driver.chronicle import Chronicle
 from edriver.driver.door import Door
 from edriver.driver.mailbox import Mailbox
 from edriver.driver.membership import Membership
+from edriver.driver.pace import Pace
 from edriver.driver.server import MESSAGE_LIMIT, AgentServer
 from edriver.driver.settings import Settings
 from edriver.driver.status import StatusServer
@@ -42,7 +43,11 @@ async def open_door() -> AsyncIterator[tuple[Door, AgentServer]]:
         "run", agent_pb2.Welcome(driver_lease=5.0), Mailbox[events.Event](10), lambda *_: None, lambda: 0.0
     )
     membership = Membership(Settings(np=1, min_np=1, max_np=1), now=0.0)
-    opened = Door("run", server, StatusServer("run", membership, Chronicle(membership, lambda: 0.0), lambda: 0.0))
+    opened = Door(
+        "run",
+        server,
+        StatusServer("run", membership, Chronicle(membership, Pace(lambda: 0.0), lambda: 0.0), lambda: 0.0),
+    )
     await opened.open()
     try:
         yield opened, server

@@ -18,6 +18,7 @@ from edriver.discovery.hosts import Host, HostSet
 from edriver.driver import events
 from edriver.driver.chronicle import Chronicle
 from edriver.driver.membership import Membership
+from edriver.driver.pace import Pace
 from edriver.driver.settings import Settings
 from edriver.driver.status import StatusServer
 from edriver.v1 import status_pb2, status_pb2_grpc
@@ -49,7 +50,8 @@ class Run:
 @asynccontextmanager
 async def served(limit: int = 1_000_000) -> AsyncIterator[Run]:
     membership = Membership(Settings(np=1, min_np=1, max_np=1), now=0.0)
-    chronicle = Chronicle(membership, lambda: 0.0, limit)
+    pace = Pace(lambda: 0.0)
+    chronicle = Chronicle(membership, pace, lambda: 0.0, limit)
     status = StatusServer("run", membership, chronicle, lambda: 0.0)
     with tempfile.TemporaryDirectory(prefix="ed-") as folder:
         address = f"unix:{Path(folder, 's')}"

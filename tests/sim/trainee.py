@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from edriver.v1 import notification_pb2 as pb
 from edriver.version import NO_VERSION, Version
+from edriver.worker.account import Copied
 from edriver.worker.cursor import Cursor, CursorState
 from edriver.worker.participant import Participant, Stage, Verdict
 from edriver.worker.round_times import RoundTimes
-from edriver.worker.state import Copied
 from tests.sim.fabric import Severed
 
 

@@ -9,6 +9,7 @@ from edriver.driver import events
 from edriver.driver.announcements import Announcements
 from edriver.driver.chronicle import Chronicle, ForgottenError
 from edriver.driver.membership import Membership
+from edriver.driver.pace import Pace
 from edriver.driver.settings import Settings
 from edriver.v1 import status_pb2
 from edriver.version import NO_VERSION, RoundId, Version
@@ -20,7 +21,7 @@ class Story:
     def __init__(self, limit: int = 1_000_000) -> None:
         self.now = 100.0
         self.membership = Membership(Settings(np=2, min_np=1, max_np=3), now=0.0)
-        self.chronicle = Chronicle(self.membership, lambda: self.now, limit)
+        self.chronicle = Chronicle(self.membership, Pace(lambda: self.now), lambda: self.now, limit)
         self.announcements = Announcements()
 
     def take(self, event: events.Event) -> list[status_pb2.Event]:

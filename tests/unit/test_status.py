@@ -8,6 +8,7 @@ from edriver.discovery.hosts import Host, HostSet
 from edriver.driver import events
 from edriver.driver.chronicle import Chronicle
 from edriver.driver.membership import Membership
+from edriver.driver.pace import Pace
 from edriver.driver.settings import Settings
 from edriver.driver.status import StatusServer
 from edriver.status import lines
@@ -17,7 +18,7 @@ from edriver.version import NO_VERSION
 
 def told(membership: Membership, now: float) -> list[str]:
     """What an onlooker reads, of a run that began at 0."""
-    server = StatusServer("abcd", membership, Chronicle(membership, lambda: 0.0), lambda: now)
+    server = StatusServer("abcd", membership, Chronicle(membership, Pace(lambda: 0.0), lambda: 0.0), lambda: now)
     context: object = None
     return list(lines(asyncio.run(server.GetRun(status_pb2.GetRunRequest(), context)).run))  # type: ignore[arg-type]
 

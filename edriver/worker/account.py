@@ -1,0 +1,65 @@
+"""What a state tells those who watch: what it has copied, where its epoch stands, what its script reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+REPORTED_LIMIT: Final = 20
+"""Most names that a script may report values under."""
+
+
+@dataclass(slots=True)
+class Copied:
+    """How much a state has copied.
+
+    Attributes:
+        received_bytes: of the tensors that the last sync received; 0: this worker held the state.
+        commit_bytes: of the last commit's tensors; 0: there was none.
+        commit_seconds: for how long the script waited for it.
+        commits: how many there were,
+        all_bytes: the bytes of all of them,
+        all_seconds: and for how long the script waited.
+    """
+
+    received_bytes: int = 0
+    commit_bytes: int = 0
+    commit_seconds: float = 0.0
+    commits: int = 0
+    all_bytes: int = 0
+    all_seconds: float = 0.0
+
+    def commit(self, seconds: float) -> None:
+        """Count a commit."""
+        self.commit_seconds = seconds
+        self.commits += 1
+        self.all_bytes += self.commit_bytes
+        self.all_seconds += seconds
+
+
+class SamplesDone(NamedTuple):
+    """Where an epoch stands.
+
+    Attributes:
+        epoch: the epoch.
+        done: how many of its samples all workers together have done.
+        samples: how many it has.
+    """
+
+    epoch: int
+    done: int
+    samples: int
+
+
+def with_reports(before: Mapping[str, float], values: Mapping[str, float]) -> dict[str, float]:
+    """What a script has reported last, by name.
+
+    Raises:
+        ValueError: there are more than REPORTED_LIMIT names, or a value is no number.
+        TypeError: a value is no number.
+    """
+    reported = {**before, **{name: float(value) for name, value in values.items()}}
+    if len(reported) > REPORTED_LIMIT:
+        raise ValueError(f"report() takes up to {REPORTED_LIMIT} names, and was given {len(reported)}")
+    return reported

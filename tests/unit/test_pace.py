@@ -1,0 +1,110 @@
+"""How far training is, as workers say."""
+
+from __future__ import annotations
+
+import pytest
+
+from edriver.driver.pace import WINDOW, Pace
+from edriver.driver.ranks import Candidate, plan_round
+from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2, status_pb2
+from edriver.version import NO_VERSION, RoundId, Version
+
+
+class Story:
+    """A run in which a second passes when it is said."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.pace = Pace(lambda: self.now)
+
+    def round(self, n: int, version: Version, *workers: int) -> int:
+        candidates = [Candidate(worker, "a", worker, version, "a", 4000) for worker in workers]
+        return self.pace.assigned(plan_round(RoundId(1, n), 1, candidates, first=n == 1))
+
+    def says(self, worker: int, n: int, boundaries: int, **more: int) -> None:
+        said = notification_pb2.Standing(
+            round_id=rounds_pb2.RoundId(incarnation=1, n=n),
+            boundaries=boundaries,
+            **more,  # type: ignore[arg-type]
+        )
+        self.pace.heard(agent_pb2.WorkerStanding(worker_id=worker, pid=1000 + worker, standing=said))
+
+    def progress(self) -> status_pb2.Progress:
+        told = self.pace.progress()
+        assert told is not None
+        return told
+
+
+def test_nothing_is_known_before_the_first_word() -> None:
+    story = Story()
+    assert story.pace.progress() is None
+    story.round(1, NO_VERSION, 1, 2)
+    assert story.pace.progress() is None
+
+
+def test_steps_and_their_rate_are_those_of_rank_0() -> None:
+    story = Story()
+    story.round(1, NO_VERSION, 1, 2)
+    for second in range(5):
+        story.now = second
+        story.says(1, 1, 20 * second)
+        story.says(2, 1, 20 * second + 7)
+    assert story.progress().steps == 80
+    assert story.progress().step_rate == pytest.approx(20.0)
+    story.now += WINDOW + 1
+    assert story.progress().step_rate == 0.0
+
+
+def test_steps_of_a_run_add_up_over_its_rounds() -> None:
+    story = Story()
+    story.round(1, NO_VERSION, 1, 2)
+    story.says(1, 1, 30)
+    assert story.round(2, Version(RoundId(1, 1), 31), 1, 3) == 0
+    assert story.progress().steps == 31
+    story.says(1, 1, 31)  # said before it had heard of the new round
+    assert story.progress().steps == 31
+    story.says(1, 2, 4)
+    assert story.progress().steps == 35
+    assert story.pace.steps_lost == 0
+
+
+def test_steps_that_nobody_holds_any_more_are_lost() -> None:
+    story = Story()
+    story.round(1, NO_VERSION, 1, 2)
+    story.says(1, 1, 30)
+    story.says(2, 1, 32)
+    story.pace.gone(2)
+    assert story.round(2, Version(RoundId(1, 1), 25), 1) == 7
+    assert story.round(3, Version(RoundId(1, 1), 20), 1) == 5
+    story.says(1, 3, 1)
+    assert story.progress().steps == 21
+    assert story.pace.steps_lost == 12
+
+
+def test_samples_and_what_the_script_reports() -> None:
+    story = Story()
+    story.round(1, NO_VERSION, 1)
+    for second in range(4):
+        story.now = second
+        story.says(1, 1, second, epoch=second // 2, samples_done=500 * (second % 2), samples=1000)
+    told = story.progress()
+    assert (told.epoch, told.samples_done, told.samples) == (1, 500, 1000)
+    assert told.sample_rate == pytest.approx(500.0)
+
+
+def test_what_is_known_of_a_worker() -> None:
+    story = Story()
+    story.round(1, NO_VERSION, 1)
+    told = status_pb2.WorkerStatus(worker_id=1)
+    story.pace.fill(told)
+    assert (told.pid, told.HasField("version")) == (0, False)
+    story.says(1, 1, 0)
+    story.now = 2.0
+    story.says(1, 1, 10)
+    story.pace.fill(told)
+    assert (told.pid, told.version.round_id.n, told.version.boundaries, told.step_rate) == (1001, 1, 10, 5.0)
+    story.pace.gone(1)
+    story.round(2, Version(RoundId(1, 1), 10), 2)
+    forgotten = status_pb2.WorkerStatus(worker_id=1)
+    story.pace.fill(forgotten)
+    assert forgotten.pid == 0
