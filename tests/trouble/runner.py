@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -110,14 +110,15 @@ class Trouble:
         )
 
 
-def run_schedule(schedule: Schedule) -> list[str]:
-    """Run one schedule; returns what was wrong, in sentences."""
+def run_schedules(schedules: Sequence[Schedule]) -> list[str]:
+    """Run schedules one after the other in one run; returns what was wrong, in sentences."""
+    first = schedules[0]
     workload = Workload(
-        samples=schedule.samples,
+        samples=first.samples,
         batch_size=4,
         hidden=16,
         step_seconds=0.004,
-        commit_steps=schedule.commit_steps,
+        commit_steps=first.commit_steps,
         digest=True,
     )
     with contextlib.ExitStack() as made:
@@ -128,25 +129,28 @@ def run_schedule(schedule: Schedule) -> list[str]:
         servers = {name: host.processes() for name, host in hosts.items()}
         through = ["ip", "netns", "exec", there[0].namespace]
         job = made.enter_context(EdriverJob(workload, through, {"PATH": ssh.path}))
+        seed = first.seed
         try:
-            np = min(sum(schedule.hosts.values()), MOST_WORKERS)
-            job.start(schedule.hosts, np=np, min_np=1, max_np=MOST_WORKERS, flags=COOLDOWN_FLAGS)
+            np = min(sum(first.hosts.values()), MOST_WORKERS)
+            job.start(first.hosts, np=np, min_np=1, max_np=MOST_WORKERS, flags=COOLDOWN_FLAGS)
             nemesis = Nemesis(job)
             nemesis.await_recovery(whole=True)
-            members = sorted(job.look()[-1].starts.items())
-            trouble = Trouble(job, hosts, members[int(schedule.spared * len(members))][1])
-            for event in schedule.events:
-                trouble.perform(event)
-            trouble.end()
-            nemesis.await_recovery(whole=True)
+            for schedule in schedules:
+                seed = schedule.seed
+                members = sorted(job.look()[-1].starts.items())
+                trouble = Trouble(job, hosts, members[int(schedule.spared * len(members))][1])
+                for event in schedule.events:
+                    trouble.perform(event)
+                trouble.end()
+                nemesis.await_recovery(whole=True)
             code = job.finish()
         except HarnessError as error:
             job.keep()
-            return [error.what, f"folder: {job.folder}"]
+            return [f"seed {seed}: {error.what}", f"folder: {job.folder}"]
         found = [f"the run ended with {code}"] if code != 0 else []
         found += _left_behind(hosts, servers)
         found += [f"left behind: process {pid}, {command}" for pid, command in job.processes().items()]
-        found += faults(job.history, schedule.samples)
+        found += faults(job.history, first.samples)
         if found:
             job.keep()
             found.append(f"folder: {job.folder}")
