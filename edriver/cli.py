@@ -19,11 +19,11 @@ from edriver.stall_limits import DEFAULTS, text_of
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 """Exit codes; 0 is a run that succeeded, 128 + n one that was stopped by signal n."""
 
-STEERING = ("drain", "undrain")
+STEERING = ("drain", "undrain", "resize", "stop")
 """Words that, given first, are no flags of a run but a message to one that goes on."""
 
-STATUS = "status"
-"""The word that, given first, asks how a run stands."""
+LOOKING = ("status", "top")
+"""Words that, given first, ask how a run stands."""
 
 _EXAMPLE = """\
 example:
@@ -35,7 +35,9 @@ example:
 to a run that goes on:
   edriver drain HOST[:SLOT]      leave a host, or one slot of it, in good order (edriver drain --help)
   edriver undrain HOST[:SLOT]    use it again
-  edriver status                 how it stands
+  edriver resize N               use at most N workers from now on
+  edriver stop                   end it
+  edriver status                 how it stands; edriver top: the same, live
 on a host that is to dial in:
   edriver agent --driver HOST:PORT --credentials FILE
 
@@ -217,6 +219,11 @@ def _add_output_flags(group: argparse._ArgumentGroup) -> None:
         metavar="FILE",
         help="let others ask how the run stands, by `edriver status --credentials FILE`: where to write what they show",
     )
+    group.add_argument(
+        "--control-credentials",
+        metavar="FILE",
+        help="let others steer the run, by `edriver drain` and the like with --credentials FILE: where to write it",
+    )
     group.add_argument("--verbose", action="store_true", help="print every event and every action of the driver")
 
 
@@ -234,8 +241,8 @@ def _main(arguments: Sequence[str] | None) -> int:
         return _agent(arguments[1:])
     if arguments and arguments[0] in STEERING:
         return _steer(arguments[0], arguments[1:])
-    if arguments and arguments[0] == STATUS:
-        return _status(arguments[1:])
+    if arguments and arguments[0] in LOOKING:
+        return _look(arguments[0], arguments[1:])
     top = parser()
     flags, unknown = top.parse_known_args(arguments)
     if flags.version:
@@ -267,25 +274,28 @@ def _main(arguments: Sequence[str] | None) -> int:
 
 
 def _steer(verb: str, arguments: Sequence[str]) -> int:
-    from edriver.steer import steer
+    from edriver.commands.steer import steer
 
     return _ask(lambda: steer(verb, arguments))
 
 
-def _status(arguments: Sequence[str]) -> int:
-    from edriver.status import status
+def _look(word: str, arguments: Sequence[str]) -> int:
+    if word == "top":
+        from edriver.commands.top import top as look
+    else:
+        from edriver.commands.status import status as look
 
-    return _ask(lambda: status(arguments))
+    return _ask(lambda: look(arguments))
 
 
 def _ask(command: Callable[[], str]) -> int:
     """Print what a run's driver answers."""
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # that a driver cannot be reached is ours to say
-    from edriver.run_channel import UnansweredError
+    from edriver.client.errors import RunError
 
     try:
         sys.stdout.write(f"{command()}\n")
-    except UnansweredError as error:
+    except RunError as error:
         sys.stderr.write(f"edriver: {error}\n")
         return FAILED
     return 0

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from edriver.driver import actions, events
 from edriver.driver.failure_report import described
 from edriver.driver.roster import Roster, WorkerState
-from edriver.driver.words import exit_text, place_text, stall_text
+from edriver.driver.words import count_text, exit_text, place_text, stall_text
 
 
 class Announcements:
@@ -46,6 +46,8 @@ class Announcements:
                 return f"{place_text(host, slot)} is drained: {reason}"
             case events.UndrainRequested(host, slot):
                 return f"{place_text(host, slot)} may be used again" if host in roster.hosts else ""
+            case events.ResizeRequested(size):
+                return f"at most {count_text(size, 'worker')} from now on: the operator wants it"
             case events.AgentConnected(host):
                 self._said_of_host.pop(host, None)
                 return ""

@@ -15,7 +15,7 @@ from edriver.driver.membership import Membership
 from edriver.driver.pace import Pace
 from edriver.driver.phases import recovery_phases
 from edriver.driver.portraits import host_status, worker_status
-from edriver.v1 import notification_pb2, status_pb2
+from edriver.v1 import agent_pb2, notification_pb2, status_pb2
 from edriver.wire import round_id_message
 
 REMEMBERED: Final = 32 * 1024 * 1024
@@ -44,6 +44,7 @@ class Chronicle:
         round_count: and how many there were in all.
         began: when the run began.
         over: whether the run has ended.
+        workers: all workers there are, by worker_id, as they stand.
         pace: as given.
     """
 
@@ -56,7 +57,7 @@ class Chronicle:
         self._events: deque[tuple[status_pb2.Event, int]] = deque()
         self._slots: dict[str, int] = {}
         self._host_since: dict[str, float] = {}
-        self._started: dict[int, float] = {}
+        self.workers: dict[int, status_pb2.WorkerStatus] = {}
         self._spent = (0, 0, 0)
         self._noticed: float | None = None
         self._cause = ("the run began", status_pb2.ROUND_CAUSE_START)
@@ -87,15 +88,21 @@ class Chronicle:
         start = seq + 1 - first
         return [self._events[place][0] for place in range(start, min(start + limit, len(self._events)))]
 
-    def started(self, worker_id: int) -> float:
-        """When a worker was started, in seconds since the epoch; 0: not known."""
-        return self._started.get(worker_id, 0.0)
-
     def known_since(self, host: str) -> float:
         """When the run first knew of a host, in seconds since the epoch; 0: it does not."""
         return self._host_since.get(host, 0.0)
 
     # ---- for the session -------------------------------------------------------------------------------------
+
+    def heard(self, said: agent_pb2.WorkerStanding) -> None:
+        """A worker has said how far it has come.
+
+        Raises:
+            ValueError: nobody comes so far.
+        """
+        self.pace.heard(said)
+        if told := self.workers.get(said.worker_id):
+            self.pace.fill(told)
 
     def take(
         self, event: events.Event, step: Sequence[actions.Action], loss: str, lines: Iterable[str]
@@ -164,7 +171,7 @@ class Chronicle:
     def _of_action(self, action: actions.Action, now: float) -> Iterator[status_pb2.Event]:
         match action:
             case actions.StartWorker(worker_id):
-                self._started[worker_id] = now
+                self.workers[worker_id] = status_pb2.WorkerStatus(since=now)
                 yield from self._worker(worker_id)
             case actions.StopWorker(worker_id) | actions.Leave(worker_id):
                 yield from self._worker(worker_id)
@@ -190,6 +197,9 @@ class Chronicle:
                     assigned=now,
                     steps_lost=self.pace.assigned(plan),
                 )
+                for seat in plan.seats:
+                    told = self.workers[seat.worker_id]
+                    told.state, told.rank = status_pb2.WORKER_STATE_TRAINING, seat.rank
                 self._unfinished, self._noticed, self._times = latest, None, {}
                 self.rounds.append(latest)
                 self.round_count += 1
@@ -218,14 +228,15 @@ class Chronicle:
         return status_pb2.Event(text=text, host=host_status(name, membership.roster.hosts.get(name), obstacle, since))
 
     def _worker(self, worker_id: int, text: str = "") -> Iterator[status_pb2.Event]:
-        if worker_id not in self._started:
+        if worker_id not in self.workers:
             return
         worker = self._membership.roster.workers.get(worker_id)
         if worker is None:
-            del self._started[worker_id]
-            told = status_pb2.WorkerStatus(worker_id=worker_id, state=status_pb2.WORKER_STATE_GONE)
+            told = self.workers.pop(worker_id)
+            told.state = status_pb2.WORKER_STATE_GONE
         else:
-            told = worker_status(worker, self._started[worker_id])
+            told = self.workers[worker_id] = worker_status(worker, self.workers[worker_id].since)
+            self.pace.fill(told)
         yield status_pb2.Event(text=text, worker=told)
 
     def _notice(self, worker_id: int, seen: float) -> None:

@@ -23,11 +23,15 @@ class ControlServer(control_pb2_grpc.ControlServiceServicer):
     Args:
         membership: what is known; only looked at.
         put: takes the events.
+        stop: ends the run, for a reason.
     """
 
-    def __init__(self, membership: Membership, put: Callable[[events.Event], None]) -> None:
+    def __init__(
+        self, membership: Membership, put: Callable[[events.Event], None], stop: Callable[[str], None]
+    ) -> None:
         self._membership = membership
         self._put = put
+        self._stop = stop
 
     async def Drain(  # noqa: N802
         self, request: control_pb2.DrainRequest, context: _ServicerContext
@@ -51,6 +55,26 @@ class ControlServer(control_pb2_grpc.ControlServiceServicer):
         record, slot = await self._place(request, context)
         self._put(events.UndrainRequested(record.name, slot))
         return control_pb2.UndrainResponse()
+
+    async def Resize(  # noqa: N802
+        self, request: control_pb2.ResizeRequest, context: _ServicerContext
+    ) -> control_pb2.ResizeResponse:
+        """See the proto file."""
+        settings = self._membership.settings
+        if not settings.min_np <= request.size <= settings.max_np:
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"this run uses --min-np {settings.min_np} to --max-np {settings.max_np} workers, not {request.size}",
+            )
+        self._put(events.ResizeRequested(request.size))
+        return control_pb2.ResizeResponse()
+
+    async def Stop(  # noqa: N802
+        self, request: control_pb2.StopRequest, _context: _ServicerContext
+    ) -> control_pb2.StopResponse:
+        """See the proto file."""
+        self._stop(request.reason or "the operator wants it")
+        return control_pb2.StopResponse()
 
     async def _place(
         self, request: control_pb2.DrainRequest | control_pb2.UndrainRequest, context: _ServicerContext

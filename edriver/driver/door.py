@@ -19,7 +19,7 @@ import grpc.aio
 
 from edriver.driver.server import SERVER_OPTIONS
 from edriver.invitation import Invitation, at_port
-from edriver.v1 import agent_pb2, agent_pb2_grpc, status_pb2, status_pb2_grpc
+from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2, control_pb2_grpc, status_pb2, status_pb2_grpc
 
 if TYPE_CHECKING:
     from edriver.driver.authority import Authority
@@ -44,6 +44,7 @@ _OPTIONS: Final = (
 )
 
 _AGENTS: Final = agent_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name
+_CONTROL: Final = control_pb2.DESCRIPTOR.services_by_name["ControlService"].full_name
 _STATUS: Final = status_pb2.DESCRIPTOR.services_by_name["StatusService"].full_name
 
 _EVERYWHERE: Final = ("::", "0.0.0.0")  # noqa: S104  TLS and the token are at the door; the first is IPv4's, too
@@ -58,6 +59,7 @@ class Door:
         run_id: the run.
         agents: serves the agents.
         status: serves onlookers.
+        control: serves operators.
         address: where it listens; empty: at all addresses of this machine.
         port: at which port; 0: any.
         secure: whether there are TLS and tokens.
@@ -68,6 +70,7 @@ class Door:
         run_id: str,
         agents: agent_pb2_grpc.AgentServiceServicer,
         status: status_pb2_grpc.StatusServiceServicer,
+        control: control_pb2_grpc.ControlServiceServicer,
         address: str = "",
         port: int = 0,
         secure: bool = True,
@@ -75,6 +78,7 @@ class Door:
         self._run_id = run_id
         self._agents = agents
         self._status = status
+        self._control = control
         self._opening = asyncio.Lock()
         self._server: grpc.aio.Server | None = None
         self.address = address
@@ -82,6 +86,7 @@ class Door:
         self._secure = secure
         self.token = secrets.token_urlsafe(32) if secure else ""
         self.status_token = secrets.token_urlsafe(32) if secure else ""
+        self.control_token = secrets.token_urlsafe(32) if secure else ""
         self.authority: Authority | None = None
         self.port = 0
 
@@ -96,10 +101,13 @@ class Door:
                 await self._open()
 
     async def _open(self) -> None:
-        check = TokenCheck({_AGENTS: self.token, _STATUS: self.status_token})
+        check = TokenCheck(
+            {self.token: {_AGENTS}, self.status_token: {_STATUS}, self.control_token: {_CONTROL, _STATUS}}
+        )
         server = grpc.aio.server(options=_OPTIONS, interceptors=(check,) if self._secure else ())
         agent_pb2_grpc.add_AgentServiceServicer_to_server(self._agents, server)
         status_pb2_grpc.add_StatusServiceServicer_to_server(self._status, server)
+        control_pb2_grpc.add_ControlServiceServicer_to_server(self._control, server)
         papers = self._make_papers() if self._secure else None
         self.port = self._add_port(server, papers)
         await server.start()
@@ -142,6 +150,10 @@ class Door:
         """What an onlooker has to know: it opens nothing but StatusService."""
         return self._shown(self.status_token)
 
+    def control_credentials(self) -> Invitation:
+        """What an operator has to know: it opens ControlService and StatusService."""
+        return self._shown(self.control_token)
+
     def _shown(self, token: str) -> Invitation:
         certificate = self.authority.certificate.decode() if self.authority else ""
         where = at_port(self.address or socket.gethostname(), self.port)
@@ -154,14 +166,14 @@ class Door:
 
 
 class TokenCheck(grpc.aio.ServerInterceptor):
-    """Refuses every call without its service's token, and says once for each address that one came from there.
+    """Refuses every call without a token for its service, and says once for each address that one came from there.
 
     Args:
-        tokens: what the metadata's `authorization` must give as bearer, by the service's full name.
+        tokens: the full names of the services that each token opens; the metadata's `authorization` gives it as bearer.
     """
 
-    def __init__(self, tokens: Mapping[str, str]) -> None:
-        self._expected = {service: f"Bearer {token}".encode() for service, token in tokens.items()}
+    def __init__(self, tokens: Mapping[str, set[str]]) -> None:
+        self._services = {f"Bearer {token}".encode(): services for token, services in tokens.items()}
         self._named: set[str] = set()
         self._refusal: Handler = grpc.stream_stream_rpc_method_handler(self._refuse)
         self._denial: Handler = grpc.stream_stream_rpc_method_handler(self._deny)
@@ -174,10 +186,10 @@ class TokenCheck(grpc.aio.ServerInterceptor):
         """Hand on what shows the token."""
         shown = [value for key, value in handler_call_details.invocation_metadata or () if key == "authorization"]
         token = _bytes_of(shown[0]) if len(shown) == 1 else b""
-        fitting = [name for name, expected in self._expected.items() if hmac.compare_digest(token, expected)]
-        if not fitting:
+        known = [services for expected, services in self._services.items() if hmac.compare_digest(token, expected)]
+        if not known:
             return self._refusal
-        return await continuation(handler_call_details) if _service(handler_call_details) in fitting else self._denial
+        return await continuation(handler_call_details) if _service(handler_call_details) in known[0] else self._denial
 
     async def _refuse(self, _requests: Any, context: Any) -> None:
         self._name(context, "it did not show this run's token")

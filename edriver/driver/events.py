@@ -187,6 +187,13 @@ class UndrainRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class ResizeRequested:
+    """No more workers than this are to be used from now on, as far as that lies between min_np and max_np."""
+
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class StopRequested:
     """The operator wants the run to end."""
 
@@ -214,6 +221,7 @@ Event = (
     | WorkerStalled
     | DrainRequested
     | UndrainRequested
+    | ResizeRequested
     | StopRequested
     | Ticked
 )

@@ -165,10 +165,8 @@ class Membership:
                 if worker := self.roster.workers.get(worker_id):
                     self._note_exit(worker, code, tail)
                     del self.roster.workers[worker_id]
-            case events.DrainRequested(host, slot, reason):
-                self.staffing.drain(host, slot, reason)
-            case events.UndrainRequested(host, slot):
-                self.staffing.undrain(host, slot)
+            case events.DrainRequested() | events.UndrainRequested() | events.ResizeRequested():
+                self.staffing.steer(event)
             case events.StopRequested(reason):
                 self._finish_run(success=False, reason=reason)
 
@@ -309,7 +307,7 @@ class Membership:
         members = current.members
         interrupt = current.interrupt
         newcomers = self._ready_newcomers(patient=interrupt is None)
-        wanted = wanted_members(members, newcomers, fitting, self.settings.max_np)
+        wanted = wanted_members(members, newcomers, fitting, self.staffing.most)
         if interrupt is None:
             if wanted != members:
                 current.interrupts += 1
@@ -396,7 +394,7 @@ class Membership:
     def _form(self, fitting: set[int]) -> None:
         """Form the next round if there is enough for one; else say what is missing, or give up."""
         waiting = [w for w in self.roster.workers.values() if w.waits_in(self.ordinal)]
-        chosen = select([w.candidate() for w in waiting], fitting, self.settings.max_np)
+        chosen = select([w.candidate() for w in waiting], fitting, self.staffing.most)
         if trouble := self._errors.hopeless(self.round, chosen.version):
             self._give_up(trouble)
             return

@@ -51,7 +51,7 @@ class Waiting(NamedTuple):
         """What keeps a round of these from forming; None if nothing does."""
         settings = self.settings
         start_over = self.last is None and self.now >= self.started + settings.start_timeout
-        needed = settings.np if self.last is None and not start_over else settings.min_np
+        needed = min(settings.np, self.staffing.most) if self.last is None and not start_over else settings.min_np
         found = self._at_the_start(start_over) if self.last is None else self._after(self.last)
         if found:
             return found
@@ -64,7 +64,7 @@ class Waiting(NamedTuple):
             trouble = self.staffing.troubles(self.now)
             return Obstacle(f"{len(chosen.members)} of {needed} workers are ready{guest}{trouble}")
         survivors_ready = sum(c.version != NO_VERSION for c in chosen.members)
-        if survivors_ready < needed and self.staffing.booting() and len(chosen.members) < settings.max_np:
+        if survivors_ready < needed and self.staffing.booting() and len(chosen.members) < self.staffing.most:
             newest = max(self.roster.workers[c.worker_id].waiting_since for c in chosen.members)
             if self.now < newest + settings.join_window:
                 return Obstacle("for workers that still boot")

@@ -39,6 +39,7 @@ class RunOptions:
         network_interface: through which interface hosts reach one another; empty: whichever leads there.
         port: the driver's TCP port, should it need one; 0: any.
         dial_in: the file in which hosts that dial in by themselves find what they need; None: there are none.
+        control_credentials: the file in which operators elsewhere find what they need; None: there are none.
         status_credentials: the file in which onlookers elsewhere find what they need; None: there are none.
         stall_limits: seconds without progress that each phase of a worker may last; 0: for ever.
         insecure: whether other hosts are reached without TLS and token.
@@ -54,6 +55,7 @@ class RunOptions:
     network_interface: str = ""
     port: int = 0
     dial_in: Path | None = None
+    control_credentials: Path | None = None
     status_credentials: Path | None = None
     stall_limits: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULTS))
     insecure: bool = False
@@ -89,6 +91,7 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         ssh=_ssh_of(flags),
         port=_port_of(flags.port),
         dial_in=_dial_in_of(flags),
+        control_credentials=_new_file_of("--control-credentials", flags.control_credentials),
         status_credentials=_new_file_of("--status-credentials", flags.status_credentials),
         network_interface=_interface_of(flags.network_interface),
         stall_limits=_stall_limits_of(flags.stall_timeout),

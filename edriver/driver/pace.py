@@ -15,6 +15,10 @@ WINDOW: Final = 10.0
 """Seconds over which a rate is taken."""
 
 
+FARTHEST: Final = 2**48
+"""Steps beyond which a count is taken for nonsense."""
+
+
 class Rate:
     """How fast a count grows."""
 
@@ -82,7 +86,13 @@ class Pace:
         return lost
 
     def heard(self, said: agent_pb2.WorkerStanding) -> None:
-        """A worker has said how far it has come."""
+        """A worker has said how far it has come.
+
+        Raises:
+            ValueError: nobody comes so far.
+        """
+        if said.standing.boundaries > FARTHEST:
+            raise ValueError(f"it says that worker {said.worker_id} has passed {said.standing.boundaries} boundaries")
         known = self._standings.setdefault(said.worker_id, Standing())
         known.pid, known.latest = said.pid, said.standing
         now = self._clock()

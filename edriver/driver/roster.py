@@ -255,10 +255,13 @@ class Roster:
 
     def free_slots(self, now: float) -> Iterator[tuple[HostRecord, int]]:
         """Slots on connected hosts in which a worker may be started now, oldest host first."""
+        all_taken: dict[str, set[int]] = {name: set() for name in self.hosts}
+        for worker in self.workers.values():
+            all_taken[worker.host].add(worker.slot)
         for record in self.hosts.values():
             if not (record.wanted and record.connected):
                 continue
-            taken = {w.slot for w in self.on(record.name)}
+            taken = all_taken[record.name]
             room = len(record.open_slots) - sum(not record.is_drained(slot) for slot in taken)
             for slot in record.ready_slots(now):
                 if room > 0 and slot not in taken and not record.places[slot].completed:

@@ -42,6 +42,7 @@ from edriver.driver.server import AGENT_LEASE, SERVER_OPTIONS, AgentServer
 from edriver.driver.ssh import SshStart
 from edriver.driver.status import StatusServer
 from edriver.guard import Guard
+from edriver.progress import progress_text
 from edriver.release import VERSION
 from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2_grpc, status_pb2_grpc
 
@@ -61,6 +62,9 @@ EXIT_BOUND: Final = 5.0
 
 HURRY_BOUND: Final = 1.0
 """The same when the operator does not want to wait."""
+
+PROGRESS_PERIOD: Final = 60.0
+"""Seconds between two lines about progress."""
 
 INBOX_LIMIT: Final = 10_000
 
@@ -128,6 +132,8 @@ class Session:
         self._arrivals = options.source if isinstance(options.source, Arrivals) else None
         self._dial_in = CredentialsFile(options.dial_in) if options.dial_in else None
         self._onlookers = CredentialsFile(options.status_credentials) if options.status_credentials else None
+        self._operators = CredentialsFile(options.control_credentials) if options.control_credentials else None
+        self._chronicle = Chronicle(self._membership, self._pace, wall_clock)
         self._server = AgentServer(
             run_id,
             welcome,
@@ -137,12 +143,20 @@ class Session:
             departed=self._agent_departed,
             papers=lambda: self._door.papers,
             arrivals=self._arrivals,
-            heard=self._pace.heard,
+            heard=self._chronicle.heard,
         )
         self._address = interface_address(options.network_interface) if options.network_interface else ""
-        self._chronicle = Chronicle(self._membership, self._pace, wall_clock)
+        self._control = ControlServer(self._membership, self._inbox.put, self._stop)
         self._status = StatusServer(run_id, self._membership, self._chronicle, wall_clock)
-        self._door = Door(run_id, self._server, self._status, self._address, options.port, secure=not options.insecure)
+        self._door = Door(
+            run_id,
+            self._server,
+            self._status,
+            self._control,
+            self._address,
+            options.port,
+            secure=not options.insecure,
+        )
         self._socket = folder / SOCKET
         self._launcher = Launcher(
             LocalStart(folder, self._socket, run_id),
@@ -161,8 +175,7 @@ class Session:
         self._watch_signals()
         service = grpc.aio.server(options=SERVER_OPTIONS)
         agent_pb2_grpc.add_AgentServiceServicer_to_server(self._server, service)
-        control = ControlServer(self._membership, self._inbox.put)
-        control_pb2_grpc.add_ControlServiceServicer_to_server(control, service)
+        control_pb2_grpc.add_ControlServiceServicer_to_server(self._control, service)
         status_pb2_grpc.add_StatusServiceServicer_to_server(self._status, service)
         service.add_insecure_port(f"unix:{self._socket}")
         await service.start()
@@ -176,20 +189,22 @@ class Session:
             async with asyncio.TaskGroup() as tasks:
                 beating = tasks.create_task(self._server.beat())
                 discovering = tasks.create_task(self._discover())
+                telling = tasks.create_task(self._tell_progress())
                 finish = await self._decide()
                 discovering.cancel()
+                telling.cancel()
                 await self._end()
                 beating.cancel()
         finally:
             await self._leave_no_agent()
-            for file in filter(None, (self._dial_in, self._onlookers)):
+            for file in filter(None, (self._dial_in, self._onlookers, self._operators)):
                 file.withdraw()
             # Returns when the last of the workers' output is in.
             await asyncio.gather(service.stop(grace=HURRY_BOUND), self._door.close(grace=HURRY_BOUND))
         return self._report(finish)
 
     async def _invite(self) -> None:
-        """Write what hosts that dial in, and onlookers, have to show.
+        """Write what hosts that dial in, onlookers and operators have to show.
 
         Raises:
             OSError: that cannot be done.
@@ -204,6 +219,10 @@ class Session:
             await self._door.open()
             self._onlookers.write(self._door.status_credentials())
             _log.info("its status elsewhere: edriver status --credentials %s", self._onlookers.path)
+        if self._operators is not None:
+            await self._door.open()
+            self._operators.write(self._door.control_credentials())
+            _log.info("steered from elsewhere: edriver drain HOST --credentials %s", self._operators.path)
 
     # ---- events ----------------------------------------------------------------------------------------------
 
@@ -222,6 +241,13 @@ class Session:
         self._signals.append(number)
         _log.info("%s: stopping the workers (once more: at once)", number.name)
         self._inbox.put(events.StopRequested(f"the driver got {number.name}"))
+
+    def _stop(self, reason: str) -> None:
+        """An operator wants the run to end."""
+        if not self._ending and not self._signals:
+            self._signals.append(signal.SIGTERM)  # it ends as by this one
+            _log.info("stopping the workers: %s", reason)
+            self._inbox.put(events.StopRequested(reason))
 
     def _hosts_observed(self, verdict: Verdict) -> None:
         if verdict.changed:
@@ -244,6 +270,16 @@ class Session:
             self._inbox.put(events.StopRequested(str(error)))
         else:
             await self._poller.run()
+
+    async def _tell_progress(self) -> None:
+        """Print a line now and then, while there is progress."""
+        steps = 0
+        while True:
+            await asyncio.sleep(PROGRESS_PERIOD)
+            progress = self._pace.progress()
+            if progress and progress.steps > steps:
+                steps = progress.steps
+                _log.info("%s", progress_text(progress))
 
     # ---- the core's turn -------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from edriver.driver import events
 from edriver.driver.actions import Action, StartAgent, StartWorker, StopAgent, StopWorker
 from edriver.driver.quarantine import Quarantine
 from edriver.driver.roster import HostRecord, Roster, Slot, Worker, WorkerState
@@ -20,10 +21,12 @@ class Staffing:
         draw: see Quarantine.
 
     Attributes:
+        most: most workers to be used now: max_np, or what the operator has asked for since.
         quarantine: which slots and hosts are left alone for a while.
     """
 
     def __init__(self, settings: Settings, roster: Roster, draw: Callable[[], float]) -> None:
+        self.most = settings.max_np
         self.quarantine = Quarantine(settings, roster, draw)
         self._settings = settings
         self._roster = roster
@@ -67,26 +70,28 @@ class Staffing:
                     del self._roster.hosts[record.name]
                     self._trouble.pop(record.name, None)
 
-    def drain(self, host: str, slot: int | None, reason: str) -> None:
-        """Note that a host, or a slot of it, is to be left."""
-        if record := self._roster.hosts.get(host):
-            record.drain(slot)
-            if slot is None:
-                self._trouble[host] = f"drained, {reason}"
-
-    def undrain(self, host: str, slot: int | None) -> None:
-        """Note that a host, or a slot of it, may be used again."""
-        if record := self._roster.hosts.get(host):
-            record.undrain(slot)
-            self._trouble.pop(host, None)
+    def steer(self, wish: events.DrainRequested | events.UndrainRequested | events.ResizeRequested) -> None:
+        """Note what somebody wants. What cannot be is passed over: whoever was asked for it has refused it."""
+        match wish:
+            case events.ResizeRequested(size):
+                self.most = min(max(size, self._settings.min_np), self._settings.max_np)
+            case events.DrainRequested(host, slot, reason):
+                if record := self._roster.hosts.get(host):
+                    record.drain(slot)
+                    if slot is None:
+                        self._trouble[host] = f"drained, {reason}"
+            case events.UndrainRequested(host, slot):
+                if record := self._roster.hosts.get(host):
+                    record.undrain(slot)
+                    self._trouble.pop(host, None)
 
     def dismiss(self, fitting: set[int], now: float) -> Iterator[Action]:
         """Send off booting workers that are not needed any more, and terminate those that were told to leave in vain.
 
-        Workers whose host was gone and has come back may be more than max_np with those started in their place.
+        Workers whose host was gone and has come back may be more than `most` with those started in their place.
         """
         booting = [i for i in sorted(fitting) if self._roster.workers[i].state is WorkerState.BOOTING]
-        surplus = set(booting[::-1][: max(len(fitting) - self._settings.max_np, 0)])
+        surplus = set(booting[::-1][: max(len(fitting) - self.most, 0)])
         for worker in self._roster.workers.values():
             if worker.state is WorkerState.BOOTING and (worker.worker_id not in fitting or worker.worker_id in surplus):
                 worker.state = WorkerState.STOPPING
@@ -96,11 +101,13 @@ class Staffing:
                 yield StopWorker(worker.worker_id, worker.host, self._settings.leave_grace)
 
     def start_workers(self, now: float, background: bool) -> Iterator[Action]:
-        """Fill free slots, oldest host first, up to max_np workers that have a slot."""
-        room = self._settings.max_np - len(self._roster.fitting())
+        """Fill free slots, oldest host first, up to `most` workers that have a slot."""
+        room = self.most - len(self._roster.fitting())
+        if room <= 0:
+            return
         left_out = self.quarantine.left_out(now)
         free = [place for place in self._roster.free_slots(now) if place[0].name not in left_out]
-        for record, slot in free[: max(room, 0)]:
+        for record, slot in free[:room]:
             self._workers += 1
             worker = Worker(self._workers, record.name, slot)
             self._roster.workers[worker.worker_id] = worker

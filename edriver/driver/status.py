@@ -12,7 +12,7 @@ import grpc
 
 from edriver.driver.chronicle import Chronicle, ForgottenError
 from edriver.driver.membership import Membership
-from edriver.driver.portraits import host_status, worker_status
+from edriver.driver.portraits import host_status
 from edriver.release import VERSION
 from edriver.v1 import status_pb2, status_pb2_grpc
 from edriver.wire import round_id_message
@@ -121,7 +121,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
                 host_status(name, record, obstacles.get(name, ""), chronicle.known_since(name))
                 for name, record in roster.hosts.items()
             ],
-            workers=[worker_status(worker, chronicle.started(worker.worker_id)) for worker in roster.workers.values()],
+            workers=chronicle.workers.values(),
             rounds=chronicle.round_count,
             failures=budgets.failures.total,
             preemptions=budgets.preemptions.total,
@@ -129,8 +129,6 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
             progress=self._chronicle.pace.progress(),
             steps_lost=self._chronicle.pace.steps_lost,
         )
-        for worker in told.workers:
-            self._chronicle.pace.fill(worker)
         if current and current.running:
             told.round_id.CopyFrom(round_id_message(current.plan.round_id))
             told.size = len(current.plan.seats)

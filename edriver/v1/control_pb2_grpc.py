@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ControlServiceStub(object):
-    """ControlService is served by the driver, on its unix socket.
+    """ControlService is served by the driver, on its unix socket and, to those who show the control token, on its TCP port.
     """
 
     def __init__(self, channel):
@@ -45,10 +45,20 @@ class ControlServiceStub(object):
                 request_serializer=edriver_dot_v1_dot_control__pb2.UndrainRequest.SerializeToString,
                 response_deserializer=edriver_dot_v1_dot_control__pb2.UndrainResponse.FromString,
                 _registered_method=True)
+        self.Resize = channel.unary_unary(
+                '/edriver.v1.ControlService/Resize',
+                request_serializer=edriver_dot_v1_dot_control__pb2.ResizeRequest.SerializeToString,
+                response_deserializer=edriver_dot_v1_dot_control__pb2.ResizeResponse.FromString,
+                _registered_method=True)
+        self.Stop = channel.unary_unary(
+                '/edriver.v1.ControlService/Stop',
+                request_serializer=edriver_dot_v1_dot_control__pb2.StopRequest.SerializeToString,
+                response_deserializer=edriver_dot_v1_dot_control__pb2.StopResponse.FromString,
+                _registered_method=True)
 
 
 class ControlServiceServicer(object):
-    """ControlService is served by the driver, on its unix socket.
+    """ControlService is served by the driver, on its unix socket and, to those who show the control token, on its TCP port.
     """
 
     def Drain(self, request, context):
@@ -67,6 +77,21 @@ class ControlServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Resize(self, request, context):
+        """Resize sets how many workers are used at most from now on. INVALID_ARGUMENT: that lies not between --min-np and
+        --max-np.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Stop(self, request, context):
+        """Stop ends the run as SIGTERM to its driver does. It returns once that is ordered.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -80,6 +105,16 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     request_deserializer=edriver_dot_v1_dot_control__pb2.UndrainRequest.FromString,
                     response_serializer=edriver_dot_v1_dot_control__pb2.UndrainResponse.SerializeToString,
             ),
+            'Resize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Resize,
+                    request_deserializer=edriver_dot_v1_dot_control__pb2.ResizeRequest.FromString,
+                    response_serializer=edriver_dot_v1_dot_control__pb2.ResizeResponse.SerializeToString,
+            ),
+            'Stop': grpc.unary_unary_rpc_method_handler(
+                    servicer.Stop,
+                    request_deserializer=edriver_dot_v1_dot_control__pb2.StopRequest.FromString,
+                    response_serializer=edriver_dot_v1_dot_control__pb2.StopResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'edriver.v1.ControlService', rpc_method_handlers)
@@ -89,7 +124,7 @@ def add_ControlServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ControlService(object):
-    """ControlService is served by the driver, on its unix socket.
+    """ControlService is served by the driver, on its unix socket and, to those who show the control token, on its TCP port.
     """
 
     @staticmethod
@@ -136,6 +171,60 @@ class ControlService(object):
             '/edriver.v1.ControlService/Undrain',
             edriver_dot_v1_dot_control__pb2.UndrainRequest.SerializeToString,
             edriver_dot_v1_dot_control__pb2.UndrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Resize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/edriver.v1.ControlService/Resize',
+            edriver_dot_v1_dot_control__pb2.ResizeRequest.SerializeToString,
+            edriver_dot_v1_dot_control__pb2.ResizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Stop(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/edriver.v1.ControlService/Stop',
+            edriver_dot_v1_dot_control__pb2.StopRequest.SerializeToString,
+            edriver_dot_v1_dot_control__pb2.StopResponse.FromString,
             options,
             channel_credentials,
             insecure,

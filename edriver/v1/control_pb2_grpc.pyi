@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ControlServiceStub:
-    """ControlService is served by the driver, on its unix socket."""
+    """ControlService is served by the driver, on its unix socket and, to those who show the control token, on its TCP port."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -40,10 +40,16 @@ class ControlServiceStub:
     """
     Undrain: _grpc.UnaryUnaryMultiCallable[_control_pb2.UndrainRequest, _control_pb2.UndrainResponse]
     """Undrain lets a host, or one slot of it, be used again. NOT_FOUND as for Drain."""
+    Resize: _grpc.UnaryUnaryMultiCallable[_control_pb2.ResizeRequest, _control_pb2.ResizeResponse]
+    """Resize sets how many workers are used at most from now on. INVALID_ARGUMENT: that lies not between --min-np and
+    --max-np.
+    """
+    Stop: _grpc.UnaryUnaryMultiCallable[_control_pb2.StopRequest, _control_pb2.StopResponse]
+    """Stop ends the run as SIGTERM to its driver does. It returns once that is ordered."""
 
 @_typing.type_check_only
 class ControlServiceAsyncStub(ControlServiceStub):
-    """ControlService is served by the driver, on its unix socket."""
+    """ControlService is served by the driver, on its unix socket and, to those who show the control token, on its TCP port."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Drain: _aio.UnaryUnaryMultiCallable[_control_pb2.DrainRequest, _control_pb2.DrainResponse]  # type: ignore[assignment]
@@ -53,9 +59,15 @@ class ControlServiceAsyncStub(ControlServiceStub):
     """
     Undrain: _aio.UnaryUnaryMultiCallable[_control_pb2.UndrainRequest, _control_pb2.UndrainResponse]  # type: ignore[assignment]
     """Undrain lets a host, or one slot of it, be used again. NOT_FOUND as for Drain."""
+    Resize: _aio.UnaryUnaryMultiCallable[_control_pb2.ResizeRequest, _control_pb2.ResizeResponse]  # type: ignore[assignment]
+    """Resize sets how many workers are used at most from now on. INVALID_ARGUMENT: that lies not between --min-np and
+    --max-np.
+    """
+    Stop: _aio.UnaryUnaryMultiCallable[_control_pb2.StopRequest, _control_pb2.StopResponse]  # type: ignore[assignment]
+    """Stop ends the run as SIGTERM to its driver does. It returns once that is ordered."""
 
 class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
-    """ControlService is served by the driver, on its unix socket."""
+    """ControlService is served by the driver, on its unix socket and, to those who show the control token, on its TCP port."""
 
     @_abc_1.abstractmethod
     def Drain(
@@ -75,5 +87,23 @@ class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.UndrainResponse, _abc.Awaitable[_control_pb2.UndrainResponse]]:
         """Undrain lets a host, or one slot of it, be used again. NOT_FOUND as for Drain."""
+
+    @_abc_1.abstractmethod
+    def Resize(
+        self,
+        request: _control_pb2.ResizeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.ResizeResponse, _abc.Awaitable[_control_pb2.ResizeResponse]]:
+        """Resize sets how many workers are used at most from now on. INVALID_ARGUMENT: that lies not between --min-np and
+        --max-np.
+        """
+
+    @_abc_1.abstractmethod
+    def Stop(
+        self,
+        request: _control_pb2.StopRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.StopResponse, _abc.Awaitable[_control_pb2.StopResponse]]:
+        """Stop ends the run as SIGTERM to its driver does. It returns once that is ordered."""
 
 def add_ControlServiceServicer_to_server(servicer: ControlServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

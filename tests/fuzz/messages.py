@@ -64,7 +64,9 @@ class Fuzzer:
                 assert field.message_type is not None
                 filled = self.message(message_factory.GetMessageClass(field.message_type), depth - 1)
                 target: Any = getattr(made, field.name)
-                if field.is_repeated:
+                if field.message_type.GetOptions().map_entry:
+                    target[filled.key] = filled.value  # type: ignore[attr-defined]  # a map's entries have these
+                elif field.is_repeated:
                     target.append(filled)
                 else:
                     target.CopyFrom(filled)

@@ -225,6 +225,15 @@ def status_of_two() -> StatusServer:
     return StatusServer("run", membership, chronicle, lambda: 0.0)
 
 
+def control_of_nobody() -> ControlServer:
+    """A service that takes no wish."""
+
+    def refuse(wish: object) -> None:
+        raise AssertionError(wish)
+
+    return ControlServer(membership_of_two(), refuse, refuse)
+
+
 class Control(Target):
     """ControlService: all methods."""
 
@@ -232,11 +241,14 @@ class Control(Target):
         """See Target."""
         membership = membership_of_two()
         put: list[events.Event] = []
-        control = ControlServer(membership, put.append)
+        stops: list[str] = []
+        control = ControlServer(membership, put.append, stops.append)
         async with served((control_pb2_grpc.add_ControlServiceServicer_to_server, control)) as channel:
             methods: dict[Any, Any] = {
                 channel.unary_unary(CONTROL + "Drain"): control_pb2.DrainRequest,
                 channel.unary_unary(CONTROL + "Undrain"): control_pb2.UndrainRequest,
+                channel.unary_unary(CONTROL + "Resize"): control_pb2.ResizeRequest,
+                channel.unary_unary(CONTROL + "Stop"): control_pb2.StopRequest,
             }
             for _ in range(0, inputs, len(methods)):
                 for method, kind in methods.items():
@@ -245,9 +257,15 @@ class Control(Target):
                 await control_pb2_grpc.ControlServiceStub(channel).Drain(control_pb2.DrainRequest(host="a"))
             ).slots_left
         for event in put:
-            assert isinstance(event, events.DrainRequested | events.UndrainRequested)
-            assert event.host in ("a", "b")
-            assert event.slot in (None, 0, 1)
+            match event:
+                case events.ResizeRequested(size):
+                    assert 2 <= size <= 3
+                case events.DrainRequested(host, slot) | events.UndrainRequested(host, slot):
+                    assert host in ("a", "b")
+                    assert slot in (None, 0, 1)
+                case _:
+                    raise AssertionError(event)
+        assert stops, "nobody was heard who wants the end"
 
 
 class Status(Target):
@@ -276,7 +294,7 @@ class Strangers(Target):
     async def send(self, inputs: int) -> None:
         """See Target."""
         agents = Agents()
-        door = Door("run", agents, status_of_two())
+        door = Door("run", agents, status_of_two(), control_of_nobody())
         await door.open()
         assert door.authority is not None
         papers = grpc.ssl_channel_credentials(door.authority.certificate)
@@ -289,8 +307,10 @@ class Strangers(Target):
                 payload = self.fuzzer.payload(agent_pb2.FromAgent)
                 method, token = self.fuzzer.choice(
                     (AGENT + "Connect", door.status_token),
-                    (AGENT + "ForwardOutput", door.status_token),
+                    (AGENT + "ForwardOutput", door.control_token),
                     (STATUS + "GetRun", door.token),
+                    (CONTROL + "Stop", door.status_token),
+                    (CONTROL + "Drain", door.token),
                 )
                 call: Any = channel.unary_unary(method)
                 assert await over(call(payload, metadata=self._metadata(token))) is not grpc.StatusCode.OK

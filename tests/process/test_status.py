@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import re
+import selectors
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+from edriver.client import Client, find, here
 from tests.process.running import ROOT, SCRIPTS, Run, running
 
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 
 
-def asked(*words: str, temporary: str | None = None) -> subprocess.CompletedProcess[str]:
-    """`edriver status`; from where temporary files are elsewhere, if one is given."""
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)} | ({"TMPDIR": temporary} if temporary else {})
+def asked(*words: str) -> subprocess.CompletedProcess[str]:
+    """`edriver status`."""
     command = [sys.executable, "-m", "edriver", "status", *words]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
 
 
@@ -33,16 +37,46 @@ def test_a_run_on_this_machine_says_how_it_stands(tmp_path: Path) -> None:
         first, *others = done.stdout.splitlines()
         assert first.startswith(f"run {id_of(run)}, ")
         assert first.endswith(": round 1.1: 2 workers on localhost")
-        assert others == [
-            "host localhost (2 slots) is used",
-            "worker 1 (localhost:0, rank 0) training",
-            "worker 2 (localhost:1, rank 1) training",
-        ]
+        assert "1 round; 0 failures, 0 preemptions, 0 resizes; 0 steps lost" in others
+        assert "host localhost (2 slots) is used" in others
+        assert re.search(r"^worker 2 \(localhost:1, rank 1(, process \d+)?\) training", done.stdout, re.MULTILINE)
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
         over = asked("--run", id_of(run))
         assert over.returncode == 1
         assert over.stderr.startswith("edriver: ")
+
+
+def test_how_far_training_is(tmp_path: Path) -> None:
+    with running(["-np", "2", *TRAIN], tmp_path, {"EPOCHS": "4000"}) as run:
+        run.line("rank 1 passed step 5")
+        with Client(here(id_of(run))) as client:
+            told = (answer.progress for answer in client.watch_progress() if answer.HasField("progress"))
+            first = next(each for each in told if each.steps)
+            later = next(each for each in told if each.steps > first.steps)
+            assert (later.samples, later.reported["loss"] > 0) == (160, True)
+            assert later.step_rate > 0
+            pids = {worker.worker_id - 1: worker.pid for worker in client.status().workers}
+        assert pids == run.pids()
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+
+
+def test_an_operator_elsewhere_steers_with_a_file_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "control.json"
+    args = ["-np", "2", "--min-np", "1", "--control-credentials", str(file), *TRAIN]
+    with running(args, tmp_path, {"EPOCHS": "4000"}) as run:
+        run.line("rank 1 passed step 5")
+        port = json.loads(file.read_bytes())["drivers"][0].rpartition(":")[2]
+        with find(credentials=file, driver=f"127.0.0.1:{port}") as client:
+            client.resize(1)
+            run.line("rank 0 of 1 .* at step")
+            client.resize(2)
+            run.line("rank 1 of 2 .* at step", after=len(run.lines))
+            client.stop("its loss is flat")
+        assert run.end() == 143
+        assert "stopping the workers: its loss is flat" in run.text
+        assert run.gone(), run.left_behind()
 
 
 def test_an_onlooker_elsewhere_may_look_and_do_nothing_else(tmp_path: Path) -> None:
@@ -55,7 +89,7 @@ def test_an_onlooker_elsewhere_may_look_and_do_nothing_else(tmp_path: Path) -> N
         here = ["--credentials", str(file), "--driver", f"127.0.0.1:{port}"]
         done = asked(*here)
         assert (done.returncode, done.stderr) == (0, "")
-        assert "worker 1 (localhost:0, rank 0) training" in done.stdout
+        assert "worker 1 (localhost:0, rank 0" in done.stdout
 
         refused = subprocess.run(
             [sys.executable, "-m", "edriver", "agent", *here],
@@ -91,3 +125,40 @@ def test_where_there_is_no_run(tmp_path: Path) -> None:
     done = asked("--run", "0000")
     assert done.returncode == 1
     assert done.stderr.startswith("edriver: ")
+
+
+def test_top_follows_a_run_to_its_end(tmp_path: Path) -> None:
+    with running(["-np", "2", *TRAIN], tmp_path, {"EPOCHS": "4000"}) as run:
+        run.line("rank 1 passed step 5")
+        ours, theirs = pty.openpty()
+        os.set_blocking(ours, False)
+        top = subprocess.Popen(
+            [sys.executable, "-m", "edriver", "top", "--run", id_of(run)],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "120", "LINES": "40"},
+            stdin=subprocess.DEVNULL,
+            stdout=theirs,
+            stderr=theirs,
+        )
+        os.close(theirs)
+        try:
+            shown = seen(ours, "training")
+            assert id_of(run) in shown
+            run.process.send_signal(signal.SIGINT)
+            assert run.end() == 130
+            assert f"run {id_of(run)} has ended: the driver got SIGINT" in seen(ours, "has ended")
+            assert top.wait(30) == 0
+        finally:
+            top.kill()
+            top.wait()
+            os.close(ours)
+
+
+def seen(terminal: int, text: str) -> str:
+    """What a terminal shows, up to this text."""
+    found = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(terminal, selectors.EVENT_READ)
+        while text.encode() not in found:
+            assert selector.select(60), f"it shows only {found.decode(errors='replace')}"
+            found += os.read(terminal, 65536)
+    return found.decode(errors="replace")

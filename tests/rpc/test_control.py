@@ -32,7 +32,9 @@ async def served(put: list[events.Event]) -> AsyncIterator[control_pb2_grpc.Cont
     with tempfile.TemporaryDirectory(prefix="ed-") as folder:
         address = f"unix:{Path(folder, 's')}"
         server = grpc.aio.server()
-        control_pb2_grpc.add_ControlServiceServicer_to_server(ControlServer(membership, put.append), server)
+        control_pb2_grpc.add_ControlServiceServicer_to_server(
+            ControlServer(membership, put.append, lambda reason: put.append(events.StopRequested(reason))), server
+        )
         server.add_insecure_port(address)
         await server.start()
         async with grpc.aio.insecure_channel(address) as channel:
@@ -82,5 +84,32 @@ def test_what_cannot_be_is_refused_and_changes_nothing(
         assert caught.value.code() is code
         assert sentence in (caught.value.details() or "")
         assert put == []
+
+    soon(work())
+
+
+def test_a_run_is_resized_within_its_limits() -> None:
+    async def work() -> None:
+        put: list[events.Event] = []
+        async with served(put) as stub:
+            for size in (2, 3):
+                await stub.Resize(control_pb2.ResizeRequest(size=size))
+            for size in (0, 1, 4):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await stub.Resize(control_pb2.ResizeRequest(size=size))
+                assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+                assert caught.value.details() == f"this run uses --min-np 2 to --max-np 3 workers, not {size}"
+        assert put == [events.ResizeRequested(2), events.ResizeRequested(3)]
+
+    soon(work())
+
+
+def test_a_run_is_stopped() -> None:
+    async def work() -> None:
+        put: list[events.Event] = []
+        async with served(put) as stub:
+            await stub.Stop(control_pb2.StopRequest())
+            await stub.Stop(control_pb2.StopRequest(reason="its loss is flat"))
+        assert put == [events.StopRequested("the operator wants it"), events.StopRequested("its loss is flat")]
 
     soon(work())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import logging
 import socket
@@ -17,6 +18,7 @@ import pytest
 from edriver.driver import door, events
 from edriver.driver.authority import Authority
 from edriver.driver.chronicle import Chronicle
+from edriver.driver.control import ControlServer
 from edriver.driver.door import Door
 from edriver.driver.mailbox import Mailbox
 from edriver.driver.membership import Membership
@@ -26,7 +28,7 @@ from edriver.driver.settings import Settings
 from edriver.driver.status import StatusServer
 from edriver.invitation import SERVER_NAME
 from edriver.release import VERSION
-from edriver.v1 import agent_pb2, agent_pb2_grpc, status_pb2, status_pb2_grpc
+from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2, control_pb2_grpc, status_pb2, status_pb2_grpc
 from edriver.v1.agent_pb2 import FromAgent, FromDriver
 
 BOUND = 20.0
@@ -43,11 +45,8 @@ async def open_door() -> AsyncIterator[tuple[Door, AgentServer]]:
         "run", agent_pb2.Welcome(driver_lease=5.0), Mailbox[events.Event](10), lambda *_: None, lambda: 0.0
     )
     membership = Membership(Settings(np=1, min_np=1, max_np=1), now=0.0)
-    opened = Door(
-        "run",
-        server,
-        StatusServer("run", membership, Chronicle(membership, Pace(lambda: 0.0), lambda: 0.0), lambda: 0.0),
-    )
+    status = StatusServer("run", membership, Chronicle(membership, Pace(lambda: 0.0), lambda: 0.0), lambda: 0.0)
+    opened = Door("run", server, status, ControlServer(membership, lambda _: None, lambda _: None))
     await opened.open()
     try:
         yield opened, server
@@ -145,6 +144,34 @@ def test_the_status_token_opens_status_and_nothing_else() -> None:
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await agent_pb2_grpc.AgentServiceStub(channel).ForwardOutput(iter(()))
                 assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+    soon(work())
+
+
+async def stopped(channel: grpc.aio.Channel) -> grpc.StatusCode:
+    """What comes of asking for the run's end."""
+    call = control_pb2_grpc.ControlServiceStub(channel).Stop(control_pb2.StopRequest())
+    with contextlib.suppress(grpc.aio.AioRpcError):
+        await call
+    return await call.code()
+
+
+def test_the_control_token_opens_control_and_status() -> None:
+    async def work() -> None:
+        async with open_door() as (door, _):
+            for token, expected in (
+                (door.control_token, grpc.StatusCode.OK),
+                (door.status_token, grpc.StatusCode.PERMISSION_DENIED),
+                (door.token, grpc.StatusCode.PERMISSION_DENIED),
+                ("guess", grpc.StatusCode.UNAUTHENTICATED),
+            ):
+                async with channel_to(door, certificate_of(door), token) as channel:
+                    assert await stopped(channel) is expected
+            async with channel_to(door, certificate_of(door), door.control_token) as channel:
+                assert await asked(channel) == "run"
+                assert await refusal(agent_pb2_grpc.AgentServiceStub(channel).Connect()) is (
+                    grpc.StatusCode.PERMISSION_DENIED
+                )
 
     soon(work())
 

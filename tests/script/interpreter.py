@@ -19,6 +19,7 @@ One command a line:
     stalled W in PHASE [round=R]: STACKS    WorkerStalled, after STALL seconds
     drain HOST [slot=N]: REASON      DrainRequested
     undrain HOST [slot=N]            UndrainRequested
+    resize N                         ResizeRequested
     stop: REASON                     StopRequested
     advance SECONDS                  time passes; Ticked at each deadline that the core names, and at no other time,
                                      so that a deadline that it forgets shows as an action that does not come
@@ -192,6 +193,10 @@ class Interpreter:
         (host,) = words.names
         slot = words.pairs.get("slot")
         return self._tell(events.UndrainRequested(host, None if slot is None else int(slot)))
+
+    def _do_resize(self, words: Words) -> Iterator[str]:
+        (size,) = words.names
+        return self._tell(events.ResizeRequested(int(size)))
 
     # ---- workers ----------------------------------------------------------------------------------------------
 

@@ -81,6 +81,14 @@ def test_steps_that_nobody_holds_any_more_are_lost() -> None:
     assert story.pace.steps_lost == 12
 
 
+def test_nonsense_is_refused() -> None:
+    story = Story()
+    story.round(1, NO_VERSION, 1)
+    with pytest.raises(ValueError, match="it says that worker 1 has passed 18446744073709551615 boundaries"):
+        story.says(1, 1, 2**64 - 1)
+    assert story.pace.progress() is None
+
+
 def test_samples_and_what_the_script_reports() -> None:
     story = Story()
     story.round(1, NO_VERSION, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from edriver.commands.status import lines
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver import events
 from edriver.driver.chronicle import Chronicle
@@ -11,34 +12,46 @@ from edriver.driver.membership import Membership
 from edriver.driver.pace import Pace
 from edriver.driver.settings import Settings
 from edriver.driver.status import StatusServer
-from edriver.status import lines
 from edriver.v1 import status_pb2
 from edriver.version import NO_VERSION
 
+NOTHING = "0 rounds; 0 failures, 0 preemptions, 0 resizes; 0 steps lost"
 
-def told(membership: Membership, now: float) -> list[str]:
-    """What an onlooker reads, of a run that began at 0."""
-    server = StatusServer("abcd", membership, Chronicle(membership, Pace(lambda: 0.0), lambda: 0.0), lambda: now)
-    context: object = None
-    return list(lines(asyncio.run(server.GetRun(status_pb2.GetRunRequest(), context)).run))  # type: ignore[arg-type]
+
+class Story:
+    """A run that began at 0, and what an onlooker reads of it."""
+
+    def __init__(self) -> None:
+        self.membership = Membership(Settings(np=2, min_np=1, max_np=2), now=0.0)
+        self.chronicle = Chronicle(self.membership, Pace(lambda: 0.0), lambda: 0.0)
+
+    def take(self, event: events.Event, now: float) -> None:
+        self.chronicle.take(event, self.membership.step(event, now), "", [])
+
+    def told(self, now: float) -> list[str]:
+        server = StatusServer("abcd", self.membership, self.chronicle, lambda: now)
+        context: object = None
+        return list(lines(asyncio.run(server.GetRun(status_pb2.GetRunRequest(), context)).run))  # type: ignore[arg-type]
 
 
 def test_a_run_from_its_start_to_its_first_round() -> None:
-    membership = Membership(Settings(np=2, min_np=1, max_np=2), now=0.0)
-    assert told(membership, 0.0) == ["run abcd, 0 s: starting"]
-    membership.step(events.HostsObserved(HostSet((Host("a", 2), Host("b", 1)))), 0.0)
-    membership.step(events.AgentConnected("a", 1), 1.0)
-    assert told(membership, 1.0) == [
+    story = Story()
+    assert story.told(0.0) == ["run abcd, 0 s: starting", NOTHING]
+    story.take(events.HostsObserved(HostSet((Host("a", 2), Host("b", 1)))), 0.0)
+    story.take(events.AgentConnected("a", 1), 1.0)
+    assert story.told(1.0) == [
         "run abcd, 1 s: waiting: 0 of 2 workers are ready",
+        NOTHING,
         "host a (2 slots) is used",
         "host b (1 slot) has not answered yet",
         "worker 1 (a:0) booting",
         "worker 2 (a:1) booting",
     ]
     for worker in (1, 2):
-        membership.step(events.WorkerWaiting(worker, 1, NO_VERSION, "10.0.0.1", 4000 + worker, ""), 2.0)
-    assert told(membership, 3.4) == [
+        story.take(events.WorkerWaiting(worker, 1, NO_VERSION, "10.0.0.1", 4000 + worker, ""), 2.0)
+    assert story.told(3.4) == [
         "run abcd, 3 s: round 1.1: 2 workers on a",
+        NOTHING.replace("0 rounds", "1 round"),
         "host a (2 slots) is used",
         "host b (1 slot) has not answered yet",
         "worker 1 (a:0, rank 0) training",
@@ -47,13 +60,13 @@ def test_a_run_from_its_start_to_its_first_round() -> None:
 
 
 def test_why_a_host_is_not_used() -> None:
-    membership = Membership(Settings(np=2, min_np=1, max_np=2), now=0.0)
-    membership.step(events.HostsObserved(HostSet((Host("a", 2), Host("b", 2), Host("c", 1)))), 0.0)
-    membership.step(events.AgentLost("a", 1, "ssh: no route"), 1.0)
-    membership.step(events.DrainRequested("b", None, "it runs hot"), 1.0)
-    membership.step(events.AgentConnected("c", 3), 1.0)
-    membership.step(events.WorkerExited(1, 1, ""), 2.0)
-    assert told(membership, 2.0)[1:4] == [
+    story = Story()
+    story.take(events.HostsObserved(HostSet((Host("a", 2), Host("b", 2), Host("c", 1)))), 0.0)
+    story.take(events.AgentLost("a", 1, "ssh: no route"), 1.0)
+    story.take(events.DrainRequested("b", None, "it runs hot"), 1.0)
+    story.take(events.AgentConnected("c", 3), 1.0)
+    story.take(events.WorkerExited(1, 1, ""), 2.0)
+    assert story.told(2.0)[2:5] == [
         "host a (2 slots) is not used: ssh: no route",
         "host b (2 slots) is not used: drained, it runs hot",
         "host c (1 slot) is used",

@@ -43,7 +43,8 @@ def train(state: edriver.TorchState) -> str:
         sampler.set_epoch(state.epoch)
         for index, (x, y) in enumerate(loader):
             optimizer.zero_grad()
-            criterion(ddp(x), y).backward()
+            loss = criterion(ddp(x), y)
+            loss.backward()
             optimizer.step()
             if group is not None:
                 dist.all_reduce(torch.ones(1), group=group)
@@ -57,6 +58,7 @@ def train(state: edriver.TorchState) -> str:
             time.sleep(float(os.environ.get("PAUSE", "0.01")))
             sampler.record_batch(index, BATCH)
             state.steps += 1
+            state.report(loss=loss.item())
             state.commit()
             if state.steps % 5 == 0:
                 print(f"rank {edriver.rank()} passed step {state.steps}", flush=True)

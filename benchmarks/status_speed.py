@@ -1,0 +1,174 @@
+"""What it costs to be watched: `python -m benchmarks.status_speed`.
+
+A driver's parts without a run around them: hosts and workers exist in the core's records only, everything else (the
+chronicle, StatusService over a unix socket, the client in a process of its own) is real. Prints one JSON object:
+
+- query_ms: a GetRun of a run of 1,000 hosts with 8 workers each, as a client sees it; the median of 50.
+- watched_core: the part of a core that the driver's process needs at 64 workers, each heard of once a second, for 50
+  watchers and 100 queries a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import grpc.aio
+
+from edriver.client import Address, AsyncClient
+from edriver.discovery.hosts import Host, HostSet
+from edriver.driver import actions, events
+from edriver.driver.chronicle import Chronicle
+from edriver.driver.membership import Membership
+from edriver.driver.pace import Pace
+from edriver.driver.ranks import Candidate, plan_round
+from edriver.driver.roster import Worker, WorkerState
+from edriver.driver.round import Round
+from edriver.driver.server import SERVER_OPTIONS
+from edriver.driver.settings import Settings
+from edriver.driver.status import StatusServer
+from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2, status_pb2_grpc
+from edriver.version import NO_VERSION, RoundId
+
+QUERIES = 50
+WATCHERS = 50
+QUERIES_A_SECOND = 100
+SECONDS = 10.0
+
+
+class Simulated:
+    """A run in its first round, all hosts of which exist in name only."""
+
+    def __init__(self, hosts: int, slots: int) -> None:
+        size = hosts * slots
+        self.membership = Membership(Settings(np=size, min_np=1, max_np=size), now=0.0)
+        self.pace = Pace(time.monotonic)
+        self.chronicle = Chronicle(self.membership, self.pace, time.time)
+        self.status = StatusServer("simulated", self.membership, self.chronicle, time.time)
+        self.size = size
+        self.step = 0
+        names = [f"host{number}" for number in range(hosts)]
+        roster = self.membership.roster
+        roster.observe(HostSet(tuple(Host(name, slots) for name in names)))
+        places = [(name, slot) for name in names for slot in range(slots)]
+        for worker_id, (name, slot) in enumerate(places, start=1):
+            roster.workers[worker_id] = Worker(worker_id, name, slot, WorkerState.TRAINING, rank=worker_id - 1)
+        for record in roster.hosts.values():
+            record.connected = True
+        candidates = [Candidate(w.worker_id, w.host, w.slot, NO_VERSION, "a", 4000) for w in roster.workers.values()]
+        plan = plan_round(RoundId(1, 1), 1, candidates, first=True)
+        self.membership.round = Round(plan, set(plan.workers), 0.0)
+        started = [actions.StartWorker(worker_id, "", 0, background=False) for worker_id in roster.workers]
+        self.chronicle.take(events.Ticked(), [*started, actions.AssignRound(plan)], "", [])
+
+    def beat(self) -> None:
+        """Each worker says how far it has come."""
+        self.step += 20
+        said = notification_pb2.Standing(round_id=rounds_pb2.RoundId(incarnation=1, n=1), boundaries=self.step)
+        for worker_id in range(1, self.size + 1):
+            self.chronicle.heard(agent_pb2.WorkerStanding(worker_id=worker_id, pid=worker_id, standing=said))
+
+
+async def _serve(run: Simulated, folder: str) -> tuple[grpc.aio.Server, str]:
+    target = f"unix:{Path(folder, 's')}"
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    status_pb2_grpc.add_StatusServiceServicer_to_server(run.status, server)
+    server.add_insecure_port(target)
+    await server.start()
+    return server, target
+
+
+async def _measure() -> dict[str, float]:
+    with tempfile.TemporaryDirectory(prefix="ed-") as folder:
+        large = Simulated(1000, 8)
+        large.beat()
+        server, target = await _serve(large, folder)
+        (median,) = await _asked("query", target)
+        await server.stop(None)
+    with tempfile.TemporaryDirectory(prefix="ed-") as folder:
+        run = Simulated(8, 8)
+        server, target = await _serve(run, folder)
+        beating = asyncio.create_task(_beat(run))
+        asking = asyncio.create_task(_asked("load", target))
+        await asyncio.sleep(2.0)  # until all watch
+        before, began = _processor_seconds(), time.monotonic()
+        await asyncio.sleep(SECONDS)
+        used = (_processor_seconds() - before) / (time.monotonic() - began)
+        beating.cancel()
+        (answered,) = await asking
+        await server.stop(None)
+    return {"query_ms": median, "watched_core": round(used, 3), "queries_a_second": answered}
+
+
+async def _beat(run: Simulated) -> None:
+    while True:
+        run.beat()
+        await asyncio.sleep(1.0)
+
+
+def _processor_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+async def _asked(part: str, target: str) -> list[float]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "benchmarks.status_speed", "--as-client", part, target), stdout=subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0, f"the client has ended with {process.returncode}"
+    found: list[float] = json.loads(output)
+    return found
+
+
+async def _query(target: str) -> list[float]:
+    async with AsyncClient(Address("simulated", target)) as client:
+        times = []
+        for _ in range(QUERIES):
+            began = time.perf_counter()
+            run = await client.status()
+            times.append((time.perf_counter() - began) * 1000)
+            assert len(run.workers) == 8000
+        return [round(statistics.median(times), 1)]
+
+
+async def _load(target: str) -> list[float]:
+    async with AsyncClient(Address("simulated", target)) as client:
+
+        async def watch() -> None:
+            async for _ in client.watch_progress():
+                pass
+
+        watching = [asyncio.create_task(watch()) for _ in range(WATCHERS)]
+        answered, began = 0, time.monotonic()
+        while (passed := time.monotonic() - began) < SECONDS + 4:
+            await client.status()
+            answered += 1
+            await asyncio.sleep(max(0.0, answered / QUERIES_A_SECOND - passed))
+        for task in watching:
+            task.cancel()
+        return [round(answered / passed, 1)]
+
+
+def main() -> None:
+    """Measure, or be the client of who does."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.status_speed")
+    parser.add_argument("--as-client", nargs=2, help=argparse.SUPPRESS)
+    flags = parser.parse_args()
+    if flags.as_client:
+        part, target = flags.as_client
+        print(json.dumps(asyncio.run(_query(target) if part == "query" else _load(target))))
+    else:
+        print(json.dumps(asyncio.run(_measure()), indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""A client for those who watch or steer a run themselves.
+
+    from edriver.client import find
+
+    with find() as run:                                  # the only run of this user on this machine
+        print(run.status().doing)
+        for told in run.watch(since=0):                  # events, and goes on until the run has ended
+            print(told.time, told.text)
+
+`AsyncClient` does the same with asyncio. What they return are the messages of proto/edriver/v1/status.proto, where each
+field is described.
+"""
+
+from __future__ import annotations
+
+from edriver.client.addresses import Address, elsewhere, here, living_runs
+from edriver.client.async_client import AsyncClient
+from edriver.client.client import Client, find
+from edriver.client.errors import RunError
+from edriver.v1.status_pb2 import Event, HostStatus, Member, Progress, RecoveryPhases, Round, Run, WorkerStatus
+
+__all__ = [
+    "Address",
+    "AsyncClient",
+    "Client",
+    "Event",
+    "HostStatus",
+    "Member",
+    "Progress",
+    "RecoveryPhases",
+    "Round",
+    "Run",
+    "RunError",
+    "WorkerStatus",
+    "elsewhere",
+    "find",
+    "here",
+    "living_runs",
+]

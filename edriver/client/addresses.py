@@ -1,0 +1,100 @@
+"""Where a run's driver is, and what it wants to be shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import grpc
+
+from edriver.client.errors import RunError
+from edriver.driver.runs import living_runs
+from edriver.invitation import SERVER_NAME, Invitation
+
+__all__ = ["OPTIONS", "Address", "elsewhere", "here", "living_runs"]
+
+OPTIONS: Final = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", 64 * 1024 * 1024),  # thousands of workers
+)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Address:
+    """A run's driver.
+
+    Attributes:
+        run_id: the run.
+        target: gRPC's name for where the driver is.
+        authority: the certificate (PEM) by which it is known; empty: there is no TLS.
+        token: what it wants to be shown.
+    """
+
+    run_id: str
+    target: str
+    authority: str = ""
+    token: str = ""
+
+    @property
+    def credentials(self) -> grpc.ChannelCredentials | None:
+        """What a channel to it needs; None: nothing."""
+        if not self.authority:
+            return None
+        return grpc.composite_channel_credentials(
+            grpc.ssl_channel_credentials(self.authority.encode()), grpc.access_token_call_credentials(self.token)
+        )
+
+    @property
+    def options(self) -> tuple[tuple[str, str | int], ...]:
+        """How such a channel is set."""
+        name = (("grpc.ssl_target_name_override", SERVER_NAME),) if self.authority else ()
+        return (*OPTIONS, *name)
+
+
+def here(run_id: str | None = None) -> Address:
+    """A run of this user on this machine.
+
+    Args:
+        run_id: which; None: the only one that there is.
+
+    Raises:
+        RunError: there is no such run, or there are several.
+    """
+    runs = living_runs()
+    if run_id is None and len(runs) == 1:
+        run_id = next(iter(runs))
+    if run_id is None or run_id not in runs:
+        raise RunError(_which(run_id, list(runs)))
+    return Address(run_id, f"unix:{runs[run_id]}")
+
+
+def elsewhere(credentials: Path, driver: str | None = None) -> Address:
+    """The run that has written these credentials.
+
+    Args:
+        credentials: the file that --status-credentials or --control-credentials names.
+        driver: HOST:PORT; None: as the file says.
+
+    Raises:
+        RunError: the file cannot be used.
+    """
+    try:
+        shown = Invitation.from_json(credentials.read_bytes())
+    except OSError as error:
+        raise RunError(f"--credentials {credentials}: {error.strerror}") from None
+    except ValueError as error:
+        raise RunError(f"--credentials {credentials}: {error}") from None
+    target = driver or next(iter(shown.drivers), "")
+    if not target:
+        raise RunError(f"--credentials {credentials} does not say where the driver is: give --driver HOST:PORT")
+    return Address(shown.run_id, target, shown.authority, shown.token)
+
+
+def _which(wanted: str | None, runs: list[str]) -> str:
+    if not runs:
+        return "no run of yours is on this machine: ask where its driver runs, or give --credentials"
+    names = ", ".join(runs)
+    if wanted is None:
+        return f"there are several runs, say which by --run: {names}"
+    return f"there is no run {wanted!r} of yours here; there is {names}"

@@ -1,0 +1,27 @@
+"""What can go wrong between a client and a run's driver."""
+
+from __future__ import annotations
+
+import grpc
+import grpc.aio
+
+
+class RunError(Exception):
+    """A run did not do what it was asked; the message is one sentence for whoever has asked.
+
+    Attributes:
+        code: gRPC's status, where the driver has answered, or could not be reached; None: it was not asked.
+    """
+
+    def __init__(self, sentence: str, code: grpc.StatusCode | None = None) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+def error_of(run_id: str, error: grpc.RpcError) -> RunError:
+    """A failed call, in words."""
+    assert isinstance(error, grpc.aio.AioRpcError | grpc.Call)
+    code, details = error.code(), error.details() or "it gave no reason"
+    if code is grpc.StatusCode.UNAVAILABLE:
+        return RunError(f"run {run_id}: its driver does not answer ({details})", code)
+    return RunError(f"run {run_id}: {details}", code)

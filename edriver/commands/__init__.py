@@ -1,0 +1,1 @@
+"""What `edriver WORD` does to a run that goes on, for each word."""

@@ -1,0 +1,65 @@
+"""`edriver status`: how a run stands, in words."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+
+from edriver.client import Run, WorkerStatus
+from edriver.commands.which_run import add_run_flags, client_of
+from edriver.driver.event_log import plain
+from edriver.driver.words import count_text
+from edriver.progress import progress_text
+from edriver.v1 import status_pb2
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags."""
+    made = argparse.ArgumentParser(
+        prog="edriver status", description="Tells how a run stands that goes on.", allow_abbrev=False
+    )
+    made.add_argument("--json", action="store_true", help="one JSON object: Run in status.proto")
+    add_run_flags(made, "--status-credentials")
+    return made
+
+
+def status(arguments: Sequence[str]) -> str:
+    """Ask, and put the answer into words.
+
+    Raises:
+        RunError: there is no answer.
+    """
+    flags = parser().parse_args(arguments)
+    with client_of(flags) as client:
+        run = client.status()
+    return json.dumps(plain(run), indent=2) if flags.json else "\n".join(lines(run))
+
+
+def lines(run: Run) -> Iterator[str]:
+    """A run in words: itself, its hosts, its workers."""
+    yield f"run {run.run_id}, {run.now - run.began:.0f} s: {run.doing}"
+    if run.HasField("progress"):
+        yield progress_text(run.progress)
+    yield (
+        f"{count_text(run.rounds, 'round')}; {count_text(run.failures, 'failure')}, "
+        f"{count_text(run.preemptions, 'preemption')}, {count_text(run.resizes, 'resize')}; "
+        f"{count_text(run.steps_lost, 'step')} lost"
+    )
+    for host in run.hosts:
+        words = host.obstacle or ("is used" if host.connected else "has not answered yet")
+        yield f"host {host.name} ({count_text(host.slots, 'slot')}) {words}"
+    yield from map(worker_text, run.workers)
+
+
+def worker_text(worker: WorkerStatus) -> str:
+    """A worker in words."""
+    rank = f", rank {worker.rank}" if worker.HasField("rank") else ""
+    pid = f", process {worker.pid}" if worker.pid else ""
+    pace = f", {worker.step_rate:.1f} steps/s" if worker.step_rate else ""
+    return f"worker {worker.worker_id} ({worker.host}:{worker.slot}{rank}{pid}) {state_text(worker.state)}{pace}"
+
+
+def state_text(state: status_pb2.WorkerState.ValueType) -> str:
+    """A worker's state as the documents call it: booting, waiting, training, ..."""
+    return status_pb2.WorkerState.Name(state).removeprefix("WORKER_STATE_").lower()

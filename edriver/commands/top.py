@@ -1,0 +1,159 @@
+"""`edriver top`: a run on one screen, which follows it until it ends. Drawn by rich."""
+
+from __future__ import annotations
+
+import argparse
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+import rich.box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from edriver.client import Client, Event, Run, RunError
+from edriver.commands.status import state_text
+from edriver.commands.which_run import add_run_flags, client_of
+from edriver.driver.words import count_text
+from edriver.progress import progress_text, time_text
+
+PERIOD: Final = 1.0
+"""Seconds between two looks."""
+
+LINES: Final = 8
+"""Events shown, the latest."""
+
+MOST_WORKERS: Final = 40
+"""Workers shown; those after them are counted."""
+
+_STYLES: Final = {"training": "green", "waiting": "cyan", "booting": "yellow", "stopping": "red", "gone": "red"}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags."""
+    made = argparse.ArgumentParser(
+        prog="edriver top", description="Shows a run, live, until it ends or you press Ctrl-C.", allow_abbrev=False
+    )
+    add_run_flags(made, "--status-credentials")
+    return made
+
+
+def top(arguments: Sequence[str]) -> str:
+    """Show a run until it ends; returns how it ended.
+
+    Raises:
+        RunError: the driver does not answer.
+    """
+    flags = parser().parse_args(arguments)
+    with client_of(flags) as client:
+        watch = Watch(client)
+        console = Console()
+        try:
+            with Live(screen(client.status(), watch.latest), console=console, screen=console.is_terminal) as live:
+                while not watch.ended.wait(PERIOD):
+                    live.update(screen(client.status(), watch.latest))
+        except KeyboardInterrupt:
+            return ""
+        except RunError:
+            if not watch.ended.wait(PERIOD):
+                raise
+        return f"run {client.run_id} has ended: {watch.latest[-1].text}" if watch.latest else ""
+
+
+class Watch:
+    """Listens to a run's events, in a thread of its own.
+
+    Args:
+        client: of the run.
+
+    Attributes:
+        latest: the last events that have words.
+        ended: set when the run has ended, or nothing more can be heard.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.latest: deque[Event] = deque(maxlen=LINES)
+        self.ended = threading.Event()
+        since = max(0, client.snapshot().seq - 10 * LINES)
+        threading.Thread(target=self._listen, args=(client, since), name="edriver-watch", daemon=True).start()
+
+    def _listen(self, client: Client, since: int) -> None:
+        try:
+            for event in client.watch(since):
+                if event.text:
+                    self.latest.append(event)
+        except (RunError, ValueError):  # it is gone, or the client was closed
+            pass
+        self.ended.set()
+
+
+def screen(run: Run, latest: Sequence[Event]) -> RenderableType:
+    """Everything that is shown of a run."""
+    parts: list[RenderableType] = [_headline(run)]
+    if run.HasField("progress"):
+        parts += _progress(run)
+    parts += [_hosts(run), _workers(run)]
+    parts += [Text(f"{time.strftime('%H:%M:%S', time.localtime(event.time))}  {event.text}") for event in latest]
+    return Group(*parts)
+
+
+def _headline(run: Run) -> Text:
+    told = Text(f"run {run.run_id}", style="bold")
+    told.append(f"  {time_text(run.now - run.began)}", style="not bold")
+    told.append(f"  {count_text(run.size, 'worker')} ({run.min_np} to {run.max_np})  ", style="not bold")
+    told.append(run.doing, style="green" if run.size else "yellow")
+    told.append(
+        f"\n{count_text(run.rounds, 'round')}, {count_text(run.failures, 'failure')}, "
+        f"{count_text(run.preemptions, 'preemption')}, {count_text(run.resizes, 'resize')}, "
+        f"{count_text(run.steps_lost, 'step')} lost",
+        style="dim not bold",
+    )
+    return told
+
+
+def _progress(run: Run) -> list[RenderableType]:
+    parts: list[RenderableType] = [Text(progress_text(run.progress))]
+    if run.progress.samples:
+        parts.append(ProgressBar(total=run.progress.samples, completed=run.progress.samples_done))
+    return parts
+
+
+def _hosts(run: Run) -> Table:
+    table = Table(box=rich.box.SIMPLE, padding=(0, 1), header_style="bold")
+    for column in ("host", "slots", "for", "state"):
+        table.add_column(column, justify="right" if column in ("slots", "for") else "left")
+    for host in run.hosts:
+        words = host.obstacle or ("is used" if host.connected else "has not answered yet")
+        style = "" if not host.obstacle and host.connected else "yellow"
+        table.add_row(host.name, str(host.slots), time_text(run.now - host.since), Text(words, style=style))
+    return table
+
+
+def _workers(run: Run) -> Table:
+    table = Table(box=rich.box.SIMPLE, padding=(0, 1), header_style="bold")
+    for column in ("rank", "worker", "place", "process", "for", "state", "version", "steps/s"):
+        table.add_column(column, justify="left" if column in ("place", "state") else "right")
+    ranked = sorted(run.workers, key=lambda worker: (not worker.HasField("rank"), worker.rank, worker.worker_id))
+    for worker in ranked[:MOST_WORKERS]:
+        state = state_text(worker.state)
+        version = worker.version
+        table.add_row(
+            str(worker.rank) if worker.HasField("rank") else "",
+            str(worker.worker_id),
+            f"{worker.host}:{worker.slot}",
+            str(worker.pid or ""),
+            time_text(run.now - worker.since),
+            Text(state, style=_STYLES.get(state, "")),
+            f"{version.round_id.incarnation}.{version.round_id.n}:{version.boundaries}"
+            if worker.HasField("version")
+            else "",
+            f"{worker.step_rate:.1f}" if worker.step_rate else "",
+        )
+    if len(ranked) > MOST_WORKERS:
+        table.add_row("", "", f"and {len(ranked) - MOST_WORKERS} more")
+    return table

@@ -1,0 +1,36 @@
+"""The flags by which a command is told which run is meant."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from edriver.client import Client, RunError, find
+
+
+def add_run_flags(parser: argparse.ArgumentParser, file: str) -> None:
+    """Add them.
+
+    Args:
+        parser: the command's.
+        file: the flag of `edriver` that names the credentials' file.
+    """
+    parser.add_argument("--run", metavar="ID", help="which run, if there are several on this machine")
+    parser.add_argument(
+        "--credentials",
+        metavar="FILE",
+        type=Path,
+        help=f"of a run elsewhere: what its driver has written for {file}",
+    )
+    parser.add_argument("--driver", metavar="HOST:PORT", help="with --credentials: where it is (default: as FILE says)")
+
+
+def client_of(flags: argparse.Namespace) -> Client:
+    """A client of the run that is meant.
+
+    Raises:
+        RunError: there is none.
+    """
+    if flags.driver is not None and flags.credentials is None:
+        raise RunError("--driver is for a run elsewhere: give the --credentials that its driver has written")
+    return find(flags.run, flags.credentials, flags.driver)

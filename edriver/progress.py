@@ -1,0 +1,35 @@
+"""How far training is, in words."""
+
+from __future__ import annotations
+
+from edriver.v1 import status_pb2
+
+
+def progress_text(progress: status_pb2.Progress) -> str:
+    """One line: steps, the epoch and what is left of it, what the script reports."""
+    parts = [f"step {progress.steps}, {progress.step_rate:.1f} steps/s"]
+    if progress.HasField("epoch") and progress.samples:
+        part = f"epoch {progress.epoch} {100 * progress.samples_done // progress.samples} % done"
+        if progress.sample_rate > 0:
+            part += f", {time_text(left_of_epoch(progress))} left of it, {progress.sample_rate:.0f} samples/s"
+        parts.append(part)
+    parts += [f"{name} {value:g}" for name, value in sorted(progress.reported.items())]
+    return "; ".join(parts)
+
+
+def left_of_epoch(progress: status_pb2.Progress) -> float:
+    """Seconds until the epoch is done at this rate, which is above 0."""
+    return (progress.samples - progress.samples_done) / progress.sample_rate
+
+
+def time_text(seconds: float) -> str:
+    """A span of time: 7 s, 3 min 20 s, 5 h 10 min, 2 d 3 h."""
+    whole = int(seconds)
+    minutes, second = divmod(whole, 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    if days:
+        return f"{days} d {hour} h"
+    if hours:
+        return f"{hours} h {minute} min"
+    return f"{minutes} min {second} s" if minutes else f"{second} s"

@@ -1,0 +1,190 @@
+"""The clients against a served run: what they return, how they go on when cut off, what they say is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from edriver.client import Address, AsyncClient, Client, RunError, elsewhere
+from edriver.discovery.hosts import Host, HostSet
+from edriver.driver import events
+from edriver.driver.chronicle import Chronicle
+from edriver.driver.control import ControlServer
+from edriver.driver.membership import Membership
+from edriver.driver.pace import Pace
+from edriver.driver.settings import Settings
+from edriver.driver.status import StatusServer
+from edriver.v1 import control_pb2_grpc, status_pb2, status_pb2_grpc
+
+
+class Run:
+    """A run on hosts that are said, with at least one worker and at most three; its server can be taken away."""
+
+    def __init__(self, folder: Path) -> None:
+        self.membership = Membership(Settings(np=1, min_np=1, max_np=3), now=0.0)
+        self.chronicle = Chronicle(self.membership, Pace(lambda: 0.0), lambda: 0.0)
+        self.status = StatusServer("abcd", self.membership, self.chronicle, lambda: 0.0)
+        self.control = ControlServer(self.membership, self.take, lambda text: self.take(events.StopRequested(text)))
+        self.address = Address("abcd", f"unix:{folder / 's'}")
+        self._server: grpc.aio.Server | None = None
+
+    async def serve(self) -> None:
+        self._server = grpc.aio.server()
+        status_pb2_grpc.add_StatusServiceServicer_to_server(self.status, self._server)
+        control_pb2_grpc.add_ControlServiceServicer_to_server(self.control, self._server)
+        self._server.add_insecure_port(self.address.target)
+        await self._server.start()
+
+    async def vanish(self) -> None:
+        assert self._server is not None
+        await self._server.stop(None)
+
+    def take(self, event: events.Event) -> None:
+        self.chronicle.take(event, self.membership.step(event, 0.0), "", [])
+        self.status.announce()
+
+    def hosts(self, *names: str) -> None:
+        self.take(events.HostsObserved(HostSet(tuple(Host(name, 1) for name in names))))
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Run]:
+    with tempfile.TemporaryDirectory(prefix="ed-") as folder:
+        run = Run(Path(folder))
+        run.hosts("a", "b")
+        await run.serve()
+        try:
+            yield run
+        finally:
+            await run.vanish()
+
+
+def serve(work: Callable[[Run], Coroutine[Any, Any, None]]) -> None:
+    async def whole() -> None:
+        async with running() as run:
+            await work(run)
+
+    asyncio.run(asyncio.wait_for(whole(), 30))
+
+
+def blocking(run: Run, work: Callable[[Client], None]) -> Coroutine[Any, Any, None]:
+    """Something that the blocking client does, in a thread."""
+
+    def whole() -> None:
+        with Client(run.address) as client:
+            work(client)
+
+    return asyncio.to_thread(whole)
+
+
+def test_the_blocking_client_looks_and_steers() -> None:
+    def work(client: Client) -> None:
+        assert [host.name for host in client.status().hosts] == ["a", "b"]
+        assert client.rounds() == []
+        assert client.drain("b", reason="it runs hot") == 1
+        client.undrain("b")
+        client.resize(2)
+        known = client.events()
+        assert [event.seq for event in known] == list(range(1, len(known) + 1))
+        assert client.events(known[-1].seq) == []
+        client.stop("enough")
+        told = list(client.watch(known[-1].seq))
+        assert told[-1].run_ended.success is False
+        assert told[-1].text == "enough"
+
+    serve(lambda run: blocking(run, work))
+
+
+def test_the_client_for_asyncio_looks_and_steers() -> None:
+    async def work(run: Run) -> None:
+        async with AsyncClient(run.address) as client:
+            assert [host.name for host in (await client.status()).hosts] == ["a", "b"]
+            assert await client.rounds() == []
+            assert await client.drain("b", reason="it runs hot") == 1
+            await client.undrain("b")
+            await client.resize(2)
+            known = await client.events()
+            assert [event.seq for event in known] == list(range(1, len(known) + 1))
+            await client.stop("enough")
+            told = [event async for event in client.watch(known[-1].seq)]
+            assert told[-1].text == "enough"
+
+    serve(work)
+
+
+def test_a_watch_goes_on_without_a_gap_when_the_driver_comes_back() -> None:
+    async def work(run: Run) -> None:
+        async with AsyncClient(run.address) as client:
+            watching = client.watch()
+            seen = [(await anext(watching)).seq]
+            await run.vanish()
+            run.hosts("a", "c")
+            await run.serve()
+            run.take(events.StopRequested("enough"))
+            seen += [event.seq async for event in watching]
+            assert seen == list(range(1, run.chronicle.last_seq + 1))
+
+    serve(work)
+
+
+def test_a_blocking_watch_goes_on_without_a_gap_too() -> None:
+    async def work(run: Run) -> None:
+        with Client(run.address) as client:
+            watching: Iterator[status_pb2.Event] = client.watch()
+            seen = [(await asyncio.to_thread(next, watching)).seq]
+            await run.vanish()
+            await run.serve()
+            run.take(events.StopRequested("enough"))
+            seen += [event.seq for event in await asyncio.to_thread(list, watching)]
+            assert seen == list(range(1, run.chronicle.last_seq + 1))
+
+    serve(work)
+
+
+@pytest.mark.parametrize(
+    ("ask", "code", "sentence"),
+    [
+        pytest.param(lambda c: c.events(99), grpc.StatusCode.OUT_OF_RANGE, "there is no event 99 yet", id="future"),
+        pytest.param(
+            lambda c: list(c.watch(99)), grpc.StatusCode.OUT_OF_RANGE, "there is no event 99 yet", id="watch-future"
+        ),
+        pytest.param(lambda c: c.drain("z"), grpc.StatusCode.NOT_FOUND, "this run has no host 'z'", id="no-host"),
+        pytest.param(
+            lambda c: (c.drain("a"), c.drain("b")), grpc.StatusCode.FAILED_PRECONDITION, "--min-np 1", id="last"
+        ),
+        pytest.param(lambda c: c.resize(9), grpc.StatusCode.INVALID_ARGUMENT, "--max-np 3", id="too-large"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_sentence(
+    ask: Callable[[Client], object], code: grpc.StatusCode, sentence: str
+) -> None:
+    def work(client: Client) -> None:
+        with pytest.raises(RunError, match=sentence) as caught:
+            ask(client)
+        assert caught.value.code is code
+        assert str(caught.value).startswith("run abcd: ")
+
+    serve(lambda run: blocking(run, work))
+
+
+def test_a_driver_that_is_gone(tmp_path: Path) -> None:
+    with Client(Address("abcd", f"unix:{tmp_path / 's'}")) as client:
+        with pytest.raises(RunError, match="run abcd: its driver does not answer") as caught:
+            client.status()
+        assert caught.value.code is grpc.StatusCode.UNAVAILABLE
+
+
+def test_credentials_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="No such file"):
+        elsewhere(tmp_path / "nothing")
+    (tmp_path / "file").write_text("{}")
+    with pytest.raises(RunError, match="not an invitation of edriver's driver"):
+        elsewhere(tmp_path / "file")

@@ -1,0 +1,39 @@
+"""How far training is, in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from edriver.progress import progress_text, time_text
+from edriver.v1 import status_pb2
+
+
+@pytest.mark.parametrize(
+    ("progress", "text"),
+    [
+        pytest.param(status_pb2.Progress(steps=3), "step 3, 0.0 steps/s", id="steps"),
+        pytest.param(
+            status_pb2.Progress(steps=90, step_rate=12.34, epoch=2, samples_done=400, samples=1000, sample_rate=10.0),
+            "step 90, 12.3 steps/s; epoch 2 40 % done, 1 min 0 s left of it, 10 samples/s",
+            id="samples",
+        ),
+        pytest.param(
+            status_pb2.Progress(steps=90, epoch=0, samples=1000), "step 90, 0.0 steps/s; epoch 0 0 % done", id="no-rate"
+        ),
+        pytest.param(
+            status_pb2.Progress(steps=1, reported={"loss": 0.25, "accuracy": 0.5}),
+            "step 1, 0.0 steps/s; accuracy 0.5; loss 0.25",
+            id="reported",
+        ),
+    ],
+)
+def test_one_line(progress: status_pb2.Progress, text: str) -> None:
+    assert progress_text(progress) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (59.9, "59 s"), (200, "3 min 20 s"), (18600, "5 h 10 min"), (183600, "2 d 3 h")],
+)
+def test_a_span_of_time(seconds: float, text: str) -> None:
+    assert time_text(seconds) == text
