@@ -59,6 +59,7 @@ def train(state: edriver.TorchState, dataset: TensorDataset, options: argparse.N
             state.optimizer.step()
             time.sleep(options.step_seconds)
             losses.append(loss.item())
+            state.report(loss=losses[-1])
             if rank == 0:
                 log(options, workers=size, epoch=state.epoch, step=state.step, loss=losses[-1])
             state.step += 1
