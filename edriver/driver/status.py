@@ -79,6 +79,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         """See the proto file."""
         seq, loop = request.since, asyncio.get_running_loop()
         due = loop.time() if request.progress else math.inf
+        last: status_pb2.Progress | None = None
         while True:
             news = self._news
             for event in await self._since(seq, MOST_AT_ONCE, context):
@@ -86,7 +87,9 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
                 yield status_pb2.WatchResponse(event=event)
             if loop.time() >= due:
                 due = loop.time() + PROGRESS_PERIOD
-                if progress := self._chronicle.pace.progress():
+                progress = self._chronicle.pace.progress()
+                if progress and progress != last:
+                    last = progress
                     yield status_pb2.WatchResponse(progress=progress)
             if seq == self._chronicle.last_seq:
                 if self._chronicle.over:
