@@ -19,9 +19,12 @@ from edriver.driver import events
 from edriver.driver.chronicle import Chronicle
 from edriver.driver.membership import Membership
 from edriver.driver.pace import Pace
+from edriver.driver.ranks import Candidate, plan_round
 from edriver.driver.settings import Settings
 from edriver.driver.status import StatusServer
-from edriver.v1 import status_pb2, status_pb2_grpc
+from edriver.v1 import agent_pb2, notification_pb2, status_pb2, status_pb2_grpc
+from edriver.version import NO_VERSION, RoundId
+from edriver.wire import round_id_message
 
 Watching = grpc.aio.UnaryStreamCall[status_pb2.WatchRequest, status_pb2.WatchResponse]
 
@@ -136,6 +139,22 @@ def test_the_stream_ends_with_the_run() -> None:
         told = [answer.event async for answer in watching]
         assert told[-1].WhichOneof("kind") == "run_ended"
         assert [event.seq for event in told] == list(range(1, len(told) + 1))
+
+    serve(work)
+
+
+def test_who_wants_it_is_told_of_progress_too() -> None:
+    async def work(run: Run) -> None:
+        plan = plan_round(RoundId(1, 1), 1, [Candidate(1, "a", 0, NO_VERSION, "a", 1)], first=True)
+        run.chronicle.pace.assigned(plan)
+        standing = notification_pb2.Standing(round_id=round_id_message(RoundId(1, 1)), boundaries=30)
+        run.chronicle.heard(agent_pb2.WorkerStanding(worker_id=1, pid=7, standing=standing))
+        watching = run.stub.Watch(status_pb2.WatchRequest(progress=True))
+        answer = await watching.read()
+        assert isinstance(answer, status_pb2.WatchResponse)
+        assert (answer.HasField("event"), answer.progress.steps) == (False, 30)
+        run.host("a")
+        assert await numbers(watching, 1) == [1]
 
     serve(work)
 
