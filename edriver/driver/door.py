@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import grpc
 import grpc.aio
 
+from edriver.driver.introspection import SERVICES, add_introspection
 from edriver.driver.server import SERVER_OPTIONS
 from edriver.invitation import Invitation, at_port
 from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2, control_pb2_grpc, status_pb2, status_pb2_grpc
@@ -43,9 +44,9 @@ _OPTIONS: Final = (
     ("grpc.max_concurrent_streams", 8),  # of one connection; an agent has two
 )
 
-_AGENTS: Final = agent_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name
-_CONTROL: Final = control_pb2.DESCRIPTOR.services_by_name["ControlService"].full_name
-_STATUS: Final = status_pb2.DESCRIPTOR.services_by_name["StatusService"].full_name
+AGENTS: Final = agent_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name
+CONTROL: Final = control_pb2.DESCRIPTOR.services_by_name["ControlService"].full_name
+STATUS: Final = status_pb2.DESCRIPTOR.services_by_name["StatusService"].full_name
 
 _EVERYWHERE: Final = ("::", "0.0.0.0")  # noqa: S104  TLS and the token are at the door; the first is IPv4's, too
 
@@ -102,12 +103,17 @@ class Door:
 
     async def _open(self) -> None:
         check = TokenCheck(
-            {self.token: {_AGENTS}, self.status_token: {_STATUS}, self.control_token: {_CONTROL, _STATUS}}
+            {
+                self.token: {AGENTS},
+                self.status_token: {STATUS, *SERVICES},
+                self.control_token: {CONTROL, STATUS, *SERVICES},
+            }
         )
         server = grpc.aio.server(options=_OPTIONS, interceptors=(check,) if self._secure else ())
         agent_pb2_grpc.add_AgentServiceServicer_to_server(self._agents, server)
         status_pb2_grpc.add_StatusServiceServicer_to_server(self._status, server)
         control_pb2_grpc.add_ControlServiceServicer_to_server(self._control, server)
+        await add_introspection(server, (AGENTS, CONTROL, STATUS))
         papers = self._make_papers() if self._secure else None
         self.port = self._add_port(server, papers)
         await server.start()

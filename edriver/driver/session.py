@@ -26,9 +26,10 @@ from edriver.driver.arrivals import Arrivals
 from edriver.driver.chronicle import Chronicle
 from edriver.driver.control import ControlServer
 from edriver.driver.credentials_file import CredentialsFile
-from edriver.driver.door import Door
+from edriver.driver.door import AGENTS, CONTROL, STATUS, Door
 from edriver.driver.event_log import EventLog
 from edriver.driver.failure_report import Tally, failure_report, success_report, with_last_words
+from edriver.driver.introspection import add_introspection
 from edriver.driver.launcher import Launcher
 from edriver.driver.local import LocalStart, address_among, interface_address
 from edriver.driver.mailbox import Mailbox
@@ -177,6 +178,7 @@ class Session:
         agent_pb2_grpc.add_AgentServiceServicer_to_server(self._server, service)
         control_pb2_grpc.add_ControlServiceServicer_to_server(self._control, service)
         status_pb2_grpc.add_StatusServiceServicer_to_server(self._status, service)
+        await add_introspection(service, (AGENTS, CONTROL, STATUS))
         service.add_insecure_port(f"unix:{self._socket}")
         await service.start()
         try:

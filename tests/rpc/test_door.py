@@ -14,6 +14,8 @@ from contextlib import asynccontextmanager
 import grpc
 import grpc.aio
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from edriver.driver import door, events
 from edriver.driver.authority import Authority
@@ -174,6 +176,31 @@ def test_the_control_token_opens_control_and_status() -> None:
                 )
 
     soon(work())
+
+
+def test_generic_tools_find_out_what_there_is() -> None:
+    async def work() -> None:
+        async with open_door() as (door, _):
+            async with channel_to(door, certificate_of(door), door.status_token) as channel:
+                answer = await health_pb2_grpc.HealthStub(channel).Check(
+                    health_pb2.HealthCheckRequest(service="edriver.v1.StatusService")
+                )
+                assert answer.status is health_pb2.HealthCheckResponse.SERVING
+                assert await services(channel) >= {"edriver.v1.StatusService", "grpc.health.v1.Health"}
+            async with channel_to(door, certificate_of(door), "guess") as channel:
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await services(channel)
+                assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+    soon(work())
+
+
+async def services(channel: grpc.aio.Channel) -> set[str]:
+    """The services that reflection tells of."""
+    stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+    call = stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
+    answer = await call.read()
+    return {service.name for service in answer.list_services_response.service}
 
 
 def test_no_other_token_opens_status() -> None:
