@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edriver.driver.phases import spans
+
 STAGES = ("notified", "stopped", "waiting", "assigned", "built", "synced", "stepped")
 """What each member passes, in this order."""
 
@@ -70,18 +72,6 @@ def phases_of_kill(rounds: Iterable[RoundLine], killed: float) -> dict[str, floa
     """
     for line in rounds:
         if line.noticed is not None and line.noticed >= killed:
-            points = [killed, line.noticed, *(line.last(stage) for stage in STAGES)]
-            return _between(points)
+            ends = [line.noticed, *(line.last(stage) for stage in STAGES)]
+            return spans(killed, [(f"phase: {name}", end) for name, end in zip(PHASES, ends, strict=True)])
     return {}
-
-
-def _between(points: list[float | None]) -> dict[str, float]:
-    """The differences of neighbours; a point that is missing, or that was passed before, makes a phase of no length."""
-    found = {}
-    before = points[0]
-    assert before is not None
-    for name, point in zip(PHASES, points[1:], strict=True):
-        after = before if point is None else max(before, point)
-        found[f"phase: {name}"] = after - before
-        before = after
-    return found

@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 
-from edriver.client import Run, WorkerStatus
+from edriver.client import HostStatus, Run, WorkerStatus
 from edriver.commands.which_run import add_run_flags, client_of
 from edriver.driver.event_log import plain
 from edriver.driver.words import count_text
@@ -41,15 +41,27 @@ def lines(run: Run) -> Iterator[str]:
     yield f"run {run.run_id}, {run.now - run.began:.0f} s: {run.doing}"
     if run.HasField("progress"):
         yield progress_text(run.progress)
-    yield (
-        f"{count_text(run.rounds, 'round')}; {count_text(run.failures, 'failure')}, "
-        f"{count_text(run.preemptions, 'preemption')}, {count_text(run.resizes, 'resize')}; "
-        f"{count_text(run.steps_lost, 'step')} lost"
-    )
+    rounds, *why, lost = counts(run)
+    yield f"{rounds}; {', '.join(why)}; {lost}"
     for host in run.hosts:
-        words = host.obstacle or ("is used" if host.connected else "has not answered yet")
-        yield f"host {host.name} ({count_text(host.slots, 'slot')}) {words}"
+        yield f"host {host.name} ({count_text(host.slots, 'slot')}) {host_text(host)}"
     yield from map(worker_text, run.workers)
+
+
+def counts(run: Run) -> list[str]:
+    """What the run went through: rounds, why they ended, and what was lost."""
+    return [
+        count_text(run.rounds, "round"),
+        count_text(run.failures, "failure"),
+        count_text(run.preemptions, "preemption"),
+        count_text(run.resizes, "resize"),
+        f"{count_text(run.steps_lost, 'step')} lost",
+    ]
+
+
+def host_text(host: HostStatus) -> str:
+    """How it is with a host."""
+    return host.obstacle or ("is used" if host.connected else "has not answered yet")
 
 
 def worker_text(worker: WorkerStatus) -> str:

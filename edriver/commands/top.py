@@ -17,10 +17,11 @@ from rich.table import Table
 from rich.text import Text
 
 from edriver.client import Client, Event, Run, RunError
-from edriver.commands.status import state_text
+from edriver.commands.status import counts, host_text, state_text
 from edriver.commands.which_run import add_run_flags, client_of
 from edriver.driver.words import count_text
 from edriver.progress import progress_text, time_text
+from edriver.wire import version_of
 
 PERIOD: Final = 1.0
 """Seconds between two looks."""
@@ -108,9 +109,7 @@ def _headline(run: Run) -> Text:
     told.append(f"  {count_text(run.size, 'worker')} ({run.min_np} to {run.max_np})  ", style="not bold")
     told.append(run.doing, style="green" if run.size else "yellow")
     told.append(
-        f"\n{count_text(run.rounds, 'round')}, {count_text(run.failures, 'failure')}, "
-        f"{count_text(run.preemptions, 'preemption')}, {count_text(run.resizes, 'resize')}, "
-        f"{count_text(run.steps_lost, 'step')} lost",
+        f"\n{', '.join(counts(run))}",
         style="dim not bold",
     )
     return told
@@ -128,9 +127,8 @@ def _hosts(run: Run) -> Table:
     for column in ("host", "slots", "for", "state"):
         table.add_column(column, justify="right" if column in ("slots", "for") else "left")
     for host in run.hosts:
-        words = host.obstacle or ("is used" if host.connected else "has not answered yet")
         style = "" if not host.obstacle and host.connected else "yellow"
-        table.add_row(host.name, str(host.slots), time_text(run.now - host.since), Text(words, style=style))
+        table.add_row(host.name, str(host.slots), time_text(run.now - host.since), Text(host_text(host), style=style))
     return table
 
 
@@ -141,7 +139,6 @@ def _workers(run: Run) -> Table:
     ranked = sorted(run.workers, key=lambda worker: (not worker.HasField("rank"), worker.rank, worker.worker_id))
     for worker in ranked[:MOST_WORKERS]:
         state = state_text(worker.state)
-        version = worker.version
         table.add_row(
             str(worker.rank) if worker.HasField("rank") else "",
             str(worker.worker_id),
@@ -149,9 +146,7 @@ def _workers(run: Run) -> Table:
             str(worker.pid or ""),
             time_text(run.now - worker.since),
             Text(state, style=_STYLES.get(state, "")),
-            f"{version.round_id.incarnation}.{version.round_id.n}:{version.boundaries}"
-            if worker.HasField("version")
-            else "",
+            str(version_of(worker.version)) if worker.HasField("version") else "",
             f"{worker.step_rate:.1f}" if worker.step_rate else "",
         )
     if len(ranked) > MOST_WORKERS:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from edriver.driver import actions, events
-from edriver.driver.failure_report import described
 from edriver.driver.roster import Roster, WorkerState
-from edriver.driver.words import count_text, exit_text, place_text, stall_text
+from edriver.driver.words import count_text, exit_text, place_text, stall_text, worker_text
 
 
 class Announcements:
@@ -78,4 +77,4 @@ class Announcements:
         worker = roster.workers.get(worker_id)
         if worker is None or not (worker.live or worker.ending):
             return ""
-        return f"{described(worker_id, worker.rank, worker.host, worker.slot)} {how}"
+        return f"{worker_text(worker)} {how}"

@@ -62,6 +62,7 @@ class Chronicle:
         self._noticed: float | None = None
         self._cause = ("the run began", status_pb2.ROUND_CAUSE_START)
         self._before_ended: float | None = None
+        self._members: dict[int, status_pb2.Member] = {}  # of the latest round
         self._times: dict[int, Mapping[str, float]] = {}
         self._unfinished: status_pb2.Round | None = None
         self.last_seq = 0
@@ -201,6 +202,7 @@ class Chronicle:
                     told = self.workers[seat.worker_id]
                     told.state, told.rank = status_pb2.WORKER_STATE_TRAINING, seat.rank
                 self._unfinished, self._noticed, self._times = latest, None, {}
+                self._members = {member.worker_id: member for member in latest.members}
                 self.rounds.append(latest)
                 self.round_count += 1
                 yield _told(latest, self._membership.reason)
@@ -241,8 +243,7 @@ class Chronicle:
 
     def _notice(self, worker_id: int, seen: float) -> None:
         """A process has ended. A peer may have noticed before, so that the round has ended already."""
-        latest = self.rounds[-1] if self.rounds else None
-        if self._noticed is None and latest and any(member.worker_id == worker_id for member in latest.members):
+        if self._noticed is None and worker_id in self._members:
             self._noticed = seen
 
     def _ended(self, cause: str, now: float, text: str = "") -> Iterator[status_pb2.Event]:
@@ -261,14 +262,12 @@ class Chronicle:
             yield _told(self.rounds[-1], text)
 
     def _under_way(self, event: events.FirstBoundaryPassed, now: float) -> Iterator[status_pb2.Event]:
-        latest = self._unfinished
-        if latest is None or round_id_message(event.round_id) != latest.round_id:
+        latest, member = self._unfinished, self._members.get(event.worker_id)
+        if latest is None or member is None or round_id_message(event.round_id) != latest.round_id:
             return
         self._times[event.worker_id] = event.times
-        for member in latest.members:
-            if member.worker_id == event.worker_id:
-                member.times.CopyFrom(notification_pb2.RoundTimes(**event.times))  # type: ignore[arg-type]
-        if len(self._times) < len(latest.members):
+        member.times.CopyFrom(notification_pb2.RoundTimes(**event.times))  # type: ignore[arg-type]
+        if len(self._times) < len(self._members):
             return
         self._unfinished = None
         noticed = latest.noticed if latest.HasField("noticed") else None

@@ -64,6 +64,13 @@ class Door:
         address: where it listens; empty: at all addresses of this machine.
         port: at which port; 0: any.
         secure: whether there are TLS and tokens.
+
+    Attributes:
+        token: opens AgentService,
+        status_token: StatusService,
+        control_token: ControlService and StatusService; all empty where it is not secure.
+        authority: the run's certificate authority; None: there is none yet, or none at all.
+        port: where it listens; 0: not yet.
     """
 
     def __init__(
@@ -148,19 +155,8 @@ class Door:
             member_key=self.authority.member_key,
         )
 
-    def credentials(self) -> Invitation:
-        """What an agent has to know that nobody has started."""
-        return self._shown(self.token)
-
-    def status_credentials(self) -> Invitation:
-        """What an onlooker has to know: it opens nothing but StatusService."""
-        return self._shown(self.status_token)
-
-    def control_credentials(self) -> Invitation:
-        """What an operator has to know: it opens ControlService and StatusService."""
-        return self._shown(self.control_token)
-
-    def _shown(self, token: str) -> Invitation:
+    def credentials(self, token: str) -> Invitation:
+        """What somebody has to know to come in with one of the tokens."""
         certificate = self.authority.certificate.decode() if self.authority else ""
         where = at_port(self.address or socket.gethostname(), self.port)
         return Invitation(self._run_id, "", 0, (where,), authority=certificate, token=token)

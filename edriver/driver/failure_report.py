@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from edriver.driver.actions import Failure, FinishRun
 from edriver.driver.script_error import ScriptError, script_error
+from edriver.driver.words import count_text, failure_text, worker_text
 
 TRACEBACK_LINES = 60
 TAIL_LINES = 20
@@ -39,8 +40,8 @@ def success_report(tally: Tally) -> str:
         (tally.preemptions, "preemption", ""),
         (tally.resizes, "resize", ""),
     )
-    spent = "".join(f", {_many(count, noun)}{more}" for count, noun, more in counts if count)
-    return f"done: {_many(tally.rounds, 'round')}{spent}, {tally.seconds:.1f} s"
+    spent = "".join(f", {count_text(count, noun)}{more}" for count, noun, more in counts if count)
+    return f"done: {count_text(tally.rounds, 'round')}{spent}, {tally.seconds:.1f} s"
 
 
 def failure_report(finish: FinishRun, stopped: bool) -> str:
@@ -61,44 +62,31 @@ def with_last_words(failures: Sequence[Failure], worker_id: int, tail: str) -> t
     )
 
 
-def described(worker_id: int, rank: int | None, host: str, slot: int) -> str:
-    """A worker in words."""
-    return f"worker {worker_id} ({'' if rank is None else f'rank {rank}, '}{host}:{slot})"
-
-
 def _failed(finish: FinishRun) -> Iterator[str]:
     if not finish.failures:
         yield f"failed: {finish.reason}"
         return
     first, *others = finish.failures
-    yield f"failed: {_line(first)}"
+    yield f"failed: {failure_text(first)}"
     yield from _details(first)
     yield f"so the run ended: {finish.reason}"
     alike = [other for other in others if _kind(other) == _kind(first)]
     if alike:
-        yield f"in the same way: {', '.join(_name(failure) for failure in alike)}"
+        yield f"in the same way: {', '.join(worker_text(failure) for failure in alike)}"
     for failure in others:
         if failure not in alike:
-            yield f"also: {_line(failure)}{_last_line(failure)}"
+            yield f"also: {failure_text(failure)}{_last_line(failure)}"
 
 
 def _stopped(finish: FinishRun) -> Iterator[str]:
     yield f"stopped: {finish.reason}"
     for failure in finish.failures:
-        yield f"before that: {_line(failure)}{_last_line(failure)}"
-
-
-def _name(failure: Failure) -> str:
-    return described(failure.worker_id, failure.rank, failure.host, failure.slot)
+        yield f"before that: {failure_text(failure)}{_last_line(failure)}"
 
 
 def _kind(failure: Failure) -> tuple[str, ScriptError | str]:
     """What failures of one kind have in common: of exceptions the place, for their messages may differ in a number."""
     return failure.reason, script_error(failure.traceback) if failure.traceback else _last_line(failure)
-
-
-def _line(failure: Failure) -> str:
-    return f"{_name(failure)} {failure.reason}"
 
 
 def _details(failure: Failure) -> Iterator[str]:
@@ -126,7 +114,3 @@ def _end(lines: list[str], most: int) -> list[str]:
 def _last_line(failure: Failure) -> str:
     text = failure.traceback.strip() or failure.tail.strip()
     return f": {text.splitlines()[-1].strip()}" if text else ""
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

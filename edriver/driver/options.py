@@ -17,6 +17,7 @@ from edriver.driver.arrivals import Arrivals
 from edriver.driver.local import interface_address
 from edriver.driver.settings import Settings
 from edriver.driver.ssh import SshOptions, identity_error
+from edriver.driver.words import count_text
 from edriver.stall_limits import DEFAULTS, limits_of
 
 POLL_LIMIT = 20.0
@@ -66,7 +67,7 @@ class RunOptions:
     def __str__(self) -> str:
         """The run in a few words, for its first line."""
         settings = self.settings
-        workers = f"{settings.np} worker{'' if settings.np == 1 else 's'}"
+        workers = count_text(settings.np, "worker")
         if settings.min_np < settings.max_np:
             workers += f" (at least {settings.min_np}, at most {settings.max_np})"
         return f"{workers} of {' '.join(self.command)}"

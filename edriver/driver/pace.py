@@ -14,7 +14,6 @@ from edriver.wire import round_id_of
 WINDOW: Final = 10.0
 """Seconds over which a rate is taken."""
 
-
 FARTHEST: Final = 2**48
 """Steps beyond which a count is taken for nonsense."""
 

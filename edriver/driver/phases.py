@@ -24,12 +24,24 @@ def recovery_phases(
         members: for each member RoundTimes, by name.
     """
     ended = assigned if before_ended is None else before_ended
-    at = ended if noticed is None else min(noticed, ended)
-    phases = {"detect": ended - at}
-    at = ended
     known = list(members)
-    for phase, end in ENDS.items():
-        reached = max([at, *(member[end] for member in known if member.get(end))])
-        phases[phase] = reached - at
+    reached = [
+        (phase, max((member[end] for member in known if member.get(end)), default=None)) for phase, end in ENDS.items()
+    ]
+    return spans(ended if noticed is None else min(noticed, ended), [("detect", ended), *reached])
+
+
+def spans(start: float, ends: Iterable[tuple[str, float | None]]) -> dict[str, float]:
+    """How long each part took, by name, in their order; each begins where the one before it ended.
+
+    Args:
+        start: when the first one began.
+        ends: each part's name, and when it ended. One whose end is not known, or lies before its beginning, has no
+            length.
+    """
+    found, at = {}, start
+    for name, end in ends:
+        reached = at if end is None else max(at, end)
+        found[name] = reached - at
         at = reached
-    return phases
+    return found

@@ -119,7 +119,6 @@ class Session:
         self._announcements = Announcements()
         self._pace = Pace(clock)
         self._event_log = None if options.event_log is None else EventLog(options.event_log)
-        self._rounds = 0
         self._signals: list[signal.Signals] = []
         self._ending = False
         self._hurry = asyncio.Event()
@@ -211,20 +210,18 @@ class Session:
         Raises:
             OSError: that cannot be done.
         """
-        if self._dial_in is not None:
-            await self._door.open()
-            credentials = self._door.credentials()
-            self._dial_in.write(credentials)
-            (driver,) = credentials.drivers
-            _log.info("hosts dial in by: edriver agent --driver %s --credentials %s", driver, self._dial_in.path)
-        if self._onlookers is not None:
-            await self._door.open()
-            self._onlookers.write(self._door.status_credentials())
-            _log.info("its status elsewhere: edriver status --credentials %s", self._onlookers.path)
-        if self._operators is not None:
-            await self._door.open()
-            self._operators.write(self._door.control_credentials())
-            _log.info("steered from elsewhere: edriver drain HOST --credentials %s", self._operators.path)
+        door = self._door
+        shown = (
+            (self._dial_in, door.token, "hosts dial in by: edriver agent --driver {driver} --credentials {path}"),
+            (self._onlookers, door.status_token, "its status elsewhere: edriver status --credentials {path}"),
+            (self._operators, door.control_token, "steered from elsewhere: edriver drain HOST --credentials {path}"),
+        )
+        for file, token, words in shown:
+            if file is not None:
+                await door.open()
+                credentials = door.credentials(token)
+                file.write(credentials)
+                _log.info("%s", words.format(driver=credentials.drivers[0], path=file.path))
 
     # ---- events ----------------------------------------------------------------------------------------------
 
@@ -339,8 +336,6 @@ class Session:
                 self._launcher.start(host, agent_id)
             case actions.StopAgent(_, agent_id):
                 self._stop_agent(agent_id)
-            case actions.AssignRound():
-                self._rounds += 1
         for host, message in orders_of(action, host_of, self._wall_clock()):
             self._server.send(host, message)
 
@@ -388,7 +383,7 @@ class Session:
         if finish.success:
             spent = self._membership.budgets
             tally = Tally(
-                self._rounds,
+                self._chronicle.round_count,
                 failures=spent.failures.total,
                 preemptions=spent.preemptions.total,
                 resizes=spent.resizes.total,

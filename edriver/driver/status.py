@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 MOST_AT_ONCE: Final = 1000
 """Events of one answer, and events that a watcher is sent before others have their turn."""
 
-
 PROGRESS_PERIOD: Final = 1.0
 """Seconds between two messages about progress."""
 

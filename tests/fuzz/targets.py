@@ -9,7 +9,6 @@ import logging
 import socket
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from edriver.driver.door import Door
 from edriver.driver.mailbox import Mailbox
 from edriver.driver.membership import Membership
 from edriver.driver.pace import Pace
-from edriver.driver.server import SERVER_OPTIONS, AgentServer
+from edriver.driver.server import AgentServer
 from edriver.driver.settings import Settings
 from edriver.driver.status import StatusServer
 from edriver.invitation import SERVER_NAME
@@ -43,6 +42,7 @@ from edriver.v1 import (
 from edriver.worker.notification import NotificationServer
 from edriver.worker.participant import Participant
 from tests.fuzz.messages import Fuzzer
+from tests.serving import served
 
 BOUND = 20.0
 """Seconds that one call may take."""
@@ -93,21 +93,6 @@ class Target(abc.ABC):
     @abc.abstractmethod
     async def send(self, inputs: int) -> None:
         """Send them, and see that nothing but what is allowed has happened."""
-
-
-@asynccontextmanager
-async def served(*services: Any) -> AsyncIterator[grpc.aio.Channel]:
-    """A channel to a server with these services: pairs of what registers one, and the servicer."""
-    with tempfile.TemporaryDirectory(prefix="ed-") as folder:
-        address = f"unix:{Path(folder, 's')}"
-        server = grpc.aio.server(options=SERVER_OPTIONS)
-        for register, servicer in services:
-            register(servicer, server)
-        server.add_insecure_port(address)
-        await server.start()
-        async with grpc.aio.insecure_channel(address) as channel:
-            yield channel
-        await server.stop(None)
 
 
 def hello(agent_id: int, host: str) -> agent_pb2.FromAgent:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -164,3 +164,10 @@ class Hosts:
         new = self._file.with_suffix(".new")
         new.write_text("\n".join(lines) + "\n")
         new.replace(self._file)
+
+
+def edriver(*words: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """`edriver WORD ...`, to its end: what is asked of, or told to, a run that goes on."""
+    command = [sys.executable, "-m", "edriver", *words]
+    everything = {**os.environ, "PYTHONPATH": str(ROOT), **(environ or {})}
+    return subprocess.run(command, env=everything, capture_output=True, text=True, timeout=60)

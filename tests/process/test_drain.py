@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.running import ROOT, SCRIPTS, Run, running
+from tests.process.running import SCRIPTS, Run, edriver, running
 
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 FLAGS = ["-np", "3", "--min-np", "1", "-H", "localhost:2,127.0.0.1:1"]
@@ -20,13 +20,7 @@ FLAGS = ["-np", "3", "--min-np", "1", "-H", "localhost:2,127.0.0.1:1"]
 def steered(run: Run, *words: str) -> subprocess.CompletedProcess[str]:
     """`edriver drain`, or undrain, of this run."""
     run_id = run.line(r"^edriver: run (\w+):")[1]
-    return subprocess.run(
-        [sys.executable, "-m", "edriver", *words, "--run", run_id],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    return edriver(*words, "--run", run_id)
 
 
 def agent_of(run: Run, host: str) -> int:
@@ -114,12 +108,6 @@ def test_what_cannot_be_drained(tmp_path: Path, words: list[str], sentence: str)
 
 
 def test_a_run_that_is_not_there(tmp_path: Path) -> None:
-    refused = subprocess.run(
-        [sys.executable, "-m", "edriver", "drain", "localhost", "--run", "nosuchrun"],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    refused = edriver("drain", "localhost", "--run", "nosuchrun", environ={"TMPDIR": str(tmp_path)})
     assert refused.returncode == 1
     assert re.search("no run of yours is on this machine|there is no run 'nosuchrun' of yours here", refused.stderr)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import grpc
 import grpc.aio
@@ -18,6 +16,7 @@ from edriver.driver.control import ControlServer
 from edriver.driver.membership import Membership
 from edriver.driver.settings import Settings
 from edriver.v1 import control_pb2, control_pb2_grpc
+from tests import serving
 
 
 def soon(work: Coroutine[None, None, None]) -> None:
@@ -29,17 +28,9 @@ async def served(put: list[events.Event]) -> AsyncIterator[control_pb2_grpc.Cont
     """A run with at least 2 workers on hosts a (2 slots) and b (1 slot)."""
     membership = Membership(Settings(np=2, min_np=2, max_np=3), now=0.0)
     membership.step(events.HostsObserved(HostSet((Host("a", 2), Host("b", 1)))), 0.0)
-    with tempfile.TemporaryDirectory(prefix="ed-") as folder:
-        address = f"unix:{Path(folder, 's')}"
-        server = grpc.aio.server()
-        control_pb2_grpc.add_ControlServiceServicer_to_server(
-            ControlServer(membership, put.append, lambda reason: put.append(events.StopRequested(reason))), server
-        )
-        server.add_insecure_port(address)
-        await server.start()
-        async with grpc.aio.insecure_channel(address) as channel:
-            yield control_pb2_grpc.ControlServiceStub(channel)
-        await server.stop(None)
+    control = ControlServer(membership, put.append, lambda reason: put.append(events.StopRequested(reason)))
+    async with serving.served((control_pb2_grpc.add_ControlServiceServicer_to_server, control)) as channel:
+        yield control_pb2_grpc.ControlServiceStub(channel)
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -25,6 +23,7 @@ from edriver.driver.status import StatusServer
 from edriver.v1 import agent_pb2, notification_pb2, status_pb2, status_pb2_grpc
 from edriver.version import NO_VERSION, RoundId
 from edriver.wire import round_id_message
+from tests import serving
 
 Watching = grpc.aio.UnaryStreamCall[status_pb2.WatchRequest, status_pb2.WatchResponse]
 
@@ -56,15 +55,8 @@ async def served(limit: int = 1_000_000) -> AsyncIterator[Run]:
     pace = Pace(lambda: 0.0)
     chronicle = Chronicle(membership, pace, lambda: 0.0, limit)
     status = StatusServer("run", membership, chronicle, lambda: 0.0)
-    with tempfile.TemporaryDirectory(prefix="ed-") as folder:
-        address = f"unix:{Path(folder, 's')}"
-        server = grpc.aio.server()
-        status_pb2_grpc.add_StatusServiceServicer_to_server(status, server)
-        server.add_insecure_port(address)
-        await server.start()
-        async with grpc.aio.insecure_channel(address) as channel:
-            yield Run(chronicle, membership, status, status_pb2_grpc.StatusServiceStub(channel))
-        await server.stop(None)
+    async with serving.served((status_pb2_grpc.add_StatusServiceServicer_to_server, status)) as channel:
+        yield Run(chronicle, membership, status, status_pb2_grpc.StatusServiceStub(channel))
 
 
 def serve(work: Callable[[Run], Coroutine[Any, Any, None]], limit: int = 1_000_000) -> None:

@@ -7,8 +7,6 @@ import heapq
 import itertools
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,10 +15,11 @@ from typing import TypeVar
 
 from benchmarks.churn_check import COOLDOWN_FLAGS, JOB, Nemesis
 from benchmarks.history import faults
-from benchmarks.jobs import ROOT, HarnessError, Workload
+from benchmarks.jobs import HarnessError, Workload
 from benchmarks.records import RoundStart
 from benchmarks.under_edriver import EdriverJob
 from tests.linked_hosts import LinkedHost, linked_hosts
+from tests.process.running import edriver
 from tests.ssh_hosts import ssh_hosts
 from tests.trouble.schedule import HOSTS, MOST_WORKERS, Cut, Drain, Event, Kill, Resize, Schedule, Stop
 
@@ -101,13 +100,7 @@ class Trouble:
         """`edriver drain`, or undrain. That it is refused is an answer, too: too few slots, no such host any more."""
         output = (self._job.folder / "output-0.txt").read_text()
         run_id = output.partition("edriver: run ")[2].partition(":")[0]
-        subprocess.run(
-            [sys.executable, "-m", "edriver", verb, host, "--run", run_id],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
+        edriver(verb, host, "--run", run_id)
 
 
 def run_schedules(schedules: Sequence[Schedule]) -> list[str]:

@@ -88,6 +88,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "edriver.driver.event_log",
         "edriver.driver.words",
         "edriver.progress",
+        "edriver.wire",
         "edriver.v1",
     ),
     "edriver.__main__": ("edriver.cli",),
