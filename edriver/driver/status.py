@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 MOST_AT_ONCE: Final = 1000
 """Events of one answer, and events that a watcher is sent before others have their turn."""
 
+FRESH: Final = 0.1
+"""Seconds for which an answer is given to others, too, unless something has happened: many may ask of a large run."""
+
 PROGRESS_PERIOD: Final = 1.0
 """Seconds between two messages about progress."""
 
@@ -46,6 +49,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         self._chronicle = chronicle
         self._clock = clock
         self._news = asyncio.Event()
+        self._answer = status_pb2.GetRunResponse(run=status_pb2.Run(now=-math.inf))
 
     def announce(self) -> None:
         """Something has been added to the chronicle."""
@@ -56,7 +60,10 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         self, _request: status_pb2.GetRunRequest, _context: _ServicerContext
     ) -> status_pb2.GetRunResponse:
         """See the proto file."""
-        return status_pb2.GetRunResponse(run=self._run(), seq=self._chronicle.last_seq)
+        age = self._clock() - self._answer.run.now
+        if self._answer.seq != self._chronicle.last_seq or not 0 <= age < FRESH:
+            self._answer = status_pb2.GetRunResponse(run=self._run(), seq=self._chronicle.last_seq)
+        return self._answer
 
     async def ListRounds(  # noqa: N802
         self, request: status_pb2.ListRoundsRequest, _context: _ServicerContext

@@ -71,3 +71,23 @@ def test_why_a_host_is_not_used() -> None:
         "host b (2 slots) is not used: drained, it runs hot",
         "host c (1 slot) is used",
     ]
+
+
+def test_an_answer_serves_others_for_a_moment_unless_something_happens() -> None:
+    story, now = Story(), 0.0
+    server = StatusServer("abcd", story.membership, story.chronicle, lambda: now)
+
+    def told() -> tuple[float, list[str]]:
+        context: object = None
+        run = asyncio.run(server.GetRun(status_pb2.GetRunRequest(), context)).run  # type: ignore[arg-type]
+        return run.now, [host.name for host in run.hosts]
+
+    assert told() == (0.0, [])
+    now = 0.09
+    assert told() == (0.0, [])
+    story.take(events.HostsObserved(HostSet((Host("a", 2),))), 0.0)
+    assert told() == (0.09, ["a"])
+    now = 0.2
+    assert told() == (0.2, ["a"])
+    now = 0.1  # the clock was set back
+    assert told() == (0.1, ["a"])
