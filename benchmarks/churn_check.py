@@ -22,7 +22,7 @@ from benchmarks.schedule import MOST_WORKERS, Burst, Kill, Resize, Schedule, sch
 from benchmarks.under_edriver import EdriverJob
 
 STEADY_STEPS = 3
-RECOVERY_BOUND = 90.0
+RECOVERY_BOUND = 240.0
 COOLDOWN_FLAGS = ("--blacklist-cooldown-range", "0.1", "0.5")  # or slots that are killed often would pause for long
 JOB = "benchmarks.churn_job"
 
