@@ -1,0 +1,89 @@
+"""What it costs a run to be watched: `python -m benchmarks.watched`.
+
+Two workers train, and in turns 50 watchers and 100 queries a second ask the driver, or nobody does. The watchers are
+one process, which gives way to all others: they would sit on other machines. Prints one JSON object:
+
+- ratio: steps a second while it is watched, by those while it is not; the median of the turns.
+- driver, watched_driver: the part of a core that the driver needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from statistics import median
+
+from benchmarks.jobs import ROOT, Workload, end_well_on_sigterm
+from benchmarks.processes import usage_of
+from benchmarks.under_edriver import EdriverJob
+from edriver.client import here
+
+WORKERS, WARM_STEPS = 2, 50
+TURN_SECONDS = 8.0
+SETTLING = 4.0
+"""Seconds that watchers have to come, and to go."""
+
+
+class Turn:
+    """A span of time in which the run was watched, or was not.
+
+    Attributes:
+        rate: steps a second.
+        core: the part of a core that the driver needed.
+    """
+
+    def __init__(self, job: EdriverJob) -> None:
+        time.sleep(SETTLING)
+        before, began = usage_of(job.driver).seconds, time.monotonic()
+        time.sleep(TURN_SECONDS)
+        ended = time.monotonic()
+        self.core = (usage_of(job.driver).seconds - before) / (ended - began)
+        job.look()
+        self.rate = job.history.counted_steps(began, ended) / (ended - began)
+
+
+def measure(turns: int) -> dict[str, float]:
+    """Let a run train, watched in every second turn."""
+    with EdriverJob(Workload(samples=4096, batch_size=8, hidden=64, step_seconds=0.01)) as job:
+        job.start({"localhost": WORKERS}, np=WORKERS, max_np=WORKERS)
+        job.wait_for_steps(size=WORKERS, steps=WARM_STEPS)
+        target = here(_run_id(job)).target
+        quiet, watched = [], []
+        for _ in range(turns):
+            quiet.append(Turn(job))
+            watchers = subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.status_speed", "--as-client", "load", target],
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdout=subprocess.DEVNULL,
+            )
+            os.setpriority(os.PRIO_PROCESS, watchers.pid, 19)
+            watched.append(Turn(job))
+            watchers.wait()
+        job.finish()
+    return {
+        "ratio": round(median(two.rate / one.rate for one, two in zip(quiet, watched, strict=True)), 3),
+        "driver": round(median(turn.core for turn in quiet), 3),
+        "watched_driver": round(median(turn.core for turn in watched), 3),
+    }
+
+
+def _run_id(job: EdriverJob) -> str:
+    output = (job.folder / "output-0.txt").read_text()
+    return output.partition("edriver: run ")[2].partition(":")[0]
+
+
+def main() -> None:
+    """Measure."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.watched")
+    parser.add_argument("--turns", type=int, default=5, help="(default: %(default)s)")
+    flags = parser.parse_args()
+    end_well_on_sigterm()
+    print(json.dumps(measure(flags.turns), indent=1))
+
+
+if __name__ == "__main__":
+    main()
