@@ -11,7 +11,7 @@ import threading
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -80,23 +80,27 @@ def prometheus(folder: Path, target: str, rules: Path) -> Iterator[Prometheus]:
         stderr=subprocess.PIPE,
         text=True,
     )
-    lines: list[str] = []
-    try:
-        assert server.stderr is not None
-        giving_up = threading.Timer(BOUND, server.kill)
-        giving_up.start()
-        address = ""
-        for line in server.stderr:
-            lines.append(line)
-            if found := re.search(r'msg="Listening on" address=(\S+)', line):
-                address = found[1]
-            if "Server is ready to receive web requests" in line:
-                break
-        giving_up.cancel()
-        assert address, f"Prometheus does not listen:\n{''.join(lines)}"
-        reader = threading.Thread(target=lambda: lines.extend(server.stderr or ()), daemon=True)
-        reader.start()
-        yield Prometheus(f"http://{address}")
-    finally:
-        server.kill()
-        server.wait()
+    giving_up = threading.Timer(BOUND, server.kill)
+    giving_up.start()
+    with server:  # waits for it, and closes the pipe; what it prints later is little, and fits in
+        try:
+            assert server.stderr is not None
+            address = _address_in(server.stderr)
+            giving_up.cancel()
+            yield Prometheus(f"http://{address}")
+        finally:
+            giving_up.cancel()
+            server.kill()
+
+
+def _address_in(lines: Iterable[str]) -> str:
+    """Where it listens, once it does, from what it prints."""
+    printed, address, ready = [], "", False  # which of both comes first is a matter of chance
+    for line in lines:
+        printed.append(line)
+        if found := re.search(r'msg="Listening on" address=(\S+)', line):
+            address = found[1]
+        ready = ready or "Server is ready to receive web requests" in line
+        if ready and address:
+            return address
+    raise AssertionError(f"Prometheus does not listen:\n{''.join(printed)}")
