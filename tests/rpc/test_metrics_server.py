@@ -198,6 +198,16 @@ def test_where_it_cannot_listen(address: str, sentence: str) -> None:
     asyncio.run(told())
 
 
+def test_two_runs_do_not_share_a_port() -> None:
+    async def told() -> None:
+        first = Site()
+        async with first.open():
+            with pytest.raises(OSError, match="Address already in use"):
+                await Site(port=first.server.port).server.open()
+
+    asyncio.run(told())
+
+
 def test_an_address_of_ip_version_6() -> None:
     if not Path("/proc/net/if_inet6").exists():
         pytest.skip("this machine has no IPv6")

@@ -119,6 +119,7 @@ def test_a_recovery_is_counted_once_and_by_phase() -> None:
     assert shown['edriver_rounds_total{cause="failure"}'] == 1.0
     assert shown['edriver_interruptions_total{cause="failure"}'] == 1.0
     assert shown['edriver_interruptions_total{cause="resize"}'] == 0.0
+    assert shown['edriver_recovery_seconds_count{cause="start",phase="sync"}'] == 1.0
     of_failures = [f'{{cause="failure",phase="{phase}"}}' for phase in PHASES]
     assert [shown[f"edriver_recovery_seconds_count{labels}"] for labels in of_failures] == [1.0] * 5
     detect, _, rendezvous, sync, first_step = [shown[f"edriver_recovery_seconds_sum{labels}"] for labels in of_failures]
@@ -126,6 +127,16 @@ def test_a_recovery_is_counted_once_and_by_phase() -> None:
     assert (rendezvous, sync, first_step) == (0.25, 0.5, 0.75)
     assert (shown["edriver_syncs_total"], shown["edriver_sync_bytes_total"]) == (1.0, 4096.0)
     assert shown["edriver_sync_seconds_total"] == pytest.approx(0.5)
+
+
+def test_a_round_that_ends_before_it_is_under_way_is_counted_once() -> None:
+    story = Story()
+    story.begun()
+    story.take(events.WorkerExited(2, -9, reaped=1004.5))
+    shown = story.shown()
+    assert shown['edriver_rounds_total{cause="start"}'] == 1.0
+    assert shown['edriver_interruptions_total{cause="failure"}'] == 1.0
+    assert shown['edriver_recovery_seconds_count{cause="start",phase="sync"}'] == 0.0
 
 
 def test_steps_and_commits_only_grow() -> None:
