@@ -224,6 +224,17 @@ def _add_output_flags(group: argparse._ArgumentGroup) -> None:
         metavar="FILE",
         help="let others steer the run, by `edriver drain` and the like with --credentials FILE: where to write it",
     )
+    group.add_argument(
+        "--metrics-port",
+        type=_count,
+        metavar="PORT",
+        help="have metrics for Prometheus at http://127.0.0.1:PORT/metrics (0: any port that is free; it is printed)",
+    )
+    group.add_argument(
+        "--metrics-address",
+        metavar="ADDRESS",
+        help="the same at another address, for all who reach it: it asks for no token and does not encrypt",
+    )
     group.add_argument("--verbose", action="store_true", help="print every event and every action of the driver")
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from edriver.discovery.errors import DiscoveryError
 from edriver.discovery.hosts import HostSet
@@ -14,8 +16,38 @@ from edriver.discovery.sources import HostSource
 _log = logging.getLogger("edriver.discovery")
 
 
+@dataclass(slots=True)
+class Polls:
+    """How a source has answered so far, for those who watch.
+
+    Attributes:
+        answered: how many polls gave an answer that was believed,
+        failed: and how many did not.
+        seconds: how long the last one took.
+        last_answer: when the last answer came that was believed, in seconds since the epoch; None: there was none.
+    """
+
+    answered: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+    last_answer: float | None = None
+
+    def add(self, began: float, ended: float, believed: bool) -> None:
+        """Count one; times are in seconds since the epoch."""
+        self.seconds = max(0.0, ended - began)  # somebody may set the clock
+        if believed:
+            self.answered += 1
+            self.last_answer = ended
+        else:
+            self.failed += 1
+
+
 class Poller:
-    """Polls one source, one poll at a time. Nothing that a source does ends it."""
+    """Polls one source, one poll at a time. Nothing that a source does ends it.
+
+    Attributes:
+        polls: how that has gone so far.
+    """
 
     def __init__(
         self,
@@ -24,6 +56,7 @@ class Poller:
         interval: float,
         on_observed: Callable[[Verdict], None],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """A poller that has not polled yet.
 
@@ -33,13 +66,16 @@ class Poller:
             interval: seconds from the end of one poll to the start of the next, so that polls never overlap.
             on_observed: told every poll's verdict, changed or not. What it raises ends the poller.
             sleep: waits so many seconds.
+            clock: seconds since the epoch.
         """
         self._source = source
         self._filter = poll_filter
         self._interval = interval
         self._on_observed = on_observed
         self._sleep = sleep
+        self._clock = clock
         self._note = ""
+        self.polls = Polls()
 
     async def first(self) -> HostSet:
         """Poll once, at the start of a run, when there are no hosts yet that a failure could leave in force.
@@ -66,6 +102,12 @@ class Poller:
             self._report(*await self._poll())
 
     async def _poll(self) -> tuple[Verdict, Exception | None]:
+        began = self._clock()
+        verdict, error = await self._ask()
+        self.polls.add(began, self._clock(), believed=not verdict.failures)
+        return verdict, error
+
+    async def _ask(self) -> tuple[Verdict, Exception | None]:
         try:
             return self._filter.accept(await self._source.find()), None
         except DiscoveryError as error:

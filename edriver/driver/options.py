@@ -23,6 +23,9 @@ from edriver.stall_limits import DEFAULTS, limits_of
 POLL_LIMIT = 20.0
 """Longest that one run of a discovery script may take, in seconds."""
 
+METRICS_ADDRESS = "127.0.0.1"
+"""Where metrics are, unless somebody wants them elsewhere."""
+
 
 class UsageError(Exception):
     """The flags cannot be used as given; the message is one sentence for the operator."""
@@ -46,6 +49,7 @@ class RunOptions:
         insecure: whether other hosts are reached without TLS and token.
         output_folder: absolute path of the folder for the workers' output files; empty: none are written.
         event_log: the file to which the event log is appended; None: none is written.
+        metrics: the address and port at which Prometheus finds metrics, 0 for any port; None: there are none.
         verbose: whether each event and action is logged.
     """
 
@@ -62,6 +66,7 @@ class RunOptions:
     insecure: bool = False
     output_folder: str = ""
     event_log: Path | None = None
+    metrics: tuple[str, int] | None = None
     verbose: bool = False
 
     def __str__(self) -> str:
@@ -99,6 +104,7 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         insecure=flags.insecure,
         output_folder=_folder_of(flags.output_filename),
         event_log=_event_log_of(flags.event_log),
+        metrics=_metrics_of(flags.metrics_port, flags.metrics_address),
         verbose=flags.verbose,
     )
 
@@ -223,6 +229,18 @@ def _folder_of(name: str | None) -> str:
     if not name or (Path(name).exists() and not Path(name).is_dir()):
         raise UsageError(f"--output-filename {name!r} is not a folder: give one, or a name that does not exist yet")
     return str(Path(name).absolute())
+
+
+def _metrics_of(port: int | None, address: str | None) -> tuple[str, int] | None:
+    if port is None:
+        if address is not None:
+            raise UsageError("--metrics-address says where --metrics-port is: give that, too")
+        return None
+    if not 0 <= port < 65536:
+        raise UsageError(f"--metrics-port is {port}: ports lie between 1 and 65535, and 0 is any that is free")
+    if address == "":
+        raise UsageError("--metrics-address is empty: give an address of this machine, or 0.0.0.0 for all of them")
+    return address or METRICS_ADDRESS, port
 
 
 def _event_log_of(name: str | None) -> Path | None:

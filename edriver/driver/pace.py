@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from edriver.driver.ranks import RoundPlan
@@ -16,6 +18,9 @@ WINDOW: Final = 10.0
 
 FARTHEST: Final = 2**48
 """Steps beyond which a count is taken for nonsense."""
+
+MOST_BYTES: Final = 2**60
+"""Bytes beyond which a sum is."""
 
 
 class Rate:
@@ -40,6 +45,27 @@ class Rate:
         return (high - low) / (last - first) if last > first else 0.0
 
 
+@dataclass(slots=True)
+class Commits:
+    """What all workers that there ever were have committed, as far as they were heard of.
+
+    Attributes:
+        count: commits; each worker's count.
+        seconds: for how long scripts waited for them.
+        nbytes: the bytes of their tensors.
+    """
+
+    count: int = 0
+    seconds: float = 0.0
+    nbytes: int = 0
+
+    def add(self, before: notification_pb2.Standing, now: notification_pb2.Standing) -> None:
+        """A worker has said this after that."""
+        self.count += max(0, now.commits - before.commits)
+        self.seconds += max(0.0, now.commit_seconds - before.commit_seconds)
+        self.nbytes += max(0, now.commit_bytes - before.commit_bytes)
+
+
 class Standing:
     """What is known of one worker."""
 
@@ -57,6 +83,7 @@ class Pace:
 
     Attributes:
         steps_lost: steps that were made, and had to be made again, as far as they were heard of.
+        commits: see Commits.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -68,6 +95,7 @@ class Pace:
         self._samples = Rate()
         self._gone: set[int] = set()
         self.steps_lost = 0
+        self.commits = Commits()
 
     def assigned(self, plan: RoundPlan) -> int:
         """A round begins; returns how many steps are to be made again, of those that were heard of."""
@@ -90,9 +118,20 @@ class Pace:
         Raises:
             ValueError: nobody comes so far.
         """
-        if said.standing.boundaries > FARTHEST:
-            raise ValueError(f"it says that worker {said.worker_id} has passed {said.standing.boundaries} boundaries")
+        standing = said.standing
+        if standing.boundaries > FARTHEST:
+            raise ValueError(f"it says that worker {said.worker_id} has passed {standing.boundaries} boundaries")
+        if (
+            standing.commits > FARTHEST
+            or standing.commit_bytes > MOST_BYTES
+            or not math.isfinite(standing.commit_seconds)
+        ):
+            raise ValueError(
+                f"it says that worker {said.worker_id} has made {standing.commits} commits of "
+                f"{standing.commit_bytes} bytes in {standing.commit_seconds} s"
+            )
         known = self._standings.setdefault(said.worker_id, Standing())
+        self.commits.add(known.latest, standing)
         known.pid, known.latest = said.pid, said.standing
         now = self._clock()
         known.steps.add(now, said.standing.boundaries)

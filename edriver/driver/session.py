@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import grpc.aio
 
@@ -46,6 +46,9 @@ from edriver.guard import Guard
 from edriver.progress import progress_text
 from edriver.release import VERSION
 from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2_grpc, status_pb2_grpc
+
+if TYPE_CHECKING:
+    from edriver.driver.metrics_server import MetricsServer
 
 _log = logging.getLogger("edriver.driver")
 
@@ -168,7 +171,13 @@ class Session:
             network=self._door.open,
             admit=self._arrivals.admit if self._arrivals else None,
         )
-        self._poller = Poller(options.source, PollFilter(), POLL_INTERVAL, self._hosts_observed)
+        self._poller = Poller(options.source, PollFilter(), POLL_INTERVAL, self._hosts_observed, clock=wall_clock)
+        self._metrics = None if options.metrics is None else self._metrics_server(run_id, *options.metrics)
+
+    def _metrics_server(self, run_id: str, address: str, port: int) -> MetricsServer:
+        from edriver.driver.metrics_server import MetricsServer  # prometheus_client, which others do without
+
+        return MetricsServer(run_id, self._membership, self._chronicle, self._poller.polls, address, port)
 
     async def run(self) -> int:
         """Run to the end; returns the exit code. However it ends, no agent is left."""
@@ -181,10 +190,12 @@ class Session:
         service.add_insecure_port(f"unix:{self._socket}")
         await service.start()
         try:
+            if self._metrics:
+                _log.info("metrics for Prometheus: %s", await self._metrics.open())
             await self._invite()
         except OSError as error:
             _log.error("failed: the driver cannot be reached by others: %s", error)
-            await asyncio.gather(service.stop(grace=None), self._door.close(grace=0))
+            await self._close(service, grace=0)
             return 1
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -201,8 +212,13 @@ class Session:
             for file in filter(None, (self._dial_in, self._onlookers, self._operators)):
                 file.withdraw()
             # Returns when the last of the workers' output is in.
-            await asyncio.gather(service.stop(grace=HURRY_BOUND), self._door.close(grace=HURRY_BOUND))
+            await self._close(service, HURRY_BOUND)
         return self._report(finish)
+
+    async def _close(self, service: grpc.aio.Server, grace: float) -> None:
+        """Serve nobody any more; calls that are under way have the grace, in seconds."""
+        metrics = [self._metrics.close()] if self._metrics else []
+        await asyncio.gather(service.stop(grace), self._door.close(grace), *metrics)
 
     async def _invite(self) -> None:
         """Write what hosts that dial in, onlookers and operators have to show.
@@ -313,6 +329,8 @@ class Session:
                 self._status.announce()
                 if self._event_log:
                     self._event_log.write(told)
+                if self._metrics:
+                    self._metrics.observe(told)
             if loss and isinstance(event, events.WorkerStalled):
                 _log.info("it stands at\n%s", event.stacks)
             if finish:

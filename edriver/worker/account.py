@@ -10,6 +10,30 @@ REPORTED_LIMIT: Final = 20
 """Most names that a script may report values under."""
 
 
+class _Commits:
+    """All commits of this process, of whichever state. Others read it at any time.
+
+    Attributes:
+        count: how many there were,
+        nbytes: the bytes of all of them,
+        seconds: and for how long the script waited.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.nbytes = 0
+        self.seconds = 0.0
+
+    def add(self, nbytes: int, seconds: float) -> None:
+        """Count one."""
+        self.count += 1
+        self.nbytes += nbytes
+        self.seconds += seconds
+
+
+commits = _Commits()
+
+
 @dataclass(slots=True)
 class Copied:
     """How much a state has copied.
@@ -18,24 +42,16 @@ class Copied:
         received_bytes: of the tensors that the last sync received; 0: this worker held the state.
         commit_bytes: of the last commit's tensors; 0: there was none.
         commit_seconds: for how long the script waited for it.
-        commits: how many there were,
-        all_bytes: the bytes of all of them,
-        all_seconds: and for how long the script waited.
     """
 
     received_bytes: int = 0
     commit_bytes: int = 0
     commit_seconds: float = 0.0
-    commits: int = 0
-    all_bytes: int = 0
-    all_seconds: float = 0.0
 
     def commit(self, seconds: float) -> None:
         """Count a commit."""
         self.commit_seconds = seconds
-        self.commits += 1
-        self.all_bytes += self.commit_bytes
-        self.all_seconds += seconds
+        commits.add(self.commit_bytes, seconds)
 
 
 class SamplesDone(NamedTuple):

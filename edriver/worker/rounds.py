@@ -23,6 +23,7 @@ from edriver.v1 import notification_pb2 as pb
 from edriver.version import RoundId, Version
 from edriver.wire import round_id_message
 from edriver.worker import phases, stack_dump, topology
+from edriver.worker.account import commits
 from edriver.worker.assignment import Assignment
 from edriver.worker.errors import HostsUpdatedInterrupt, PeerLostError
 from edriver.worker.life_lock import LifeLock
@@ -298,8 +299,7 @@ class WorkerRounds:
             if samples := state.samples_done():
                 told.epoch, told.samples_done, told.samples = samples
             told.reported.update(state.reported)
-            copied = state.copied
-            told.commits, told.commit_seconds, told.commit_bytes = copied.commits, copied.all_seconds, copied.all_bytes
+        told.commits, told.commit_seconds, told.commit_bytes = commits.count, commits.seconds, commits.nbytes
         return told
 
     def _look_for_stall(self) -> None:

@@ -193,6 +193,17 @@ def test_driver_and_agent_run_without_torch(modules: list[str]) -> None:
     assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
 
 
+LOADS_PROMETHEUS = {f"edriver.driver.{name}" for name in ("gauges", "metrics", "metrics_server")}
+"""What a driver without --metrics-port does without."""
+
+
+def test_only_who_asks_for_metrics_loads_prometheus_client() -> None:
+    users = {m for m in SOURCES if any(lies_in(name, "prometheus_client") for name in imported(m))}
+    assert users == LOADS_PROMETHEUS
+    at_once = {module for module in SOURCES if LOADS_PROMETHEUS & {*imported(module, at_module_level=True)}}
+    assert at_once <= LOADS_PROMETHEUS
+
+
 UNPICKLES = {"edriver.worker.sync", "edriver.worker.small_copy"}
 """Modules that may: what a member of the round has sent over torch's own connections, and nothing at all."""
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from edriver.worker import account
 from edriver.worker.errors import HostsUpdatedInterrupt
 from edriver.worker.state import DIGEST_LENGTH, ObjectState
 
@@ -220,3 +221,12 @@ def test_the_committed_digest_is_of_the_last_commit() -> None:
     state.commit()
     state.epoch = 1
     assert (state.digest(committed=True), state.digest(committed=False)) == ("epoch=0", "epoch=1")
+
+
+def test_commits_of_all_states_of_a_process_are_counted() -> None:
+    before = account.commits.count, account.commits.seconds
+    for state in (ObjectState(a=1), ObjectState(b=2)):
+        state.commit()
+        state.commit()
+    assert account.commits.count == before[0] + 4
+    assert account.commits.seconds > before[1]

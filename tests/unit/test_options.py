@@ -93,6 +93,18 @@ def test_output_folder_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
+    ("line", "where"),
+    [
+        pytest.param("-np 1 sh", None, id="nowhere"),
+        pytest.param("-np 1 --metrics-port 9400 sh", ("127.0.0.1", 9400), id="for-this-machine"),
+        pytest.param("-np 1 --metrics-port 0 --metrics-address 0.0.0.0 sh", ("0.0.0.0", 0), id="for-others"),
+    ],
+)
+def test_where_metrics_are(line: str, where: tuple[str, int] | None) -> None:
+    assert read(line).metrics == where
+
+
+@pytest.mark.parametrize(
     ("line", "message"),
     [
         pytest.param("sh", "-np is missing: say how many workers", id="no-np"),
@@ -115,6 +127,9 @@ def test_output_folder_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         pytest.param("-np 1 -H a:zero sh", "-H 'a:zero': item 1", id="bad-host-list"),
         pytest.param("-np 4 -H a:2 sh", "-H gives 1 host, 2 slots, fewer than --min-np 4", id="too-few-slots"),
         pytest.param("-np 1 --hostfile /no/such sh", "hostfile '/no/such' cannot be read", id="no-hostfile"),
+        pytest.param("-np 1 --metrics-port 65536 sh", "--metrics-port is 65536: ports lie between", id="metrics-port"),
+        pytest.param("-np 1 --metrics-address ::1 sh", "--metrics-address says where --metrics-port is", id="metrics"),
+        pytest.param("-np 1 --metrics-port 0 --metrics-address '' sh", "--metrics-address is empty", id="no-address"),
         pytest.param("-np 1 --port 65536 sh", "--port is 65536: ports lie between 1 and 65535", id="port"),
         pytest.param("-np 1 --hosts-dial-in sh", "--hosts-dial-in needs --credentials FILE", id="dial-in-alone"),
         pytest.param("-np 1 --credentials f sh", "--credentials is for hosts that dial in", id="no-dial-in"),

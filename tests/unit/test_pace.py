@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edriver.driver.pace import WINDOW, Pace
+from edriver.driver.pace import WINDOW, Commits, Pace
 from edriver.driver.ranks import Candidate, plan_round
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2, status_pb2
 from edriver.version import NO_VERSION, RoundId, Version
@@ -116,3 +116,18 @@ def test_what_is_known_of_a_worker() -> None:
     forgotten = status_pb2.WorkerStatus(worker_id=1)
     story.pace.fill(forgotten)
     assert forgotten.pid == 0
+
+
+def test_commits_of_a_run_add_up_over_its_workers() -> None:
+    story = Story()
+    story.round(1, NO_VERSION, 1, 2)
+    story.says(1, 1, 3, commits=3, commit_bytes=300)
+    story.says(2, 1, 3, commits=2, commit_bytes=200)
+    story.says(1, 1, 4, commits=4, commit_bytes=400)
+    assert story.pace.commits == Commits(count=6, nbytes=600)
+    story.pace.gone(2)
+    story.round(2, Version(RoundId(1, 1), 4), 1, 3)
+    story.says(3, 2, 1, commits=1, commit_bytes=100)
+    assert story.pace.commits == Commits(count=7, nbytes=700)
+    story.says(3, 2, 1, commits=0, commit_bytes=0)
+    assert story.pace.commits == Commits(count=7, nbytes=700)

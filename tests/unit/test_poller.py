@@ -13,7 +13,7 @@ from edriver.discovery.errors import DiscoveryError
 from edriver.discovery.host_lines import parse_host_list
 from edriver.discovery.hosts import HostSet
 from edriver.discovery.poll_filter import PollFilter, Verdict
-from edriver.discovery.poller import Poller
+from edriver.discovery.poller import Poller, Polls
 from edriver.discovery.sources import FixedHosts, read_hostfile
 
 A = parse_host_list("a:2")
@@ -41,7 +41,13 @@ class Watch:
     def __init__(self, *steps: HostSet | Exception) -> None:
         self.slept: list[float] = []
         self.verdicts: list[Verdict] = []
-        self.poller = Poller(ScriptedSource(steps), PollFilter(), 1.5, self.verdicts.append, self._sleep)
+        self.now = 100.0
+        self.poller = Poller(ScriptedSource(steps), PollFilter(), 1.5, self.verdicts.append, self._sleep, self._clock)
+
+    def _clock(self) -> float:
+        """A quarter of a second passes with each look."""
+        self.now += 0.25
+        return self.now
 
     async def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -133,3 +139,24 @@ def test_a_bad_hostfile_is_refused_by_name(tmp_path: Path, content: bytes | None
         read_hostfile(path, default_slots=1)
     assert message in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+def test_polls_are_counted_and_timed() -> None:
+    watch = Watch(A, DiscoveryError("no quota"), RuntimeError("a bug"), HostSet(), A, DiscoveryError("no quota"))
+    asyncio.run(watch.poller.first())
+    watch.run()
+    # An empty answer that is not believed yet has failed, too.
+    assert watch.poller.polls == Polls(answered=2, failed=4, seconds=0.25, last_answer=102.5)
+
+
+def test_a_first_poll_that_fails_is_counted() -> None:
+    watch = Watch(DiscoveryError("no quota"))
+    with pytest.raises(DiscoveryError):
+        asyncio.run(watch.poller.first())
+    assert watch.poller.polls == Polls(failed=1, seconds=0.25)
+
+
+def test_a_clock_that_is_set_back_makes_no_negative_length() -> None:
+    polls = Polls()
+    polls.add(100.0, 90.0, believed=True)
+    assert polls.seconds == 0.0

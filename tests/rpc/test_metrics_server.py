@@ -1,0 +1,219 @@
+"""Where Prometheus asks: who is slow or silent holds up nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import socket
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from edriver.discovery.poller import Polls
+from edriver.driver.chronicle import Chronicle
+from edriver.driver.membership import Membership
+from edriver.driver.metrics_server import MOST_AT_ONCE, MetricsServer
+from edriver.driver.pace import Pace
+from edriver.driver.settings import Settings
+from edriver.v1 import status_pb2
+
+BOUND = 60.0
+"""Seconds that a test waits for what must come."""
+
+
+class Site:
+    """A server for a run in which nothing happens."""
+
+    def __init__(
+        self,
+        address: str = "127.0.0.1",
+        port: int = 0,
+        answer_bound: float = BOUND,
+        silence_bound: float = BOUND,
+        polls: Polls | None = None,
+    ) -> None:
+        self.membership = Membership(Settings(np=2, min_np=1, max_np=3), now=0.0)
+        chronicle = Chronicle(self.membership, Pace(lambda: 0.0), lambda: 0.0)
+        self.server = MetricsServer(
+            "abcd", self.membership, chronicle, polls or Polls(), address, port, answer_bound, silence_bound
+        )
+
+    @contextlib.asynccontextmanager
+    async def open(self) -> AsyncIterator[str]:
+        url = await self.server.open()
+        try:
+            yield url
+        finally:
+            await self.server.close()
+
+    def get(self, method: str = "GET") -> tuple[int, str]:
+        """What a scraper gets; from another thread than the loop's."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=BOUND)
+        with contextlib.closing(connection):
+            connection.request(method, "/metrics")
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+
+    def call(self) -> socket.socket:
+        """A scraper that says nothing."""
+        return socket.create_connection(("127.0.0.1", self.server.port), timeout=BOUND)
+
+
+def answering() -> list[threading.Thread]:
+    """The threads that answer scrapers."""
+    return [thread for thread in threading.enumerate() if "process_request_thread" in thread.name]
+
+
+def all_have_answered() -> None:
+    """Wait for them."""
+    for thread in answering():
+        thread.join(BOUND)
+    assert not answering()
+
+
+def test_a_scraper_gets_the_run_as_it_is() -> None:
+    async def told() -> None:
+        site = Site()
+        async with site.open() as url:
+            assert url == f"http://127.0.0.1:{site.server.port}/metrics"
+            status, text = await asyncio.to_thread(site.get)
+            assert (status, "edriver_max_np 3.0" in text, "process_open_fds" in text) == (200, True, True)
+            begun = status_pb2.Event(round=status_pb2.Round(kind=status_pb2.ROUND_CAUSE_FAILURE))
+            site.server.observe([begun])
+            _, text = await asyncio.to_thread(site.get)
+            assert 'edriver_rounds_total{cause="failure"} 1.0' in text
+            assert (await asyncio.to_thread(site.get, "POST"))[0] == 405
+
+    asyncio.run(told())
+
+
+def test_the_run_is_looked_at_on_the_event_loop_alone() -> None:
+    async def told() -> None:
+        seen = set()
+
+        class Watched(Polls):
+            def __getattribute__(self, name: str) -> object:
+                seen.add(threading.current_thread())
+                return super().__getattribute__(name)
+
+        site = Site(polls=Watched())
+        seen.clear()
+        async with site.open():
+            await asyncio.to_thread(site.get)
+        assert seen == {threading.current_thread()}
+
+    asyncio.run(told())
+
+
+def test_a_driver_that_is_busy_is_not_waited_for() -> None:
+    async def told() -> None:
+        site = Site(answer_bound=0.05)
+        async with site.open():
+            answers: list[tuple[int, str]] = []
+            scraper = threading.Thread(target=lambda: answers.append(site.get()))
+            scraper.start()
+            scraper.join(BOUND)  # the loop stands still meanwhile
+            assert answers == [(503, "the driver is busy\n")]
+        async with (again := Site()).open():
+            assert (await asyncio.to_thread(again.get))[0] == 200
+
+    asyncio.run(told())
+
+
+def test_a_fault_of_our_own_is_said_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def told() -> None:
+        site = Site()
+        del site.membership.roster
+        async with site.open():
+            assert (await asyncio.to_thread(site.get))[0] == 500
+        assert "no metrics: a fault of edriver's own" in caplog.text
+
+    asyncio.run(told())
+
+
+def test_those_who_say_nothing_take_a_few_places_and_no_more() -> None:
+    async def told() -> None:
+        site = Site()
+        async with site.open():
+            silent = [site.call() for _ in range(MOST_AT_ONCE)]
+            with contextlib.closing(site.call()) as turned_away:
+                assert await asyncio.to_thread(turned_away.recv, 1) == b""
+            assert len(answering()) == MOST_AT_ONCE
+            for connection in silent:
+                connection.close()
+            await asyncio.to_thread(all_have_answered)
+            assert (await asyncio.to_thread(site.get))[0] == 200
+
+    asyncio.run(told())
+
+
+def test_silence_has_an_end(capfd: pytest.CaptureFixture[str]) -> None:
+    async def told() -> None:
+        site = Site(silence_bound=0.05)
+        async with site.open():
+            with contextlib.closing(site.call()) as silent:
+                assert await asyncio.to_thread(silent.recv, 1) == b""
+            with contextlib.closing(site.call()) as half:
+                half.sendall(b"GET /metrics HTTP/1.1\r\nHost:")
+                assert await asyncio.to_thread(half.recv, 1) == b""
+            await asyncio.to_thread(all_have_answered)
+
+    asyncio.run(told())
+    assert capfd.readouterr().err == ""
+
+
+def test_nothing_of_it_is_left() -> None:
+    async def told() -> None:
+        site = Site()
+        async with site.open():
+            pass
+        with pytest.raises(OSError, match="refused"):
+            site.call()
+        await Site().server.close()  # one that was never open
+
+    asyncio.run(told())
+    assert not [thread for thread in threading.enumerate() if thread.name == "edriver-metrics"]
+
+
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        pytest.param("127.0.0.1", "Address already in use", id="taken"),
+        pytest.param("192.0.2.1", "Cannot assign requested address", id="no-address-of-ours"),
+        pytest.param("no such host", "Name or service not known|Temporary failure", id="no-name"),
+    ],
+)
+def test_where_it_cannot_listen(address: str, sentence: str) -> None:
+    async def told() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            site = Site(address, taken.getsockname()[1])
+            words = rf"no metrics can be had at {address}:\d+: ({sentence}); give another --metrics-port \(0: any"
+            with pytest.raises(OSError, match=words):
+                await site.server.open()
+            await site.server.close()
+
+    asyncio.run(told())
+
+
+def test_two_runs_do_not_share_a_port() -> None:
+    async def told() -> None:
+        first = Site()
+        async with first.open():
+            with pytest.raises(OSError, match="Address already in use"):
+                await Site(port=first.server.port).server.open()
+
+    asyncio.run(told())
+
+
+def test_an_address_of_ip_version_6() -> None:
+    if not Path("/proc/net/if_inet6").exists():
+        pytest.skip("this machine has no IPv6")
+
+    async def told() -> None:
+        async with Site("::1").open() as url:
+            assert url.startswith("http://[::1]:")
+
+    asyncio.run(told())

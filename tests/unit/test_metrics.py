@@ -1,0 +1,295 @@
+"""What Prometheus is told of a run: events and standings in, the exposition out."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from edriver.discovery.hosts import Host, HostSet
+from edriver.discovery.poller import Polls
+from edriver.driver import events
+from edriver.driver.chronicle import Chronicle
+from edriver.driver.gauges import LONGEST_NAME, REPORTED_NAMES, RunGauges
+from edriver.driver.membership import Membership
+from edriver.driver.metrics import CAUSES, PHASES, EventMetrics
+from edriver.driver.pace import Pace
+from edriver.driver.settings import Settings
+from edriver.release import VERSION
+from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2, status_pb2
+from edriver.version import NO_VERSION, RoundId, Version
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+class Story:
+    """A run of two hosts, and what Prometheus reads of it; a second passes with every event."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.membership = Membership(Settings(np=2, min_np=1, max_np=3), now=0.0, draw=lambda: 0.5)
+        self.chronicle = Chronicle(self.membership, Pace(lambda: self.now), lambda: self.now)
+        self.polls = Polls()
+        self.registry = CollectorRegistry()
+        self.events = EventMetrics(self.registry)
+        self.registry.register(RunGauges("abcd", self.membership, self.chronicle, self.polls, ask=lambda look: look()))
+
+    def take(self, *happened: events.Event) -> None:
+        for event in happened:
+            self.now += 1.0
+            step = self.membership.step(event, self.now - 1000.0)
+            for told in self.chronicle.take(event, step, "", []):
+                self.events.observe(told)
+
+    def hosts(self, **slots: int) -> None:
+        self.take(events.HostsObserved(HostSet(tuple(Host(name, count) for name, count in slots.items()))))
+
+    def waits(self, worker: int, version: Version = NO_VERSION) -> None:
+        self.take(events.WorkerWaiting(worker, 1, version, "10.0.0.1", 4000 + worker, ""))
+
+    def begun(self) -> None:
+        """Until workers 1 and 2, of host a, train in round 1.1."""
+        self.hosts(a=2)
+        self.take(events.AgentConnected("a", 1))
+        self.waits(1)
+        self.waits(2)
+
+    def says(self, worker: int, n: int, boundaries: int, **more: float | dict[str, float]) -> None:
+        said = notification_pb2.Standing(
+            round_id=rounds_pb2.RoundId(incarnation=1, n=n),
+            boundaries=boundaries,
+            **more,  # type: ignore[arg-type]
+        )
+        self.chronicle.heard(agent_pb2.WorkerStanding(worker_id=worker, standing=said))
+
+    def text(self) -> str:
+        return generate_latest(self.registry).decode()
+
+    def shown(self) -> dict[str, float]:
+        """Each sample by its name and labels, as in name{label="value"}."""
+        found = {}
+        for family in text_string_to_metric_families(self.text()):
+            for sample in family.samples:
+                labels = ",".join(f'{key}="{value}"' for key, value in sorted(sample.labels.items()))
+                found[sample.name + (f"{{{labels}}}" if labels else "")] = sample.value
+        return found
+
+
+def recovered() -> Story:
+    """A run that has lost worker 2 and goes on without it in round 1.2, two of seven steps lost."""
+    story = Story()
+    story.begun()
+    times = {"built": 1004.5, "synced": 1005.0, "stepped": 1005.5}
+    story.take(events.FirstBoundaryPassed(1, RoundId(1, 1), times))
+    story.take(events.FirstBoundaryPassed(2, RoundId(1, 1), {**times, "received_bytes": 4096}))
+    story.says(1, 1, 7, commits=3, commit_seconds=0.5, commit_bytes=300)
+    story.says(2, 1, 7, commits=2, commit_seconds=0.25, commit_bytes=200)
+    story.take(events.WorkerExited(2, -9, reaped=1006.9))
+    story.waits(1, Version(RoundId(1, 1), 5))
+    now = story.now
+    times = {"waiting": now + 0.5, "built": now + 0.75, "synced": now + 1.25, "stepped": now + 2.0}
+    story.take(events.FirstBoundaryPassed(1, RoundId(1, 2), times))
+    story.says(1, 2, 4, commits=5, commit_seconds=0.75, commit_bytes=500)
+    return story
+
+
+def test_all_is_there_before_anything_has_happened() -> None:
+    shown = Story().shown()
+    assert shown[f'edriver_run_info{{run_id="abcd",version="{VERSION}"}}'] == 1.0
+    assert shown["edriver_run_start_timestamp_seconds"] == 1000.0
+    assert [shown[f"edriver_{name}"] for name in ("size", "np", "min_np", "max_np", "steps_total")] == [0, 2, 1, 3, 0]
+    for cause in CAUSES.values():
+        assert shown[f'edriver_rounds_total{{cause="{cause}"}}'] == 0.0
+        for phase in PHASES:
+            assert shown[f'edriver_recovery_seconds_count{{cause="{cause}",phase="{phase}"}}'] == 0.0
+    assert "edriver_discovery_last_success_timestamp_seconds" not in shown
+
+
+def test_a_recovery_is_counted_once_and_by_phase() -> None:
+    shown = recovered().shown()
+    assert shown['edriver_rounds_total{cause="start"}'] == 1.0
+    assert shown['edriver_rounds_total{cause="failure"}'] == 1.0
+    assert shown['edriver_interruptions_total{cause="failure"}'] == 1.0
+    assert shown['edriver_interruptions_total{cause="resize"}'] == 0.0
+    assert shown['edriver_recovery_seconds_count{cause="start",phase="sync"}'] == 1.0
+    of_failures = [f'{{cause="failure",phase="{phase}"}}' for phase in PHASES]
+    assert [shown[f"edriver_recovery_seconds_count{labels}"] for labels in of_failures] == [1.0] * 5
+    detect, _, rendezvous, sync, first_step = [shown[f"edriver_recovery_seconds_sum{labels}"] for labels in of_failures]
+    assert detect == pytest.approx(0.1)
+    assert (rendezvous, sync, first_step) == (0.25, 0.5, 0.75)
+    assert (shown["edriver_syncs_total"], shown["edriver_sync_bytes_total"]) == (1.0, 4096.0)
+    assert shown["edriver_sync_seconds_total"] == pytest.approx(0.5)
+
+
+def test_a_round_that_ends_before_it_is_under_way_is_counted_once() -> None:
+    story = Story()
+    story.begun()
+    story.take(events.WorkerExited(2, -9, reaped=1004.5))
+    shown = story.shown()
+    assert shown['edriver_rounds_total{cause="start"}'] == 1.0
+    assert shown['edriver_interruptions_total{cause="failure"}'] == 1.0
+    assert shown['edriver_recovery_seconds_count{cause="start",phase="sync"}'] == 0.0
+
+
+def test_steps_and_commits_only_grow() -> None:
+    shown = recovered().shown()
+    assert shown["edriver_step"] == 9.0
+    assert shown["edriver_steps_lost_total"] == 2.0
+    assert shown["edriver_steps_total"] == 11.0
+    assert shown["edriver_commits_total"] == 5 + 2
+    assert shown["edriver_commit_seconds_total"] == 0.75 + 0.25
+    assert shown["edriver_commit_bytes_total"] == 700.0
+
+
+def test_a_resize() -> None:
+    story = Story()
+    story.begun()
+    story.hosts(a=2, b=1)
+    story.take(events.AgentConnected("b", 2))
+    story.waits(3)
+    story.take(events.BoundaryReached(1, RoundId(1, 1), 1, 4), events.BoundaryReached(2, RoundId(1, 1), 1, 4))
+    assert story.shown()["edriver_size"] == 0.0
+    version = Version(RoundId(1, 1), 5)
+    story.waits(1, version)
+    story.waits(2, version)
+    shown = story.shown()
+    assert (shown['edriver_rounds_total{cause="resize"}'], shown["edriver_size"]) == (1.0, 3.0)
+    assert shown['edriver_interruptions_total{cause="resize"}'] == 1.0
+    assert shown['edriver_workers{state="training"}'] == 3.0
+
+
+def test_where_hosts_stand() -> None:
+    story = Story()
+    story.hosts(a=2, b=1, c=1, d=1)
+    story.take(events.AgentConnected("a", 1), events.AgentConnected("c", 3), events.AgentConnected("d", 4))
+    story.take(events.DrainRequested("c", None, "by hand"))
+    story.membership.roster.hosts["d"].rest.free_at = math.inf
+    shown = story.shown()
+    states = ("used", "unconnected", "quarantined", "drained", "gone")
+    assert [shown[f'edriver_hosts{{state="{state}"}}'] for state in states] == [1, 1, 1, 1, 0]
+    assert 'host="' not in story.text()
+
+
+def test_what_the_script_says() -> None:
+    story = Story()
+    story.begun()
+    assert "edriver_epoch" not in story.shown()
+    story.says(1, 1, 3, epoch=2, samples_done=40, samples=160, reported={"loss": 0.5, "grad": math.nan})
+    shown = story.shown()
+    assert [shown[f"edriver_{name}"] for name in ("epoch", "epoch_samples_done", "epoch_samples")] == [2, 40, 160]
+    assert shown['edriver_reported{name="loss"}'] == 0.5
+    assert math.isnan(shown['edriver_reported{name="grad"}'])
+    assert shown["edriver_samples_per_second"] == 0.0
+
+
+def test_a_script_that_makes_up_ever_new_names_gets_no_more_series() -> None:
+    story = Story()
+    story.begun()
+    names: set[str] = set()
+    for turn in range(5):
+        story.says(1, 1, turn, reported={f"loss {turn} {n}": 1.0 for n in range(REPORTED_NAMES)})
+        names |= {name for name in story.shown() if name.startswith("edriver_reported")}
+    assert len(names) == REPORTED_NAMES
+    story = Story()
+    story.begun()
+    story.says(1, 1, 1, reported={"x" * (LONGEST_NAME + 1): 1.0, 'a"}\n': 2.0})
+    assert 'edriver_reported{name="a\\"}\\n"} 2.0' in story.text()
+    assert "xx" not in story.text()
+
+
+def test_discovery() -> None:
+    story = Story()
+    story.polls.add(1000.0, 1000.25, believed=True)
+    story.polls.add(1002.0, 1002.5, believed=False)
+    shown = story.shown()
+    assert shown['edriver_discovery_polls_total{result="answered"}'] == 1.0
+    assert shown['edriver_discovery_polls_total{result="failed"}'] == 1.0
+    assert shown["edriver_discovery_last_poll_seconds"] == 0.5
+    assert shown["edriver_discovery_last_success_timestamp_seconds"] == 1000.25
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1.0])
+def test_times_that_are_nonsense_spoil_no_sum(value: float) -> None:
+    story = Story()
+    member = status_pb2.Member(
+        times=notification_pb2.RoundTimes(built=1.0, synced=value, received_bytes=-5 if value < 0 else 5)
+    )
+    phases = status_pb2.RecoveryPhases(sync=value)
+    story.events.observe(
+        status_pb2.Event(
+            round=status_pb2.Round(kind=status_pb2.ROUND_CAUSE_FAILURE, under_way=1.0, phases=phases, members=[member])
+        )
+    )
+    shown = story.shown()
+    assert shown["edriver_sync_seconds_total"] == 0.0
+    assert shown['edriver_recovery_seconds_sum{cause="failure",phase="sync"}'] == 0.0
+    assert shown['edriver_recovery_seconds_count{cause="failure",phase="sync"}'] == 1.0
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param({"commits": 2**63}, id="commits"),
+        pytest.param({"commit_bytes": 2**63}, id="bytes"),
+        pytest.param({"commit_seconds": math.inf}, id="seconds"),
+        pytest.param({"commit_seconds": math.nan}, id="no-number"),
+    ],
+)
+def test_sums_that_are_nonsense_are_refused(said: dict[str, float]) -> None:
+    story = Story()
+    story.begun()
+    with pytest.raises(ValueError, match="it says that worker 1 has made"):
+        story.says(1, 1, 3, **said)
+    assert story.shown()["edriver_commits_total"] == 0.0
+
+
+def names_in(text: str) -> set[str]:
+    """The names of edriver's metrics in a text, without what Prometheus adds to a histogram's."""
+    return {re.sub(r"_(bucket|sum|count)$", "", name) for name in re.findall(r"\bedriver_\w+", text)}
+
+
+def test_the_documents_name_every_metric_and_no_other() -> None:
+    story = recovered()
+    story.says(1, 2, 5, epoch=1, samples_done=1, samples=2, reported={"loss": 1.0})
+    story.polls.add(1.0, 2.0, believed=True)
+    exposed = names_in("\n".join(line for line in story.text().splitlines() if not line.startswith("#")))
+    assert names_in((DOCS / "metrics.md").read_text()) == exposed
+    dashboard = json.loads((DOCS / "grafana" / "edriver.json").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
+    assert names_in("\n".join(asked)) <= exposed
+    assert names_in((DOCS / "grafana" / "alerts.yml").read_text()) <= exposed
+
+
+def promtool() -> str:
+    """Prometheus' own checker. Where there is none the test is skipped; where CI is set, it fails."""
+    found = shutil.which("promtool")
+    if found is None:
+        if "CI" in os.environ:
+            raise FileNotFoundError("promtool: apt-get install prometheus")
+        pytest.skip("there is no promtool here: it comes with the Debian package prometheus")
+    return found
+
+
+def test_prometheus_finds_no_fault_with_the_names() -> None:
+    story = recovered()
+    story.says(1, 2, 5, epoch=1, samples_done=1, samples=2, reported={"loss": 1.0})
+    story.polls.add(1.0, 2.0, believed=True)
+    done = subprocess.run(
+        [promtool(), "check", "metrics"], input=story.text(), capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_prometheus_finds_no_fault_with_the_alerts() -> None:
+    rules = DOCS / "grafana" / "alerts.yml"
+    done = subprocess.run([promtool(), "check", "rules", str(rules)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "SUCCESS: 3 rules found" in done.stdout
