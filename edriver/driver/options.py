@@ -15,6 +15,7 @@ from edriver.discovery.hosts import Host, HostSet
 from edriver.discovery.sources import FixedHosts, HostDiscoveryScript, HostSource, read_hostfile
 from edriver.driver.arrivals import Arrivals
 from edriver.driver.local import interface_address
+from edriver.driver.record_folder import default_root
 from edriver.driver.settings import Settings
 from edriver.driver.ssh import SshOptions, identity_error
 from edriver.stall_limits import DEFAULTS, limits_of
@@ -45,6 +46,10 @@ class RunOptions:
         insecure: whether other hosts are reached without TLS and token.
         output_folder: absolute path of the folder for the workers' output files; empty: none are written.
         event_log: the file to which the event log is appended; None: none is written.
+        records: the folder in which the run gets a folder for its records; None: it has none, because nobody wants
+            them, or knows where this user's home is.
+        records_asked: whether the operator named that folder.
+        hosts: how hosts are found, in words.
         verbose: whether each event and action is logged.
     """
 
@@ -61,6 +66,9 @@ class RunOptions:
     insecure: bool = False
     output_folder: str = ""
     event_log: Path | None = None
+    records: Path | None = None
+    records_asked: bool = False
+    hosts: str = "this machine"
     verbose: bool = False
 
     def __str__(self) -> str:
@@ -98,6 +106,9 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         insecure=flags.insecure,
         output_folder=_folder_of(flags.output_filename),
         event_log=_event_log_of(flags.event_log),
+        records=_records_of(flags, os.environ),
+        records_asked=flags.records is not None,
+        hosts=_hosts_text(flags),
         verbose=flags.verbose,
     )
 
@@ -171,6 +182,16 @@ def _source_of(flags: argparse.Namespace, settings: Settings) -> HostSource:
     return FixedHosts(hosts)
 
 
+def _hosts_text(flags: argparse.Namespace) -> str:
+    if flags.hosts_dial_in:
+        return "those that dial in"
+    if flags.host_discovery_script is not None:
+        return f"as {flags.host_discovery_script} prints them"
+    if flags.hostfile is not None:
+        return f"as the file {flags.hostfile} lists them"
+    return "this machine" if flags.hosts is None else flags.hosts
+
+
 def _ssh_of(flags: argparse.Namespace) -> SshOptions:
     if flags.ssh_port is not None and not 0 < flags.ssh_port < 65536:
         raise UsageError(f"--ssh-port is {flags.ssh_port}: ports lie between 1 and 65535")
@@ -233,3 +254,18 @@ def _event_log_of(name: str | None) -> Path | None:
     except OSError as error:
         raise UsageError(f"--event-log {name!r} cannot be written: {error.strerror}") from None
     return path
+
+
+def _records_of(flags: argparse.Namespace, environ: Mapping[str, str]) -> Path | None:
+    if flags.records is not None and flags.no_records:
+        raise UsageError("--records and --no-records contradict each other: give one of them")
+    if flags.no_records:
+        return None
+    if flags.records is None:
+        try:
+            return default_root(environ)
+        except RuntimeError:  # a user without a home
+            return None
+    if not flags.records:
+        raise UsageError("--records '' is no folder: name one, or give --no-records")
+    return Path(flags.records).absolute()

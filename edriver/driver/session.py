@@ -27,7 +27,6 @@ from edriver.driver.chronicle import Chronicle
 from edriver.driver.control import ControlServer
 from edriver.driver.credentials_file import CredentialsFile
 from edriver.driver.door import AGENTS, CONTROL, STATUS, Door
-from edriver.driver.event_log import EventLog
 from edriver.driver.failure_report import Tally, failure_report, success_report, with_last_words
 from edriver.driver.introspection import add_introspection
 from edriver.driver.launcher import Launcher
@@ -38,6 +37,9 @@ from edriver.driver.options import RunOptions
 from edriver.driver.orders import orders_of
 from edriver.driver.output import Output
 from edriver.driver.pace import Pace
+from edriver.driver.record_file import RecordFile
+from edriver.driver.record_folder import remove_old
+from edriver.driver.recorder import EventBook, Recorder, books_of, describe
 from edriver.driver.runs import MARK, SOCKET, folder_of
 from edriver.driver.server import AGENT_LEASE, SERVER_OPTIONS, AgentServer
 from edriver.driver.ssh import SshStart
@@ -64,21 +66,24 @@ EXIT_BOUND: Final = 5.0
 HURRY_BOUND: Final = 1.0
 """The same when the operator does not want to wait."""
 
-PROGRESS_PERIOD: Final = 60.0
-"""Seconds between two lines about progress."""
+PROGRESS_PERIOD: Final = 1.0
+"""Seconds between two looks at the progress,"""
+
+PROGRESS_LINE_PERIOD: Final = 60.0
+"""and between two lines about it."""
 
 INBOX_LIMIT: Final = 10_000
 
 
-def run(options: RunOptions, run_id: str, output: Output) -> int:
-    """Run to the end; returns the exit code."""
+def run(options: RunOptions, run_id: str, output: Output, records: Path | None) -> int:
+    """Run to the end; returns the exit code. `records` is the folder for the run's records; None: it has none."""
     folder = folder_of(run_id)
     os.environ[MARK] = str(folder)
     guard = Guard(folder, mark=f"{MARK}={folder}")
     try:
         guard.start()
         folder.mkdir(mode=0o700)
-        return asyncio.run(Session(options, run_id, output, folder).run())
+        return asyncio.run(Session(options, run_id, output, folder, records).run())
     except Exception:  # noqa: BLE001  whatever it is, the operator is told in our words
         _log.exception("failed: a fault of edriver's own, please report it")
         return 1
@@ -95,6 +100,7 @@ class Session:
         run_id: the run's name.
         output: where everything is printed.
         folder: the run's own folder.
+        records: the folder for its records; None: it has none.
         clock: seconds, monotonic.
         wall_clock: seconds since the epoch, for what users' listeners are told.
         draw: a random number from 0 up to 1 at each call, for the core.
@@ -106,6 +112,7 @@ class Session:
         run_id: str,
         output: Output,
         folder: Path,
+        records: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
         draw: Callable[[], float] = random.random,
@@ -118,7 +125,6 @@ class Session:
         self._started = clock()
         self._announcements = Announcements()
         self._pace = Pace(clock)
-        self._event_log = None if options.event_log is None else EventLog(options.event_log)
         self._rounds = 0
         self._signals: list[signal.Signals] = []
         self._ending = False
@@ -135,6 +141,13 @@ class Session:
         self._onlookers = CredentialsFile(options.status_credentials) if options.status_credentials else None
         self._operators = CredentialsFile(options.control_credentials) if options.control_credentials else None
         self._chronicle = Chronicle(self._membership, self._pace, wall_clock)
+        self._options = options
+        self._run_id = run_id
+        self._records = records
+        books = [] if records is None else books_of(records, run_id, self._chronicle.began)
+        if options.event_log is not None:
+            books.append(EventBook(RecordFile(options.event_log, "event log"), progress=False))
+        self._recorder = Recorder(books, self._chronicle.began, wall_clock)
         self._server = AgentServer(
             run_id,
             welcome,
@@ -174,6 +187,7 @@ class Session:
     async def run(self) -> int:
         """Run to the end; returns the exit code. However it ends, no agent is left."""
         self._watch_signals()
+        self._recorder.start(self._begin_records)
         service = grpc.aio.server(options=SERVER_OPTIONS)
         agent_pb2_grpc.add_AgentServiceServicer_to_server(self._server, service)
         control_pb2_grpc.add_ControlServiceServicer_to_server(self._control, service)
@@ -186,6 +200,7 @@ class Session:
         except OSError as error:
             _log.error("failed: the driver cannot be reached by others: %s", error)
             await asyncio.gather(service.stop(grace=None), self._door.close(grace=0))
+            self._recorder.close()
             return 1
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -203,6 +218,7 @@ class Session:
                 file.withdraw()
             # Returns when the last of the workers' output is in.
             await asyncio.gather(service.stop(grace=HURRY_BOUND), self._door.close(grace=HURRY_BOUND))
+            self._recorder.close()
         return self._report(finish)
 
     async def _invite(self) -> None:
@@ -225,6 +241,25 @@ class Session:
             await self._door.open()
             self._operators.write(self._door.control_credentials())
             _log.info("steered from elsewhere: edriver drain HOST --credentials %s", self._operators.path)
+
+    def _begin_records(self) -> None:
+        """Say in the records what was run; done by the thread that writes them, as all that asks a disk."""
+        if self._records is None:
+            return
+        settings = self._options.settings
+        about = {
+            "run_id": self._run_id,
+            "version": VERSION,
+            "began": self._chronicle.began,
+            "command": list(self._options.command),
+            "np": settings.np,
+            "min_np": settings.min_np,
+            "max_np": settings.max_np,
+            "hosts": self._options.hosts,
+        }
+        describe(self._records, about)
+        if not self._options.records_asked:
+            remove_old(self._records.parent, self._wall_clock())
 
     # ---- events ----------------------------------------------------------------------------------------------
 
@@ -274,13 +309,16 @@ class Session:
             await self._poller.run()
 
     async def _tell_progress(self) -> None:
-        """Print a line now and then, while there is progress."""
-        steps = 0
+        """Record it, and print a line now and then, while there is progress."""
+        steps, told_at = 0, self._clock()
         while True:
             await asyncio.sleep(PROGRESS_PERIOD)
             progress = self._pace.progress()
-            if progress and progress.steps > steps:
-                steps = progress.steps
+            if not progress:
+                continue
+            self._recorder.progress(progress)
+            if self._clock() - told_at >= PROGRESS_LINE_PERIOD and progress.steps > steps:
+                steps, told_at = progress.steps, self._clock()
                 _log.info("%s", progress_text(progress))
 
     # ---- the core's turn -------------------------------------------------------------------------------------
@@ -314,8 +352,7 @@ class Session:
                 _log.info("%s", line)
             if told := self._chronicle.take(event, step, loss, lines):
                 self._status.announce()
-                if self._event_log:
-                    self._event_log.write(told)
+                self._recorder.events(told)
             if loss and isinstance(event, events.WorkerStalled):
                 _log.info("it stands at\n%s", event.stacks)
             if finish:
@@ -401,4 +438,6 @@ class Session:
             if isinstance(event, events.WorkerExited):
                 failures = with_last_words(failures, event.worker_id, event.tail)
         _log.error("%s", failure_report(replace(finish, failures=failures), stopped=bool(self._signals)))
+        if self._records and not self._signals:
+            _log.error("records: %s", self._records)
         return 128 + self._signals[0] if self._signals else 1
