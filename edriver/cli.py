@@ -231,6 +231,9 @@ def _add_output_flags(group: argparse._ArgumentGroup) -> None:
         metavar="FILE",
         help="let others steer the run, by `edriver drain` and the like with --credentials FILE: where to write it",
     )
+    group.add_argument(
+        "--explain", action="store_true", help="print all settings, where they come from, and all bounds; start nothing"
+    )
     group.add_argument("--verbose", action="store_true", help="print every event and every action of the driver")
 
 
@@ -265,6 +268,12 @@ def _main(arguments: Sequence[str] | None) -> int:
         options = options_of(flags)
     except UsageError as error:
         top.error(str(error))
+
+    if flags.explain:
+        from edriver.commands.explain import explanation
+
+        sys.stdout.write(f"{explanation(top, arguments, options)}\n")
+        return 0
 
     from edriver.driver.output import Output
     from edriver.driver.record_folder import make

@@ -24,6 +24,10 @@ POLL_LIMIT = 20.0
 """Longest that one run of a discovery script may take, in seconds."""
 
 
+THIS_MACHINE = "this machine"
+"""Where the workers are if no flag says it."""
+
+
 class UsageError(Exception):
     """The flags cannot be used as given; the message is one sentence for the operator."""
 
@@ -34,7 +38,7 @@ class RunOptions:
 
     Attributes:
         settings: the limits of the run.
-        command: a worker's program and arguments.
+        command: a worker's program and arguments; none only where nothing is to be started.
         source: who says which hosts there are.
         ssh: how other hosts are reached.
         network_interface: through which interface hosts reach one another; empty: whichever leads there.
@@ -68,7 +72,7 @@ class RunOptions:
     event_log: Path | None = None
     records: Path | None = None
     records_asked: bool = False
-    hosts: str = "this machine"
+    hosts: str = THIS_MACHINE
     verbose: bool = False
 
     def __str__(self) -> str:
@@ -94,7 +98,7 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         raise UsageError(f"--slots-per-host is {flags.slots_per_host}: a host has at least one slot")
     return RunOptions(
         settings=settings,
-        command=_command_of(flags.command),
+        command=() if flags.explain and not flags.command else _command_of(flags.command),
         source=_source_of(flags, settings),
         ssh=_ssh_of(flags),
         port=_port_of(flags.port),
@@ -111,6 +115,14 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         hosts=_hosts_text(flags),
         verbose=flags.verbose,
     )
+
+
+def poll_limit(settings: Settings) -> float:
+    """Seconds that one run of a discovery script may take.
+
+    The first poll has to be over, and to have its say, before --start-timeout is.
+    """
+    return min(POLL_LIMIT, settings.start_timeout * 2 / 3)
 
 
 def _settings_of(flags: argparse.Namespace) -> Settings:
@@ -165,9 +177,7 @@ def _source_of(flags: argparse.Namespace, settings: Settings) -> HostSource:
     if flags.hosts_dial_in:
         return Arrivals()
     if flags.host_discovery_script is not None:
-        # The first poll has to be over, and to have its say, before --start-timeout is.
-        timeout = min(POLL_LIMIT, settings.start_timeout * 2 / 3)
-        return HostDiscoveryScript(flags.host_discovery_script, flags.slots_per_host, timeout)
+        return HostDiscoveryScript(flags.host_discovery_script, flags.slots_per_host, poll_limit(settings))
     try:
         if flags.hosts is not None:
             hosts = parse_host_list(flags.hosts, flags.slots_per_host)
@@ -189,7 +199,7 @@ def _hosts_text(flags: argparse.Namespace) -> str:
         return f"as {flags.host_discovery_script} prints them"
     if flags.hostfile is not None:
         return f"as the file {flags.hostfile} lists them"
-    return "this machine" if flags.hosts is None else flags.hosts
+    return THIS_MACHINE if flags.hosts is None else flags.hosts
 
 
 def _ssh_of(flags: argparse.Namespace) -> SshOptions:

@@ -82,6 +82,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "edriver.worker.dial_in",
     ),
     "edriver.client": ("edriver.client", "edriver.driver.runs", "edriver.invitation", "edriver.v1"),
+    "edriver.commands.explain": ("edriver.driver", "edriver.stall_limits"),
     "edriver.commands": (
         "edriver.client",
         "edriver.commands",
