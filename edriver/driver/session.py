@@ -161,7 +161,7 @@ class Session:
         )
         self._address = interface_address(options.network_interface) if options.network_interface else ""
         self._control = ControlServer(self._membership, self._inbox.put, self._stop)
-        self._status = StatusServer(run_id, self._membership, self._chronicle, wall_clock)
+        self._status = StatusServer(run_id, self._membership, self._chronicle, wall_clock, options.command)
         self._door = Door(
             run_id,
             self._server,
