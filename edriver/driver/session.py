@@ -147,6 +147,7 @@ class Session:
         books = [] if records is None else books_of(records, run_id, self._chronicle.began)
         if options.event_log is not None:
             books.append(EventBook(RecordFile(options.event_log, "event log"), progress=False))
+        self._output = output
         self._recorder = Recorder(books, self._chronicle.began, wall_clock)
         self._server = AgentServer(
             run_id,
@@ -210,6 +211,7 @@ class Session:
                 finish = await self._decide()
                 discovering.cancel()
                 telling.cancel()
+                self._output.footer(b"")
                 await self._end()
                 beating.cancel()
         finally:
@@ -309,7 +311,12 @@ class Session:
             await self._poller.run()
 
     async def _tell_progress(self) -> None:
-        """Record it, and print a line now and then, while there is progress."""
+        """Record it; show it on a terminal, elsewhere print a line now and then, while there is progress."""
+        bar = None
+        if os.isatty(2):
+            from edriver.driver.progress_bar import bar_of_stderr  # rich is for terminals
+
+            bar = bar_of_stderr()
         steps, told_at = 0, self._clock()
         while True:
             await asyncio.sleep(PROGRESS_PERIOD)
@@ -317,7 +324,11 @@ class Session:
             if not progress:
                 continue
             self._recorder.progress(progress)
-            if self._clock() - told_at >= PROGRESS_LINE_PERIOD and progress.steps > steps:
+            if bar:
+                current = self._membership.round
+                size = len(current.plan.seats) if current and current.running else 0
+                self._output.footer(bar.line(progress, size))
+            elif self._clock() - told_at >= PROGRESS_LINE_PERIOD and progress.steps > steps:
                 steps, told_at = progress.steps, self._clock()
                 _log.info("%s", progress_text(progress))
 
