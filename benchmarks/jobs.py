@@ -187,7 +187,13 @@ class Job(abc.ABC):
             process = subprocess.Popen(
                 command,
                 cwd=self.folder,
-                env={**os.environ, "PYTHONPATH": str(ROOT), MARK: self._mark, **environment},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(ROOT),
+                    "XDG_STATE_HOME": str(self.folder / "state"),
+                    MARK: self._mark,
+                    **environment,
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

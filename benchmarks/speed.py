@@ -46,7 +46,13 @@ class SpeedRun:
             self._processes = [
                 subprocess.Popen(
                     command,
-                    env={**os.environ, "PYTHONPATH": str(ROOT), MARK: self.mark, **settings},
+                    env={
+                        **os.environ,
+                        "PYTHONPATH": str(ROOT),
+                        "XDG_STATE_HOME": str(folder),
+                        MARK: self.mark,
+                        **settings,
+                    },
                     cwd=folder,
                     stdin=subprocess.DEVNULL,
                     stdout=output,

@@ -132,7 +132,14 @@ def starts(way: Way, hosts: int, folder: Path, port: int) -> dict[str, float]:
     driver = subprocess.Popen(
         [sys.executable, "-m", "edriver", "-np", str(hosts), "-H", ",".join(f"{name}:1" for name in names), "true"],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PATH": path, "TMPDIR": str(folder), MARK: mark},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "PATH": path,
+            "TMPDIR": str(folder),
+            "XDG_STATE_HOME": str(folder),
+            MARK: mark,
+        },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -215,6 +215,13 @@ def _add_output_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--output-filename", metavar="DIR", help="also write each worker's output to files below DIR")
     group.add_argument("--event-log", metavar="FILE", help="append a line of JSON for everything that happens")
     group.add_argument(
+        "--records",
+        metavar="DIR",
+        help="keep the run's records (what was run, all that happens, a trace for Perfetto) in DIR/RUN_ID (default: "
+        "in $XDG_STATE_HOME/edriver, or ~/.local/state/edriver, those of the latest 100 runs)",
+    )
+    group.add_argument("--no-records", action="store_true", help="keep none")
+    group.add_argument(
         "--status-credentials",
         metavar="FILE",
         help="let others ask how the run stands, by `edriver status --credentials FILE`: where to write what they show",
@@ -234,6 +241,9 @@ def _add_output_flags(group: argparse._ArgumentGroup) -> None:
         "--metrics-address",
         metavar="ADDRESS",
         help="the same at another address, for all who reach it: it asks for no token and does not encrypt",
+    )
+    group.add_argument(
+        "--explain", action="store_true", help="print all settings, where they come from, and all bounds; start nothing"
     )
     group.add_argument("--verbose", action="store_true", help="print every event and every action of the driver")
 
@@ -270,16 +280,38 @@ def _main(arguments: Sequence[str] | None) -> int:
     except UsageError as error:
         top.error(str(error))
 
-    from edriver.driver.output import Output
+    if flags.explain:
+        from edriver.commands.explain import explanation
 
+        sys.stdout.write(f"{explanation(top, arguments, options)}\n")
+        return 0
+
+    from edriver.driver.output import Output
+    from edriver.driver.record_folder import make
+
+    run_id = secrets.token_hex(4)
+    records, no_records = None, ""
+    try:
+        if options.records is not None:
+            records = make(options.records, run_id)
+        elif not flags.no_records:
+            no_records = "nobody knows where your home is"
+    except OSError as error:
+        no_records = f"{error.filename or options.records} cannot be made: {error.strerror}"
+        if options.records_asked:
+            top.error(f"--records: {no_records}")
     output = Output()
     output.take_logs(verbose=options.verbose)
-    run_id = secrets.token_hex(4)
-    logging.getLogger("edriver").info("run %s: %s", run_id, options)
+    log = logging.getLogger("edriver")
+    log.info("run %s: %s", run_id, options)
+    if records:
+        log.info("records: %s", records)
+    if no_records:
+        log.warning("the run keeps no records: %s (--records DIR has them elsewhere)", no_records)
     try:
         from edriver.driver.session import run
 
-        return run(options, run_id, output)
+        return run(options, run_id, output, records)
     finally:
         output.close()
 

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
-from edriver.client import HostStatus, Run, WorkerStatus
+from edriver.client import Client, HostStatus, Run, RunError, WorkerStatus, here, living_runs
 from edriver.commands.which_run import add_run_flags, client_of
 from edriver.driver.event_log import plain
 from edriver.driver.words import count_text
-from edriver.progress import progress_text
+from edriver.progress import progress_text, time_text
 from edriver.v1 import status_pb2
+
+LISTING_BOUND: Final = 3.0
+"""Seconds that each of several runs may take to answer."""
 
 
 def parser() -> argparse.ArgumentParser:
     """The flags."""
     made = argparse.ArgumentParser(
-        prog="edriver status", description="Tells how a run stands that goes on.", allow_abbrev=False
+        prog="edriver status",
+        description="Tells how a run stands that goes on; where several of yours are on this machine, lists them.",
+        allow_abbrev=False,
     )
-    made.add_argument("--json", action="store_true", help="one JSON object: Run in status.proto")
+    made.add_argument(
+        "--json",
+        action="store_true",
+        help="JSON: with --run or --credentials an object, Run in status.proto; else an array of them, also of one",
+    )
     add_run_flags(made, "--status-credentials")
     return made
 
@@ -31,9 +43,31 @@ def status(arguments: Sequence[str]) -> str:
         RunError: there is no answer.
     """
     flags = parser().parse_args(arguments)
+    asked = flags.run is not None or flags.credentials is not None or flags.driver is not None
+    found = list(living_runs()) if not asked else []
+    if len(found) > 1:
+        runs = list(_those_that_answer(found))
+        return json.dumps([plain(run) for run in runs], indent=2) if flags.json else "\n".join(listed(runs))
     with client_of(flags) as client:
         run = client.status()
-    return json.dumps(plain(run), indent=2) if flags.json else "\n".join(lines(run))
+    if flags.json:
+        return json.dumps(plain(run) if asked else [plain(run)], indent=2)
+    return "\n".join(lines(run))
+
+
+def _those_that_answer(run_ids: Iterable[str]) -> Iterator[Run]:
+    for run_id in run_ids:
+        with contextlib.suppress(RunError), Client(here(run_id), timeout=LISTING_BOUND) as client:  # it has just ended
+            yield client.status()
+
+
+def listed(runs: Sequence[Run]) -> Iterator[str]:
+    """Several runs in words, two lines each, the oldest first."""
+    for run in sorted(runs, key=lambda run: run.began):
+        size = f"{count_text(run.size, 'worker')} ({run.min_np} to {run.max_np})"
+        yield f"run {run.run_id}, {time_text(run.now - run.began)}, {size}: {run.doing}"
+        yield f"    {shlex.join(run.command)}"
+    yield "more of one of them: edriver status --run ID"
 
 
 def lines(run: Run) -> Iterator[str]:

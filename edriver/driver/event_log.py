@@ -5,15 +5,16 @@ are texts:
 
     {"seq": 12, "time": T, "text": "...", "round": {"round_id": "1.3", "cause": "...", "members": [...], ...}}
 
+A run's records have lines about the progress in between, Progress of status.proto:
+
+    {"time": T, "progress": {"steps": 512, "step_rate": 20.1, ...}}
+
 Times are seconds since the epoch.
 """
 
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -22,32 +23,15 @@ from google.protobuf.message import Message
 from edriver.v1 import rounds_pb2, status_pb2
 from edriver.wire import round_id_of, version_of
 
-_log = logging.getLogger("edriver.driver")
+
+def event_line(event: status_pb2.Event) -> str:
+    """An event's line."""
+    return f"{json.dumps(plain(event))}\n"
 
 
-class EventLog:
-    """Writes the log of one run.
-
-    Args:
-        path: the file, to which lines are appended; it is kept open for no longer than that takes.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._broken = False
-
-    def write(self, told: Iterable[status_pb2.Event]) -> None:
-        """Append these. A log that cannot be written is no reason to end a run."""
-        text = "".join(f"{json.dumps(plain(event))}\n" for event in told)
-        if not text:
-            return
-        try:
-            with self._path.open("a") as file:
-                file.write(text)
-        except OSError as error:
-            if not self._broken:
-                _log.warning("the event log %s cannot be written: %s", self._path, error.strerror)
-            self._broken = True
+def progress_line(time: float, progress: status_pb2.Progress) -> str:
+    """The line about the progress at a time."""
+    return f"{json.dumps({'time': time, 'progress': plain(progress)})}\n"
 
 
 def plain(message: Message) -> Any:

@@ -15,6 +15,7 @@ from edriver.discovery.hosts import Host, HostSet
 from edriver.discovery.sources import FixedHosts, HostDiscoveryScript, HostSource, read_hostfile
 from edriver.driver.arrivals import Arrivals
 from edriver.driver.local import interface_address
+from edriver.driver.record_folder import default_root
 from edriver.driver.settings import Settings
 from edriver.driver.ssh import SshOptions, identity_error
 from edriver.driver.words import count_text
@@ -27,6 +28,10 @@ METRICS_ADDRESS = "127.0.0.1"
 """Where metrics are, unless somebody wants them elsewhere."""
 
 
+THIS_MACHINE = "this machine"
+"""Where the workers are if no flag says it."""
+
+
 class UsageError(Exception):
     """The flags cannot be used as given; the message is one sentence for the operator."""
 
@@ -37,7 +42,7 @@ class RunOptions:
 
     Attributes:
         settings: the limits of the run.
-        command: a worker's program and arguments.
+        command: a worker's program and arguments; none only where nothing is to be started.
         source: who says which hosts there are.
         ssh: how other hosts are reached.
         network_interface: through which interface hosts reach one another; empty: whichever leads there.
@@ -50,6 +55,10 @@ class RunOptions:
         output_folder: absolute path of the folder for the workers' output files; empty: none are written.
         event_log: the file to which the event log is appended; None: none is written.
         metrics: the address and port at which Prometheus finds metrics, 0 for any port; None: there are none.
+        records: the folder in which the run gets a folder for its records; None: it has none, because nobody wants
+            them, or knows where this user's home is.
+        records_asked: whether the operator named that folder.
+        hosts: how hosts are found, in words.
         verbose: whether each event and action is logged.
     """
 
@@ -67,6 +76,9 @@ class RunOptions:
     output_folder: str = ""
     event_log: Path | None = None
     metrics: tuple[str, int] | None = None
+    records: Path | None = None
+    records_asked: bool = False
+    hosts: str = THIS_MACHINE
     verbose: bool = False
 
     def __str__(self) -> str:
@@ -92,7 +104,7 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         raise UsageError(f"--slots-per-host is {flags.slots_per_host}: a host has at least one slot")
     return RunOptions(
         settings=settings,
-        command=_command_of(flags.command),
+        command=() if flags.explain and not flags.command else _command_of(flags.command),
         source=_source_of(flags, settings),
         ssh=_ssh_of(flags),
         port=_port_of(flags.port),
@@ -105,8 +117,19 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         output_folder=_folder_of(flags.output_filename),
         event_log=_event_log_of(flags.event_log),
         metrics=_metrics_of(flags.metrics_port, flags.metrics_address),
+        records=_records_of(flags, os.environ),
+        records_asked=flags.records is not None,
+        hosts=_hosts_text(flags),
         verbose=flags.verbose,
     )
+
+
+def poll_limit(settings: Settings) -> float:
+    """Seconds that one run of a discovery script may take.
+
+    The first poll has to be over, and to have its say, before --start-timeout is.
+    """
+    return min(POLL_LIMIT, settings.start_timeout * 2 / 3)
 
 
 def _settings_of(flags: argparse.Namespace) -> Settings:
@@ -161,9 +184,7 @@ def _source_of(flags: argparse.Namespace, settings: Settings) -> HostSource:
     if flags.hosts_dial_in:
         return Arrivals()
     if flags.host_discovery_script is not None:
-        # The first poll has to be over, and to have its say, before --start-timeout is.
-        timeout = min(POLL_LIMIT, settings.start_timeout * 2 / 3)
-        return HostDiscoveryScript(flags.host_discovery_script, flags.slots_per_host, timeout)
+        return HostDiscoveryScript(flags.host_discovery_script, flags.slots_per_host, poll_limit(settings))
     try:
         if flags.hosts is not None:
             hosts = parse_host_list(flags.hosts, flags.slots_per_host)
@@ -176,6 +197,16 @@ def _source_of(flags: argparse.Namespace, settings: Settings) -> HostSource:
     if hosts.total_slots < settings.min_np:
         raise UsageError(f"{chosen[0]} gives {hosts}, fewer than --min-np {settings.min_np} (default: -np)")
     return FixedHosts(hosts)
+
+
+def _hosts_text(flags: argparse.Namespace) -> str:
+    if flags.hosts_dial_in:
+        return "those that dial in"
+    if flags.host_discovery_script is not None:
+        return f"as {flags.host_discovery_script} prints them"
+    if flags.hostfile is not None:
+        return f"as the file {flags.hostfile} lists them"
+    return THIS_MACHINE if flags.hosts is None else flags.hosts
 
 
 def _ssh_of(flags: argparse.Namespace) -> SshOptions:
@@ -252,3 +283,18 @@ def _event_log_of(name: str | None) -> Path | None:
     except OSError as error:
         raise UsageError(f"--event-log {name!r} cannot be written: {error.strerror}") from None
     return path
+
+
+def _records_of(flags: argparse.Namespace, environ: Mapping[str, str]) -> Path | None:
+    if flags.records is not None and flags.no_records:
+        raise UsageError("--records and --no-records contradict each other: give one of them")
+    if flags.no_records:
+        return None
+    if flags.records is None:
+        try:
+            return default_root(environ)
+        except RuntimeError:  # a user without a home
+            return None
+    if not flags.records:
+        raise UsageError("--records '' is no folder: name one, or give --no-records")
+    return Path(flags.records).absolute()

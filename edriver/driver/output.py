@@ -2,6 +2,10 @@
 
 A terminal that is stopped with Ctrl-S, or a pager nobody scrolls, takes no more; the training must not feel it. So a
 thread for each stream does the writing, from a bounded queue: when that is full lines are left out, and counted.
+
+On a terminal a line about the progress may stand below all others. Whoever writes there takes it away first and puts it
+back afterwards, so both streams have one thread if they go to the same terminal. Nothing of a terminal's state is
+changed: a driver that is killed leaves that line, and nothing else.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ if TYPE_CHECKING:  # the first line is printed before anything of the wire is im
 LIMIT: Final = 8 * 1024 * 1024
 """Bytes of workers' output that may wait for one stream; the driver's own words may fill as much again."""
 
+_ERASE: Final = b"\r\x1b[J"  # back to the line's beginning, and nothing from there on
 _CHUNK = 8192
 _PATIENCE = 5.0
 
@@ -49,6 +54,8 @@ class Lane:
         self._dropped = 0
         self._written = 0
         self._broken = False
+        self._footer = b""
+        self._drawn = b""
         self._changed = threading.Condition()
         threading.Thread(target=self._write_on, name=f"edriver-{name}", daemon=True).start()
 
@@ -63,11 +70,17 @@ class Lane:
             self._tell_dropped()
             self._append(line)
 
+    def footer(self, line: bytes) -> None:
+        """Have this line, without its end, below all others from now on; empty: none. For terminals only."""
+        with self._changed:
+            self._footer = line
+            self._changed.notify_all()
+
     def flush(self, patience: float) -> bool:
         """Wait until all is written; give up after so many seconds in which nothing was. Returns whether it all is."""
         with self._changed:
             self._tell_dropped()
-            while self._size and not self._broken:
+            while (self._size or self._footer != self._drawn) and not self._broken:
                 before = self._written
                 self._changed.wait(patience)
                 if self._written == before and not self._broken:
@@ -88,14 +101,20 @@ class Lane:
     def _write_on(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting)
-                lines = [self._waiting.popleft()]
-                size = len(lines[0])
-                while self._waiting and size + len(self._waiting[0]) <= _CHUNK:
+                self._changed.wait_for(lambda: self._waiting or self._footer != self._drawn)
+                lines: list[bytes] = []
+                size = 0
+                while self._waiting and (not lines or size + len(self._waiting[0]) <= _CHUNK):
                     lines.append(self._waiting.popleft())
                     size += len(lines[-1])
-            if not self._write(b"".join(lines)):
+                footer = self._footer
+                erase = _ERASE if self._drawn else b""
+            if not self._write(b"".join((erase, *lines, footer))):
                 return
+            with self._changed:
+                self._size -= size
+                self._drawn = footer
+                self._changed.notify_all()
 
     def _write(self, data: bytes) -> bool:
         """Write all of it, however long it takes; returns whether anybody still reads."""
@@ -118,7 +137,6 @@ class Lane:
             left = left[count:]
             with self._changed:
                 self._written += count
-                self._size -= count
                 self._changed.notify_all()
         return True
 
@@ -132,8 +150,8 @@ class Output:
     """
 
     def __init__(self, stdout: int = 1, stderr: int = 2) -> None:
-        self._stdout = Lane(stdout, "stdout")
         self._stderr = Lane(stderr, "stderr")
+        self._stdout = self._stderr if _same_terminal(stdout, stderr) else Lane(stdout, "stdout")
 
     def forward(self, host: str, batch: agent_pb2.OutputBatch) -> None:
         """Print what a host's workers wrote."""
@@ -147,6 +165,10 @@ class Output:
         for line in text.splitlines():
             self._stderr.put(f"edriver: {line}".rstrip().encode("utf-8", "backslashreplace") + b"\n", own=True)
 
+    def footer(self, line: bytes) -> None:
+        """Have this line, without its end, below all others on stderr, a terminal, from now on; empty: none."""
+        self._stderr.footer(line)
+
     def take_logs(self, verbose: bool) -> None:
         """Print what this process logs: of edriver's from INFO on (verbose: DEBUG), of others' from WARNING on."""
         root = logging.getLogger()
@@ -155,9 +177,17 @@ class Output:
         logging.getLogger("edriver").setLevel(logging.DEBUG if verbose else logging.INFO)
 
     def close(self, patience: float = _PATIENCE) -> None:
-        """Wait until all is written, or for so many seconds nothing could be."""
+        """Wait until all is written and no line about the progress is left, or for so many seconds nothing could be."""
+        self._stderr.footer(b"")
         self._stdout.flush(patience)
         self._stderr.flush(patience)
+
+
+def _same_terminal(one: int, other: int) -> bool:
+    try:
+        return os.isatty(one) and os.path.samestat(os.fstat(one), os.fstat(other))
+    except OSError:  # closed by whoever started us
+        return False
 
 
 class _LogHandler(logging.Handler):

@@ -27,7 +27,6 @@ from edriver.driver.chronicle import Chronicle
 from edriver.driver.control import ControlServer
 from edriver.driver.credentials_file import CredentialsFile
 from edriver.driver.door import AGENTS, CONTROL, STATUS, Door
-from edriver.driver.event_log import EventLog
 from edriver.driver.failure_report import Tally, failure_report, success_report, with_last_words
 from edriver.driver.introspection import add_introspection
 from edriver.driver.launcher import Launcher
@@ -38,6 +37,9 @@ from edriver.driver.options import RunOptions
 from edriver.driver.orders import orders_of
 from edriver.driver.output import Output
 from edriver.driver.pace import Pace
+from edriver.driver.record_file import RecordFile
+from edriver.driver.record_folder import remove_old
+from edriver.driver.recorder import EventBook, Recorder, books_of, describe
 from edriver.driver.runs import MARK, SOCKET, folder_of
 from edriver.driver.server import AGENT_LEASE, SERVER_OPTIONS, AgentServer
 from edriver.driver.ssh import SshStart
@@ -67,21 +69,24 @@ EXIT_BOUND: Final = 5.0
 HURRY_BOUND: Final = 1.0
 """The same when the operator does not want to wait."""
 
-PROGRESS_PERIOD: Final = 60.0
-"""Seconds between two lines about progress."""
+PROGRESS_PERIOD: Final = 1.0
+"""Seconds between two looks at the progress,"""
+
+PROGRESS_LINE_PERIOD: Final = 60.0
+"""and between two lines about it."""
 
 INBOX_LIMIT: Final = 10_000
 
 
-def run(options: RunOptions, run_id: str, output: Output) -> int:
-    """Run to the end; returns the exit code."""
+def run(options: RunOptions, run_id: str, output: Output, records: Path | None) -> int:
+    """Run to the end; returns the exit code. `records` is the folder for the run's records; None: it has none."""
     folder = folder_of(run_id)
     os.environ[MARK] = str(folder)
     guard = Guard(folder, mark=f"{MARK}={folder}")
     try:
         guard.start()
         folder.mkdir(mode=0o700)
-        return asyncio.run(Session(options, run_id, output, folder).run())
+        return asyncio.run(Session(options, run_id, output, folder, records).run())
     except Exception:  # noqa: BLE001  whatever it is, the operator is told in our words
         _log.exception("failed: a fault of edriver's own, please report it")
         return 1
@@ -98,6 +103,7 @@ class Session:
         run_id: the run's name.
         output: where everything is printed.
         folder: the run's own folder.
+        records: the folder for its records; None: it has none.
         clock: seconds, monotonic.
         wall_clock: seconds since the epoch, for what users' listeners are told.
         draw: a random number from 0 up to 1 at each call, for the core.
@@ -109,6 +115,7 @@ class Session:
         run_id: str,
         output: Output,
         folder: Path,
+        records: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
         draw: Callable[[], float] = random.random,
@@ -121,7 +128,6 @@ class Session:
         self._started = clock()
         self._announcements = Announcements()
         self._pace = Pace(clock)
-        self._event_log = None if options.event_log is None else EventLog(options.event_log)
         self._signals: list[signal.Signals] = []
         self._ending = False
         self._hurry = asyncio.Event()
@@ -137,6 +143,14 @@ class Session:
         self._onlookers = CredentialsFile(options.status_credentials) if options.status_credentials else None
         self._operators = CredentialsFile(options.control_credentials) if options.control_credentials else None
         self._chronicle = Chronicle(self._membership, self._pace, wall_clock)
+        self._options = options
+        self._run_id = run_id
+        self._records = records
+        books = [] if records is None else books_of(records, run_id, self._chronicle.began)
+        if options.event_log is not None:
+            books.append(EventBook(RecordFile(options.event_log, "event log"), progress=False))
+        self._output = output
+        self._recorder = Recorder(books, self._chronicle.began, wall_clock)
         self._server = AgentServer(
             run_id,
             welcome,
@@ -150,7 +164,7 @@ class Session:
         )
         self._address = interface_address(options.network_interface) if options.network_interface else ""
         self._control = ControlServer(self._membership, self._inbox.put, self._stop)
-        self._status = StatusServer(run_id, self._membership, self._chronicle, wall_clock)
+        self._status = StatusServer(run_id, self._membership, self._chronicle, wall_clock, options.command)
         self._door = Door(
             run_id,
             self._server,
@@ -182,6 +196,7 @@ class Session:
     async def run(self) -> int:
         """Run to the end; returns the exit code. However it ends, no agent is left."""
         self._watch_signals()
+        self._recorder.start(self._begin_records)
         service = grpc.aio.server(options=SERVER_OPTIONS)
         agent_pb2_grpc.add_AgentServiceServicer_to_server(self._server, service)
         control_pb2_grpc.add_ControlServiceServicer_to_server(self._control, service)
@@ -205,6 +220,7 @@ class Session:
                 finish = await self._decide()
                 discovering.cancel()
                 telling.cancel()
+                self._output.footer(b"")
                 await self._end()
                 beating.cancel()
         finally:
@@ -219,6 +235,7 @@ class Session:
         """Serve nobody any more; calls that are under way have the grace, in seconds."""
         metrics = [self._metrics.close()] if self._metrics else []
         await asyncio.gather(service.stop(grace), self._door.close(grace), *metrics)
+        self._recorder.close()
 
     async def _invite(self) -> None:
         """Write what hosts that dial in, onlookers and operators have to show.
@@ -238,6 +255,25 @@ class Session:
                 credentials = door.credentials(token)
                 file.write(credentials)
                 _log.info("%s", words.format(driver=credentials.drivers[0], path=file.path))
+
+    def _begin_records(self) -> None:
+        """Say in the records what was run; done by the thread that writes them, as all that asks a disk."""
+        if self._records is None:
+            return
+        settings = self._options.settings
+        about = {
+            "run_id": self._run_id,
+            "version": VERSION,
+            "began": self._chronicle.began,
+            "command": list(self._options.command),
+            "np": settings.np,
+            "min_np": settings.min_np,
+            "max_np": settings.max_np,
+            "hosts": self._options.hosts,
+        }
+        describe(self._records, about)
+        if not self._options.records_asked:
+            remove_old(self._records.parent, self._wall_clock())
 
     # ---- events ----------------------------------------------------------------------------------------------
 
@@ -287,13 +323,25 @@ class Session:
             await self._poller.run()
 
     async def _tell_progress(self) -> None:
-        """Print a line now and then, while there is progress."""
-        steps = 0
+        """Record it; show it on a terminal, elsewhere print a line now and then, while there is progress."""
+        bar = None
+        if os.isatty(2):
+            from edriver.driver.progress_bar import bar_of_stderr  # rich is for terminals
+
+            bar = bar_of_stderr()
+        steps, told_at = 0, self._clock()
         while True:
             await asyncio.sleep(PROGRESS_PERIOD)
             progress = self._pace.progress()
-            if progress and progress.steps > steps:
-                steps = progress.steps
+            if not progress:
+                continue
+            self._recorder.progress(progress)
+            if bar:
+                current = self._membership.round
+                size = len(current.plan.seats) if current and current.running else 0
+                self._output.footer(bar.line(progress, size))
+            elif self._clock() - told_at >= PROGRESS_LINE_PERIOD and progress.steps > steps:
+                steps, told_at = progress.steps, self._clock()
                 _log.info("%s", progress_text(progress))
 
     # ---- the core's turn -------------------------------------------------------------------------------------
@@ -327,8 +375,7 @@ class Session:
                 _log.info("%s", line)
             if told := self._chronicle.take(event, step, loss, lines):
                 self._status.announce()
-                if self._event_log:
-                    self._event_log.write(told)
+                self._recorder.events(told)
                 if self._metrics:
                     self._metrics.observe(told)
             if loss and isinstance(event, events.WorkerStalled):
@@ -414,4 +461,6 @@ class Session:
             if isinstance(event, events.WorkerExited):
                 failures = with_last_words(failures, event.worker_id, event.tail)
         _log.error("%s", failure_report(replace(finish, failures=failures), stopped=bool(self._signals)))
+        if self._records and not self._signals:
+            _log.error("records: %s", self._records)
         return 128 + self._signals[0] if self._signals else 1

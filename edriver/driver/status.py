@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import grpc
@@ -41,13 +41,22 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         membership: what is known; only looked at.
         chronicle: what has happened, and how far workers have come; only looked at.
         clock: seconds since the epoch.
+        command: a worker's program and arguments.
     """
 
-    def __init__(self, run_id: str, membership: Membership, chronicle: Chronicle, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        membership: Membership,
+        chronicle: Chronicle,
+        clock: Callable[[], float],
+        command: Sequence[str] = (),
+    ) -> None:
         self._run_id = run_id
         self._membership = membership
         self._chronicle = chronicle
         self._clock = clock
+        self._command = command
         self._news = asyncio.Event()
         self._answer = status_pb2.GetRunResponse(run=status_pb2.Run(now=-math.inf))
 
@@ -137,6 +146,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
             resizes=budgets.resizes.total,
             progress=self._chronicle.pace.progress(),
             steps_lost=self._chronicle.pace.steps_lost,
+            command=self._command,
         )
         if current and current.running:
             told.round_id.CopyFrom(round_id_message(current.plan.round_id))

@@ -160,6 +160,7 @@ class Run(_message.Message):
     RESIZES_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     STEPS_LOST_FIELD_NUMBER: _builtins.int
+    COMMAND_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     version: _builtins.str
     """The driver's release."""
@@ -198,6 +199,10 @@ class Run(_message.Message):
     def progress(self) -> Global___Progress:
         """How far training is; absent before the first step."""
 
+    @_builtins.property
+    def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What its workers run: the program and its arguments."""
+
     def __init__(
         self,
         *,
@@ -219,10 +224,11 @@ class Run(_message.Message):
         resizes: _builtins.int = ...,
         progress: Global___Progress | None = ...,
         steps_lost: _builtins.int = ...,
+        command: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "progress", b"progress", "round_id", b"round_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "began", b"began", "doing", b"doing", "failures", b"failures", "hosts", b"hosts", "max_np", b"max_np", "min_np", b"min_np", "now", b"now", "np", b"np", "preemptions", b"preemptions", "progress", b"progress", "resizes", b"resizes", "round_id", b"round_id", "rounds", b"rounds", "run_id", b"run_id", "size", b"size", "steps_lost", b"steps_lost", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "began", b"began", "command", b"command", "doing", b"doing", "failures", b"failures", "hosts", b"hosts", "max_np", b"max_np", "min_np", b"min_np", "now", b"now", "np", b"np", "preemptions", b"preemptions", "progress", b"progress", "resizes", b"resizes", "round_id", b"round_id", "rounds", b"rounds", "run_id", b"run_id", "size", b"size", "steps_lost", b"steps_lost", "version", b"version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
     _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015

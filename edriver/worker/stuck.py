@@ -2,12 +2,14 @@
 
 Gloo never wakes a send that met a closed connection before its own thread did (see sever.py). Such a thread stands
 inside torch, asleep, and uses no processor time; one that computes does, and one that waits for a processor is not
-asleep. Once all connections are closed nothing comes that could wake it: if nothing else in the process computes
-either, a few looks are enough to know.
+asleep. Once all connections are closed nothing comes that could wake it but another thread of the process: Gloo's,
+which has closed them, may be about to. If none of them computes, or would if it had a processor, a few looks are enough
+to know.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -29,15 +31,23 @@ class StuckWatch:
         thread: the thread, which has been started.
         bound: seconds of standing still that are enough.
         clock: seconds, monotonic.
+        others_want: tells whether another thread than the caller's wants a processor now.
     """
 
-    def __init__(self, thread: threading.Thread, bound: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        thread: threading.Thread,
+        bound: float,
+        clock: Callable[[], float] = time.monotonic,
+        others_want: Callable[[], bool] | None = None,
+    ) -> None:
         assert thread.ident is not None
         self._ident = thread.ident
         self._stat = Path(f"/proc/self/task/{thread.native_id}/stat")
         self._processor_clock = time.pthread_getcpuclockid(thread.ident)
         self._bound = bound
         self._clock = clock
+        self._others_want = others_want or others_want_a_processor
         self._since = clock()
         self._used = time.clock_gettime(self._processor_clock)
         self._used_by_others = _used_by_others()
@@ -50,7 +60,7 @@ class StuckWatch:
             cut_off: whether none of the connections is left that a collective could wait for.
         """
         now, used, used_by_others = self._clock(), time.clock_gettime(self._processor_clock), _used_by_others()
-        quiet = cut_off and used_by_others - self._used_by_others <= IDLE_SECONDS
+        quiet = cut_off and used_by_others - self._used_by_others <= IDLE_SECONDS and not self._others_want()
         self._used_by_others = used_by_others
         if used - self._used > IDLE_SECONDS or not self._asleep() or not in_collective(self._ident):
             self._since, self._used, self._quiet_looks = now, used, 0
@@ -59,7 +69,7 @@ class StuckWatch:
         return now - self._since >= self._bound or self._quiet_looks >= QUIET_LOOKS
 
     def _asleep(self) -> bool:
-        return self._stat.read_text().rpartition(")")[2].split()[0] in "SD"
+        return _state(self._stat) in "SD"
 
 
 def in_collective(ident: int) -> bool:
@@ -69,6 +79,25 @@ def in_collective(ident: int) -> bool:
     return parts[-2:] == ("worker", "relay.py") or (
         "torch" in parts and not {"distributed", "autograd", "nn", "cuda"}.isdisjoint(parts)
     )
+
+
+def others_want_a_processor() -> bool:
+    """Whether any thread of this process but the one that asks runs, or would if it had a processor (proc(5): R).
+
+    On a machine with too much to do, a thread that has work may have got none of it done for a tenth of a second.
+    """
+    own = str(threading.get_native_id())
+    for task in list(os.scandir("/proc/self/task")):
+        try:
+            if task.name != own and _state(Path(task.path, "stat")) == "R":
+                return True
+        except OSError:
+            continue  # it has ended
+    return False
+
+
+def _state(stat: Path) -> str:
+    return stat.read_text().rpartition(")")[2].split()[0]
 
 
 def _used_by_others() -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -74,6 +75,12 @@ def test_help_and_version(edriver: Command) -> None:
         pytest.param(["-np", "2", "--min-n", "1", "sh"], "--min-n is not a flag of edriver", id="shortened"),
         pytest.param(["-np", "2", "no-such-program-here"], "there is no command 'no-such-program-here'", id="command"),
         pytest.param(["-np", "1"], "the command is missing", id="no-command"),
+        pytest.param(
+            ["-np", "1", "--records", "/proc/none", "sh"],
+            "--records: /proc/none cannot be made: No such file or directory",
+            id="no-records",
+        ),
+        pytest.param(["-np", "1", "--records", "d", "--no-records", "sh"], "contradict each other", id="both-records"),
     ],
 )
 def test_bad_flags_are_refused_in_one_line(edriver: Command, flags: list[str], sentence: str) -> None:
@@ -103,8 +110,10 @@ def test_a_bad_discovery_script_ends_the_start(
         script(path, text, mode)
     failed = edriver.run("-np", "1", "--start-timeout", "3", "--host-discovery-script", str(path), "sh")
     assert failed.returncode == 1
-    first, *_, last = failed.stderr.splitlines()
+    first, records, *_, last, where = failed.stderr.splitlines()
     assert first.startswith("edriver: run ")
+    assert records.startswith("edriver: records: ")
+    assert where == records
     assert last.startswith(f"edriver: failed: host discovery script '{path}': ")
     assert sentence in last
     assert edriver.left() == []
@@ -225,6 +234,34 @@ def test_an_agent_that_is_lost_is_replaced(edriver: Command, number: signal.Sign
     assert process.returncode == 143
     assert f" is lost: {loss}\n" in err
     assert all(gone(pid) for pid in (*agents, another))
+
+
+def test_what_a_run_leaves_behind(edriver: Command, tmp_path: Path) -> None:
+    failed = edriver.run("-np", "1", "--records", str(tmp_path), "sh", "-c", "exit 3")
+    (folder,) = tmp_path.iterdir()
+    assert failed.stderr.splitlines()[0].startswith(f"edriver: run {folder.name}: ")
+    assert failed.stderr.count(f"edriver: records: {folder}\n") == 2
+    told = json.loads((folder / "run.json").read_bytes())
+    assert (told["run_id"], told["command"], told["np"]) == (folder.name, ["sh", "-c", "exit 3"], 1)
+    lines = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    assert lines[-1]["run_ended"] == {}
+    assert lines[0]["time"] >= told["began"]
+    trace = json.loads((folder / "trace.json").read_bytes())
+    assert "booting" in {entry["name"] for entry in trace if entry["ph"] == "B"}
+    assert {path.stat().st_mode & 0o777 for path in (folder, *folder.iterdir())} == {0o700, 0o600}
+    assert edriver.left() == []
+
+
+def test_no_records(edriver: Command) -> None:
+    assert "records" not in edriver.run("-np", "1", "--no-records", "sh", "-c", "exit 3").stderr
+
+
+def test_a_default_folder_that_cannot_be_made_is_said_once(edriver: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc/none")
+    failed = edriver.run("-np", "1", "sh", "-c", "exit 3")
+    assert failed.returncode == 1
+    assert failed.stderr.count("keeps no records: /proc/none") == 1
+    assert failed.stderr.count("records:") == 1
 
 
 def test_verbose_prints_events_and_actions(edriver: Command) -> None:

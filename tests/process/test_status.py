@@ -40,6 +40,28 @@ def test_a_run_on_this_machine_says_how_it_stands(tmp_path: Path) -> None:
         assert over.stderr.startswith("edriver: ")
 
 
+def test_several_runs_are_listed(tmp_path: Path) -> None:
+    waits = ["-np", "1", "sh", "-c", "echo started; sleep 1000"]
+    with running(waits, tmp_path) as one, running(waits, tmp_path) as two:
+        ids = {id_of(one), id_of(two)}
+        for run in (one, two):
+            run.line("started")
+        done = edriver("status")
+        assert (done.returncode, done.stderr) == (0, "")
+        *runs, last = done.stdout.splitlines()
+        words = dict(zip(runs[::2], runs[1::2], strict=True))  # others of this user's may be among them
+        ours = [line for line in words if line.split()[1].rstrip(",") in ids]
+        assert len(ours) == 2
+        assert all(line.endswith("0 workers (1 to 1): waiting: 0 of 1 workers are ready") for line in ours)
+        assert {words[line] for line in ours} == {"    sh -c 'echo started; sleep 1000'"}
+        assert last == "more of one of them: edriver status --run ID"
+        assert ids <= {run["run_id"] for run in json.loads(edriver("status", "--json").stdout)}
+        assert json.loads(edriver("status", "--json", "--run", id_of(one)).stdout)["run_id"] == id_of(one)
+        refused = edriver("stop")
+        assert refused.returncode == 1
+        assert "there are several runs, say which by --run: " in refused.stderr
+
+
 def test_how_far_training_is(tmp_path: Path) -> None:
     with running(["-np", "2", *TRAIN], tmp_path, {"EPOCHS": "4000"}) as run:
         run.line("rank 1 passed step 5")

@@ -88,3 +88,35 @@ def test_a_descriptor_that_does_not_block_gets_everything() -> None:
     os.close(writer)
     reading.join()
     assert len(drained[0]) == 200_000
+
+
+def test_a_footer_is_below_all_lines_and_gone_at_the_end() -> None:
+    reader, writer = os.pipe()
+    lane = Lane(writer, "stderr")
+    lane.footer(b"half")
+    assert lane.flush(patience=20)
+    lane.put(b"one\n")
+    assert lane.flush(patience=20)
+    lane.footer(b"all")
+    assert lane.flush(patience=20)
+    lane.footer(b"")
+    assert lane.flush(patience=20)
+    lane.put(b"two\n")
+    assert lane.flush(patience=20)
+    os.close(writer)
+    away = b"\r\x1b[J"
+    assert read_all(reader) == b"half" + away + b"one\nhalf" + away + b"all" + away + b"two\n"
+
+
+def test_a_workers_line_takes_the_footer_away_though_it_is_for_the_other_stream() -> None:
+    ours, theirs = os.openpty()
+    output = Output(theirs, theirs)
+    output.footer(b"half")
+    shown = os.read(ours, 1000)
+    output.forward("a", OutputBatch(lines=[OutputLine(rank=0, text=b"one")]))
+    while b"one\r\n" not in shown:
+        shown += os.read(ours, 1000)
+    output.close()
+    assert shown.startswith(b"half\r\x1b[J[0]<stdout>:one\r\n")
+    os.close(ours)
+    os.close(theirs)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
-from edriver.commands.status import lines
+import pytest
+
+from edriver.commands.status import lines, listed, status
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver import events
 from edriver.driver.chronicle import Chronicle
@@ -91,3 +94,35 @@ def test_an_answer_serves_others_for_a_moment_unless_something_happens() -> None
     assert told() == (0.2, ["a"])
     now = 0.1  # the clock was set back
     assert told() == (0.1, ["a"])
+
+
+def test_several_in_few_words() -> None:
+    younger = status_pb2.Run(run_id="b", began=50.0, now=110.0, doing="starting", min_np=1, max_np=2, command=["a b"])
+    older = status_pb2.Run(run_id="a", began=10.0, now=110.0, doing="round 1.1", size=1, min_np=1, max_np=2)
+    assert list(listed([younger, older])) == [
+        "run a, 1 min 40 s, 1 worker (1 to 2): round 1.1",
+        "    ",
+        "run b, 1 min 0 s, 0 workers (1 to 2): starting",
+        "    'a b'",
+        "more of one of them: edriver status --run ID",
+    ]
+
+
+class OneRun:
+    """A client of the only run that there is."""
+
+    def __enter__(self) -> OneRun:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def status(self) -> status_pb2.Run:
+        return status_pb2.Run(run_id="a")
+
+
+def test_json_has_the_shape_of_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edriver.commands.status.living_runs", lambda: {"a": None})
+    monkeypatch.setattr("edriver.commands.status.client_of", lambda flags: OneRun())
+    assert json.loads(status(["--json"])) == [{"run_id": "a"}]
+    assert json.loads(status(["--json", "--run", "a"])) == {"run_id": "a"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -81,6 +83,31 @@ def test_one_that_nothing_can_wake_is_known_after_a_few_looks() -> None:
         assert found[-1]
     finally:
         end()
+
+
+def test_while_something_else_waits_for_a_processor_a_few_looks_are_not_enough() -> None:
+    thread, end = thread_in(BACKWARD, "lock.acquire()")
+    wants = True
+    try:
+        watch = StuckWatch(thread, bound=3600, others_want=lambda: wants)
+        assert not any(looks(watch, thread, 2 * QUIET_LOOKS, cut_off=True))
+        wants = False
+        assert looks(watch, thread, QUIET_LOOKS, cut_off=True) == [False] * (QUIET_LOOKS - 1) + [True]
+    finally:
+        end()
+
+
+def test_who_wants_a_processor() -> None:
+    # A process of its own: this one may have threads of which a test knows nothing. Deriving a key releases the lock.
+    program = """if True:
+        import hashlib, threading
+        from edriver.worker.stuck import others_want_a_processor
+        assert not others_want_a_processor()
+        helper = threading.Thread(target=lambda: hashlib.pbkdf2_hmac("sha256", b"a", b"b", 10_000_000), daemon=True)
+        helper.start()
+        assert others_want_a_processor()
+        """
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 def test_while_connections_are_left_a_few_looks_are_not_enough() -> None:

@@ -1,0 +1,97 @@
+"""Where a run's records stay: a folder of its own, which outlives it.
+
+By default that is $XDG_STATE_HOME/edriver/RUN_ID (XDG Base Directory Specification 0.8), of which the latest are kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+RUN, EVENTS, TRACE = "run.json", "events.jsonl", "trace.json"
+"""The files in it: what was run; what happened, and how training went on; the same for Perfetto."""
+
+KEPT: Final = 100
+"""Runs that are kept in the default folder."""
+
+SAFE_AGE: Final = 24 * 3600.0
+"""Seconds since its last writing for which a run's records are not removed, however many there are."""
+
+_RUN_ID: Final = re.compile(r"[0-9a-f]{8}")
+
+
+def default_root(environ: Mapping[str, str]) -> Path:
+    """The folder in which each run has one, if the operator does not name another.
+
+    Raises:
+        RuntimeError: nobody knows where this user's home is.
+    """
+    state = environ.get("XDG_STATE_HOME", "")
+    # "All paths set in these environment variables must be absolute": one that is not is to be ignored.
+    return (Path(state) if Path(state).is_absolute() else Path.home() / ".local/state") / "edriver"
+
+
+def make(root: Path, run_id: str) -> Path:
+    """Make a run's folder, for this user alone, and whatever is missing above it.
+
+    Raises:
+        OSError: that cannot be done.
+    """
+    folder = root / run_id
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+def remove_old(root: Path, now: float, kept: int = KEPT) -> list[Path]:
+    """Remove the folders of all but the latest runs; returns those that were.
+
+    Only what is evidently a run's goes: named by its run_id, with a run.json that says the same, no other file but its
+    own, and nothing written for SAFE_AGE. So a folder into which its user has put something stays.
+
+    Args:
+        root: the folder in which each run has one.
+        now: seconds since the epoch.
+        kept: how many stay.
+    """
+    found = []
+    with contextlib.suppress(OSError):
+        found = [(written, folder) for folder in root.iterdir() if (written := _last_writing(folder)) is not None]
+    removed = []
+    for written, folder in sorted(found, reverse=True)[kept:]:
+        if now - written > SAFE_AGE and _is_evidently_ours(folder):
+            with contextlib.suppress(OSError):
+                # What makes it evident goes last: should this be cut short, the next run goes on with it.
+                for name in (TRACE, EVENTS, RUN):
+                    (folder / name).unlink(missing_ok=True)
+                folder.rmdir()
+                removed.append(folder)
+    return removed
+
+
+def _last_writing(folder: Path) -> float | None:
+    """When something was last written to a folder that looks like a run's; None: it does not."""
+    if not _RUN_ID.fullmatch(folder.name):
+        return None
+    for name in (EVENTS, RUN):  # a run of which no event was ever written has the latter only
+        with contextlib.suppress(OSError):
+            return (folder / name).lstat().st_mtime
+    return None
+
+
+def _is_evidently_ours(folder: Path) -> bool:
+    try:
+        if not stat.S_ISDIR(folder.lstat().st_mode) or folder.stat().st_uid != os.getuid():
+            return False
+        if not {entry.name for entry in folder.iterdir()} <= {RUN, EVENTS, TRACE}:
+            return False
+        told = json.loads((folder / RUN).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(told, dict) and told.get("run_id") == folder.name

@@ -1,0 +1,149 @@
+"""The progress in the driver's own terminal, as a terminal shows it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import selectors
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyte
+import pytest
+
+from tests.process.running import ROOT, SCRIPTS, running
+
+TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
+BOUND = 90.0
+
+
+class Terminal:
+    """A terminal in which a run is watched.
+
+    Args:
+        args: edriver's.
+        folder: the working folder.
+        columns: how wide it is.
+        environ: more variables.
+    """
+
+    def __init__(self, args: list[str], folder: Path, columns: int, environ: dict[str, str]) -> None:
+        self.screen = pyte.HistoryScreen(columns, 30, history=100_000, ratio=1.0)
+        self._stream = pyte.ByteStream(self.screen)
+        self.raw = b""
+        self._ours, theirs = pty.openpty()
+        self.before = termios.tcgetattr(theirs)
+        self._size(columns)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "edriver", *args],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", **environ},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        self._theirs = theirs
+        os.set_blocking(self._ours, False)
+
+    def _size(self, columns: int) -> None:
+        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+
+    def resize(self, columns: int) -> None:
+        self._size(columns)
+        self.screen.resize(30, columns)
+
+    def until(self, reached: Callable[[], bool]) -> None:
+        """Show what comes until something is reached."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._ours, selectors.EVENT_READ)
+            while not reached():
+                assert selector.select(BOUND), "\n".join(self.lines)
+                data = os.read(self._ours, 65536)
+                self.raw += data
+                self._stream.feed(data)
+
+    @property
+    def lines(self) -> list[str]:
+        """All lines there have been, as they stand, down to the cursor's."""
+        top = ["".join(row[x].data for x in range(self.screen.columns)) for row in self.screen.history.top]
+        return [line.rstrip() for line in (*top, *self.screen.display[: self.screen.cursor.y + 1])]
+
+    @property
+    def bottom(self) -> str:
+        return self.lines[-1]
+
+    def state(self) -> list[object]:
+        """The terminal's settings."""
+        return termios.tcgetattr(self._theirs)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self._ours)
+        os.close(self._theirs)
+
+
+@contextmanager
+def terminal(args: list[str], folder: Path, columns: int = 120, **environ: str) -> Iterator[Terminal]:
+    shown = Terminal(args, folder, columns, environ)
+    try:
+        yield shown
+    finally:
+        shown.close()
+
+
+def is_whole(line: str) -> bool:
+    """Whether a line is one of the driver's or a worker's, from its beginning."""
+    return bool(re.match(r"edriver: |\[(\d+|localhost:\d)\]<std(out|err)>:", line))
+
+
+def has_ended(shown: Terminal) -> Callable[[], bool]:
+    return lambda: any("edriver: stopped:" in line or "edriver: done:" in line for line in shown.lines)
+
+
+@pytest.mark.parametrize("columns", [120, 40], ids=["wide", "narrow"])
+def test_the_bar_stays_at_the_bottom_and_lines_above_it_whole(tmp_path: Path, columns: int) -> None:
+    with terminal(["-np", "2", *TRAIN], tmp_path, columns, EPOCHS="4000") as shown:
+        bar = re.compile(r"^epoch \d+ +\d+ % +━* ?.*step \d+")
+        shown.until(lambda: bool(bar.search(shown.bottom)) and "step 5" in "\n".join(shown.lines[:-1]))
+        seen = len(shown.lines)
+        shown.until(lambda: len(shown.lines) > seen + 20 and bool(bar.search(shown.bottom)))
+        assert len([line for line in shown.lines if bar.search(line)]) == 1
+        assert len(shown.bottom) < columns
+        assert ("steps/s" in shown.bottom and "2 workers" in shown.bottom) == (columns == 120)
+        os.kill(shown.process.pid, signal.SIGINT)
+        shown.until(has_ended(shown))
+        assert shown.process.wait(BOUND) == 130
+        assert not [line for line in shown.lines if bar.search(line)]
+        assert shown.state() == shown.before
+        if columns == 120:
+            assert all(is_whole(line) for line in shown.lines if line), "\n".join(shown.lines)
+
+
+def test_a_terminal_that_becomes_narrow(tmp_path: Path) -> None:
+    with terminal(["-np", "1", *TRAIN], tmp_path, EPOCHS="4000") as shown:
+        shown.until(lambda: "steps/s" in shown.bottom)
+        shown.resize(60)
+        shown.until(lambda: shown.bottom.startswith("epoch") and len(shown.bottom) < 60)
+
+
+def test_no_color(tmp_path: Path) -> None:
+    with terminal(["-np", "1", *TRAIN], tmp_path, EPOCHS="4000", NO_COLOR="1") as shown:
+        shown.until(lambda: "steps/s" in shown.bottom)
+        assert not re.search(rb"\x1b\[[0-9;]*m", re.sub(rb"\x1b\[(0|1|2|22)?m", b"", shown.raw))
+
+
+def test_without_a_terminal_there_is_no_escape(tmp_path: Path) -> None:
+    with running(["-np", "1", *TRAIN], tmp_path, {"EPOCHS": "2"}) as run:
+        assert run.end() == 0
+        assert "\x1b" not in run.text
