@@ -1,0 +1,129 @@
+"""A run's records, read back."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from google.protobuf.message import Message
+
+from edriver.driver.event_log import EventLog, plain
+from edriver.records import RecordError, message_of, read, records_of, state_folder
+from edriver.v1 import rounds_pb2, status_pb2
+from tests.fuzz.messages import Fuzzer
+
+LINES = '{"seq": 1, "time": 5.0, "text": "a", "remark": {}}\n{"time": 6.0, "progress": {"steps": 3}}\n'
+
+
+def as_text(message: Message) -> str:
+    return json.dumps(plain(message), sort_keys=True)  # NaN is not equal to itself
+
+
+def folder(at: Path, lines: str = LINES, run: str = '{"run_id": "abcd", "np": 2}') -> Path:
+    at.mkdir(parents=True)
+    (at / "events.jsonl").write_text(lines)
+    if run:
+        (at / "run.json").write_text(run)
+    return at
+
+
+def test_what_the_event_log_writes_is_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    fuzzer = Fuzzer(1)
+    written = []
+    for seq in range(1, 101):
+        message = fuzzer.message(status_pb2.Event)
+        assert isinstance(message, status_pb2.Event)
+        message.seq = seq
+        written.append(message)
+    EventLog(path).write(written)
+    assert [as_text(told) for told in read(path)] == [as_text(message) for message in written]
+
+
+def test_ids_and_enums_and_what_is_no_number() -> None:
+    told = status_pb2.WorkerStatus(
+        worker_id=3,
+        state=status_pb2.WORKER_STATE_TRAINING,
+        version=rounds_pb2.Version(round_id=rounds_pb2.RoundId(incarnation=1, n=2), boundaries=30),
+    )
+    assert message_of(status_pb2.WorkerStatus, plain(told)) == told
+    progress = status_pb2.Progress(steps=1, reported={"loss": math.nan, "a": math.inf, "b": -math.inf})
+    back = message_of(status_pb2.Progress, json.loads(json.dumps(plain(progress))))
+    assert math.isnan(back.reported["loss"])
+    assert (back.reported["a"], back.reported["b"]) == (math.inf, -math.inf)
+
+
+def test_events_and_progress_in_their_order(tmp_path: Path) -> None:
+    event, sample = read(folder(tmp_path / "r") / "events.jsonl")
+    assert isinstance(event, status_pb2.Event)
+    assert (event.seq, event.text, event.WhichOneof("kind")) == (1, "a", "remark")
+    assert isinstance(sample, status_pb2.ProgressSample)
+    assert (sample.time, sample.progress.steps) == (6.0, 3)
+
+
+@pytest.mark.parametrize("torn", ['{"seq": 2, "ti', '{"seq', "{", '{"seq": 2, "time": "x"}'])
+def test_a_torn_last_line_is_not_read(tmp_path: Path, torn: str) -> None:
+    assert len(list(read(folder(tmp_path / "r", LINES + torn) / "events.jsonl"))) == 2
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        '{"seq": 2, "ti',
+        "[]",
+        "3",
+        '{"time": 5.0}',
+        '{"seq": 2, "time": "x"}',
+        '{"seq": 2, "round": {"round_id": "x"}}',
+        '{"seq": 2, "host": 3}',
+        '{"time": 5, "progress": []}',
+        '{"seq": -1}',
+        "\\x00",
+        "[" * 100_000,
+    ],
+)
+def test_a_line_that_is_nonsense_is_named(tmp_path: Path, nonsense: str) -> None:
+    path = folder(tmp_path / "r", LINES + nonsense + "\n" + LINES) / "events.jsonl"
+    with pytest.raises(RecordError, match=r"events\.jsonl, line 3, is nobody's event"):
+        list(read(path))
+
+
+def test_fields_of_a_later_release_are_passed_over(tmp_path: Path) -> None:
+    line = '{"seq": 7, "time": 1.0, "remark": {"mood": "good"}, "weather": [1]}\n'
+    (event,) = read(folder(tmp_path / "r", line) / "events.jsonl")
+    assert isinstance(event, status_pb2.Event)
+    assert event.seq == 7
+
+
+def test_where_records_are(tmp_path: Path) -> None:
+    assert state_folder({"HOME": "/home/me"}) == Path("/home/me/.local/state/edriver")
+    environ = {"XDG_STATE_HOME": str(tmp_path), "HOME": "/home/me"}
+    assert state_folder(environ) == tmp_path / "edriver"
+    made = folder(tmp_path / "edriver" / "abcd")
+    for named in ("abcd", str(made)):
+        found = records_of(named, environ)
+        assert found.events == made / "events.jsonl"
+        assert found.run == {"run_id": "abcd", "np": 2}
+    assert records_of(str(made / "events.jsonl"), environ).run == {}
+
+
+@pytest.mark.parametrize(
+    ("named", "sentence"),
+    [
+        pytest.param("none", "there are no records of a run 'none'", id="no-run"),
+        pytest.param("../edriver/abcd", "there are no records", id="a-way-out"),
+        pytest.param("empty", "is not the folder of a run", id="no-events"),
+        pytest.param("bad", r"run\.json is not JSON", id="bad-json"),
+        pytest.param("list", r"run\.json is not an object", id="no-object"),
+    ],
+)
+def test_records_that_are_not_there(tmp_path: Path, named: str, sentence: str) -> None:
+    place = tmp_path / "edriver"
+    folder(place / "abcd")
+    (place / "empty").mkdir()
+    folder(place / "bad", run="{")
+    folder(place / "list", run="[]")
+    with pytest.raises(RecordError, match=sentence):
+        records_of(named, {"XDG_STATE_HOME": str(tmp_path)})
