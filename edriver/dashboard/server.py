@@ -16,6 +16,7 @@ import socket
 from typing import Final
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from edriver.dashboard.assets import SCRIPTS, filled, page_file, plotly_script
 from edriver.dashboard.feed import Feed
@@ -71,7 +72,7 @@ class PageServer:
         self.app.router.add_get("/{secret}/{name}", self._file)
 
     @web.middleware
-    async def _guard(self, request: web.Request, handler: web.RequestHandler) -> web.StreamResponse:  # type: ignore[type-arg]
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Nobody gets more than "404" who does not know the path, or was led here under another name."""
         response: web.StreamResponse
         if not is_ours(request.headers.get("Host", "")):
@@ -80,7 +81,7 @@ class PageServer:
             response = web.Response(status=404, text="not found\n")
         else:
             try:
-                response = await handler(request)  # type: ignore[operator]
+                response = await handler(request)
             except web.HTTPException as error:
                 response = web.Response(status=error.status, text=f"{error.reason}\n")
         if not response.prepared:

@@ -7,6 +7,7 @@ const PHASE_COLOURS = ["#d55e00", "#cc79a7", "#e69f00", "#56b4e9", "#009e73"];
 const PHASE_PATTERNS = ["x", "\\", ".", "/", ""];
 const MOST_BARS = 40; // slots that are drawn as bars; more are a heatmap
 const MOST_ROWS = 1000;
+const MOST_LOSSES = 300; // that are marked in the heatmap
 const MOST_RECOVERIES = 60;
 
 function colours() {
@@ -39,7 +40,7 @@ function layout(colour, more) {
 }
 
 function timeAxis(range) {
-  return {type: "date", range: range.map(local), autorange: false, nticks: 7};
+  return {type: "date", range: range.map(local), autorange: false, nticks: innerWidth < 600 ? 4 : 7, tickangle: 0};
 }
 
 // ---- world size ------------------------------------------------------------------------------------------------
@@ -75,7 +76,7 @@ function worldFigure(story, range) {
     return {x: of.map((round) => local(round.assigned)), y: of.map((round) => round.size), text: of.map(told), name: KINDS[kind], type: "scatter", mode: "markers", hoverinfo: "text", marker: {symbol: SYMBOLS[kind], color: tints[kind], size: kind === "failure" ? 10 : 9, line: {color: colour.card, width: 1}}};
   }).filter((trace) => trace.x.length);
   const most = Math.max(story.head.max_np || 0, ...shown.map((round) => round.size), 1);
-  const bound = (y0, text) => ({type: "line", xref: "paper", x0: 0, x1: 1, y0, y1: y0, line: {color: colour.quiet, width: 1, dash: "dot"}, label: {text, textposition: "start", font: {size: 10, color: colour.quiet}}});
+  const bound = (y0, text) => ({type: "line", xref: "paper", x0: 0, x1: 1, y0, y1: y0, line: {color: colour.quiet, width: 1, dash: "dot"}, label: {text, textposition: "end", font: {size: 10, color: colour.quiet}}});
   const shapes = story.head.max_np ? [bound(story.head.min_np, "--min-np"), ...(story.head.max_np > story.head.min_np ? [bound(story.head.max_np, "--max-np")] : [])] : [];
   const whole = {xaxis: timeAxis(range), yaxis: {range: [0, most * 1.14], autorange: false, fixedrange: true, nticks: 6, tickformat: ",d"}, height: 230, shapes, showlegend: true, legend: {orientation: "h", x: 1, xanchor: "right", y: 1.02, yanchor: "bottom", font: {size: 11, color: colour.quiet}}, margin: {l: 44, r: 8, t: 22, b: 32}};
   return [[{...line, showlegend: false}, ...marks], layout(colour, whole)];
@@ -142,6 +143,20 @@ function statesIn(lane, range, bins, now) {
   return found;
 }
 
+// The latest losses that are in sight, each with its row: a row may be thinner than a pixel.
+function lossesOf(rows, range, now) {
+  const found = [];
+  rows.forEach((row, at) => {
+    for (const lane of row.lanes) {
+      lane.steps.forEach(([begin, state, worker]) => {
+        if (STATES[state] !== "lost" || begin < range[0] || begin > Math.min(now, range[1])) return;
+        found.push([begin, at, `<b>${plainText(lane.key)}</b> lost<br>worker ${worker}, ${clockText(begin)}`]);
+      });
+    }
+  });
+  return found.sort((a, b) => b[0] - a[0]).slice(0, MOST_LOSSES);
+}
+
 function lanesMap(lanes, range, now) {
   const colour = colours();
   const rows = rowsOf(lanes);
@@ -156,8 +171,10 @@ function lanesMap(lanes, range, now) {
   const trace = {z, type: "heatmap", x0: left + (right - left) / bins / 2, dx: (right - left) / bins, colorscale: scale, zmin: -0.5, zmax: 5.5, showscale: false, hoverinfo: "none", zsmooth: false};
   const every = Math.ceil(rows.length / 14);
   const ticks = rows.map((_, place) => place).filter((place) => place % every === 0);
+  const losses = lossesOf(rows, range, now);
+  const marks = {x: losses.map(([at]) => local(at)), y: losses.map(([, row]) => row), text: losses.map(([, , text]) => text), type: "scatter", mode: "markers", hoverinfo: "text", marker: {symbol: "x", color: colour.lost, size: 8, line: {color: colour.card, width: 1}}};
   const axis = {range: [rows.length - 0.5, -0.5], autorange: false, tickvals: ticks, ticktext: ticks.map((place) => plainText(rows[place].label)), showgrid: false};
-  return [[trace], layout(colour, {xaxis: {...timeAxis(range), showgrid: false}, yaxis: axis, height: Math.min(640, 80 + rows.length * 3), uirevision: `${rows.length}`}), rows];
+  return [[trace, marks], layout(colour, {xaxis: {...timeAxis(range), showgrid: false}, yaxis: axis, height: Math.min(640, 80 + rows.length * 3), uirevision: `${rows.length}`}), rows];
 }
 
 // ---- progress --------------------------------------------------------------------------------------------------

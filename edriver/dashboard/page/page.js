@@ -61,21 +61,23 @@ class Chart {
     if (this.id === "phases") return;
     at.on("plotly_relayout", (change) => {
       if (!("xaxis.range[0]" in change) || (this.id === "curve" && element("curve-over").value === "steps")) return;
-      const seconds = (shown) => {
-        const wall = new Date(typeof shown === "number" ? shown : `${shown.replace(" ", "T")}Z`).getTime();
-        return (wall + new Date(wall).getTimezoneOffset() * 60000) / 1000;
-      };
-      zoomTo([seconds(change["xaxis.range[0]"]), seconds(change["xaxis.range[1]"])]);
+      zoomTo([secondsOf(change["xaxis.range[0]"]), secondsOf(change["xaxis.range[1]"])]);
     });
     at.on("plotly_doubleclick", () => zoomTo(null));
     if (this.id === "lanes") at.on("plotly_hover", tellCell);
   }
 }
 
+// A time as plotly gives it, local time in ms or as a text, in seconds since the epoch.
+function secondsOf(shown) {
+  const wall = typeof shown === "number" ? shown : Date.parse(`${shown.replace(" ", "T")}${shown.includes(":") ? "" : "T00:00"}Z`);
+  return (wall + new Date(wall).getTimezoneOffset() * 60000) / 1000;
+}
+
 function tellCell({points}) {
   const [point] = points;
   if (point.data.type !== "heatmap" || !rows[point.y]) return;
-  put("lanes-note", `${rows[point.y].label}: ${STATES[point.z]} at ${String(point.x).slice(11, 19)}`);
+  put("lanes-note", `${rows[point.y].label}: ${STATES[point.z]} at ${clockText(secondsOf(point.x), false)}`);
 }
 
 function zoomTo(zoom) {
