@@ -206,6 +206,7 @@ def serving(run_id: str) -> Iterator[str]:
             yield process.stdout.readline().split()[2]
         finally:
             process.send_signal(signal.SIGINT)
+            process.communicate(timeout=30)
 
 
 def main() -> None:

@@ -52,7 +52,6 @@ class Lane:
     def __init__(self) -> None:
         self.steps: list[tuple[float, SlotState, int]] = []
         self._versions: list[int] = []
-        self._whole = 0
 
     @property
     def state(self) -> SlotState:
@@ -76,11 +75,10 @@ class Lane:
         kept = [step for place, step in enumerate(self.steps) if place not in dropped]
         self.steps = [step for place, step in enumerate(kept) if not place or step[1:] != kept[place - 1][1:]]
         self._versions = [version] * len(self.steps)
-        self._whole = version
 
     def since(self, version: int) -> tuple[int, list[tuple[float, int, int]]]:
         """The steps that are new since then, and the number of the first of them: who has more forgets those."""
-        first = 0 if self._whole > version else bisect_right(self._versions, version)
+        first = bisect_right(self._versions, version)
         return first, [(time, int(state), worker_id) for time, state, worker_id in self.steps[first:]]
 
 

@@ -186,11 +186,14 @@ def test_a_run_whose_first_events_are_forgotten() -> None:
             first = await message()
             assert [host["name"] for host in first["hosts"]] == ["h29"]
             assert "log" not in first
-            page.run.hosts("z")
-            told = await message()
-            while "hosts" not in told:
+            page.run.take(events.HostsObserved(HostSet((Host("z", 1),))), "host h29 is gone")
+            hosts: dict[str, int] = {}
+            told: dict[str, Any] = {}
+            while "log" not in told:
                 told = await message()
-            assert {host["name"]: host["slots"] for host in told["hosts"]} == {"h29": 0, "z": 1}
+                hosts |= {host["name"]: host["slots"] for host in told.get("hosts", [])}
+            assert hosts == {"h29": 0, "z": 1}
+            assert [line[2] for line in told["log"]] == ["host h29 is gone"]
 
     serve(work, limit=300, before=before)
 
