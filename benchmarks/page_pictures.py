@@ -72,7 +72,7 @@ def main() -> None:
         log = Path(place, "events.jsonl")
         command = [sys.executable, str(SCRIPTS / "train.py")]
         args = ["-np", "4", "--min-np", "1", "--event-log", str(log), *command]
-        with running(args, Path(place), {"EPOCHS": "100000", "STEPS": "4000"}) as run:
+        with running(args, Path(place), {"STEPS": "100000"}) as run:
             run_id = run.line(r"^edriver: run (\w+):")[1]
             lives_through(run, run_id)
             with serving(run_id) as url:

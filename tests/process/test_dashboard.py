@@ -95,7 +95,7 @@ def id_of(run: Run) -> str:
 
 
 def test_the_page_follows_a_kill_a_resize_and_the_end(browser: Browser, tmp_path: Path) -> None:
-    with running(["-np", "3", "--min-np", "1", *TRAIN], tmp_path, {"EPOCHS": "100000"}) as run:
+    with running(["-np", "3", "--min-np", "1", *TRAIN], tmp_path, {"STEPS": "200000"}) as run:
         run.line("rank 2 passed step 5")
         with dashboard(id_of(run)) as url:
             watched = Watched(browser)
