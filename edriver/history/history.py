@@ -83,7 +83,7 @@ class History:
             if self.rounds.feed(self.version, told):
                 self.lanes.assigned(self.version, told.assigned, list(told.members))
         for worker in run.workers:
-            self.lanes.worker(self.version, worker.since, worker, loss=False)
+            self.lanes.worker(self.version, worker.since, worker, loss=False, on=False)
         self.lanes.end(self.version, run.now, {worker.worker_id for worker in run.workers})
         self.seq = seq
 
@@ -128,7 +128,7 @@ class History:
             case "host":
                 self._host(event.host)
             case "worker":
-                self.lanes.worker(self.version, event.time, event.worker, bool(event.text))
+                self.lanes.worker(self.version, event.time, event.worker, bool(event.text), self.rounds.size > 0)
                 kind = "loss"
             case "round":
                 if self.rounds.feed(self.version, event.round):

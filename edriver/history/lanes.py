@@ -90,7 +90,7 @@ class Lanes:
         self._changed: dict[tuple[str, int], int] = {}  # in the order of change
         self._whole = 0
 
-    def worker(self, version: int, time: float, told: status_pb2.WorkerStatus, loss: bool) -> None:
+    def worker(self, version: int, time: float, told: status_pb2.WorkerStatus, loss: bool, on: bool) -> None:
         """A worker stands so now.
 
         Args:
@@ -98,6 +98,7 @@ class Lanes:
             time: of the change.
             told: the worker.
             loss: whether somebody says that it was lost.
+            on: whether a round is on: a member that stops in one is lost, after its end one may leave.
         """
         place = (told.host, told.slot)
         lane = self.of_slots.get(place)
@@ -110,8 +111,8 @@ class Lanes:
         if of > told.worker_id:
             return  # its slot has another worker already
         if state in (SlotState.LEAVING, SlotState.EMPTY) and of == told.worker_id:
-            ending = told.state != status_pb2.WORKER_STATE_FINISHED
-            if loss or before is SlotState.LOST or (before is SlotState.TRAINING and ending):
+            torn_out = on and before is SlotState.TRAINING and told.state != status_pb2.WORKER_STATE_FINISHED
+            if loss or before is SlotState.LOST or torn_out:
                 state = SlotState.LOST
         self._change(version, time, place, state, told.worker_id)
 

@@ -220,6 +220,27 @@ def test_a_resize_in_good_order_loses_nobody() -> None:
     assert [state for _, state, _ in story.steps(1)[-3:]] == [SlotState.WAITING, SlotState.LEAVING, SlotState.EMPTY]
 
 
+def test_one_that_leaves_and_was_the_last_to_stop_is_not_lost() -> None:
+    story = Story()
+    story.killed()
+    story.ended(140.0)
+    story.worker(140.2, 3, 1, STOPPING)  # what it says last makes the round: it is told so before anybody saw it wait
+    story.assigned(140.2, 4, RESIZE, {1: 0})
+    story.worker(140.2, 3, 1, STOPPING)
+    story.worker(141.0, 3, 1, GONE)
+    assert [state for _, state, _ in story.steps(1)[-3:]] == [SlotState.TRAINING, SlotState.LEAVING, SlotState.EMPTY]
+
+
+def test_one_that_dies_between_two_rounds_is_lost() -> None:
+    story = Story()
+    story.killed()
+    story.ended(140.0)
+    story.worker(140.2, 3, 1, STOPPING)
+    story.assigned(140.3, 4, FAILURE, {1: 0})
+    story.worker(141.0, 3, 1, GONE, "worker 3 was killed by SIGKILL")
+    assert story.steps(1)[-1] == (141.0, SlotState.LOST, 3)
+
+
 def test_the_end() -> None:
     story = Story()
     story.killed()
