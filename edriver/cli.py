@@ -22,8 +22,8 @@ FAILED, USAGE, INTERRUPTED = 1, 2, 130
 STEERING = ("drain", "undrain", "resize", "stop")
 """Words that, given first, are no flags of a run but a message to one that goes on."""
 
-LOOKING = ("status", "top")
-"""Words that, given first, ask how a run stands."""
+LOOKING = ("status", "top", "dashboard", "report")
+"""Words that, given first, ask how a run stands, or how it went."""
 
 _EXAMPLE = """\
 example:
@@ -38,6 +38,9 @@ to a run that goes on:
   edriver resize N               use at most N workers from now on
   edriver stop                   end it
   edriver status                 how it stands; edriver top: the same, live
+  edriver dashboard              a web page that follows it (pip install 'edriver[dashboard]')
+of a run that has ended:
+  edriver report RUN             one HTML file: size, goodput, every recovery
 on a host that is to dial in:
   edriver agent --driver HOST:PORT --credentials FILE
 
@@ -325,6 +328,10 @@ def _steer(verb: str, arguments: Sequence[str]) -> int:
 def _look(word: str, arguments: Sequence[str]) -> int:
     if word == "top":
         from edriver.commands.top import top as look
+    elif word == "dashboard":
+        from edriver.commands.dashboard import dashboard as look
+    elif word == "report":
+        from edriver.commands.report import report as look
     else:
         from edriver.commands.status import status as look
 

@@ -17,7 +17,17 @@ from edriver.client.addresses import Address, elsewhere, here, living_runs
 from edriver.client.async_client import AsyncClient
 from edriver.client.client import Client, find
 from edriver.client.errors import RunError
-from edriver.v1.status_pb2 import Event, HostStatus, Member, Progress, RecoveryPhases, Round, Run, WorkerStatus
+from edriver.v1.status_pb2 import (
+    Event,
+    HostStatus,
+    Member,
+    Progress,
+    ProgressSample,
+    RecoveryPhases,
+    Round,
+    Run,
+    WorkerStatus,
+)
 
 __all__ = [
     "Address",
@@ -27,6 +37,7 @@ __all__ = [
     "HostStatus",
     "Member",
     "Progress",
+    "ProgressSample",
     "RecoveryPhases",
     "Round",
     "Run",

@@ -67,6 +67,11 @@ class AsyncClient:
         request = status_pb2.ListRoundsRequest(limit=limit)
         return list((await self._asked(self._status.ListRounds(request, timeout=self._timeout))).rounds)
 
+    async def progress_history(self) -> list[status_pb2.ProgressSample]:
+        """See Client.progress_history."""
+        request = status_pb2.ListProgressRequest()
+        return list((await self._asked(self._status.ListProgress(request, timeout=self._timeout))).samples)
+
     async def events(self, since: int = 0) -> list[status_pb2.Event]:
         """See Client.events."""
         found: list[status_pb2.Event] = []

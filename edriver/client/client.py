@@ -70,6 +70,11 @@ class Client:
         request = status_pb2.ListRoundsRequest(limit=limit)
         return list(self._asked(partial(self._status.ListRounds, request, timeout=self._timeout)).rounds)
 
+    def progress_history(self) -> list[status_pb2.ProgressSample]:
+        """How far training was at times since the run began, oldest first; the longer the run, the farther apart."""
+        request = status_pb2.ListProgressRequest()
+        return list(self._asked(partial(self._status.ListProgress, request, timeout=self._timeout)).samples)
+
     def events(self, since: int = 0) -> list[status_pb2.Event]:
         """All events after this number so far. RunError with OUT_OF_RANGE: it is of the future, or too long ago."""
         found: list[status_pb2.Event] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from edriver.client import Client, RunError, find
+from edriver.client import Address, Client, RunError, elsewhere, here
 
 
 def add_run_flags(parser: argparse.ArgumentParser, file: str) -> None:
@@ -31,6 +31,17 @@ def client_of(flags: argparse.Namespace) -> Client:
     Raises:
         RunError: there is none.
     """
-    if flags.driver is not None and flags.credentials is None:
+    return Client(address_of(flags))
+
+
+def address_of(flags: argparse.Namespace) -> Address:
+    """Where the run that is meant is.
+
+    Raises:
+        RunError: there is none.
+    """
+    if flags.credentials is not None:
+        return elsewhere(flags.credentials, flags.driver)
+    if flags.driver is not None:
         raise RunError("--driver is for a run elsewhere: give the --credentials that its driver has written")
-    return find(flags.run, flags.credentials, flags.driver)
+    return here(flags.run)

@@ -15,6 +15,7 @@ from edriver.driver.membership import Membership
 from edriver.driver.pace import Pace
 from edriver.driver.phases import recovery_phases
 from edriver.driver.portraits import host_status, worker_status
+from edriver.driver.progress_history import ProgressHistory
 from edriver.v1 import agent_pb2, notification_pb2, status_pb2
 from edriver.wire import round_id_message
 
@@ -46,11 +47,13 @@ class Chronicle:
         over: whether the run has ended.
         workers: all workers there are, by worker_id, as they stand.
         pace: as given.
+        progress: how far training was.
     """
 
     def __init__(self, membership: Membership, pace: Pace, clock: Callable[[], float], limit: int = REMEMBERED) -> None:
         self._membership = membership
         self.pace = pace
+        self.progress = ProgressHistory(pace, clock)
         self._clock = clock
         self._limit = limit
         self._size = 0
@@ -102,6 +105,7 @@ class Chronicle:
             ValueError: nobody comes so far.
         """
         self.pace.heard(said)
+        self.progress.heard(said)
         if told := self.workers.get(said.worker_id):
             self.pace.fill(told)
 

@@ -135,11 +135,16 @@ class Pace:
         known.pid, known.latest = said.pid, said.standing
         now = self._clock()
         known.steps.add(now, said.standing.boundaries)
-        if self._plan is not None and self._plan.workers[0] == said.worker_id:
+        if self.first == said.worker_id:
             progress = self._counted()
             self._steps.add(now, progress.steps)
             if progress.HasField("epoch"):
                 self._samples.add(now, progress.epoch * progress.samples + progress.samples_done)
+
+    @property
+    def first(self) -> int | None:
+        """Rank 0 of the round that is on, or was last."""
+        return None if self._plan is None else self._plan.workers[0]
 
     def gone(self, worker_id: int) -> None:
         """A worker's process has ended."""

@@ -81,6 +81,12 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         rounds = list(self._chronicle.rounds)
         return status_pb2.ListRoundsResponse(rounds=rounds[-request.limit :] if request.limit else rounds)
 
+    async def ListProgress(  # noqa: N802
+        self, _request: status_pb2.ListProgressRequest, _context: _ServicerContext
+    ) -> status_pb2.ListProgressResponse:
+        """See the proto file."""
+        return status_pb2.ListProgressResponse(samples=self._chronicle.progress.samples())
+
     async def ListEvents(  # noqa: N802
         self, request: status_pb2.ListEventsRequest, context: _ServicerContext
     ) -> status_pb2.ListEventsResponse:

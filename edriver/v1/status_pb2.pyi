@@ -408,6 +408,71 @@ class Progress(_message.Message):
 Global___Progress: _TypeAlias = Progress  # noqa: Y015
 
 @_typing.final
+class ListProgressRequest(_message.Message):
+    """ListProgressRequest asks how far training was."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListProgressRequest: _TypeAlias = ListProgressRequest  # noqa: Y015
+
+@_typing.final
+class ListProgressResponse(_message.Message):
+    """ListProgressResponse is how far it was, oldest first."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SAMPLES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def samples(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProgressSample]: ...
+    def __init__(
+        self,
+        *,
+        samples: _abc.Iterable[Global___ProgressSample] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["samples", b"samples"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListProgressResponse: _TypeAlias = ListProgressResponse  # noqa: Y015
+
+@_typing.final
+class ProgressSample(_message.Message):
+    """ProgressSample is how far it was at a time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    """In seconds since the epoch."""
+    @_builtins.property
+    def progress(self) -> Global___Progress: ...
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        progress: Global___Progress | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProgressSample: _TypeAlias = ProgressSample  # noqa: Y015
+
+@_typing.final
 class ListRoundsRequest(_message.Message):
     """ListRoundsRequest asks for rounds."""
 

@@ -45,6 +45,11 @@ class StatusServiceStub(object):
                 request_serializer=edriver_dot_v1_dot_status__pb2.ListRoundsRequest.SerializeToString,
                 response_deserializer=edriver_dot_v1_dot_status__pb2.ListRoundsResponse.FromString,
                 _registered_method=True)
+        self.ListProgress = channel.unary_unary(
+                '/edriver.v1.StatusService/ListProgress',
+                request_serializer=edriver_dot_v1_dot_status__pb2.ListProgressRequest.SerializeToString,
+                response_deserializer=edriver_dot_v1_dot_status__pb2.ListProgressResponse.FromString,
+                _registered_method=True)
         self.ListEvents = channel.unary_unary(
                 '/edriver.v1.StatusService/ListEvents',
                 request_serializer=edriver_dot_v1_dot_status__pb2.ListEventsRequest.SerializeToString,
@@ -70,6 +75,13 @@ class StatusServiceServicer(object):
 
     def ListRounds(self, request, context):
         """ListRounds tells of the latest rounds, oldest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListProgress(self, request, context):
+        """ListProgress tells how far training was at times since the run began, oldest first: up to 2000, evenly thinned.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -104,6 +116,11 @@ def add_StatusServiceServicer_to_server(servicer, server):
                     servicer.ListRounds,
                     request_deserializer=edriver_dot_v1_dot_status__pb2.ListRoundsRequest.FromString,
                     response_serializer=edriver_dot_v1_dot_status__pb2.ListRoundsResponse.SerializeToString,
+            ),
+            'ListProgress': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListProgress,
+                    request_deserializer=edriver_dot_v1_dot_status__pb2.ListProgressRequest.FromString,
+                    response_serializer=edriver_dot_v1_dot_status__pb2.ListProgressResponse.SerializeToString,
             ),
             'ListEvents': grpc.unary_unary_rpc_method_handler(
                     servicer.ListEvents,
@@ -171,6 +188,33 @@ class StatusService(object):
             '/edriver.v1.StatusService/ListRounds',
             edriver_dot_v1_dot_status__pb2.ListRoundsRequest.SerializeToString,
             edriver_dot_v1_dot_status__pb2.ListRoundsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListProgress(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/edriver.v1.StatusService/ListProgress',
+            edriver_dot_v1_dot_status__pb2.ListProgressRequest.SerializeToString,
+            edriver_dot_v1_dot_status__pb2.ListProgressResponse.FromString,
             options,
             channel_credentials,
             insecure,

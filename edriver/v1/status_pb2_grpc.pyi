@@ -37,6 +37,8 @@ class StatusServiceStub:
     """GetRun tells how the run stands now."""
     ListRounds: _grpc.UnaryUnaryMultiCallable[_status_pb2.ListRoundsRequest, _status_pb2.ListRoundsResponse]
     """ListRounds tells of the latest rounds, oldest first."""
+    ListProgress: _grpc.UnaryUnaryMultiCallable[_status_pb2.ListProgressRequest, _status_pb2.ListProgressResponse]
+    """ListProgress tells how far training was at times since the run began, oldest first: up to 2000, evenly thinned."""
     ListEvents: _grpc.UnaryUnaryMultiCallable[_status_pb2.ListEventsRequest, _status_pb2.ListEventsResponse]
     """ListEvents tells what has happened, from a number on. OUT_OF_RANGE: there is no such number yet, or what followed it
     is forgotten.
@@ -56,6 +58,8 @@ class StatusServiceAsyncStub(StatusServiceStub):
     """GetRun tells how the run stands now."""
     ListRounds: _aio.UnaryUnaryMultiCallable[_status_pb2.ListRoundsRequest, _status_pb2.ListRoundsResponse]  # type: ignore[assignment]
     """ListRounds tells of the latest rounds, oldest first."""
+    ListProgress: _aio.UnaryUnaryMultiCallable[_status_pb2.ListProgressRequest, _status_pb2.ListProgressResponse]  # type: ignore[assignment]
+    """ListProgress tells how far training was at times since the run began, oldest first: up to 2000, evenly thinned."""
     ListEvents: _aio.UnaryUnaryMultiCallable[_status_pb2.ListEventsRequest, _status_pb2.ListEventsResponse]  # type: ignore[assignment]
     """ListEvents tells what has happened, from a number on. OUT_OF_RANGE: there is no such number yet, or what followed it
     is forgotten.
@@ -84,6 +88,14 @@ class StatusServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_status_pb2.ListRoundsResponse, _abc.Awaitable[_status_pb2.ListRoundsResponse]]:
         """ListRounds tells of the latest rounds, oldest first."""
+
+    @_abc_1.abstractmethod
+    def ListProgress(
+        self,
+        request: _status_pb2.ListProgressRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_status_pb2.ListProgressResponse, _abc.Awaitable[_status_pb2.ListProgressResponse]]:
+        """ListProgress tells how far training was at times since the run began, oldest first: up to 2000, evenly thinned."""
 
     @_abc_1.abstractmethod
     def ListEvents(

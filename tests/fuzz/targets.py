@@ -264,6 +264,7 @@ class Status(Target):
             methods: dict[Any, Any] = {
                 channel.unary_unary(STATUS + "GetRun"): status_pb2.GetRunRequest,
                 channel.unary_unary(STATUS + "ListRounds"): status_pb2.ListRoundsRequest,
+                channel.unary_unary(STATUS + "ListProgress"): status_pb2.ListProgressRequest,
                 channel.unary_unary(STATUS + "ListEvents"): status_pb2.ListEventsRequest,
                 channel.unary_stream(STATUS + "Watch"): status_pb2.WatchRequest,
             }

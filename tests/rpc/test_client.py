@@ -89,6 +89,7 @@ def test_the_blocking_client_looks_and_steers() -> None:
     def work(client: Client) -> None:
         assert [host.name for host in client.status().hosts] == ["a", "b"]
         assert client.rounds() == []
+        assert client.progress_history() == []
         assert client.drain("b", reason="it runs hot") == 1
         client.undrain("b")
         client.resize(2)
@@ -108,6 +109,7 @@ def test_the_client_for_asyncio_looks_and_steers() -> None:
         async with AsyncClient(run.address) as client:
             assert [host.name for host in (await client.status()).hosts] == ["a", "b"]
             assert await client.rounds() == []
+            assert await client.progress_history() == []
             assert await client.drain("b", reason="it runs hot") == 1
             await client.undrain("b")
             await client.resize(2)

@@ -141,6 +141,8 @@ def test_who_wants_it_is_told_of_progress_too() -> None:
         run.chronicle.pace.assigned(plan)
         standing = notification_pb2.Standing(round_id=round_id_message(RoundId(1, 1)), boundaries=30)
         run.chronicle.heard(agent_pb2.WorkerStanding(worker_id=1, pid=7, standing=standing))
+        known = (await run.stub.ListProgress(status_pb2.ListProgressRequest())).samples
+        assert [(sample.time, sample.progress.steps) for sample in known] == [(0.0, 30)]
         watching = run.stub.Watch(status_pb2.WatchRequest(progress=True))
         answer = await watching.read()
         assert isinstance(answer, status_pb2.WatchResponse)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edriver.driver.pace import WINDOW, Commits, Pace
+from edriver.driver.progress_history import ProgressHistory
 from edriver.driver.ranks import Candidate, plan_round
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2, status_pb2
 from edriver.version import NO_VERSION, RoundId, Version
@@ -21,13 +22,15 @@ class Story:
         candidates = [Candidate(worker, "a", worker, version, "a", 4000) for worker in workers]
         return self.pace.assigned(plan_round(RoundId(1, n), 1, candidates, first=n == 1))
 
-    def says(self, worker: int, n: int, boundaries: int, **more: int) -> None:
+    def says(self, worker: int, n: int, boundaries: int, **more: int) -> agent_pb2.WorkerStanding:
         said = notification_pb2.Standing(
             round_id=rounds_pb2.RoundId(incarnation=1, n=n),
             boundaries=boundaries,
             **more,  # type: ignore[arg-type]
         )
-        self.pace.heard(agent_pb2.WorkerStanding(worker_id=worker, pid=1000 + worker, standing=said))
+        whole = agent_pb2.WorkerStanding(worker_id=worker, pid=1000 + worker, standing=said)
+        self.pace.heard(whole)
+        return whole
 
     def progress(self) -> status_pb2.Progress:
         told = self.pace.progress()
@@ -131,3 +134,20 @@ def test_commits_of_a_run_add_up_over_its_workers() -> None:
     assert story.pace.commits == Commits(count=7, nbytes=700)
     story.says(3, 2, 1, commits=0, commit_bytes=0)
     assert story.pace.commits == Commits(count=7, nbytes=700)
+
+
+def test_a_history_of_what_rank_0_says() -> None:
+    story = Story()
+    history = ProgressHistory(story.pace, lambda: 1000.0 + story.now)
+    story.round(1, NO_VERSION, 1, 2)
+    for tenth in range(35):
+        story.now = tenth / 10
+        for worker in (2, 1):
+            said = story.says(worker, 1, tenth)
+            history.heard(said)
+    assert [(sample.time, sample.progress.steps) for sample in history.samples()] == [
+        (1000.0, 0),
+        (1001.0, 10),
+        (1002.0, 20),
+        (1003.0, 30),
+    ]

@@ -1,0 +1,49 @@
+"""`edriver report`: one page of a run, from its records."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from edriver.client import RunError
+from edriver.dashboard.report import history_of, html_report, text_summary
+from edriver.records import RecordError, records_of
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags."""
+    made = argparse.ArgumentParser(
+        prog="edriver report",
+        description="Makes one HTML file of a run, from its records: size, goodput, every recovery, what was lost.",
+        allow_abbrev=False,
+    )
+    made.add_argument("run", metavar="RUN", help="a run's id, the folder of its records, or an event log")
+    made.add_argument("--output", metavar="FILE", type=Path, help="where to write (default: edriver-RUN.html)")
+    return made
+
+
+def report(arguments: Sequence[str]) -> str:
+    """Write it; returns the summary, and where the page is.
+
+    Raises:
+        RunError: there are no such records, they are nonsense, or the page cannot be written.
+    """
+    flags = parser().parse_args(arguments)
+    try:
+        records = records_of(flags.run)
+        history = history_of(records)
+    except RecordError as error:
+        raise RunError(str(error)) from None
+    except OSError as error:
+        raise RunError(f"{error.filename}: {error.strerror}") from None
+    if not history.version:
+        raise RunError(f"{records.events} is empty: nothing has happened in that run")
+    name = str(records.run.get("run_id") or (records.events.stem if records.events == Path(flags.run) else flags.run))
+    output = flags.output or Path(f"edriver-{Path(name).name}.html")
+    page = html_report(history, name, records.run)
+    try:
+        output.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"--output {output}: {error.strerror}") from None
+    return f"{text_summary(history, records.run)}\n{output}"

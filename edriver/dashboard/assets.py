@@ -1,0 +1,47 @@
+"""The page's files: ours, and plotly's, from the package `plotly`."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from edriver.client import RunError
+
+INSTALL: Final = "pip install 'edriver[dashboard]'"
+
+SCRIPTS: Final = ("story.js", "figures.js", "tables.js", "page.js")
+"""Ours, in the order in which they are loaded, after plotly's."""
+
+
+@cache
+def page_file(name: str) -> str:
+    """One of our own files."""
+    return resources.files("edriver.dashboard").joinpath("page", name).read_text(encoding="utf-8")
+
+
+def plotly_script() -> Path:
+    """The charts' library.
+
+    Raises:
+        RunError: it is not installed.
+    """
+    found = find_spec("plotly")
+    if found is None or found.origin is None:
+        raise RunError(f"the package plotly is missing, which draws the charts: {INSTALL}")
+    path = Path(found.origin).parent / "package_data" / "plotly.min.js"
+    if not path.is_file():
+        raise RunError(f"the package plotly has no {path.name}: {INSTALL} installs one that has")
+    return path
+
+
+def filled(template: str, **parts: str) -> str:
+    """The page's frame with `<!--name-->` replaced by each part; what a part contains is not looked at again."""
+    head, *rest = template.split("<!--")
+    out = [head]
+    for piece in rest:
+        name, _, text = piece.partition("-->")
+        out += [parts[name], text]
+    return "".join(out)

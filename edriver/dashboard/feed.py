@@ -1,0 +1,137 @@
+"""Follows a run through its driver's status service, and folds what it hears into a history."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import grpc
+
+from edriver.client import AsyncClient, Event, ProgressSample, RunError
+from edriver.history.history import History
+
+LOOK: Final = 2.0
+"""Seconds between two questions how the run stands, while something happens."""
+
+SELDOM: Final = 10.0
+"""The same while nothing does."""
+
+SHARE: Final = 20
+"""A question that took so long is followed by a pause so many times as long."""
+
+AGAIN: Final = 5.0
+"""Seconds after which a driver that was given up is tried again."""
+
+
+class Feed:
+    """Keeps a history up to date.
+
+    Args:
+        client: of the run.
+        clock: seconds since the epoch.
+
+    Attributes:
+        history: the run's.
+        link: "live"; "lost": the driver does not answer; "ended": the run has.
+        why: with "lost", why.
+    """
+
+    def __init__(self, client: AsyncClient, clock: Callable[[], float]) -> None:
+        self._client = client
+        self._clock = clock
+        self._ahead = 0.0  # of our clock, the driver's
+        self._changed = asyncio.Event()
+        self.history = History()
+        self.link = "live"
+        self.why = ""
+
+    @property
+    def changed(self) -> asyncio.Event:
+        """Is set at the next change, and then another one takes its place."""
+        return self._changed
+
+    @property
+    def now(self) -> float:
+        """The driver's time."""
+        return self._clock() + self._ahead
+
+    async def begin(self) -> None:
+        """Take in what has been so far, or what has been missed.
+
+        Raises:
+            RunError: the driver does not answer.
+        """
+        answer = await self._client.snapshot()
+        self._ahead = answer.run.now - self._clock()
+        last = self.history.now
+        samples = [each for each in await self._client.progress_history() if each.time > last]
+        try:
+            known = await self._client.events(self.history.seq)
+        except RunError as error:
+            if error.code is not grpc.StatusCode.OUT_OF_RANGE:
+                raise
+            known = []
+            self.history.join(answer.run, await self._client.rounds(), answer.seq)
+        told: Iterable[Event | ProgressSample] = heapq.merge(known, samples, key=lambda each: each.time)
+        for each in told:
+            if isinstance(each, ProgressSample):
+                self.history.sample(each.time, each.progress)
+            else:
+                self.history.feed(each)
+        self.history.look(answer.run, max(answer.seq, self.history.seq))
+        self._announce("live")
+
+    async def follow(self) -> None:
+        """Go on until the run has ended; returns at once where it has. A driver that is lost is tried for ever."""
+        looking = asyncio.create_task(self._look())
+        try:
+            while not self.history.ended:
+                try:
+                    await self._watch()
+                    if not self.history.ended:
+                        await self.begin()
+                except RunError as error:
+                    if error.code is grpc.StatusCode.OUT_OF_RANGE:  # more has happened than the driver remembers
+                        with contextlib.suppress(RunError):
+                            await self.begin()
+                    else:
+                        self._announce("lost", str(error))
+                    await asyncio.sleep(AGAIN)
+        finally:
+            looking.cancel()
+        self._announce("ended")
+
+    async def _watch(self) -> None:
+        async for told in self._client.watch_progress(self.history.seq):
+            if told.HasField("progress"):
+                self.history.sample(self.now, told.progress)
+            else:
+                self.history.feed(told.event)
+            self._announce("live")
+
+    async def _look(self) -> None:
+        """Ask now and then for what no event tells; and notice that the driver is silent."""
+        while True:
+            seq, took = self.history.seq, 0.0
+            try:
+                began = self._clock()
+                answer = await self._client.snapshot()
+                took = max(0.0, self._clock() - began)
+                self._ahead = answer.run.now - self._clock()
+                self.history.look(answer.run, answer.seq)
+                self._announce("live")
+            except RunError as error:
+                if not self.history.ended:
+                    self._announce("lost", str(error))
+            pause = max(LOOK, SHARE * took)
+            await asyncio.sleep(pause)
+            if self.history.seq == seq:
+                await asyncio.sleep(max(0.0, SELDOM - pause) if self.link == "live" else 0.0)
+
+    def _announce(self, link: str, why: str = "") -> None:
+        self.link, self.why = link, why
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()

@@ -1,0 +1,130 @@
+"use strict";
+// What the page knows of the run: it is sent everything once, then what has changed.
+
+const STATES = ["empty", "booting", "waiting", "training", "leaving", "lost"];
+const KINDS = {start: "start", failure: "failure", preemption: "preemption", resize: "resize"};
+const PHASES = ["detect", "abort", "rendezvous", "sync", "first step"];
+const MOST_LINES = 2000;
+
+class Story {
+  constructor() {
+    this.clear();
+    this.link = "live";
+    this.why = "";
+    this.ahead = 0; // the driver's clock, of ours, in seconds
+  }
+
+  clear() {
+    this.head = null;
+    this.rounds = new Map();
+    this.lanes = new Map();
+    this.points = [];
+    this.progress = null;
+    this.hosts = new Map();
+    this.log = [];
+  }
+
+  // Takes a message in; returns the parts that have changed.
+  take(told) {
+    const news = new Set(["head"]);
+    if (told.whole) {
+      this.clear();
+      for (const part of ["rounds", "lanes", "curve", "hosts", "log"]) news.add(part);
+    }
+    this.link = told.link;
+    this.why = told.why;
+    this.ahead = told.time - Date.now() / 1000;
+    if (told.head) this.head = told.head;
+    if (told.rounds) {
+      news.add("rounds");
+      if (told.rounds.whole) this.rounds.clear();
+      for (const round of told.rounds.rounds) this.rounds.set(round.id, round);
+    }
+    if (told.lanes) {
+      news.add("lanes");
+      if (told.lanes.whole) this.lanes.clear();
+      for (const lane of told.lanes.lanes) this.takeLane(lane);
+    }
+    if (told.curve) {
+      news.add("curve");
+      this.progress = told.curve.progress;
+      if (told.curve.whole) this.points = [];
+      this.points.push(...told.curve.points);
+    }
+    for (const host of told.hosts || []) {
+      news.add("hosts");
+      if (host.slots || host.connected || host.since) this.hosts.set(host.name, host);
+      else this.hosts.delete(host.name);
+    }
+    if (told.log) {
+      news.add("log");
+      this.log.push(...told.log);
+      if (this.log.length > MOST_LINES) this.log.splice(0, this.log.length - MOST_LINES);
+    }
+    return news;
+  }
+
+  takeLane(told) {
+    const key = told.host + ":" + told.slot;
+    let lane = this.lanes.get(key);
+    if (!lane) this.lanes.set(key, lane = {key, host: told.host, slot: told.slot, steps: []});
+    lane.steps.length = told.from;
+    lane.steps.push(...told.steps);
+  }
+
+  // The time up to which there is something to draw, by the driver's clock.
+  now() {
+    if (this.head.ended) return this.head.ended.time;
+    return this.link === "live" ? Math.max(this.head.now, Date.now() / 1000 + this.ahead) : this.head.now;
+  }
+
+  goodput() {
+    const {seconds, since} = this.head.goodput;
+    const now = this.now();
+    const good = seconds + (since === null ? 0 : Math.max(0, now - since));
+    return now > this.head.began ? Math.min(1, good / (now - this.head.began)) : null;
+  }
+
+  // How it is, in one word, and a sign for those who do not see its colour.
+  state() {
+    const ended = this.head.ended;
+    if (ended) return ended.success ? ["done", "✓", "done"] : ["failed", "✕", "ended"];
+    if (this.link === "record") return ["lost", "?", "not ended"];
+    if (this.link === "lost") return ["lost", "✕", "driver lost"];
+    if (this.head.size) return ["training", "▶", "training"];
+    return this.head.rounds ? ["waiting", "◔", "recovering"] : ["starting", "◌", "starting"];
+  }
+}
+
+// ---- words -----------------------------------------------------------------------------------------------------
+
+function spanText(seconds) {
+  const whole = Math.max(0, Math.floor(seconds));
+  const [minutes, hours, days] = [Math.floor(whole / 60), Math.floor(whole / 3600), Math.floor(whole / 86400)];
+  if (days) return `${days} d ${hours % 24} h`;
+  if (hours) return `${hours} h ${minutes % 60} min`;
+  return minutes ? `${minutes} min ${whole % 60} s` : `${whole} s`;
+}
+
+function shortText(seconds) {
+  if (seconds >= 60) return spanText(seconds);
+  if (seconds >= 10) return `${seconds.toFixed(0)} s`;
+  return seconds >= 1 ? `${seconds.toFixed(1)} s` : `${Math.round(seconds * 1000)} ms`;
+}
+
+function countText(count, noun) {
+  return `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+}
+
+function numberText(value) {
+  if (value === null || value === undefined) return "no number";
+  const size = Math.abs(value);
+  return size && (size < 1e-3 || size >= 1e6) ? value.toExponential(3) : String(Number(value.toPrecision(4)));
+}
+
+function clockText(time, withDay) {
+  const at = new Date(time * 1000);
+  const two = (number) => String(number).padStart(2, "0");
+  const clock = `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+  return withDay ? `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clock}` : clock;
+}

@@ -1,0 +1,120 @@
+"use strict";
+// What is text: the headline, the hosts, the log. Whatever comes from the run goes in as text, never as HTML.
+
+const MOST_HOSTS = 200;
+const MOST_SHOWN = 200;
+const SIGNS = {loss: "✕", round: "▶", host: "▪", remark: "·", end: "■"};
+
+function put(id, text) {
+  const at = document.getElementById(id);
+  if (at.textContent !== text) at.textContent = text;
+  return at;
+}
+
+function drawHead(story) {
+  const head = story.head;
+  const [state, sign, word] = story.state();
+  document.getElementById("state").dataset.state = state;
+  put("state-mark", sign);
+  put("state-word", word);
+  put("doing", head.doing);
+  const now = story.now();
+  const which = [head.run_id ? `run ${head.run_id}` : "a run", spanText(now - head.began)];
+  put("which", which.join(" · "));
+  const link = {lost: `the driver does not answer; asking again (${story.why})`, ended: "the run has ended: nothing more will come", away: "this page has lost its server: is edriver dashboard still there?"};
+  put("link", link[story.link] || "").dataset.link = story.link === "away" ? "lost" : story.link;
+  document.title = `${sign} ${head.size} ${word}${head.run_id ? ` · ${head.run_id}` : ""}`;
+  put("size", String(head.size));
+  put("size-note", head.max_np ? `of ${head.min_np} to ${head.max_np} workers` : "workers");
+  const goodput = story.goodput();
+  put("goodput", goodput === null ? "–" : `${(100 * goodput).toFixed(goodput > 0.9995 ? 0 : 1)} %`);
+  put("lost", head.steps_lost.toLocaleString("en"));
+  put("rounds", head.rounds.toLocaleString("en"));
+  put("rounds-note", [countText(head.failures, "failure"), countText(head.preemptions, "preemption"), countText(head.resizes, "resize")].join(", "));
+  drawProgress(story);
+}
+
+function drawProgress(story) {
+  const progress = story.progress;
+  const epoch = document.getElementById("epoch");
+  epoch.hidden = !(progress && progress.samples);
+  if (!progress) return;
+  put("progress", `step ${progress.steps.toLocaleString("en")}`);
+  const going = story.head.size && !story.head.ended;
+  const notes = going && progress.step_rate ? [`${progress.step_rate.toFixed(1)} steps/s`] : [];
+  if (progress.samples) {
+    epoch.value = progress.samples_done / progress.samples;
+    notes.push(`epoch ${progress.epoch}, ${Math.floor((100 * progress.samples_done) / progress.samples)} % done`);
+    if (going && progress.sample_rate > 0) {
+      notes.push(`${spanText((progress.samples - progress.samples_done) / progress.sample_rate)} left of it`);
+      notes.push(`${Math.round(progress.sample_rate).toLocaleString("en")} samples/s`);
+    }
+  }
+  put("progress-note", notes.join(" · "));
+}
+
+function drawRecovery(story) {
+  const seconds = [...story.rounds.values()].filter((round) => round.kind === "failure" && round.phases).map((round) => round.phases.reduce((sum, part) => sum + part, 0)).sort((a, b) => a - b);
+  put("recovery", seconds.length ? shortText(seconds[Math.floor(seconds.length / 2)]) : "–");
+  put("recovery-note", seconds.length ? `median of ${countText(seconds.length, "failure")}; worst ${shortText(seconds[seconds.length - 1])}` : "no failure yet");
+}
+
+function cell(row, text, name) {
+  const made = document.createElement("td");
+  made.textContent = text;
+  if (name) made.className = name;
+  row.append(made);
+}
+
+function drawHosts(story) {
+  const wanted = document.getElementById("hosts-filter").value.toLowerCase();
+  const words = (host) => host.obstacle || (host.connected ? "is used" : host.slots ? "has not answered yet" : "is named no more");
+  const trouble = (host) => Boolean(host.obstacle) || !host.connected;
+  const all = [...story.hosts.values()].filter((host) => !wanted || `${host.name} ${words(host)}`.toLowerCase().includes(wanted));
+  const shown = [...all.filter(trouble), ...all.filter((host) => !trouble(host))].slice(0, MOST_HOSTS);
+  const rows = shown.map((host) => {
+    const row = document.createElement("tr");
+    cell(row, host.name);
+    cell(row, String(host.slots), "right");
+    cell(row, (trouble(host) ? "▲ " : "") + words(host), trouble(host) ? "trouble" : "");
+    return row;
+  });
+  document.getElementById("hosts").replaceChildren(...rows);
+  const rest = all.length - shown.length;
+  put("hosts-note", `${countText(story.hosts.size, "host")}${rest > 0 ? `; ${rest.toLocaleString("en")} more are not shown: filter` : ""}`);
+}
+
+function line([seq, time, text, kind]) {
+  const made = document.createElement("li");
+  made.dataset.seq = seq;
+  made.dataset.kind = kind;
+  const at = document.createElement("time");
+  at.textContent = clockText(time, false);
+  at.title = clockText(time, true);
+  at.dateTime = new Date(time * 1000).toISOString();
+  const sign = document.createElement("b");
+  sign.textContent = SIGNS[kind] || "·";
+  sign.setAttribute("aria-hidden", "true");
+  const words = document.createElement("span");
+  words.textContent = text;
+  made.append(at, sign, words);
+  return made;
+}
+
+// Newest first. Only lines that are not there yet are made, unless the filter has changed.
+function drawLog(story, anew) {
+  const list = document.getElementById("log");
+  const wanted = document.getElementById("log-filter").value.toLowerCase();
+  const kind = document.getElementById("log-kind").value;
+  if (anew) list.replaceChildren();
+  const last = anew ? 0 : Number(list.dataset.last || 0);
+  let first = story.log.length;
+  while (first > 0 && story.log[first - 1][0] > last) first -= 1;
+  const fits = (entry) => (!kind || entry[3] === kind) && (!wanted || entry[2].toLowerCase().includes(wanted));
+  const fresh = story.log.slice(first).filter(fits).slice(-MOST_SHOWN).reverse();
+  list.prepend(...fresh.map(line));
+  while (list.childElementCount > MOST_SHOWN) list.lastElementChild.remove();
+  list.dataset.last = story.log.length ? story.log[story.log.length - 1][0] : 0;
+  const full = list.childElementCount >= MOST_SHOWN;
+  put("log-note", story.log.length ? (full ? `the latest ${MOST_SHOWN} are shown; a filter finds older ones` : "") : "nothing has happened yet");
+}

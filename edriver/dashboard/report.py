@@ -1,0 +1,192 @@
+"""A run's records as one HTML file: the page with its data in it, and above it what can be read without a script."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import shlex
+import statistics
+import time
+from collections.abc import Iterator, Mapping
+from html import escape
+from typing import Any, Final
+
+from edriver.dashboard.assets import SCRIPTS, filled, page_file, plotly_script
+from edriver.driver.words import count_text
+from edriver.history.history import History
+from edriver.history.rounds import PHASES, RoundPart
+from edriver.progress import time_text
+from edriver.records import Records, read
+from edriver.v1 import status_pb2
+
+MOST_RECOVERIES: Final = 500
+"""Rounds in the table; of more, the longest recoveries are shown."""
+
+
+def history_of(records: Records) -> History:
+    """Fold a run's records. Where an event log has several runs, one after the other, it is the last.
+
+    Raises:
+        RecordError: they are nonsense.
+        OSError: they cannot be read.
+    """
+    history = History()
+    for told in read(records.events):
+        if isinstance(told, status_pb2.ProgressSample):
+            history.sample(told.time, told.progress)
+            continue
+        if told.seq <= history.seq:
+            history = History()
+        history.feed(told)
+    return history
+
+
+def facts(history: History, run: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What there is to say of a run: a word, and a sentence, each.
+
+    Args:
+        history: the run's.
+        run: what its run.json says.
+    """
+    if command := run.get("command"):
+        yield "command", shlex.join(map(str, command)) if isinstance(command, list) else str(command)
+    spent = history.now - history.began
+    yield "time", f"{_date(history.began)}, {time_text(spent)}"
+    ended = history.ended
+    if ended is None:
+        yield "end", f"none is recorded: it goes on, or its driver was lost; last: {history.doing or 'nothing'}"
+    else:
+        yield "end", f"{'success' if ended.run_ended.success else 'failed'}: {ended.text or 'all workers are done'}"
+    rounds = history.rounds.all
+    if rounds:
+        ends = [history.now if part.ended is None else part.ended for part in rounds]
+        lasted = [max(0.0, end - part.assigned) for part, end in zip(rounds, ends, strict=True)]
+        mean = sum(part.size * length for part, length in zip(rounds, lasted, strict=True)) / (sum(lasted) or 1.0)
+        sizes = [part.size for part in rounds]
+        yield "size", f"{min(sizes)} to {max(sizes)} workers, {mean:.1f} on average while it trained"
+    goodput = history.goodput(history.now)
+    yield (
+        "goodput",
+        "nothing to tell it from" if goodput is None else f"{100 * goodput:.1f} % of wall time in steps that count",
+    )
+    counts = history.rounds.counts
+    kinds = ", ".join(count_text(counts[kind], kind) for kind in ("failure", "preemption", "resize"))
+    yield "rounds", f"{sum(counts.values())}: {kinds}"
+    yield "lost", f"{count_text(history.rounds.steps_lost, 'step')} had to be made again"
+    took = [part.recovery for part in rounds if part.kind == "failure" and part.recovery is not None]
+    if took:
+        yield "recovery", f"{_length(statistics.median(took))} after a failure (median), {_length(max(took))} at worst"
+    if history.first_losses:
+        yield "failed first", ", then ".join(f"{_clock(line.time)} {line.text}" for line in history.first_losses)
+    if history.curve.latest is not None:
+        latest = history.curve.latest
+        words = [f"step {latest.steps}", *(f"{name} {value:g}" for name, value in sorted(latest.reported.items()))]
+        yield "reached", "; ".join(words)
+
+
+def text_summary(history: History, run: Mapping[str, Any]) -> str:
+    """The facts, a line each."""
+    told = list(facts(history, run))
+    width = max(len(word) for word, _ in told)
+    return "\n".join(f"{word:<{width}}  {sentence}" for word, sentence in told)
+
+
+def html_report(history: History, name: str, run: Mapping[str, Any]) -> str:
+    """The page, in one file that needs no other.
+
+    Args:
+        history: the run's.
+        name: the run's id, or whatever it is called.
+        run: what its run.json says.
+
+    Raises:
+        RunError: plotly is not installed.
+    """
+    scripts = [plotly_script().read_text(encoding="utf-8"), *map(page_file, SCRIPTS)]
+    marks = " ".join(f"'sha256-{_hash(script)}'" for script in scripts)
+    policy = (
+        f"default-src 'none'; script-src {marks}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; "
+        "form-action 'none'"
+    )
+    told = history.since(0) or {"head": None}
+    if told["head"] is not None:
+        known = {
+            "run_id": name,
+            **{key: run[key] for key in ("np", "min_np", "max_np") if isinstance(run.get(key), int)},
+        }
+        told["head"] |= known
+    link = "ended" if history.ended else "record"
+    data = {"whole": True, "link": link, "why": "", "time": history.now, **told}
+    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{page_file("page.css")}</style>'
+    body = [f'<script type="application/json" id="data">{script_safe(data)}</script>']
+    body += [f"<script>{script}</script>" for script in scripts]
+    return filled(
+        page_file("index.html"),
+        title=escape(f"edriver run {name}"),
+        head=head,
+        summary=_summary(history, name, run),
+        data="\n".join(body),
+    )
+
+
+def script_safe(data: Any) -> str:
+    """JSON that ends no element it stands in, nor begins a comment there."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _summary(history: History, name: str, run: Mapping[str, Any]) -> str:
+    rows = "".join(f"<dt>{escape(word)}</dt><dd>{escape(text)}</dd>" for word, text in facts(history, run))
+    inner = f"<h1>Run {escape(name)}</h1><dl>{rows}</dl>{_table(history)}"
+    return f'<section class="summary" aria-label="Summary">{inner}</section>'
+
+
+def _table(history: History) -> str:
+    recovered = [part for part in history.rounds.all if part.kind != "start"]
+    if not recovered:
+        return ""
+    shown = sorted(recovered, key=lambda part: -(part.recovery or 0.0))[:MOST_RECOVERIES]
+    shown.sort(key=lambda part: part.assigned)
+    words = f"the {len(shown)} longest of {len(recovered)}" if len(shown) < len(recovered) else f"{len(shown)}"
+    heads = ["time", "round", "kind", "workers", *(phase.replace("_", " ") for phase in PHASES), "all", "lost", "cause"]
+    top = "".join(f'<th scope="col">{escape(head)}</th>' for head in heads)
+    rows = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in _row(part))}</tr>" for part in shown)
+    return (
+        f"<details{' open' if len(shown) <= 20 else ''}><summary>Every recovery, with its phases ({words})</summary>"
+        '<div class="scroll" tabindex="0">'
+        f"<table><thead><tr>{top}</tr></thead><tbody>{rows}</tbody></table></div></details>"
+    )
+
+
+def _row(part: RoundPart) -> list[str]:
+    phases = [_length(seconds) for seconds in part.phases] if part.phases else ["–"] * len(PHASES)
+    whole = "never under way" if part.recovery is None else _length(part.recovery)
+    return [
+        _clock(part.assigned),
+        part.name,
+        part.kind,
+        str(part.size),
+        *phases,
+        whole,
+        str(part.steps_lost),
+        part.cause,
+    ]
+
+
+def _hash(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _length(seconds: float) -> str:
+    if seconds >= 60:
+        return time_text(seconds)
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.0f} ms"
+
+
+def _date(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at))

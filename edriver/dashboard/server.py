@@ -1,0 +1,160 @@
+"""The page's web server: its files, and a stream of server-sent events to each browser (html.spec.whatwg.org, "9.2
+Server-sent events"): first everything, then what has changed.
+
+Everything lies below a path that nobody can guess, so that the machine's other users are kept out. A request whose Host
+is a name that is not this machine's is refused: a page of somebody else's could have had its own name lead here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hmac
+import ipaddress
+import json
+import socket
+from typing import Final
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from edriver.dashboard.assets import SCRIPTS, filled, page_file, plotly_script
+from edriver.dashboard.feed import Feed
+
+MOST_BROWSERS: Final = 64
+"""Streams that are open at a time."""
+
+PAUSE: Final = 0.2
+"""Seconds at least between two messages to a browser; what happens meanwhile goes into one."""
+
+SLOW: Final = 10.0
+"""Seconds in which a browser must have taken a message; one that has not is dropped, and comes again by itself."""
+
+SILENCE: Final = 15.0
+"""Seconds after which a browser is sent an empty line: so it is found out that it is gone."""
+
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src data: blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)  # plotly styles its drawings inline, and shows heatmaps as images of its own making
+HEADERS: Final = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+"""Of every answer."""
+
+
+class PageServer:
+    """Serves one run's page.
+
+    Args:
+        feed: what it shows.
+        secret: the path's first part.
+
+    Attributes:
+        app: the web application.
+        browsers: open streams.
+    """
+
+    def __init__(self, feed: Feed, secret: str) -> None:
+        self._feed = feed
+        self._secret = secret
+        self._plotly = b""
+        self._message = ((-1, -1, "", ""), b"")
+        self.browsers = 0
+        self.app = web.Application(middlewares=[self._guard])
+        self.app.router.add_get("/{secret}/", self._page)
+        self.app.router.add_get("/{secret}/events", self._stream)
+        self.app.router.add_get("/{secret}/plotly.js", self._library)
+        self.app.router.add_get("/{secret}/{name}", self._file)
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Nobody gets more than "404" who does not know the path, or was led here under another name."""
+        response: web.StreamResponse
+        if not is_ours(request.headers.get("Host", "")):
+            response = web.Response(status=421, text="this server goes by its address, or localhost\n")
+        elif not hmac.compare_digest(request.path.split("/")[1].encode(), self._secret.encode()):
+            response = web.Response(status=404, text="not found\n")
+        else:
+            try:
+                response = await handler(request)
+            except web.HTTPException as error:
+                response = web.Response(status=error.status, text=f"{error.reason}\n")
+        if not response.prepared:
+            response.headers.update(HEADERS)
+        return response
+
+    async def _page(self, _request: web.Request) -> web.Response:
+        scripts = "\n".join(f'<script src="{name}" defer></script>' for name in ("plotly.js", *SCRIPTS))
+        head = f'<link rel="stylesheet" href="page.css">\n{scripts}'
+        text = filled(page_file("index.html"), title="edriver", head=head, summary="", data="")
+        return web.Response(text=text, content_type="text/html", headers={"Cache-Control": "no-store"})
+
+    async def _file(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        if name not in (*SCRIPTS, "page.css"):
+            raise web.HTTPNotFound
+        kind = "text/css" if name.endswith(".css") else "text/javascript"
+        return web.Response(text=page_file(name), content_type=kind, headers={"Cache-Control": "no-store"})
+
+    async def _library(self, _request: web.Request) -> web.Response:
+        if not self._plotly:
+            self._plotly = await asyncio.to_thread(lambda: gzip.compress(plotly_script().read_bytes(), 6))
+        headers = {"Content-Encoding": "gzip", "Cache-Control": "private, max-age=86400"}
+        return web.Response(body=self._plotly, content_type="text/javascript", headers=headers)
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        if self.browsers >= MOST_BROWSERS:
+            return web.Response(status=503, text=f"{MOST_BROWSERS} pages are open already: close one\n")
+        response = web.StreamResponse(headers={**HEADERS, "Cache-Control": "no-store"})
+        response.content_type = "text/event-stream"
+        self.browsers += 1
+        try:
+            await response.prepare(request)
+            await self._tell(response)
+        except (ConnectionError, TimeoutError):
+            if request.transport is not None:
+                request.transport.abort()
+        finally:
+            self.browsers -= 1
+        return response
+
+    async def _tell(self, response: web.StreamResponse) -> None:
+        """Send a browser everything, then what has changed since it was last sent something."""
+        version = 0
+        while True:
+            changed = self._feed.changed
+            message = self._since(version)
+            version = self._feed.history.version
+            await asyncio.wait_for(response.write(message), SLOW)
+            await asyncio.sleep(PAUSE)
+            while not changed.is_set():
+                try:
+                    await asyncio.wait_for(changed.wait(), SILENCE)
+                except TimeoutError:
+                    await asyncio.wait_for(response.write(b":\n\n"), SLOW)
+
+    def _since(self, version: int) -> bytes:
+        """A message; browsers that are equally far get the same one."""
+        feed = self._feed
+        key = (version, feed.history.version, feed.link, feed.why)
+        if self._message[0] != key:
+            told = {"whole": not version, "link": feed.link, "why": feed.why, "time": feed.now}
+            text = json.dumps(told | feed.history.since(version), allow_nan=False, separators=(",", ":"))
+            self._message = (key, f"data: {text}\n\n".encode())
+        return self._message[1]
+
+
+def is_ours(host: str) -> bool:
+    """Whether a request's Host is an address or this machine's own name: nobody else can make those lead here."""
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+    name = name.removeprefix("[").removesuffix("]").lower()
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return name in ("localhost", socket.gethostname().lower())
+    return True

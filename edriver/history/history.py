@@ -1,0 +1,235 @@
+"""A run's history: its events folded, one by one, into what a page draws, and what of it has changed since; pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from edriver.history.curve import Curve
+from edriver.history.lanes import Lanes
+from edriver.history.rounds import Rounds
+from edriver.v1 import status_pb2
+
+MOST_LINES: Final = 2000
+"""Lines of the log that are remembered, the latest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the log.
+
+    Attributes:
+        seq: the event's number.
+        time: in seconds since the epoch.
+        text: what it says.
+        kind: "loss", "round", "host", "remark" or "end".
+        version: of the history, when it came.
+    """
+
+    seq: int
+    time: float
+    text: str
+    kind: str
+    version: int
+
+
+class History:
+    """What a run has been through. It grows to a limit: older parts become coarser (see its parts for how).
+
+    Attributes:
+        version: grows with each change.
+        seq: the last event that is in it.
+        began: when the run began, as far as that is known, in seconds since the epoch,
+        now: and the latest time that was heard of.
+        doing: what the run does, or waits for.
+        ended: the run's last event; None: it goes on.
+        rounds: its rounds.
+        lanes: its slots.
+        curve: its progress.
+        hosts: its hosts, by name.
+        log: what has been said.
+        first_losses: the first lines of the log that tell of a loss: that it was noticed, and mostly why.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.seq = 0
+        self.began = self.now = 0.0
+        self.doing = ""
+        self.ended: status_pb2.Event | None = None
+        self.rounds = Rounds()
+        self.lanes = Lanes()
+        self.curve = Curve()
+        self.hosts: dict[str, status_pb2.HostStatus] = {}
+        self.log: list[Line] = []
+        self.first_losses: list[Line] = []
+        self._hosts_changed: dict[str, int] = {}  # in the order of change
+        self._limits: dict[str, Any] = {}
+
+    # ---- what comes in ---------------------------------------------------------------------------------------
+
+    def join(self, run: status_pb2.Run, rounds: Iterable[status_pb2.Round], seq: int) -> None:
+        """Begin with a run whose first events nobody remembers: as it stands, and the rounds that are known.
+
+        Args:
+            run: how it stands.
+            rounds: its latest rounds, oldest first.
+            seq: the last event that is in them.
+        """
+        self.look(run, seq)
+        for told in rounds:
+            if self.rounds.feed(self.version, told):
+                self.lanes.assigned(self.version, told.assigned, list(told.members))
+        for worker in run.workers:
+            self.lanes.worker(self.version, worker.since, worker, loss=False, on=False)
+        self.lanes.end(self.version, run.now, {worker.worker_id for worker in run.workers})
+        self.seq = seq
+
+    def look(self, run: status_pb2.Run, seq: int) -> None:
+        """How the run stands: what no event tells, such as its limits, and why a host is not used.
+
+        One that is older than the last event is passed over.
+        """
+        if seq < self.seq:
+            return
+        self.version += 1
+        self.began, self.doing = run.began, run.doing
+        self.now = max(self.now, run.now)
+        self._limits = {
+            "run_id": run.run_id,
+            "release": run.version,
+            "np": run.np,
+            "min_np": run.min_np,
+            "max_np": run.max_np,
+            "failures": run.failures,
+            "preemptions": run.preemptions,
+            "resizes": run.resizes,
+        }
+        told = {host.name: host for host in run.hosts}
+        for name in [name for name in self.hosts if name not in told]:
+            self._host(status_pb2.HostStatus(name=name))
+        for host in run.hosts:
+            self._host(host)
+        if run.HasField("progress"):
+            self.rounds.pace(run.progress.step_rate)
+
+    def feed(self, event: status_pb2.Event) -> None:
+        """The next event; one that is in it already is passed over."""
+        if event.seq <= self.seq:
+            return
+        self.version += 1
+        self.seq = event.seq
+        self.now = max(self.now, event.time)
+        self.began = self.began or event.time
+        kind: str = event.WhichOneof("kind") or "remark"
+        match kind:
+            case "host":
+                self._host(event.host)
+            case "worker":
+                self.lanes.worker(self.version, event.time, event.worker, bool(event.text), self.rounds.size > 0)
+                kind = "loss"
+            case "round":
+                if self.rounds.feed(self.version, event.round):
+                    self.lanes.assigned(self.version, event.time, list(event.round.members))
+                    self.doing = event.text
+                elif event.text:
+                    kind, self.doing = "loss", event.text
+            case "run_ended":
+                self.lanes.end(self.version, event.time)
+                self.ended, kind, self.doing = event, "end", event.text
+            case _:
+                self.doing = event.text
+        if event.text:
+            line = Line(event.seq, event.time, event.text, kind, self.version)
+            self.log.append(line)
+            if len(self.log) > MOST_LINES:
+                del self.log[: MOST_LINES // 10]
+            if kind == "loss" and len(self.first_losses) < 2:
+                self.first_losses.append(line)
+
+    def sample(self, time: float, progress: status_pb2.Progress) -> None:
+        """Training was so far at this time."""
+        self.version += 1
+        self.now = max(self.now, time)
+        self.began = self.began or time
+        self.curve.add(self.version, time, progress)
+        self.rounds.pace(progress.step_rate)
+
+    # ---- what goes out ---------------------------------------------------------------------------------------
+
+    def goodput(self, now: float) -> float | None:
+        """The share of wall time spent in steps that count (see Rounds); None: no time has passed."""
+        parts = self.rounds.goodput()
+        since = parts["since"]
+        seconds = (parts["seconds"] or 0.0) + (max(0.0, now - since) if since is not None else 0.0)
+        return min(1.0, seconds / (now - self.began)) if now > self.began else None
+
+    def since(self, version: int) -> dict[str, Any]:
+        """What has changed since a version, as it goes to the page; all of it since 0. What has not is left out."""
+        if version >= self.version:
+            return {}
+        latest = self.rounds.latest
+        counts = self.rounds.counts
+        ended = self.ended
+        told: dict[str, Any] = {
+            "version": self.version,
+            "head": {
+                **self._limits,
+                "began": self.began,
+                "now": self.now,
+                "doing": self.doing,
+                "size": self.rounds.size,
+                "round": latest.name if latest else None,
+                "rounds": sum(counts.values()),
+                "failures": max(counts["failure"], self._limits.get("failures", 0)),
+                "preemptions": max(counts["preemption"], self._limits.get("preemptions", 0)),
+                "resizes": max(counts["resize"], self._limits.get("resizes", 0)),
+                "steps_lost": self.rounds.steps_lost,
+                "goodput": self.rounds.goodput(),
+                "ended": None if ended is None else {"time": ended.time, "success": ended.run_ended.success},
+            },
+        }
+        first = bisect_right(self.log, version, key=lambda line: line.version)
+        parts = {
+            "rounds": self.rounds.since(version),
+            "lanes": self.lanes.since(version),
+            "curve": self.curve.since(version),
+            "hosts": self._hosts_since(version),
+            "log": [[line.seq, line.time, line.text, line.kind] for line in self.log[first:]],
+        }
+        return told | {name: part for name, part in parts.items() if part}
+
+    def _host(self, told: status_pb2.HostStatus) -> None:
+        if self.hosts.get(told.name) == told:
+            return
+        self._hosts_changed.pop(told.name, None)
+        self._hosts_changed[told.name] = self.version
+        if told.slots or told.connected:
+            self.hosts[told.name] = told
+        else:
+            self.hosts.pop(told.name, None)
+            gone = [name for name in self._hosts_changed if name not in self.hosts]
+            if len(gone) > MOST_LINES:
+                del self._hosts_changed[gone[0]]
+
+    def _hosts_since(self, version: int) -> list[dict[str, Any]]:
+        told = []
+        for name in reversed(self._hosts_changed):
+            if self._hosts_changed[name] <= version:
+                break
+            host = self.hosts.get(name)
+            if host is not None:
+                told.append(
+                    {
+                        "name": name,
+                        "slots": host.slots,
+                        "connected": host.connected,
+                        "obstacle": host.obstacle,
+                        "since": host.since,
+                    }
+                )
+            elif version:
+                told.append({"name": name, "slots": 0})
+        return told[::-1]

@@ -1,0 +1,347 @@
+"""The dashboard's server: fed by a real status service, asked by a web client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import grpc.aio
+import pytest
+from aiohttp import web
+
+from edriver.client import Address, AsyncClient
+from edriver.dashboard import feed as feed_module
+from edriver.dashboard import server as server_module
+from edriver.dashboard.feed import Feed
+from edriver.dashboard.server import PageServer, is_ours
+from edriver.discovery.hosts import Host, HostSet
+from edriver.driver import events
+from edriver.driver.chronicle import Chronicle
+from edriver.driver.membership import Membership
+from edriver.driver.pace import Pace
+from edriver.driver.ranks import Candidate, plan_round
+from edriver.driver.settings import Settings
+from edriver.driver.status import StatusServer
+from edriver.v1 import agent_pb2, notification_pb2, status_pb2_grpc
+from edriver.version import NO_VERSION, RoundId
+from edriver.wire import round_id_message
+
+SECRET = "hush"
+
+
+class Run:
+    """A run on hosts that are said; its driver can be taken away."""
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        self.now = 1000.0
+        self.membership = Membership(Settings(np=1, min_np=1, max_np=3), now=0.0)
+        self.chronicle = Chronicle(self.membership, Pace(lambda: self.now), lambda: self.now, limit)
+        self.status = StatusServer("abcd", self.membership, self.chronicle, lambda: self.now)
+        self.address = Address("abcd", f"unix:{folder / 's'}")
+        self._server: grpc.aio.Server | None = None
+
+    async def serve(self) -> None:
+        self._server = grpc.aio.server()
+        status_pb2_grpc.add_StatusServiceServicer_to_server(self.status, self._server)
+        self._server.add_insecure_port(self.address.target)
+        await self._server.start()
+
+    async def vanish(self) -> None:
+        assert self._server is not None
+        await self._server.stop(None)
+
+    def take(self, event: events.Event, text: str = "") -> None:
+        self.now += 1.0
+        self.chronicle.take(event, self.membership.step(event, 0.0), text, [text] if text else [])
+        self.status.announce()
+
+    def hosts(self, *names: str) -> None:
+        self.take(events.HostsObserved(HostSet(tuple(Host(name, 1) for name in names))))
+
+    def reports(self, steps: int, **reported: float) -> None:
+        """Worker 1, alone in round 1.1, has come so far."""
+        if self.chronicle.pace.first is None:
+            self.chronicle.pace.assigned(
+                plan_round(RoundId(1, 1), 1, [Candidate(1, "a", 0, NO_VERSION, "a", 1)], first=True)
+            )
+        said = notification_pb2.Standing(round_id=round_id_message(RoundId(1, 1)), boundaries=steps, reported=reported)
+        self.now += 1.0
+        self.chronicle.heard(agent_pb2.WorkerStanding(worker_id=1, pid=7, standing=said))
+
+
+class Page:
+    """The page of a run, and a browser of it."""
+
+    def __init__(self, run: Run, server: PageServer, session: aiohttp.ClientSession, url: str) -> None:
+        self.run = run
+        self.server = server
+        self.session = session
+        self.url = url
+
+    def get(self, path: str, **headers: str) -> Any:
+        return self.session.get(self.url + path, headers=headers)
+
+    @asynccontextmanager
+    async def stream(self) -> AsyncIterator[Callable[[], Coroutine[Any, Any, dict[str, Any]]]]:
+        """An open stream; each call waits for the next message."""
+        async with self.get(f"/{SECRET}/events") as response:
+            assert (response.status, response.content_type) == (200, "text/event-stream")
+
+            async def message() -> dict[str, Any]:
+                while True:
+                    line = await response.content.readline()
+                    assert line, "the stream has ended"
+                    if line.startswith(b"data: "):
+                        told: dict[str, Any] = json.loads(line[6:])
+                        return told
+
+            yield message
+
+
+@asynccontextmanager
+async def served(limit: int, before: Callable[[Run], None]) -> AsyncIterator[Page]:
+    with tempfile.TemporaryDirectory(prefix="ed-") as folder:
+        run = Run(Path(folder), limit)
+        before(run)
+        await run.serve()
+        async with AsyncClient(run.address) as client:
+            feed = Feed(client, lambda: run.now)
+            await feed.begin()
+            following = asyncio.create_task(feed.follow())
+            server = PageServer(feed, SECRET)
+            runner = web.AppRunner(server.app, shutdown_timeout=0.1)
+            await runner.setup()
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            async with aiohttp.ClientSession() as session:
+                yield Page(run, server, session, f"http://127.0.0.1:{runner.addresses[0][1]}")
+            await runner.cleanup()
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+        await run.vanish()
+
+
+def serve(
+    work: Callable[[Page], Coroutine[Any, Any, None]],
+    limit: int = 1_000_000,
+    before: Callable[[Run], None] = lambda run: run.take(
+        events.HostsObserved(HostSet((Host("a", 1),))), "host a is there"
+    ),
+) -> None:
+    async def whole() -> None:
+        async with served(limit, before) as page:
+            await work(page)
+
+    asyncio.run(asyncio.wait_for(whole(), 60))
+
+
+def test_everything_first_and_then_what_has_changed() -> None:
+    async def work(page: Page) -> None:
+        async with page.stream() as message:
+            first = await message()
+            assert (first["whole"], first["link"], first["head"]["run_id"]) == (True, "live", "abcd")
+            assert [host["name"] for host in first["hosts"]] == ["a"]
+            assert [line[2] for line in first["log"]] == ["host a is there"]
+            seq = first["log"][-1][0]
+            page.run.hosts("a", "b")
+            page.run.take(events.DrainRequested("b", None, "it runs hot"), "host b is drained: it runs hot")
+            told = await message()
+            while "log" not in told:
+                told = await message()
+            assert told["whole"] is False
+            assert all(line[0] > seq for line in told["log"])
+            assert "host b is drained: it runs hot" in [line[2] for line in told["log"]]
+            assert "rounds" not in told
+
+    serve(work)
+
+
+def test_one_who_comes_late_sees_progress_from_the_start() -> None:
+    def before(run: Run) -> None:
+        run.hosts("a")
+        for steps in range(5):
+            run.reports(steps * 10, loss=1.0 / (steps + 1))
+
+    async def work(page: Page) -> None:
+        async with page.stream() as message:
+            curve = (await message())["curve"]
+            assert [point[1] for point in curve["points"]] == [0, 10, 20, 30, 40]
+            assert curve["progress"]["reported"] == {"loss": 0.2}
+
+    serve(work, before=before)
+
+
+def test_a_run_whose_first_events_are_forgotten() -> None:
+    def before(run: Run) -> None:
+        for number in range(30):
+            run.hosts(f"h{number}")
+
+    async def work(page: Page) -> None:
+        async with page.stream() as message:
+            first = await message()
+            assert [host["name"] for host in first["hosts"]] == ["h29"]
+            assert "log" not in first
+            page.run.take(events.HostsObserved(HostSet((Host("z", 1),))), "host h29 is gone")
+            hosts: dict[str, int] = {}
+            told: dict[str, Any] = {}
+            while "log" not in told:
+                told = await message()
+                hosts |= {host["name"]: host["slots"] for host in told.get("hosts", [])}
+            assert hosts == {"h29": 0, "z": 1}
+            assert [line[2] for line in told["log"]] == ["host h29 is gone"]
+
+    serve(work, limit=300, before=before)
+
+
+def test_the_end_of_the_run_is_said_and_the_page_stays() -> None:
+    async def work(page: Page) -> None:
+        async with page.stream() as message:
+            await message()
+            page.run.take(events.StopRequested("enough"))
+            told = await message()
+            while told["link"] != "ended":
+                told = await message()
+        async with page.stream() as message:
+            later = await message()
+            assert (later["link"], later["head"]["doing"]) == ("ended", "enough")
+            assert later["head"]["ended"]["success"] is False
+
+    serve(work)
+
+
+def test_a_driver_that_is_lost_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOOK", "SELDOM", "AGAIN"):
+        monkeypatch.setattr(feed_module, name, 0.05)
+
+    async def work(page: Page) -> None:
+        async with page.stream() as message:
+            assert (await message())["link"] == "live"
+            await page.run.vanish()
+            told = await message()
+            while told["link"] != "lost":
+                told = await message()
+            assert "its driver does not answer" in told["why"]
+            page.run.hosts("a", "c")
+            await page.run.serve()
+            names: set[str] = set()
+            while told["link"] != "live" or "c" not in names:
+                told = await message()
+                names |= {host["name"] for host in told.get("hosts", [])}
+
+    serve(work)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        f"/{SECRET}",
+        f"/{SECRET}x/",
+        "/hus/",
+        f"/{SECRET}/no.js",
+        f"/{SECRET}/..%2f..%2fcli.py",
+        "/%00/",
+        "//",
+        "/ü/",
+    ],
+)
+def test_every_other_path_is_unknown(path: str) -> None:
+    async def work(page: Page) -> None:
+        async with page.get(path) as response:
+            assert response.status == 404
+            assert SECRET not in await response.text()
+
+    serve(work)
+
+
+def test_other_names_and_other_methods_are_refused() -> None:
+    async def work(page: Page) -> None:
+        async with page.get(f"/{SECRET}/", Host="evil.example") as response:
+            assert response.status == 421
+            assert "edriver" not in await response.text()
+        async with page.session.post(f"{page.url}/{SECRET}/") as response:
+            assert response.status == 405
+
+    serve(work)
+
+
+@pytest.mark.parametrize(
+    ("host", "ours"),
+    [
+        ("127.0.0.1:8000", True),
+        ("localhost:8000", True),
+        ("LOCALHOST", True),
+        ("[::1]:8000", True),
+        ("10.0.0.7:80", True),
+        ("evil.example:8000", False),
+        ("127.0.0.1.evil.example", False),
+        ("localhost.evil.example", False),
+        ("", False),
+        ("x:y", False),
+    ],
+)
+def test_whose_name_a_host_is(host: str, ours: bool) -> None:
+    assert is_ours(host) is ours
+
+
+def test_files_come_with_a_strict_policy_and_from_nowhere_else() -> None:
+    async def work(page: Page) -> None:
+        for name in ("", "page.css", "page.js", "story.js", "figures.js", "tables.js", "plotly.js"):
+            async with page.get(f"/{SECRET}/{name}") as response:
+                text = await response.text()
+                assert response.status == 200
+                policy = response.headers["Content-Security-Policy"]
+                assert policy.startswith("default-src 'none'; script-src 'self'; ")
+                assert "http" not in policy
+                assert response.headers["X-Content-Type-Options"] == "nosniff"
+                assert name == "plotly.js" or ("innerHTML" not in text and "//cdn" not in text)
+
+    serve(work)
+
+
+def test_a_bounded_number_of_browsers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "MOST_BROWSERS", 2)
+
+    async def work(page: Page) -> None:
+        async with page.stream() as first:
+            await first()
+            async with page.stream() as second:
+                await second()
+                async with page.get(f"/{SECRET}/events") as response:
+                    assert response.status == 503
+                    assert await response.text() == "2 pages are open already: close one\n"
+        for _ in range(500):  # those that have left make room, as soon as that is noticed
+            page.run.hosts("a", "b") if page.run.now % 2 else page.run.hosts("a")
+            async with page.get(f"/{SECRET}/events") as response:
+                if response.status == 200:
+                    return
+            await asyncio.sleep(0.02)
+        raise AssertionError("no room is made")
+
+    serve(work)
+
+
+def test_a_browser_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "SLOW", 0.2)
+    monkeypatch.setattr(server_module, "PAUSE", 0.0)
+
+    async def work(page: Page) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(page.url.rpartition(":")[2]), limit=1024)
+        writer.write(f"GET /{SECRET}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        await writer.drain()
+        await reader.readuntil(b"data: ")
+        assert page.server.browsers == 1
+        for number in range(2000):
+            page.run.take(events.Ticked(), f"{number} {'x' * 100_000}")
+            await asyncio.sleep(0.01)
+            if not page.server.browsers:
+                break
+        writer.close()
+        assert not page.server.browsers
+
+    serve(work, limit=64_000_000)

@@ -1,0 +1,210 @@
+"""A run's records: where they are, how they are written, which ones are kept."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from edriver.driver.record_file import RecordFile
+from edriver.driver.record_folder import SAFE_AGE, default_root, make, remove_old
+from edriver.driver.recorder import EventBook, Recorder, books_of, describe, progress_is_due
+from edriver.v1 import status_pb2
+
+MONTH = 30 * 24 * 3600
+
+
+def events(*seqs: int) -> list[status_pb2.Event]:
+    return [status_pb2.Event(seq=seq, text="x" * 100) for seq in seqs]
+
+
+def seqs_in(path: Path) -> list[int]:
+    return [json.loads(line)["seq"] for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("environ", "root"),
+    [
+        pytest.param({"XDG_STATE_HOME": "/s"}, "/s/edriver", id="xdg"),
+        pytest.param({"XDG_STATE_HOME": "relative"}, "/home/u/.local/state/edriver", id="not-absolute"),
+        pytest.param({}, "/home/u/.local/state/edriver", id="unset"),
+    ],
+)
+def test_where_the_default_folder_is(environ: dict[str, str], root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/u")
+    assert default_root(environ) == Path(root)
+
+
+def test_a_folder_is_for_its_user_alone(tmp_path: Path) -> None:
+    folder = make(tmp_path / "new" / "edriver", "00000001")
+    describe(folder, {"run_id": "00000001"})
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert (folder / "run.json").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(FileExistsError):
+        make(tmp_path / "new" / "edriver", "00000001")
+
+
+def lines_of(age: float) -> int:
+    """How many lines about the progress a run of this age has, if it is asked once a second."""
+    last, count = -1.0, 0
+    for now in range(int(age)):
+        if progress_is_due(float(now), last):
+            last, count = float(now), count + 1
+    return count
+
+
+def test_lines_about_the_progress_become_rare() -> None:
+    assert progress_is_due(0.0, -1.0)
+    assert not progress_is_due(10.5, 10.0)
+    assert progress_is_due(11.0, 10.0)
+    assert not progress_is_due(1008.0, 1000.0)
+    assert progress_is_due(1010.2, 1000.0)
+    assert not progress_is_due(MONTH + 59.0, MONTH)
+    assert progress_is_due(MONTH + 60.0, MONTH)
+    assert lines_of(60) == 60
+    assert lines_of(MONTH) < 45_000
+
+
+def a_run(root: Path, run_id: str, written: float, told: str | None = None) -> Path:
+    folder = make(root, run_id)
+    describe(folder, {"run_id": told or run_id})
+    (folder / "events.jsonl").touch()
+    os.utime(folder / "events.jsonl", (written, written))
+    return folder
+
+
+def test_the_latest_runs_are_kept(tmp_path: Path) -> None:
+    runs = [a_run(tmp_path, f"{number:08x}", written=1000.0 + number) for number in range(6)]
+    now = 1003.5 + SAFE_AGE
+    assert remove_old(tmp_path, now, kept=1) == runs[3::-1]  # the one that is kept is the latest; 4 is too young
+    assert sorted(tmp_path.iterdir()) == runs[4:]
+
+
+def test_only_what_is_evidently_a_runs_is_removed(tmp_path: Path) -> None:
+    others = tmp_path / "deadbeef.d"
+    others.mkdir()
+    (others / "run.json").write_text("{}")
+    kept = [
+        others,
+        a_run(tmp_path, "00000001", 1.0, told="another"),
+        a_run(tmp_path, "00000002", 1.0),
+        a_run(tmp_path, "00000003", 1.0),
+        tmp_path / "00000004",
+        tmp_path / "0000000a",
+    ]
+    (kept[2] / "notes.txt").touch()
+    (kept[3] / "run.json").write_text("no json")
+    elsewhere = a_run(tmp_path / "elsewhere", "00000004", 1.0)
+    kept[4].symlink_to(elsewhere)
+    kept[5].touch()
+    gone = a_run(tmp_path, "00000005", 1.0)
+    assert remove_old(tmp_path, 2 * SAFE_AGE, kept=0) == [gone]
+    assert all(os.path.lexists(path) for path in kept)
+    assert (elsewhere / "events.jsonl").exists()
+
+
+def test_a_file_that_cannot_be_written_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = RecordFile(tmp_path, "event log")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            file.append(["x"])
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the event log {tmp_path} cannot be written: Is a directory"
+    ]
+
+
+def test_a_disk_that_is_full_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "events.jsonl"
+    file = RecordFile(path, "record")
+    file.append(["one\n"])
+    really, room = os.write, [5]
+
+    def write(descriptor: int, data: bytes) -> int:
+        if not room[0]:
+            raise OSError(28, "No space left on device")
+        count = really(descriptor, data[: room[0]])
+        room[0] -= count
+        return count
+
+    monkeypatch.setattr(os, "write", write)
+    file.append(["two, which is too long\n"])
+    assert path.read_text() == "one\n"
+    room[0] = 100
+    file.append(["three\n"])
+    assert path.read_text() == "one\nthree\n"
+
+
+def test_a_file_does_not_grow_for_ever(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = RecordFile(tmp_path / "trace.json", "record", largest=10)
+    for text in ("12345", "67890", "x", "y"):
+        file.append([text])
+    assert file.path.read_text() == "1234567890"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the record {file.path} has 0 MiB: nothing more is written to it"
+    ]
+
+
+def test_events_and_progress_are_written_in_order(tmp_path: Path) -> None:
+    now = [100.0]
+    recorder = Recorder(books_of(tmp_path, "r", began=100.0), began=100.0, clock=lambda: now[0], delay=0.0)
+    recorder.start()
+    recorder.events(events(1, 2))
+    recorder.progress(status_pb2.Progress(steps=1))
+    recorder.progress(status_pb2.Progress(steps=2))
+    now[0] = 101.0
+    recorder.progress(status_pb2.Progress(steps=3))
+    recorder.events(events(3))
+    recorder.close()
+    lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    found = [line.get("seq") or (line["time"], line["progress"]["steps"]) for line in lines]
+    assert found == [1, 2, (100.0, 1), (101.0, 3), 3]
+
+
+def test_an_event_log_has_no_progress(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    recorder = Recorder([EventBook(RecordFile(path, "event log"), progress=False)], began=0.0, delay=0.0)
+    recorder.start()
+    recorder.progress(status_pb2.Progress(steps=1))
+    recorder.events(events(1))
+    recorder.close()
+    assert seqs_in(path) == [1]
+
+
+class StuckBook:
+    """On a file server that hangs."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.goes_on = threading.Event()
+        self.told: list[int] = []
+
+    def events(self, told: Iterable[status_pb2.Event]) -> None:
+        self.reached.set()
+        self.goes_on.wait(30)
+        self.told += [event.seq for event in told]
+
+    def progress(self, at: float, progress: status_pb2.Progress) -> None:
+        pass
+
+
+def test_a_disk_that_hangs_is_not_felt(caplog: pytest.LogCaptureFixture) -> None:
+    book = StuckBook()
+    recorder = Recorder([book], began=0.0, delay=0.0, limit=1000)
+    recorder.start()
+    recorder.events(events(1))
+    assert book.reached.wait(30)
+    for seq in range(2, 100):
+        recorder.events(events(seq))
+    recorder.close(patience=0.0)
+    assert [record.getMessage() for record in caplog.records] == [
+        "events are left out of the run's records: writing takes too long",
+        "the run's last events are not recorded: writing takes too long",
+    ]
+    book.goes_on.set()
+    recorder.close()
+    assert book.told == list(range(1, 10))

@@ -1,0 +1,174 @@
+"""A run as one HTML file."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from edriver.client import RunError
+from edriver.commands.report import report
+from edriver.dashboard import assets
+from edriver.dashboard.assets import INSTALL, filled, plotly_script
+from edriver.dashboard.report import history_of, html_report, script_safe, text_summary
+from edriver.records import Records
+
+HOSTILE = "</script><script>alert(1)</script><!-- <b onclick=x>&amp;"
+T = 1700000000.0
+
+
+def line(seq: int, time: float, text: str = "", **kind: object) -> str:
+    return json.dumps({"seq": seq, "time": T + time, "text": text, **kind}) + "\n"
+
+
+def one_kill(name: str = "a") -> str:
+    """Two workers; 2 is killed at 20; 30 is the end."""
+    members = [{"worker_id": 1, "host": name}, {"worker_id": 2, "host": name, "slot": 1}]
+    first = {"round_id": "1.1", "cause": "the run began", "kind": "ROUND_CAUSE_START", "assigned": T + 10}
+    under_way = {**first, "under_way": T + 11, "phases": {"sync": 0.5, "first_step": 0.5}}
+    second = {
+        "round_id": "1.2",
+        "cause": f"worker 2 ({name}:1) has ended",
+        "kind": "ROUND_CAUSE_FAILURE",
+        "before_ended": T + 20,
+        "assigned": T + 20.5,
+        "steps_lost": 3,
+    }
+    return (
+        line(1, 0, "waiting: 0 of 2 workers are ready", remark={})
+        + line(2, 10, f"round 1.1: 2 workers on {name}", round={**first, "members": members})
+        + line(3, 11, round={**under_way, "members": members})
+        + json.dumps({"time": T + 12, "progress": {"steps": 40, "step_rate": 10.0, "reported": {"loss": 0.25}}})
+        + "\n"
+        + line(4, 20, f"round 1.1 ended: worker 2 ({name}:1) has ended", round={**under_way, "ended": T + 20})
+        + line(5, 20.5, "round 1.2: 1 worker", round={**second, "members": members[:1]})
+        + line(
+            6, 21.5, round={**second, "under_way": T + 21.5, "phases": {"detect": 0.1, "abort": 0.5, "first_step": 1.0}}
+        )
+        + line(7, 22, f"worker 2 ({name}:1) was killed by SIGKILL", worker={"worker_id": 2, "host": name, "slot": 1})
+        + line(8, 30, "all workers are done", run_ended={"success": True})
+    )
+
+
+class Outline(HTMLParser):
+    """The elements of a page, and the texts of those with an id."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.scripts: list[dict[str, str | None]] = []
+        self.events: list[str] = []
+        self.texts: list[str] = []
+        self.data = ""
+        self._in_data = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.events += [name for name, _ in attrs if name.startswith("on")]
+        if tag == "script":
+            self.scripts.append(dict(attrs))
+            self._in_data = dict(attrs).get("id") == "data"
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_data = False
+
+    def handle_data(self, data: str) -> None:
+        if self._in_data:
+            self.data += data
+        else:
+            self.texts.append(data)
+
+
+def test_what_is_said_of_a_run(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text(one_kill())
+    summary = text_summary(history_of(Records(path)), {"command": ["python", "my train.py"]})
+    said = dict(re.split(r"  +", told, maxsplit=1) for told in summary.splitlines())
+    assert said["command"] == "python 'my train.py'"
+    assert said["time"].endswith(", 30 s")
+    assert said["end"] == "success: all workers are done"
+    assert said["size"].startswith("1 to 2 workers")
+    assert said["goodput"] == "62.3 % of wall time in steps that count"  # (9.5 + 9.5 - 3 * 0.1) / 30
+    assert said["rounds"] == "2: 1 failure, 0 preemptions, 0 resizes"
+    assert said["lost"] == "3 steps had to be made again"
+    assert said["recovery"] == "1.6 s after a failure (median), 1.6 s at worst"
+    assert re.fullmatch(
+        r"\S+ round 1\.1 ended: worker 2 \(a:1\) has ended, then \S+ worker 2 \(a:1\) was killed by SIGKILL",
+        said["failed first"],
+    )
+    assert said["reached"] == "step 40; loss 0.25"
+
+
+def test_a_page_of_hostile_names_has_only_our_scripts(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text(one_kill(HOSTILE).replace('"loss"', json.dumps(HOSTILE)))
+    page = html_report(history_of(Records(path)), HOSTILE, {"command": [HOSTILE], "np": 2})
+    outline = Outline()
+    outline.feed(page)
+    assert [script.get("id") for script in outline.scripts] == ["data", None, None, None, None, None]
+    assert outline.events == []
+    assert any(HOSTILE in text for text in outline.texts)
+    data = json.loads(outline.data)
+    assert data["head"]["run_id"] == HOSTILE
+    assert {lane["host"] for lane in data["lanes"]["lanes"]} == {HOSTILE}
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]+)"', page)
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert policy.count("sha256-") == 5
+    assert "unsafe-eval" not in policy
+
+
+def test_plotly_can_stand_in_a_page() -> None:
+    script = plotly_script().read_text(encoding="utf-8").lower()
+    assert "</script" not in script
+    assert not ("<!--" in script and "<script" in script)
+
+
+def test_data_that_ends_no_element() -> None:
+    told = {"a": "</script>", "b": "<!--", "c": "]]>&"}
+    text = script_safe(told)
+    assert not set("<>&") & set(text)
+    assert json.loads(text) == told
+
+
+def test_a_frame_is_filled_once() -> None:
+    assert filled("<p><!--a--></p><!--b-->", a="<!--b-->", b="x") == "<p><!--b--></p>x"
+
+
+def test_the_last_of_several_runs_in_one_log(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text(one_kill("a") + one_kill("b"))
+    history = history_of(Records(path))
+    assert {host for host, _ in history.lanes.of_slots} == {"b"}
+
+
+def test_it_is_written_and_said_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "edriver" / "abcd"
+    folder.mkdir(parents=True)
+    (folder / "events.jsonl").write_text(one_kill())
+    (folder / "run.json").write_text('{"run_id": "abcd", "np": 2, "min_np": 1, "max_np": 2, "command": ["python"]}')
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert report(["abcd"]).splitlines()[-1] == "edriver-abcd.html"
+    assert "<h1>Run abcd</h1>" in (tmp_path / "edriver-abcd.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("lines", "words", "sentence"),
+    [
+        pytest.param("", [], "is empty: nothing has happened", id="empty"),
+        pytest.param("{}\n", [], "line 1, is nobody's event: it has no number", id="nonsense"),
+        pytest.param(line(1, 0, "a", remark={}), ["--output", "no/where.html"], "No such file", id="no-folder"),
+    ],
+)
+def test_what_cannot_be_reported(tmp_path: Path, lines: str, words: list[str], sentence: str) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text(lines)
+    with pytest.raises(RunError, match=sentence):
+        report([str(path), *words])
+
+
+def test_without_plotly_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assets, "find_spec", lambda name: None)
+    with pytest.raises(RunError, match=re.escape(INSTALL)):
+        plotly_script()
