@@ -1,12 +1,14 @@
-"""Pictures of the dashboard's page and of a report, from a real run: `python -m benchmarks.page_pictures [FOLDER]`.
+"""Pictures for the documents, from a real run: `python -m benchmarks.page_pictures [FOLDER]`.
 
-Four workers on this machine; one is killed and replaced, then the run is made smaller and larger again.
+Four workers train examples/charlm on this machine; one is killed and replaced, then the run is made smaller and larger
+again. Taken are `edriver top`, the dashboard's page (light, dark, narrow) and the report of the finished run.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import io
 import os
 import signal
 import sys
@@ -14,11 +16,13 @@ import tempfile
 from pathlib import Path
 
 from playwright.async_api import async_playwright
+from rich.console import Console
 
 from benchmarks.page_speed import CHROMIUM, FLAGS, serving, until
 from edriver.client import Client, here
 from edriver.commands.report import report
-from tests.process.running import SCRIPTS, Run, running
+from edriver.commands.top import LINES, screen
+from tests.process.running import ROOT, running
 
 LOOKS = (
     ("page-light", "light", 1280),
@@ -28,27 +32,53 @@ LOOKS = (
 """Each picture's name, colours and width."""
 
 
-def lives_through(run: Run, run_id: str) -> None:
-    """A kill, a smaller run, a larger one."""
-    run.line("rank 3 passed step 200")
-    os.kill(run.pids()[1], signal.SIGKILL)
-    run.line(r"rank 3 of 4 pid \d+ at step [1-9]")
-    with Client(here(run_id)) as client:
-        for size in (2, 4):
-            run.line(r"rank 1 passed", after=len(run.lines))
-            known = len(run.lines)
-            client.resize(size)
-            run.line(rf"rank {size - 1} of {size} pid", after=known)
-    for _ in range(200):
-        run.line("rank 3 passed", after=len(run.lines))
+STEPS = 600
+"""Of the whole run; what happens to it happens at parts of that."""
 
 
-async def pictures(shots: list[tuple[str, str, int, str]], folder: Path) -> None:
+def lives_through(client: Client) -> None:
+    """A kill, a smaller run, a larger one, and some steps after each."""
+    wait_for(client, size=4, steps=STEPS // 12)
+    os.kill(next(worker.pid for worker in client.status().workers if worker.rank == 1), signal.SIGKILL)
+    wait_for(client, size=4, steps=STEPS // 12)
+    client.resize(2)
+    wait_for(client, size=2, steps=STEPS // 12)
+    client.resize(4)
+    wait_for(client, size=4, steps=STEPS // 12)
+
+
+def wait_for(client: Client, size: int, steps: int) -> None:
+    """Wait until so many have trained for so many steps."""
+    began: int | None = None
+    for told in client.watch_progress(client.snapshot().seq):
+        if not told.HasField("progress"):
+            continue
+        if client.status().size != size:
+            began = None
+        elif began is None:
+            began = told.progress.steps
+        elif told.progress.steps >= began + steps:
+            return
+    raise AssertionError("the run ended too soon")
+
+
+def top_page(client: Client) -> str:
+    """What `edriver top` shows, as a page."""
+    console = Console(record=True, width=110, file=io.StringIO())
+    console.print(screen(client.status(), [event for event in client.events() if event.text][-LINES:]))
+    return console.export_html()
+
+
+DRAWN = "charts.every((chart) => chart.last > 0)"
+
+
+async def pictures(shots: list[tuple[str, str, int, str]], folder: Path, drawn: str = DRAWN) -> None:
     """Take them.
 
     Args:
         shots: each picture's name, colours, width and address.
         folder: where to.
+        drawn: tells, in JavaScript, whether all is there.
     """
     async with async_playwright() as playwright:
         chromium = await playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
@@ -57,8 +87,8 @@ async def pictures(shots: list[tuple[str, str, int, str]], folder: Path) -> None
                 viewport={"width": width, "height": 900}, color_scheme="dark" if scheme == "dark" else "light"
             )
             await page.goto(url)
-            await until(page, "charts.every((chart) => chart.last > 0)")
-            await page.screenshot(path=folder / f"{name}.png", full_page=True)
+            await until(page, drawn)
+            await page.locator("body").screenshot(path=folder / f"{name}.png")
             await page.close()
         await chromium.close()
 
@@ -69,19 +99,24 @@ def main() -> None:
     parser.add_argument("folder", nargs="?", type=Path, default=Path("docs/pictures"))
     flags = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ed-") as place:
-        log = Path(place, "events.jsonl")
-        command = [sys.executable, str(SCRIPTS / "train.py")]
-        args = ["-np", "4", "--min-np", "1", "--event-log", str(log), *command]
-        with running(args, Path(place), {"STEPS": "100000"}) as run:
+        os.environ["XDG_STATE_HOME"] = place
+        Path(place, "train.py").symlink_to(ROOT / "examples/charlm/train.py")
+        command = ["python", "train.py", "--batch-size", "4", "--steps", str(STEPS)]
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        with running(["-np", "4", "--min-np", "1", *command], Path(place), {"PATH": path}) as run:
             run_id = run.line(r"^edriver: run (\w+):")[1]
-            lives_through(run, run_id)
-            with serving(run_id) as url:
+            run.line("round 1.1")
+            with Client(here(run_id)) as client:
+                lives_through(client)
+                top = Path(place, "top.html")
+                top.write_text(top_page(client))
+            with serving(run_id) as url:  # the run has a while to go
                 asyncio.run(pictures([(*look, url) for look in LOOKS], flags.folder))
-            run.process.send_signal(signal.SIGINT)
-            run.end()
+            assert run.end() == 0
         page = Path(place, "report.html")
-        print(report([str(log), "--output", str(page)]))
+        print(report([run_id, "--output", str(page)]))
         asyncio.run(pictures([("report", "light", 1280, page.as_uri())], flags.folder))
+        asyncio.run(pictures([("top", "light", 960, top.as_uri())], flags.folder, drawn="true"))
 
 
 if __name__ == "__main__":

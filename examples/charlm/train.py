@@ -110,6 +110,7 @@ def train(state: edriver.TorchState, dataset: Windows, options: argparse.Namespa
             state.optimizer.zero_grad()
             loss.backward()
             state.optimizer.step()
+            state.report(loss=loss.item())
             if rank == 0:
                 log(options, workers=size, epoch=state.epoch, step=state.step, loss=loss.item())
                 if state.step % 20 == 0:

@@ -122,7 +122,7 @@ const charts = [
 
 // The names that are reported; the speed is always there. The loss is shown first.
 function pickCurves() {
-  const names = Object.keys(story.points[story.points.length - 1][3]);
+  const names = [...new Set(story.points.flatMap((point) => Object.keys(point[3])))];
   const select = element("curve-name");
   const there = [...select.options].map((option) => option.value);
   if (there.length === names.length + 1 && names.every((name) => there.includes(name))) return;

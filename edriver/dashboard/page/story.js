@@ -92,7 +92,7 @@ class Story {
     if (this.link === "record") return ["lost", "?", "not ended"];
     if (this.link === "lost") return ["lost", "✕", "driver lost"];
     if (this.head.size) return ["training", "▶", "training"];
-    return this.head.rounds ? ["waiting", "◔", "recovering"] : ["starting", "◌", "starting"];
+    return this.head.rounds ? ["waiting", "◔", "waiting"] : ["starting", "◌", "starting"];
   }
 }
 
