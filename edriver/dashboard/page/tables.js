@@ -22,7 +22,7 @@ function drawHead(story) {
   const which = [head.run_id ? `run ${head.run_id}` : "a run", spanText(now - head.began)];
   put("which", which.join(" · "));
   const link = {lost: `the driver does not answer; asking again (${story.why})`, ended: "the run has ended: nothing more will come", away: "this page has lost its server: is edriver dashboard still there?"};
-  put("link", link[story.link] || "").dataset.link = story.link === "away" ? "lost" : story.link;
+  put("link", link[story.link] ? `· ${link[story.link]}` : "").dataset.link = story.link === "away" ? "lost" : story.link;
   document.title = `${sign} ${head.size} ${word}${head.run_id ? ` · ${head.run_id}` : ""}`;
   put("size", String(head.size));
   put("size-note", head.max_np ? `of ${head.min_np} to ${head.max_np} workers` : "workers");
