@@ -18,7 +18,9 @@ BATCH = 4
 torch.manual_seed(0)
 
 data = TensorDataset(torch.randn(STEPS * BATCH, 8), torch.randint(0, 2, (STEPS * BATCH,)))
-model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
+# Two values for each channel of a sample: the last batch of an epoch may be a single one.
+normed = (torch.nn.Unflatten(1, (8, 2)), torch.nn.BatchNorm1d(8), torch.nn.Flatten())
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), *normed, torch.nn.ReLU(), torch.nn.Linear(16, 2))
 optimizer = torch.optim.Adam(model.parameters())
 sampler = edriver.ElasticSampler(data)
 state = edriver.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0, steps=0)
