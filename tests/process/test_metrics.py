@@ -116,7 +116,8 @@ def test_a_port_that_is_taken_ends_the_start(tmp_path: Path) -> None:
             assert run.end() == 1
     first, *others = run.lines
     assert first.startswith("edriver: run ")
-    (last,) = others
+    records, last = others
+    assert records.startswith("edriver: records: ")
     sentence = f"no metrics can be had at 127.0.0.1:{port}: Address already in use; give another --metrics-port"
     assert last.startswith(f"edriver: failed: the driver cannot be reached by others: {sentence}")
     assert run.gone(), run.left_behind()
