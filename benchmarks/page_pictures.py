@@ -32,19 +32,19 @@ LOOKS = (
 """Each picture's name, colours and width."""
 
 
-STEPS = 600
+STEPS = 2000
 """Of the whole run; what happens to it happens at parts of that."""
 
 
 def lives_through(client: Client) -> None:
     """A kill, a smaller run, a larger one, and some steps after each."""
-    wait_for(client, size=4, steps=STEPS // 12)
+    wait_for(client, size=4, steps=STEPS // 40)
     os.kill(next(worker.pid for worker in client.status().workers if worker.rank == 1), signal.SIGKILL)
-    wait_for(client, size=4, steps=STEPS // 12)
+    wait_for(client, size=4, steps=STEPS // 40)
     client.resize(2)
-    wait_for(client, size=2, steps=STEPS // 12)
+    wait_for(client, size=2, steps=STEPS // 40)
     client.resize(4)
-    wait_for(client, size=4, steps=STEPS // 12)
+    wait_for(client, size=4, steps=STEPS // 40)
 
 
 def wait_for(client: Client, size: int, steps: int) -> None:
