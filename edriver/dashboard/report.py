@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any, Final
 
+from edriver.causes import PHASES
 from edriver.dashboard.assets import SCRIPTS, filled, page_file, plotly_script
 from edriver.driver.words import count_text
 from edriver.history.history import History
-from edriver.history.rounds import PHASES, RoundPart
+from edriver.history.rounds import RoundPart
 from edriver.progress import time_text
 from edriver.records import Records, read
 from edriver.v1 import status_pb2

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from edriver.discovery.poller import Polls
 from edriver.driver.chronicle import Chronicle
 from edriver.driver.membership import Membership
+from edriver.driver.portraits import size_of
 from edriver.driver.roster import HostRecord, WorkerState
 from edriver.release import VERSION
 
@@ -61,11 +62,10 @@ class RunGauges(Collector):
 
     def _of_run(self) -> Iterator[Metric]:
         membership = self._membership
-        settings, current, budgets = membership.settings, membership.round, membership.budgets
+        settings, budgets = membership.settings, membership.budgets
         yield InfoMetricFamily("edriver_run", "The run, always 1.", value={"run_id": self._run_id, "version": VERSION})
         yield _gauge("run_start_timestamp_seconds", "When the run began.", self._chronicle.began)
-        training = len(current.plan.seats) if current and current.running else 0
-        yield _gauge("size", "Workers that train in the round that is on; 0 between two rounds.", training)
+        yield _gauge("size", "Workers that train in the round that is on; 0 between two rounds.", size_of(membership))
         yield _gauge("np", "Workers that the run was to begin with.", settings.np)
         yield _gauge("min_np", "Fewest workers that the run goes on with.", settings.min_np)
         yield _gauge("max_np", "Most workers that the run may use.", settings.max_np)

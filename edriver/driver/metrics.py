@@ -8,23 +8,12 @@ gauges.py. `docs/metrics.md` tells what each one means. This file imports promet
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 
+from edriver.causes import CAUSES, PHASES
 from edriver.v1 import status_pb2
-
-CAUSES: Final[Mapping[int, str]] = {
-    status_pb2.ROUND_CAUSE_START: "start",
-    status_pb2.ROUND_CAUSE_FAILURE: "failure",
-    status_pb2.ROUND_CAUSE_PREEMPTION: "preemption",
-    status_pb2.ROUND_CAUSE_RESIZE: "resize",
-}
-"""What made a round necessary, as a label says it."""
-
-PHASES: Final = ("detect", "abort", "rendezvous", "sync", "first_step")
-"""The fields of RecoveryPhases, in their order."""
 
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Seconds: of a local abort, of a sync of many gigabytes, and what lies between."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from edriver.driver.membership import Membership
 from edriver.driver.roster import HostRecord, Worker, WorkerState
 from edriver.v1 import status_pb2
 
@@ -15,6 +16,12 @@ STATES: Final = {
     WorkerState.FINISHED: status_pb2.WORKER_STATE_FINISHED,
     WorkerState.STOPPING: status_pb2.WORKER_STATE_STOPPING,
 }
+
+
+def size_of(membership: Membership) -> int:
+    """How many train in the round that is on; 0: none is."""
+    current = membership.round
+    return len(current.plan.seats) if current and current.running else 0
 
 
 def host_status(name: str, record: HostRecord | None, obstacle: str, since: float) -> status_pb2.HostStatus:

@@ -37,6 +37,7 @@ from edriver.driver.options import RunOptions
 from edriver.driver.orders import orders_of
 from edriver.driver.output import Output
 from edriver.driver.pace import Pace
+from edriver.driver.portraits import size_of
 from edriver.driver.record_file import RecordFile
 from edriver.driver.record_folder import remove_old
 from edriver.driver.recorder import EventBook, Recorder, books_of, describe
@@ -337,9 +338,7 @@ class Session:
                 continue
             self._recorder.progress(progress)
             if bar:
-                current = self._membership.round
-                size = len(current.plan.seats) if current and current.running else 0
-                self._output.footer(bar.line(progress, size))
+                self._output.footer(bar.line(progress, size_of(self._membership)))
             elif self._clock() - told_at >= PROGRESS_LINE_PERIOD and progress.steps > steps:
                 steps, told_at = progress.steps, self._clock()
                 _log.info("%s", progress_text(progress))

@@ -12,7 +12,7 @@ import grpc
 
 from edriver.driver.chronicle import Chronicle, ForgottenError
 from edriver.driver.membership import Membership
-from edriver.driver.portraits import host_status
+from edriver.driver.portraits import host_status, size_of
 from edriver.release import VERSION
 from edriver.v1 import status_pb2, status_pb2_grpc
 from edriver.wire import round_id_message
@@ -138,6 +138,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
             began=chronicle.began,
             now=self._clock(),
             doing=membership.reason or "starting",
+            size=size_of(membership),
             np=membership.settings.np,
             min_np=membership.settings.min_np,
             max_np=membership.settings.max_np,
@@ -156,5 +157,4 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         )
         if current and current.running:
             told.round_id.CopyFrom(round_id_message(current.plan.round_id))
-            told.size = len(current.plan.seats)
         return told

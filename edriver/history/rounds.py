@@ -6,22 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final
 
+from edriver.causes import CAUSES, PHASES
 from edriver.v1 import status_pb2
 from edriver.wire import round_id_of
 
 MOST: Final = 4000
 """Rounds that are remembered; of more, every second one of the older half is forgotten."""
-
-PHASES: Final = ("detect", "abort", "rendezvous", "sync", "first_step")
-"""The parts of a recovery (RecoveryPhases in status.proto), in their order."""
-
-KINDS: Final = {
-    status_pb2.ROUND_CAUSE_START: "start",
-    status_pb2.ROUND_CAUSE_FAILURE: "failure",
-    status_pb2.ROUND_CAUSE_PREEMPTION: "preemption",
-    status_pb2.ROUND_CAUSE_RESIZE: "resize",
-}
-"""What kinds of cause are called."""
 
 
 @dataclass(slots=True)
@@ -30,7 +20,7 @@ class RoundPart:
 
     Attributes:
         name: its id.
-        kind: the kind of its cause, as in KINDS,
+        kind: the kind of its cause, as in CAUSES,
         cause: and the cause in words.
         size: its members.
         assigned: when it began, in seconds since the epoch.
@@ -100,7 +90,7 @@ class Rounds:
         self._ended_seconds = 0.0
         self._lost_seconds = 0.0
         self._changed: dict[str, None] = {}  # in the order of change
-        self.counts = dict.fromkeys(KINDS.values(), 0)
+        self.counts = dict.fromkeys(CAUSES.values(), 0)
         self.steps_lost = 0
         self.step_rate = 0.0
 
@@ -131,7 +121,7 @@ class Rounds:
         part = self._rounds.get(name)
         new = part is None
         if part is None:
-            part = RoundPart(name, KINDS.get(told.kind, "start"), told.cause, len(told.members), told.assigned)
+            part = RoundPart(name, CAUSES.get(told.kind, "start"), told.cause, len(told.members), told.assigned)
             part.steps_lost = told.steps_lost
             self._rounds[name] = part
             self.counts[part.kind] += 1

@@ -42,6 +42,7 @@ CORE = tuple(
 """The driver's pure core."""
 
 SHARED = (
+    "edriver.causes",
     "edriver.guard",
     "edriver.invitation",
     "edriver.lease",
@@ -59,9 +60,11 @@ SHARED = (
 FLOORS: dict[str, tuple[str, ...]] = {
     "edriver.v1": ("edriver.v1",),
     "edriver.version": (),
-    "edriver.history": ("edriver.history", "edriver.thinned", "edriver.v1", "edriver.wire"),
+    "edriver.causes": ("edriver.v1",),
+    "edriver.history": ("edriver.causes", "edriver.history", "edriver.thinned", "edriver.v1", "edriver.wire"),
     "edriver.records": ("edriver.driver.record_folder", "edriver.v1"),
     "edriver.dashboard": (
+        "edriver.causes",
         "edriver.client",
         "edriver.dashboard",
         "edriver.driver.words",

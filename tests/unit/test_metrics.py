@@ -14,13 +14,14 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from edriver.causes import CAUSES, PHASES
 from edriver.discovery.hosts import Host, HostSet
 from edriver.discovery.poller import Polls
 from edriver.driver import events
 from edriver.driver.chronicle import Chronicle
 from edriver.driver.gauges import LONGEST_NAME, REPORTED_NAMES, RunGauges
 from edriver.driver.membership import Membership
-from edriver.driver.metrics import CAUSES, PHASES, EventMetrics
+from edriver.driver.metrics import EventMetrics
 from edriver.driver.pace import Pace
 from edriver.driver.settings import Settings
 from edriver.release import VERSION

@@ -1,0 +1,19 @@
+"""What causes of rounds and phases of recoveries are called, for whoever shows or counts them (status.proto)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from edriver.v1 import status_pb2
+
+CAUSES: Final[Mapping[int, str]] = {
+    status_pb2.ROUND_CAUSE_START: "start",
+    status_pb2.ROUND_CAUSE_FAILURE: "failure",
+    status_pb2.ROUND_CAUSE_PREEMPTION: "preemption",
+    status_pb2.ROUND_CAUSE_RESIZE: "resize",
+}
+"""The kinds of a round's cause (RoundCause)."""
+
+PHASES: Final = ("detect", "abort", "rendezvous", "sync", "first_step")
+"""The parts of a recovery (RecoveryPhases), in their order."""
