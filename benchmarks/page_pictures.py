@@ -18,10 +18,11 @@ from pathlib import Path
 from playwright.async_api import async_playwright
 from rich.console import Console
 
-from benchmarks.page_speed import CHROMIUM, FLAGS, serving, until
+from benchmarks.page_speed import serving, until
 from edriver.client import Client, here
 from edriver.commands.report import report
 from edriver.commands.top import LINES, screen
+from tests.process.chromium import CHROMIUM, FLAGS
 from tests.process.running import ROOT, running
 
 LOOKS = (
@@ -81,7 +82,7 @@ async def pictures(shots: list[tuple[str, str, int, str]], folder: Path, drawn: 
         drawn: tells, in JavaScript, whether all is there.
     """
     async with async_playwright() as playwright:
-        chromium = await playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        chromium = await playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         for name, scheme, width, url in shots:
             page = await chromium.new_page(
                 viewport={"width": width, "height": 900}, color_scheme="dark" if scheme == "dark" else "light"

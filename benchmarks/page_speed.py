@@ -37,9 +37,7 @@ from edriver.driver import actions, events
 from edriver.driver.ranks import Candidate, plan_round
 from edriver.driver.roster import WorkerState
 from edriver.version import NO_VERSION, RoundId
-
-CHROMIUM = "/usr/bin/chromium"
-FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
+from tests.process.chromium import CHROMIUM, FLAGS
 
 WATCH = """
 window.seen = {};
@@ -61,7 +59,7 @@ document.addEventListener("DOMContentLoaded", () => {
 async def browser() -> AsyncIterator[Page]:
     """A page of a fresh Chromium that notes when it sees which line, and when it did not answer."""
     async with async_playwright() as playwright:
-        chromium = await playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        chromium = await playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         page = await chromium.new_page(viewport={"width": 1400, "height": 1000})
         await page.add_init_script(WATCH)
         yield page

@@ -14,6 +14,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
+from edriver.causes import CAUSES
 from edriver.driver.phases import ENDS
 from edriver.v1 import status_pb2
 
@@ -124,7 +125,7 @@ class Trace:
         number = f"{told.round_id.incarnation}.{told.round_id.n}"
         about = {
             "cause": told.cause,
-            "kind": status_pb2.RoundCause.Name(told.kind).removeprefix("ROUND_CAUSE_").lower(),
+            "kind": CAUSES[told.kind],
             "size": len(told.members),
             "steps_lost": told.steps_lost,
         }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,26 +18,23 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from edriver.client import Client, here
 from edriver.driver.event_log import event_line
 from edriver.v1 import rounds_pb2, status_pb2
+from tests.process.chromium import CHROMIUM, FLAGS
 from tests.process.running import BOUND, ROOT, SCRIPTS, Run, running
 
 pytestmark = pytest.mark.timeout(300)
 
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
-FLAGS = [
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    "--disable-background-networking",
-]
 WAIT = BOUND * 1000
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    found = shutil.which("chromium")
-    if found is None and "CI" not in os.environ:
-        pytest.skip("Debian's package chromium is missing")
-    assert found, "Debian's package chromium is missing"
+    if not Path(CHROMIUM).exists():
+        missing = "Debian's package chromium is missing"
+        assert "CI" not in os.environ, missing
+        pytest.skip(missing)
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=found, args=FLAGS)
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield chromium
         chromium.close()
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.process.dialling import dialled
-from tests.process.running import ROOT
+from tests.process.running import edriver
 
 
 def test_hosts_dial_in_and_leave_when_the_run_ends(tmp_path: Path) -> None:
@@ -109,13 +106,7 @@ def test_credentials_that_are_none(tmp_path: Path, mode: int | None, text: str, 
     if mode is not None:
         path.write_text(text)
         path.chmod(mode)
-    done = subprocess.run(
-        [sys.executable, "-m", "edriver", "agent", "--driver", "127.0.0.1:1", "--credentials", str(path)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = edriver("agent", "--driver", "127.0.0.1:1", "--credentials", str(path))
     assert done.returncode == 2
     assert done.stderr.startswith("edriver agent: ")
     assert sentence in done.stderr

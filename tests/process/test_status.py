@@ -45,7 +45,7 @@ def test_several_runs_are_listed(tmp_path: Path) -> None:
     with running(waits, tmp_path) as one, running(waits, tmp_path) as two:
         ids = {id_of(one), id_of(two)}
         for run in (one, two):
-            run.line("started")
+            run.line("<stdout>:started")  # the first line has the command, too
         done = edriver("status")
         assert (done.returncode, done.stderr) == (0, "")
         *runs, last = done.stdout.splitlines()

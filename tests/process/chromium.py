@@ -1,0 +1,13 @@
+"""Debian's Chromium, as tests and benchmarks start it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+CHROMIUM: Final = "/usr/bin/chromium"
+
+FLAGS: Final = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    "--disable-background-networking",
+]
+"""No window, no GPU, and no word to anybody but the page's own server."""
