@@ -32,9 +32,11 @@ LOOKS = (
 )
 """Each picture's name, colours and width."""
 
-
-STEPS = 2000
+STEPS = 1500
 """Of the whole run; what happens to it happens at parts of that."""
+
+END_BOUND = 300.0
+"""Seconds from the last of that until the run ends."""
 
 
 def lives_through(client: Client) -> None:
@@ -113,6 +115,7 @@ def main() -> None:
                 top.write_text(top_page(client))
             with serving(run_id) as url:  # the run has a while to go
                 asyncio.run(pictures([(*look, url) for look in LOOKS], flags.folder))
+            run.process.wait(timeout=END_BOUND)
             assert run.end() == 0
         page = Path(place, "report.html")
         print(report([run_id, "--output", str(page)]))

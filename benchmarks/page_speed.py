@@ -29,7 +29,7 @@ from typing import Any
 from aiohttp import web
 from playwright.async_api import Page, async_playwright
 
-from benchmarks.status_speed import Simulated, _serve
+from benchmarks.status_speed import Simulated, serve
 from edriver.client import Address, AsyncClient
 from edriver.dashboard.feed import Feed
 from edriver.dashboard.server import PageServer
@@ -116,7 +116,7 @@ async def large(hosts: int, rounds: int, seconds: int) -> dict[str, Any]:
     for number in range(rounds):
         run.loses(1 + 7 * number % run.size)
     with tempfile.TemporaryDirectory(prefix="ed-") as folder:
-        server, target = await _serve(run, folder)
+        server, target = await serve(run.status, folder)
         async with AsyncClient(Address("simulated", target)) as client:
             feed = Feed(client, time.time)
             await feed.begin()

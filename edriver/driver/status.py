@@ -65,14 +65,18 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         self._news.set()
         self._news = asyncio.Event()
 
-    async def GetRun(  # noqa: N802
-        self, _request: status_pb2.GetRunRequest, _context: _ServicerContext
-    ) -> status_pb2.GetRunResponse:
-        """See the proto file."""
+    def answer(self) -> status_pb2.GetRunResponse:
+        """How the run stands, or stood a moment ago."""
         age = self._clock() - self._answer.run.now
         if self._answer.seq != self._chronicle.last_seq or not 0 <= age < FRESH:
             self._answer = status_pb2.GetRunResponse(run=self._run(), seq=self._chronicle.last_seq)
         return self._answer
+
+    async def GetRun(  # noqa: N802
+        self, _request: status_pb2.GetRunRequest, _context: _ServicerContext
+    ) -> status_pb2.GetRunResponse:
+        """See the proto file."""
+        return self.answer()
 
     async def ListRounds(  # noqa: N802
         self, request: status_pb2.ListRoundsRequest, _context: _ServicerContext
