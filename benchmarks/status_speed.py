@@ -8,6 +8,8 @@ chronicle, StatusService over a unix socket, the client in a process of its own)
   watchers and 100 queries a second; the median of 3 turns.
 - bare_core: the same of a grpc.aio server that knows nothing: it gives the same answer to all who ask, and tells each
   watcher the same once a second. In turns with the other.
+- busy_core: watched_core on a machine that trains: as many processes as it has cores compute beside the driver, at the
+  same priority. Who is woken has to wait for its turn there, and finds more to do when it comes.
 """
 
 from __future__ import annotations
@@ -15,13 +17,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -125,12 +129,28 @@ async def _measure() -> dict[str, float]:
     for _ in range(TURNS):
         watched.append(await _core(run.status))
         idle.append(await _core(bare))
+    with computing():
+        busy = [await _core(run.status) for _ in range(TURNS)]
     beating.cancel()
     return {
         "query_ms": query,
         "watched_core": round(statistics.median(watched), 3),
         "bare_core": round(statistics.median(idle), 3),
+        "busy_core": round(statistics.median(busy), 3),
     }
+
+
+@contextmanager
+def computing() -> Iterator[None]:
+    """Let every core of the machine compute."""
+    command = [sys.executable, "-c", "while True: pass"]
+    processes = [subprocess.Popen(command, start_new_session=True) for _ in range(os.cpu_count() or 1)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 async def _core(status: status_pb2_grpc.StatusServiceServicer) -> float:
@@ -143,7 +163,7 @@ async def _core(status: status_pb2_grpc.StatusServiceServicer) -> float:
         await asyncio.sleep(SECONDS)
         used = (_processor_seconds() - before) / (time.monotonic() - began)
         (answered,) = await asking
-        assert answered > 0.98 * QUERIES_A_SECOND, f"only {answered} queries a second were asked"
+        assert answered > 0.95 * QUERIES_A_SECOND, f"only {answered} queries a second were asked"
         await server.stop(None)
     return used
 

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 MOST_AT_ONCE: Final = 1000
 """Events of one answer, and events that a watcher is sent before others have their turn."""
 
-FRESH: Final = 0.1
-"""Seconds for which an answer is given to others, too, unless something has happened: many may ask of a large run."""
+FRESH: Final = 0.25
+"""Seconds for which an answer is given to others, too, unless something has happened: many may ask of a large run, and
+its workers are heard of once a second."""
 
 PROGRESS_PERIOD: Final = 1.0
 """Seconds between two messages about progress."""
