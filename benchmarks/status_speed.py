@@ -86,15 +86,16 @@ class Simulated:
             self.chronicle.heard(agent_pb2.WorkerStanding(worker_id=worker_id, pid=worker_id, standing=said))
 
 
-class Bare(status_pb2_grpc.StatusServiceServicer):
+class Bare(StatusServer):
     """What gRPC itself costs: answers that never change, and cost nothing to find."""
 
-    def __init__(self, answer: status_pb2.GetRunResponse) -> None:
-        self._answer = answer
+    def __init__(self, run: Simulated) -> None:
+        super().__init__("bare", run.membership, run.chronicle, time.time)
+        self._same = run.status.answer()
 
-    async def GetRun(self, _request: Any, _context: Any) -> status_pb2.GetRunResponse:  # noqa: N802
-        """The answer."""
-        return self._answer
+    def answer(self) -> status_pb2.GetRunResponse:
+        """What it was at the beginning."""
+        return self._same
 
     async def Watch(self, _request: Any, _context: Any) -> AsyncIterator[status_pb2.WatchResponse]:  # noqa: N802
         """A word a second."""
@@ -123,7 +124,7 @@ async def _measure() -> dict[str, float]:
         await server.stop(None)
     run = Simulated(8, 8)
     run.beat()
-    bare = Bare(run.status.answer())
+    bare = Bare(run)
     beating = asyncio.create_task(_beat(run))
     watched, idle = [], []
     for _ in range(TURNS):
