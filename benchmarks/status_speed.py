@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc.aio
+import uvloop
 
 from edriver.client import Address, AsyncClient
 from edriver.discovery.hosts import Host, HostSet
@@ -228,7 +229,7 @@ def main() -> None:
         part, target = flags.as_client
         print(json.dumps(asyncio.run(_query(target) if part == "query" else _load(target))))
     else:
-        print(json.dumps(asyncio.run(_measure()), indent=1))
+        print(json.dumps(uvloop.run(_measure()), indent=1))
 
 
 if __name__ == "__main__":

@@ -13,11 +13,13 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import IO
 
 from edriver.discovery.errors import DiscoveryError
 
 MAX_OUTPUT_BYTES = 4 * 1024 * 1024
+_CHUNK_BYTES = 64 * 1024
 _ERROR_TAIL_BYTES = 8192
 _ERROR_LINES = 5
 _ERROR_LINE_CHARACTERS = 200
@@ -31,36 +33,103 @@ _REAP_SECONDS = 5.0
 or belongs to another user takes longer; the poll must not wait with it."""
 
 
-class _Collector(asyncio.SubprocessProtocol):
-    """Takes what one script writes: stdout up to the limit, of stderr the end."""
+class _Script:
+    """A script that runs: what it writes, stdout up to the limit, of stderr the end; reaped as soon as it exits.
 
-    def __init__(self) -> None:
+    Args:
+        command: as for run_script.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
         self.output = bytearray()
         self.errors = bytearray()
         self.overflowed = False
         self.settled = asyncio.Event()  # it exited, or wrote too much to go on
         self.exited = asyncio.Event()
         self.drained = asyncio.Event()
-        self._open_pipes = 2
+        self._loop = asyncio.get_running_loop()
+        # Not by the loop: uvloop forks for it, which copies the driver's page tables and calls gRPC's fork handlers.
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+        )
+        try:
+            self._pidfd = os.pidfd_open(self._process.pid)
+        except OSError:  # too many open files
+            self.kill()
+            self._process.wait()
+            self.close()
+            raise
+        self._loop.add_reader(self._pidfd, self._reap)
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self._listen_to(self._process.stdout, self._add_output)
+        self._listen_to(self._process.stderr, self._add_errors)
 
-    def pipe_data_received(self, fd: int, data: bytes) -> None:
-        if fd == 2:
-            self.errors += data
-            del self.errors[:-_ERROR_TAIL_BYTES]
-        elif len(self.output) + len(data) > MAX_OUTPUT_BYTES:
+    @property
+    def returncode(self) -> int | None:
+        """How it ended, as of Popen; None: it has not."""
+        return self._process.returncode
+
+    def kill(self) -> None:
+        """Kill its process group.
+
+        The group's number cannot be another's: it is not given out again while a process of the group is left,
+        and numbers are given out in a cycle, so not within moments of the last one's end either.
+        """
+        # PermissionError: all that is left belongs to another user (the script runs sudo).
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Read no more. A script that lives yet is reaped whenever it exits."""
+        for pipe in (self._process.stdout, self._process.stderr):
+            if pipe and not pipe.closed:
+                self._loop.remove_reader(pipe)
+                pipe.close()
+
+    def _reap(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._process.wait()  # it has exited: this does not wait
+        self.exited.set()
+        self.settled.set()
+
+    def _listen_to(self, pipe: IO[bytes], take: Callable[[bytes], None]) -> None:
+        os.set_blocking(pipe.fileno(), False)
+
+        def read() -> None:
+            try:
+                data = os.read(pipe.fileno(), _CHUNK_BYTES)
+            except BlockingIOError:
+                return
+            if data:
+                take(data)
+                return
+            self._loop.remove_reader(pipe)
+            pipe.close()
+            if all(one and one.closed for one in (self._process.stdout, self._process.stderr)):
+                self.drained.set()
+
+        self._loop.add_reader(pipe, read)
+
+    def _add_output(self, data: bytes) -> None:
+        if len(self.output) + len(data) > MAX_OUTPUT_BYTES:
             self.overflowed = True
             self.settled.set()
         else:
             self.output += data
 
-    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:  # noqa: ARG002
-        self._open_pipes -= 1
-        if not self._open_pipes:
-            self.drained.set()
-
-    def process_exited(self) -> None:
-        self.exited.set()
-        self.settled.set()
+    def _add_errors(self, data: bytes) -> None:
+        self.errors += data
+        del self.errors[:-_ERROR_TAIL_BYTES]
 
 
 async def run_script(command: Sequence[str], seconds: float) -> bytes:
@@ -74,79 +143,54 @@ async def run_script(command: Sequence[str], seconds: float) -> bytes:
         DiscoveryError: it took longer, wrote more than MAX_OUTPUT_BYTES, or exited with anything but 0.
         OSError: it could not be started.
     """
-    # Shielded, since cancelled halfway asyncio would kill the script but not the children it has by then.
-    starting = asyncio.ensure_future(_start(command))
-    try:
-        transport, collector = await asyncio.shield(starting)
-    except asyncio.CancelledError:
-        with contextlib.suppress(OSError):
-            await _end(*await starting)
-        raise
+    script = _Script(command)
     timed_out = False
     try:
-        await _settle(collector, seconds)
+        await _settle(script, seconds)
     except TimeoutError:
         timed_out = True
     finally:
-        await _end(transport, collector)
-    _check_ending(transport.get_returncode(), collector, seconds if timed_out else None)
-    return bytes(collector.output)
+        await _end(script)
+    _check_ending(script, seconds if timed_out else None)
+    return bytes(script.output)
 
 
-async def _start(command: Sequence[str]) -> tuple[asyncio.SubprocessTransport, _Collector]:
-    return await asyncio.get_running_loop().subprocess_exec(
-        _Collector,
-        *command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-
-
-async def _settle(collector: _Collector, seconds: float) -> None:
+async def _settle(script: _Script, seconds: float) -> None:
     """Wait until the script has exited and its output is in, or it wrote too much.
 
     Raises:
         TimeoutError: it has not exited by then.
     """
     async with asyncio.timeout(seconds):
-        await collector.settled.wait()
-    if collector.exited.is_set():
+        await script.settled.wait()
+    if script.exited.is_set():
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_SECONDS):
-                await collector.drained.wait()
+                await script.drained.wait()
 
 
-async def _end(transport: asyncio.SubprocessTransport, collector: _Collector) -> None:
-    """Kill what is left of the script's process group and reap the script.
-
-    The group's number cannot be another's: it is not given out again while a process of the group is left,
-    and numbers are given out in a cycle, so not within moments of the last one's end either.
-    """
+async def _end(script: _Script) -> None:
+    """Kill what is left of the script's process group and reap the script."""
+    script.kill()
     try:
-        # PermissionError: all that is left belongs to another user (the script runs sudo).
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(transport.get_pid(), signal.SIGKILL)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_REAP_SECONDS):
-                await collector.exited.wait()
+                await script.exited.wait()
     finally:
-        with contextlib.suppress(PermissionError):
-            transport.close()
+        script.close()
 
 
-def _check_ending(returncode: int | None, collector: _Collector, exceeded: float | None) -> None:
+def _check_ending(script: _Script, exceeded: float | None) -> None:
     """Raise a DiscoveryError unless the script ended well; `exceeded` is the time limit that it broke."""
-    left = "" if collector.exited.is_set() else " but does not die: see what it is stuck in"
-    said = _last_lines(bytes(collector.errors))
+    left = "" if script.exited.is_set() else " but does not die: see what it is stuck in"
+    said = _last_lines(bytes(script.errors))
     if exceeded is not None:
         raise DiscoveryError(f"did not exit within {exceeded:g} s and was killed{left}{said}")
-    if collector.overflowed:
+    if script.overflowed:
         limit = f"{MAX_OUTPUT_BYTES // (1024 * 1024)} MiB"
         raise DiscoveryError(f"printed more than {limit} and was killed{left}; expected one line a host{said}")
-    if returncode:
-        raise DiscoveryError(f"{_ending(returncode)}{said or '; its stderr is empty'}")
+    if script.returncode:
+        raise DiscoveryError(f"{_ending(script.returncode)}{said or '; its stderr is empty'}")
 
 
 def _ending(returncode: int) -> str:

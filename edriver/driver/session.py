@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import grpc.aio
+import uvloop
 
 from edriver.discovery.errors import DiscoveryError
 from edriver.discovery.poll_filter import PollFilter, Verdict
@@ -87,7 +88,7 @@ def run(options: RunOptions, run_id: str, output: Output, records: Path | None) 
     try:
         guard.start()
         folder.mkdir(mode=0o700)
-        return asyncio.run(Session(options, run_id, output, folder, records).run())
+        return uvloop.run(Session(options, run_id, output, folder, records).run())
     except Exception:  # noqa: BLE001  whatever it is, the operator is told in our words
         _log.exception("failed: a fault of edriver's own, please report it")
         return 1

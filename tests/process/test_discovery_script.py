@@ -4,6 +4,7 @@ of them."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -234,6 +235,18 @@ def test_cancelling_in_mid_start_leaves_nothing(write_script: WriteScript, lifel
             await poll
 
     asyncio.run(cancel_early())
+    lifeline.wait_for_the_end()
+
+
+def test_a_script_that_cannot_be_watched_does_not_stay(
+    write_script: WriteScript, lifeline: Lifeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_pid: int) -> int:
+        lifeline.wait_for(b"parent")
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "pidfd_open", full)
+    assert "Too many open files" in failure(write_script(HANG.format(lifeline=lifeline.path)))
     lifeline.wait_for_the_end()
 
 
