@@ -133,19 +133,19 @@ async def _measure() -> dict[str, float]:
         await server.stop(None)
     run = Simulated(8, 8)
     run.beat()
-    bare = Bare(run)
+    nothing_known = Bare(run)
     beating = asyncio.create_task(_beat(run))
-    watched, idle = [], []
+    watched, bare = [], []
     for _ in range(TURNS):
         watched.append(await _core(run.status))
-        idle.append(await _core(bare))
+        bare.append(await _core(nothing_known))
     with computing():
         busy = [await _core(run.status) for _ in range(TURNS)]
     beating.cancel()
     return {
         "query_ms": query,
         "watched_core": round(statistics.median(watched), 3),
-        "bare_core": round(statistics.median(idle), 3),
+        "bare_core": round(statistics.median(bare), 3),
         "busy_core": round(statistics.median(busy), 3),
     }
 

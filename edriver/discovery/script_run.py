@@ -60,6 +60,10 @@ class _Script:
             bufsize=0,
             start_new_session=True,
         )
+        stdout, stderr = self._process.stdout, self._process.stderr
+        assert stdout is not None
+        assert stderr is not None
+        self._open_pipes = {stdout, stderr}
         try:
             self._pidfd = os.pidfd_open(self._process.pid)
         except OSError:  # too many open files
@@ -68,10 +72,8 @@ class _Script:
             self.close()
             raise
         self._loop.add_reader(self._pidfd, self._reap)
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        self._listen_to(self._process.stdout, self._add_output)
-        self._listen_to(self._process.stderr, self._add_errors)
+        self._listen_to(stdout, self._add_output)
+        self._listen_to(stderr, self._add_errors)
 
     @property
     def returncode(self) -> int | None:
@@ -90,10 +92,8 @@ class _Script:
 
     def close(self) -> None:
         """Read no more. A script that lives yet is reaped whenever it exits."""
-        for pipe in (self._process.stdout, self._process.stderr):
-            if pipe and not pipe.closed:
-                self._loop.remove_reader(pipe)
-                pipe.close()
+        for pipe in list(self._open_pipes):
+            self._close_pipe(pipe)
 
     def _reap(self) -> None:
         self._loop.remove_reader(self._pidfd)
@@ -113,12 +113,16 @@ class _Script:
             if data:
                 take(data)
                 return
-            self._loop.remove_reader(pipe)
-            pipe.close()
-            if all(one and one.closed for one in (self._process.stdout, self._process.stderr)):
+            self._close_pipe(pipe)
+            if not self._open_pipes:
                 self.drained.set()
 
         self._loop.add_reader(pipe, read)
+
+    def _close_pipe(self, pipe: IO[bytes]) -> None:
+        self._loop.remove_reader(pipe)
+        pipe.close()
+        self._open_pipes.discard(pipe)
 
     def _add_output(self, data: bytes) -> None:
         if len(self.output) + len(data) > MAX_OUTPUT_BYTES:
