@@ -32,10 +32,12 @@ class Nemesis:
 
     Args:
         job: the run.
+        bound: seconds in which it must have recovered.
     """
 
-    def __init__(self, job: EdriverJob) -> None:
+    def __init__(self, job: EdriverJob, bound: float = RECOVERY_BOUND) -> None:
         self._job = job
+        self._bound = bound
         self._spared: RoundStart | None = None
         self.kills = 0
 
@@ -65,7 +67,7 @@ class Nemesis:
             steps = [step for step in rounds[-1].completions() if step[0] > happened]
             return len(steps) >= STEADY_STEPS and self._lives(rounds[-1])
 
-        self._job.wait_until(recovered, RECOVERY_BOUND, f"recovery to {self._job.hosts}" if whole else "recovery")
+        self._job.wait_until(recovered, self._bound, f"recovery to {self._job.hosts}" if whole else "recovery")
 
     def _is_whole(self, current: Round) -> bool:
         """Whether all slots, as far as they may be used, are in the round."""

@@ -23,6 +23,7 @@ from torch._C._distributed_c10d import PrefixStore
 from edriver.version import RoundId
 from edriver.worker.assignment import Assignment
 from edriver.worker.group import RoundGroup
+from edriver.worker.membership_proof import SECRET_BYTES
 from edriver.worker.store import StoreClient
 from edriver.worker.store_wire import StoreWire
 
@@ -72,6 +73,7 @@ def _worker(rank: int, pipe: Connection, barrier: Barrier) -> None:
             store_port=port,
             source=0,
             receivers=(),
+            secret=bytes(SECRET_BYTES),
         )
         group.build(place, TIMEOUT)
 

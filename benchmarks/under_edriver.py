@@ -28,6 +28,9 @@ class EdriverJob(Job):
         hosts: slots by host, as discovery finds them.
     """
 
+    script = "benchmarks.churn_job"
+    """The module that trains."""
+
     def __init__(
         self, workload: Workload, through: Sequence[str] = (), environ: Mapping[str, str] | None = None
     ) -> None:
@@ -85,7 +88,7 @@ class EdriverJob(Job):
             "--host-discovery-script",
             str(self._script),
         ]
-        job = [sys.executable, "-m", "benchmarks.churn_job", *self.workload.flags(self.folder)]
+        job = [sys.executable, "-m", self.script, *self.workload.flags(self.folder)]
         self._start([*command, *job], self._environ)
 
     def set_hosts(self, hosts: Mapping[str, int]) -> None:

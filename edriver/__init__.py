@@ -13,11 +13,9 @@ torch would cost each of them 2 s and 200 MB.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING
-
 from edriver import release
 
+TYPE_CHECKING = False  # typing's own takes 10 ms to import, in which Ctrl-C would print a traceback
 if TYPE_CHECKING:
     from edriver.worker.errors import HostsUpdatedInterrupt as HostsUpdatedInterrupt
     from edriver.worker.errors import PeerLostError as PeerLostError
@@ -63,6 +61,8 @@ __all__ = [*sorted(_HOMES), "__version__"]
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'edriver' has no attribute {name!r}")
+    import importlib
+
     value = getattr(importlib.import_module(f"edriver.worker.{_HOMES[name]}"), name)
     globals()[name] = value
     return value

@@ -2,6 +2,6 @@
 
 import sys
 
-from edriver.cli import main
+from edriver.start import main
 
 sys.exit(main())

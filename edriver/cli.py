@@ -14,9 +14,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from edriver.descriptors import raise_limit
 from edriver.stall_limits import DEFAULTS, text_of
 
-FAILED, USAGE, INTERRUPTED = 1, 2, 130
+FAILED, USAGE = 1, 2
 """Exit codes; 0 is a run that succeeded, 128 + n one that was stopped by signal n."""
 
 STEERING = ("drain", "undrain", "resize", "stop")
@@ -190,6 +191,29 @@ def _add_failure_flags(group: argparse._ArgumentGroup) -> None:
         f"all, 0 for ever (default: {text_of(DEFAULTS)})",
     )
     group.add_argument(
+        "--exit-timeout",
+        type=_seconds,
+        default=600.0,
+        metavar="S",
+        help="give up a worker whose script has ended and whose process has not, after so long without output or use "
+        "of a processor: exit hooks that upload something may take their time (default: %(default)g)",
+    )
+    group.add_argument(
+        "--worker-lease",
+        type=_seconds,
+        default=5.0,
+        metavar="S",
+        help="break the round of a worker whose process is stopped or frozen for so long (default: %(default)g)",
+    )
+    group.add_argument(
+        "--driver-timeout",
+        type=_seconds,
+        default=60.0,
+        metavar="S",
+        help="let hosts train on while the driver is silent for so long; where it is known to be gone, they end "
+        "within seconds (default: %(default)g)",
+    )
+    group.add_argument(
         "--reset-limit",
         type=_count,
         metavar="N",
@@ -253,14 +277,12 @@ def _add_output_flags(group: argparse._ArgumentGroup) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    try:
-        return _main(arguments)
-    except KeyboardInterrupt:  # before the run took charge of signals
-        return INTERRUPTED
-
-
-def _main(arguments: Sequence[str] | None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        raise_limit()
+    except ValueError as error:
+        sys.stderr.write(f"edriver: {error}\n")
+        return FAILED
     if arguments and arguments[0] == "agent":
         return _agent(arguments[1:])
     if arguments and arguments[0] in STEERING:
@@ -342,11 +364,12 @@ def _ask(command: Callable[[], str]) -> int:
     """Print what a run's driver answers."""
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # that a driver cannot be reached is ours to say
     from edriver.client.errors import RunError
+    from edriver.printable import printable
 
     try:
-        sys.stdout.write(f"{command()}\n")
+        sys.stdout.write(f"{printable(command())}\n")
     except RunError as error:
-        sys.stderr.write(f"edriver: {error}\n")
+        sys.stderr.write(f"edriver: {printable(str(error))}\n")
         return FAILED
     return 0
 

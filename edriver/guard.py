@@ -66,7 +66,7 @@ class Guard:
             self._pipe = -1
 
     def finish(self, bound: float) -> None:
-        """Close it, and wait for its end.
+        """Close it, wait for its end, and remove the folder where it was killed before it could.
 
         Args:
             bound: seconds to wait at most.
@@ -75,6 +75,8 @@ class Guard:
         if self._process:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(bound)
+        if folder := self._duties[0]:
+            guard_main.remove(folder)
 
     def reaped(self, code: int) -> None:
         """Its process has ended and was reaped."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -47,9 +48,14 @@ def duties(lines: Iterator[bytes]) -> tuple[set[int], bool]:
     return groups, in_order
 
 
-def kill_marked(mark: bytes) -> bool:
-    """Kill every process with this variable in its environment; returns whether there was one."""
-    found = False
+def kill_marked(mark: bytes, user: int | None = None) -> int:
+    """Kill every other process with this in its environment; returns how many there were.
+
+    Args:
+        mark: a whole variable, NAME=VALUE and a zero byte; or, without the zero, what one begins with.
+        user: only processes of this user id; None: of any.
+    """
+    found = 0
     for name in os.listdir("/proc"):  # noqa: PTH208  pathlib would triple what this process imports
         if not name.isdecimal() or int(name) == os.getpid():
             continue
@@ -59,8 +65,9 @@ def kill_marked(mark: bytes) -> bool:
             continue
         try:
             with open(f"/proc/{name}/environ", "rb") as environ:  # noqa: PTH123
-                if mark in environ.read().split(b"\0"):
-                    found = True
+                theirs = user is None or os.fstat(environ.fileno()).st_uid == user
+                if theirs and b"\0" + mark in b"\0" + environ.read() + b"\0":
+                    found += 1
                     signal.pidfd_send_signal(process, signal.SIGKILL)
         except OSError:
             pass  # it has ended, or is another user's
@@ -70,7 +77,16 @@ def kill_marked(mark: bytes) -> bool:
 
 
 def remove(folder: str) -> None:
-    """Remove a folder with all that is in it; what cannot be removed stays."""
+    """Remove a folder with all that is in it; what cannot be removed stays.
+
+    A link, or a folder of another user's, that stands at its place is left alone: what it leads to is not ours.
+    """
+    try:
+        found = os.lstat(folder)
+    except OSError:
+        return
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        return
     for place, folders, files in os.walk(folder, topdown=False):
         for name in (*files, *folders):
             path = os.path.join(place, name)  # noqa: PTH118
@@ -97,7 +113,7 @@ def main() -> None:
     folder, mark = sys.argv[1:]
     nothing = 0
     for _ in range(LOOKS):
-        found = bool(mark) and kill_marked(os.fsencode(mark))
+        found = bool(mark) and kill_marked(os.fsencode(mark) + b"\0") > 0
         if folder:
             remove(folder)
         nothing = 0 if found or os.path.exists(folder) else nothing + 1  # noqa: PTH110

@@ -36,6 +36,8 @@ class Invitation:
         slots: how many workers the host takes, if it has dialled in by itself; 0: that is discovery's to say.
         directory: the workers' working directory; empty: the agent's own.
         environment: variables that the workers get, over those of the agent's own.
+        secret: by which the driver knows this agent from all others, in hexadecimal digits; empty: its first Welcome
+            brings it.
     """
 
     run_id: str
@@ -50,6 +52,7 @@ class Invitation:
     slots: int = 0
     directory: str = ""
     environment: Mapping[str, str] | None = None
+    secret: str = ""
 
     def __repr__(self) -> str:
         """Without what must not be seen in a log."""

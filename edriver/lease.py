@@ -4,6 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+SHORTEST = 1.0
+"""Seconds below which a lease would end of a busy machine alone."""
+
+
+class LivedTime:
+    """A clock that stands still while its own process does: it was stopped, or its machine was.
+
+    It is read again and again; of a gap between two readings no more than the longest is counted. So a deadline that
+    has passed while this process could do nothing is not held against others, whose words lie unread in its sockets.
+
+    Args:
+        clock: seconds that only grow.
+        longest: seconds between two readings, at most, while the process runs.
+    """
+
+    def __init__(self, clock: Callable[[], float], longest: float) -> None:
+        self._clock = clock
+        self._longest = longest
+        self._read = self._lived = clock()
+
+    def __call__(self) -> float:
+        """Seconds that the process has lived through, from where the clock began."""
+        now = self._clock()
+        self._lived += min(now - self._read, self._longest)
+        self._read = now
+        return self._lived
+
 
 class Lease:
     """Counts another process's silence, and says when it has lasted too long.

@@ -22,9 +22,19 @@ def left_of_epoch(progress: status_pb2.Progress) -> float:
     return (progress.samples - progress.samples_done) / progress.sample_rate
 
 
+def lasted(run: status_pb2.Run) -> float:
+    """Seconds for which a run has gone on, whatever has become of the driver's date meanwhile."""
+    return run.seconds or max(0.0, run.now - run.began)
+
+
+def age(run: status_pb2.Run, since: float) -> float:
+    """Seconds since something began in a run: never less than none, nor more than the run has lasted."""
+    return min(max(0.0, run.now - since), lasted(run))
+
+
 def time_text(seconds: float) -> str:
-    """A span of time: 7 s, 3 min 20 s, 5 h 10 min, 2 d 3 h."""
-    whole = int(seconds)
+    """A span of time: 7 s, 3 min 20 s, 5 h 10 min, 2 d 3 h. One that a clock set back makes negative is none."""
+    whole = max(0, int(seconds))
     minutes, second = divmod(whole, 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)

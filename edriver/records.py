@@ -75,7 +75,7 @@ def _records_in(folder: Path) -> Records:
         return Records(events)
     try:
         run = json.loads(file.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"{file} is not JSON: {error}") from None
     if not isinstance(run, dict):
         raise RecordError(f"{file} is not an object")
@@ -92,7 +92,9 @@ def read(path: Path) -> Iterator[status_pb2.Event | status_pb2.ProgressSample]:
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
-                yield _told(json.loads(line))
+                said = json.loads(line)
+                if not (isinstance(said, dict) and "missing" in said):  # what the driver could not write
+                    yield _told(said)
             except (ValueError, json_format.ParseError, RecursionError) as error:
                 if not line.endswith(b"\n"):
                     return

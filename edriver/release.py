@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+TYPE_CHECKING = False  # as in __init__.py
+if TYPE_CHECKING:
+    from typing import Final
 
 VERSION: Final = "0.1.0"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Final
@@ -36,6 +37,11 @@ def collective_timeout(limits: Mapping[str, float]) -> float:
     if not all(limits.values()):
         return timedelta(days=365).total_seconds()
     return max([COLLECTIVE_TIMEOUT, *(1.5 * limit for limit in limits.values())])
+
+
+def boundary_bound(limits: Mapping[str, float]) -> float:
+    """Seconds that a worker may take from one boundary to the next within the limits: each phase once."""
+    return sum(limits.values()) if all(limits.values()) else math.inf
 
 
 def limits_of(texts: Iterable[str], base: Mapping[str, float] = DEFAULTS) -> dict[str, float]:

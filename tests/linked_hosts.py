@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.session_guard import namespace_prefix
+
 INTERFACE = "link"
 """What the link is called inside each host."""
 
@@ -76,7 +78,7 @@ def linked_hosts(count: int, prefix: str = IPV4) -> Iterator[list[LinkedHost]]:
         count: how many.
         prefix: how the addresses begin; with IPV6 they have no other.
     """
-    mark = f"edriver-{os.getpid()}-{next(_numbers)}"
+    mark = f"{namespace_prefix()}{next(_numbers)}"
     with contextlib.ExitStack() as made:
         try:
             hub = make_namespace(f"{mark}-hub", made)
@@ -156,4 +158,4 @@ def _introduce(host: LinkedHost, other: LinkedHost) -> None:
 
 
 def _ip(*arguments: str) -> str:
-    return subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True, timeout=20).stdout
+    return subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True, timeout=120).stdout

@@ -20,10 +20,11 @@ from pathlib import Path
 import pytest
 
 from tests.linked_hosts import LinkedHost, end_all_in
+from tests.session_guard import marks
 
 SSHD = Path("/usr/sbin/sshd")
 ROOT = Path(__file__).parents[1]
-BOUND = 20.0
+BOUND = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +105,11 @@ def _start_sshd(
     host: LinkedHost, folder: Path, identity: Path, edriver: Path, hidden: Path | None, temporary: Path
 ) -> subprocess.Popen[str]:
     config = folder / "sshd_config"
+    environ = {"PYTHONPATH": edriver, "TMPDIR": temporary, **marks()}
     config.write_text(
         f"ListenAddress {host.address}\nHostKey {folder / 'key'}\nAuthorizedKeysFile {identity}.pub\n"
         "PidFile none\nUsePAM no\nStrictModes no\nPermitRootLogin yes\nPasswordAuthentication no\n"
-        f"SetEnv PYTHONPATH={edriver} TMPDIR={temporary}\n"
+        f"SetEnv {' '.join(f'{name}={value}' for name, value in environ.items())}\n"
     )
     # `ip netns exec` gives it mounts of its own.
     hide = f"mount -t tmpfs none {shlex.quote(str(hidden))} && " if hidden else ""

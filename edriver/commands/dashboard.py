@@ -52,13 +52,13 @@ async def _serve(run: Address, address: str, port: int) -> str:
     from aiohttp import web
 
     from edriver.dashboard.feed import Feed
-    from edriver.dashboard.server import PageServer
+    from edriver.dashboard.server import PageServer, runner_of
 
     async with AsyncClient(run) as client:
         feed = Feed(client, time.time)
         await feed.begin()
         secret = secrets.token_urlsafe(16)
-        runner = web.AppRunner(PageServer(feed, secret).app, access_log=None, shutdown_timeout=0.5)
+        runner = runner_of(PageServer(feed, secret).app)
         await runner.setup()
         try:
             try:

@@ -6,6 +6,7 @@ What is shown is read from where the driver itself reads it: the judged options,
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shlex
 import textwrap
@@ -15,7 +16,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from edriver.driver import door, local, metrics_server, options, recorder, server, session, settings, ssh, status
+from edriver.driver import (
+    door,
+    local,
+    metrics_server,
+    options,
+    recorder,
+    server,
+    session,
+    settings,
+    ssh,
+    status,
+    strangers,
+)
 from edriver.driver.options import RunOptions, poll_limit
 from edriver.stall_limits import collective_timeout, limits_of
 
@@ -51,7 +64,6 @@ class Bound:
 
 BOUNDS: Final = (
     Bound(session, "POLL_INTERVAL", "discovery is asked every"),
-    Bound(session, "WORKER_LEASE", "a worker may be silent for"),
     Bound(server, "AGENT_LEASE", "an agent may be silent for"),
     Bound(server, "BEAT", "an agent is heard of every"),
     Bound(server, "BOOT_LEASE", "an agent may take to start"),
@@ -67,8 +79,11 @@ BOUNDS: Final = (
     Bound(session, "PROGRESS_LINE_PERIOD", "a line about it is printed every"),
     Bound(status, "PROGRESS_PERIOD", "watchers are told of it every"),
     Bound(status, "LONGEST_WAIT", "and look for themselves every"),
+    Bound(strangers, "PATIENCE", "a caller at the TCP port may take to show its token"),
     Bound(metrics_server, "ANSWER_BOUND", "the driver may take to answer Prometheus"),
     Bound(metrics_server, "SILENCE_BOUND", "who asks for metrics may be silent for"),
+    Bound(metrics_server, "REQUEST_BOUND", "and take for all of it"),
+    Bound(recorder, "RETRY", "records that failed are tried again every"),
     Bound(recorder, "PROGRESS_SPACING", "it is recorded every"),
     Bound(recorder, "DELAY", "events are recorded within"),
     Bound(recorder, "PATIENCE", "the end waits for the records for"),
@@ -82,6 +97,9 @@ SETTINGS: Final[Mapping[str, str]] = {
     "rejoin_bound": "a survivor may take to be ready",
     "settling_in": "newcomers start after a round by",
     "report_bound": "a member may take to answer",
+    "boundary_bound": "and then to reach the boundary",
+    "uneven_bound": "it may wait for members that are done",
+    "wake_window": "suspects are spared after one wakes for",
     "leave_grace": "a worker may take to leave",
     "failure_window": "failures are remembered for",
 }
@@ -143,7 +161,8 @@ def bounds_of(judged: RunOptions, flags: argparse.Namespace, given: frozenset[st
         yield f"cooldown of a {place}", _text(low_high or usual), "derived: from --cooldown-range" if of_flag else FIXED
     for name, words in SETTINGS.items():
         value = getattr(judged.settings, name)
-        yield words, "no limit" if value is None else f"{value:g} s", FIXED
+        origin = "derived: from --stall-timeout" if name in ("boundary_bound", "report_bound") else FIXED
+        yield words, "no limit" if value in (None, math.inf) else f"{value:g} s", origin
     for bound in BOUNDS:
         yield bound.words, f"{_text(bound.value)}{'' if isinstance(bound.value, tuple) else ' s'}", FIXED
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from edriver.bounds import is_host_name
 from edriver.client import RunError
 from edriver.dashboard.report import history_of, html_report, text_summary
+from edriver.private_files import open_private
 from edriver.records import RecordError, records_of
 
 
@@ -39,11 +42,17 @@ def report(arguments: Sequence[str]) -> str:
         raise RunError(f"{error.filename}: {error.strerror}") from None
     if not history.version:
         raise RunError(f"{records.events} is empty: nothing has happened in that run")
-    name = str(records.run.get("run_id") or (records.events.stem if records.events == Path(flags.run) else flags.run))
+    told = records.run.get("run_id")
+    name = records.events.stem if records.events == Path(flags.run) else flags.run
+    if isinstance(told, str) and is_host_name(told):  # it becomes part of a file's name
+        name = told
     output = flags.output or Path(f"edriver-{Path(name).name}.html")
     page = html_report(history, name, records.run)
     try:
-        output.write_text(page, encoding="utf-8")
+        with os.fdopen(open_private(output, os.O_TRUNC), "w", encoding="utf-8", errors="replace") as file:
+            file.write(page)
     except OSError as error:
         raise RunError(f"--output {output}: {error.strerror}") from None
+    except ValueError as error:  # a NUL in the path
+        raise RunError(f"--output {str(output)!a}: {error}") from None
     return f"{text_summary(history, records.run)}\n{output}"

@@ -13,7 +13,7 @@ from edriver.client import Client, HostStatus, Run, RunError, WorkerStatus, here
 from edriver.commands.which_run import add_run_flags, client_of
 from edriver.driver.event_log import plain
 from edriver.driver.words import count_text
-from edriver.progress import progress_text, time_text
+from edriver.progress import lasted, progress_text, time_text
 from edriver.v1 import status_pb2
 
 LISTING_BOUND: Final = 3.0
@@ -65,14 +65,14 @@ def listed(runs: Sequence[Run]) -> Iterator[str]:
     """Several runs in words, two lines each, the oldest first."""
     for run in sorted(runs, key=lambda run: run.began):
         size = f"{count_text(run.size, 'worker')} ({run.min_np} to {run.max_np})"
-        yield f"run {run.run_id}, {time_text(run.now - run.began)}, {size}: {run.doing}"
+        yield f"run {run.run_id}, {time_text(lasted(run))}, {size}: {run.doing}"
         yield f"    {shlex.join(run.command)}"
     yield "more of one of them: edriver status --run ID"
 
 
 def lines(run: Run) -> Iterator[str]:
     """A run in words: itself, its hosts, its workers."""
-    yield f"run {run.run_id}, {run.now - run.began:.0f} s: {run.doing}"
+    yield f"run {run.run_id}, {lasted(run):.0f} s: {run.doing}"
     if run.HasField("progress"):
         yield progress_text(run.progress)
     rounds, *why, lost = counts(run)

@@ -20,7 +20,8 @@ from edriver.client import Client, Event, Run, RunError
 from edriver.commands.status import counts, host_text, state_text
 from edriver.commands.which_run import add_run_flags, client_of
 from edriver.driver.words import count_text
-from edriver.progress import progress_text, time_text
+from edriver.printable import printable
+from edriver.progress import age, lasted, progress_text, time_text
 from edriver.wire import version_of
 
 PERIOD: Final = 1.0
@@ -99,15 +100,20 @@ def screen(run: Run, latest: Sequence[Event]) -> RenderableType:
     if run.HasField("progress"):
         parts += _progress(run)
     parts += [_hosts(run), _workers(run)]
-    parts += [Text(f"{time.strftime('%H:%M:%S', time.localtime(event.time))}  {event.text}") for event in latest]
+    parts += [_text(f"{time.strftime('%H:%M:%S', time.localtime(event.time))}  {event.text}") for event in latest]
     return Group(*parts)
 
 
+def _text(text: str, style: str = "") -> Text:
+    """A text of the run's, which is neither markup nor a command for the terminal."""
+    return Text(printable(text), style=style)
+
+
 def _headline(run: Run) -> Text:
-    told = Text(f"run {run.run_id}", style="bold")
-    told.append(f"  {time_text(run.now - run.began)}", style="not bold")
+    told = _text(f"run {run.run_id}", style="bold")
+    told.append(f"  {time_text(lasted(run))}", style="not bold")
     told.append(f"  {count_text(run.size, 'worker')} ({run.min_np} to {run.max_np})  ", style="not bold")
-    told.append(run.doing, style="green" if run.size else "yellow")
+    told.append(printable(run.doing), style="green" if run.size else "yellow")
     told.append(
         f"\n{', '.join(counts(run))}",
         style="dim not bold",
@@ -116,7 +122,7 @@ def _headline(run: Run) -> Text:
 
 
 def _progress(run: Run) -> list[RenderableType]:
-    parts: list[RenderableType] = [Text(progress_text(run.progress))]
+    parts: list[RenderableType] = [_text(progress_text(run.progress))]
     if run.progress.samples:
         parts.append(ProgressBar(total=run.progress.samples, completed=run.progress.samples_done))
     return parts
@@ -128,7 +134,8 @@ def _hosts(run: Run) -> Table:
         table.add_column(column, justify="right" if column in ("slots", "for") else "left")
     for host in run.hosts:
         style = "" if not host.obstacle and host.connected else "yellow"
-        table.add_row(host.name, str(host.slots), time_text(run.now - host.since), Text(host_text(host), style=style))
+        state = _text(host_text(host), style=style)
+        table.add_row(_text(host.name), str(host.slots), time_text(age(run, host.since)), state)
     return table
 
 
@@ -142,9 +149,9 @@ def _workers(run: Run) -> Table:
         table.add_row(
             str(worker.rank) if worker.HasField("rank") else "",
             str(worker.worker_id),
-            f"{worker.host}:{worker.slot}",
+            _text(f"{worker.host}:{worker.slot}"),
             str(worker.pid or ""),
-            time_text(run.now - worker.since),
+            time_text(age(run, worker.since)),
             Text(state, style=_STYLES.get(state, "")),
             str(version_of(worker.version)) if worker.HasField("version") else "",
             f"{worker.step_rate:.1f}" if worker.step_rate else "",

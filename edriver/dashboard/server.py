@@ -12,10 +12,12 @@ import gzip
 import hmac
 import ipaddress
 import json
+import logging
 import socket
 from typing import Final
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
 from edriver.dashboard.assets import SCRIPTS, filled, page_file, plotly_script
@@ -45,6 +47,21 @@ HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 """Of every answer."""
+
+
+_log = logging.getLogger("edriver.dashboard")
+_log.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError)))
+"""aiohttp's, without a traceback for each caller that speaks no HTTP."""
+
+
+def runner_of(app: web.Application, patience: float = 0.5) -> web.AppRunner:
+    """What serves an application.
+
+    Args:
+        app: the application.
+        patience: seconds that open streams have when it ends.
+    """
+    return web.AppRunner(app, access_log=None, shutdown_timeout=patience, logger=_log)
 
 
 class PageServer:
@@ -77,7 +94,11 @@ class PageServer:
         response: web.StreamResponse
         if not is_ours(request.headers.get("Host", "")):
             response = web.Response(status=421, text="this server goes by its address, or localhost\n")
-        elif not hmac.compare_digest(request.path.split("/")[1].encode(), self._secret.encode()):
+        elif request.method not in ("GET", "HEAD"):
+            response = web.Response(
+                status=405, text="this server is only to be looked at\n", headers={"Allow": "GET, HEAD"}
+            )
+        elif not hmac.compare_digest(_first_part(request.path), self._secret.encode()):
             response = web.Response(status=404, text="not found\n")
         else:
             try:
@@ -147,6 +168,12 @@ class PageServer:
             text = json.dumps(told | feed.history.since(version), allow_nan=False, separators=(",", ":"))
             self._message = (key, f"data: {text}\n\n".encode())
         return self._message[1]
+
+
+def _first_part(path: str) -> bytes:
+    """The first part of a path; empty: it has none, or is no path."""
+    _, _, rest = path.partition("/")
+    return rest.partition("/")[0].encode(errors="replace")
 
 
 def is_ours(host: str) -> bool:

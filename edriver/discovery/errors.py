@@ -5,3 +5,7 @@ from __future__ import annotations
 
 class DiscoveryError(Exception):
     """A host source gave no usable answer. The message says in one line what is wrong and what to do."""
+
+
+class UnusableSourceError(DiscoveryError):
+    """A host source that cannot work until it is changed: its script does not exist, or cannot be run."""

@@ -10,20 +10,18 @@ import ipaddress
 import re
 from collections.abc import Iterable
 
+from edriver.bounds import HOST_NAME, SLOTS, TOTAL_SLOTS, is_host_name
 from edriver.discovery.errors import DiscoveryError
 from edriver.discovery.hosts import Host, HostSet
 
 MAX_LINES = 100_000
 MAX_LINE_CHARACTERS = 1024
-MAX_SLOTS = 65_536
 _SHOWN_CHARACTERS = 60
 _SHOWN_FAULTS = 5
 
-_SLOTS = rf"slots must be a whole number from 1 to {MAX_SLOTS}"
+_SLOTS = rf"slots must be a whole number from 1 to {SLOTS}"
 _FORMS = "expected host:slots, or host alone"
 
-# A name never begins with "-": it ends up on ssh's command line, where it would be an option.
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _BRACKETED = re.compile(r"\[([0-9A-Za-z:.%_-]+)\]")
 _MPIRUN = re.compile(r"(\S+)\s+slots\s*=\s*(\S+)")
 
@@ -78,7 +76,10 @@ def _collect(entries: Iterable[tuple[str, bytes]], default_slots: int) -> HostSe
     if faults:
         more = f"; and {fault_count - len(faults)} more" if fault_count > len(faults) else ""
         raise DiscoveryError("; ".join(faults) + more)
-    return HostSet(tuple(hosts.values()))
+    found = HostSet(tuple(hosts.values()))
+    if found.total_slots > TOTAL_SLOTS:
+        raise DiscoveryError(f"{found.total_slots} slots in all: a run has at most {TOTAL_SLOTS}")
+    return found
 
 
 def _parse_entry(entry: bytes, default_slots: int) -> Host:
@@ -105,13 +106,15 @@ def _split_slots(text: str) -> tuple[str, str | None]:
 
 
 def _parse_slots(slots: str, entry: bytes) -> int:
-    if not re.fullmatch(r"[0-9]{1,9}", slots) or not 1 <= int(slots) <= MAX_SLOTS:
+    if not re.fullmatch(r"[0-9]{1,9}", slots) or not 1 <= int(slots) <= SLOTS:
         raise DiscoveryError(f"{_shown(entry)}: {_SLOTS}")
     return int(slots)
 
 
 def _parse_name(name: str, entry: bytes) -> str:
-    if _NAME.fullmatch(name):
+    if len(name) > HOST_NAME:
+        raise DiscoveryError(f"{_shown(entry)} has a host name of {len(name)} characters: at most {HOST_NAME}")
+    if is_host_name(name) and ":" not in name:
         return name
     if bracketed := _BRACKETED.fullmatch(name):
         try:

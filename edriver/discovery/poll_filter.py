@@ -27,12 +27,14 @@ class Verdict:
         note: why it is what it is, in one line; the same as long as nothing new is to be said, so that it can
             be logged once per change. Empty when all is quiet.
         failures: how many polls in a row gave no believed answer, this one included.
+        error: why this one gave none; empty if it did.
     """
 
     hosts: HostSet
     changed: bool
     note: str
     failures: int
+    error: str = ""
 
 
 class PollFilter:
@@ -82,7 +84,8 @@ class PollFilter:
         """A poll that gave no answer, and why: the set in force stays."""
         self._failures += 1
         kept = f"keeping {self._hosts}" if self._hosts else "no hosts are known yet"
-        return Verdict(self._hosts, changed=False, note=f"poll failed, {kept}: {error}", failures=self._failures)
+        note = f"poll failed, {kept}: {error}"
+        return Verdict(self._hosts, changed=False, note=note, failures=self._failures, error=error)
 
     def _believe(self, answers: list[HostSet]) -> Verdict:
         self._answers.extend(answers)

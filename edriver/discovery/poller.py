@@ -7,13 +7,18 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Final
 
-from edriver.discovery.errors import DiscoveryError
+from edriver.discovery.errors import DiscoveryError, UnusableSourceError
 from edriver.discovery.hosts import HostSet
 from edriver.discovery.poll_filter import PollFilter, Verdict
 from edriver.discovery.sources import HostSource
+from edriver.wire_text import wire_text
 
 _log = logging.getLogger("edriver.discovery")
+
+ERROR_LIMIT: Final = 4000
+"""Most characters of what a failed poll says."""
 
 
 @dataclass(slots=True)
@@ -81,18 +86,16 @@ class Poller:
         """Poll once, at the start of a run, when there are no hosts yet that a failure could leave in force.
 
         Returns:
-            the hosts; none, if the source answers that there are none yet.
+            the hosts; none, if the source answers that there are none yet, or if the poll failed: the next may not.
 
         Raises:
-            DiscoveryError: the poll failed: the run cannot start; the message says what to do. The failure
-                is neither logged nor passed on as a verdict.
+            UnusableSourceError: the source cannot be used as it is; the message says what to do. This failure is not
+                logged, nor passed on as a verdict.
         """
         verdict, error = await self._poll()
-        if isinstance(error, DiscoveryError):
+        if isinstance(error, UnusableSourceError):
             raise error
-        if error is not None:
-            raise DiscoveryError(_unexpected(error)) from error
-        self._report(verdict, None)
+        self._report(verdict, error)
         return verdict.hosts
 
     async def run(self) -> None:
@@ -111,14 +114,15 @@ class Poller:
         try:
             return self._filter.accept(await self._source.find()), None
         except DiscoveryError as error:
-            return self._filter.fail(str(error)), error
+            return self._filter.fail(wire_text(str(error), ERROR_LIMIT)), error
         except Exception as error:  # noqa: BLE001  a source may be the user's own
-            return self._filter.fail(_unexpected(error)), error
+            return self._filter.fail(wire_text(_unexpected(error), ERROR_LIMIT)), error
 
     def _report(self, verdict: Verdict, error: Exception | None) -> None:
         """Log what is new, once, and pass the verdict on."""
-        if verdict.note and verdict.note != self._note:
-            bug = error if error is not None and not isinstance(error, DiscoveryError) else None
+        bug = error if error is not None and not isinstance(error, DiscoveryError) else None
+        waits = verdict.error and not verdict.hosts and not bug  # the run says why it waits
+        if verdict.note and verdict.note != self._note and not waits:
             _log.log(logging.WARNING if error else logging.INFO, "%s", verdict.note, exc_info=bug)
         self._note = verdict.note
         self._on_observed(verdict)

@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 from typing import IO
 
 from edriver.discovery.errors import DiscoveryError
+from edriver.printable import printable
+from edriver.tether import Tether
 
 MAX_OUTPUT_BYTES = 4 * 1024 * 1024
 _CHUNK_BYTES = 64 * 1024
@@ -52,14 +54,21 @@ class _Script:
         self.drained = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         # Not by the loop: uvloop forks for it, which copies the driver's page tables and calls gRPC's fork handlers.
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            start_new_session=True,
-        )
+        self._tether = Tether()
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+                pass_fds=(self._tether.end,),
+            )
+        except OSError:
+            self._tether.cut()
+            raise
+        self._tether.tie(self._process.pid)
         stdout, stderr = self._process.stdout, self._process.stderr
         assert stdout is not None
         assert stderr is not None
@@ -92,6 +101,7 @@ class _Script:
 
     def close(self) -> None:
         """Read no more. A script that lives yet is reaped whenever it exits."""
+        self._tether.cut()
         for pipe in list(self._open_pipes):
             self._close_pipe(pipe)
 
@@ -210,5 +220,4 @@ def _last_lines(errors: bytes) -> str:
     """The end of stderr, for a message; control characters as escapes: they must not act on a terminal."""
     lines = [line.strip() for line in errors.decode("utf-8", "replace").splitlines() if line.strip()]
     shown = [line[:_ERROR_LINE_CHARACTERS] for line in lines[-_ERROR_LINES:]]
-    safe = ["".join(c if c.isprintable() else ascii(c)[1:-1] for c in line) for line in shown]
-    return f"; the last of its stderr: {' | '.join(safe)}" if safe else ""
+    return f"; the last of its stderr: {printable(' | '.join(shown))}" if shown else ""

@@ -6,14 +6,23 @@ import errno
 import os
 import shlex
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
-from edriver.discovery.errors import DiscoveryError
+from edriver.discovery.errors import DiscoveryError, UnusableSourceError
 from edriver.discovery.host_lines import parse_hosts
 from edriver.discovery.hosts import HostSet
 from edriver.discovery.script_run import run_script
+from edriver.start_failure import start_failure
 
 _MAX_HOSTFILE_BYTES = 4 * 1024 * 1024
+
+A_SCRIPT: Final = "an executable that prints one line host:slots a host"
+"""What the operator is asked for."""
+
+_FOR_GOOD: Final = frozenset(
+    {errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
+)
+"""Why a script cannot be started, where that is the script's own fault, and no want of processes or files."""
 
 
 class HostSource(Protocol):
@@ -65,7 +74,7 @@ class HostDiscoveryScript:
             output = await self._run()
             return parse_hosts(output, self._default_slots)
         except DiscoveryError as error:
-            raise DiscoveryError(f"host discovery script {self._script!r}: {error}") from error
+            raise type(error)(f"host discovery script {self._script!r}: {error}") from error
 
     async def _run(self) -> bytes:
         # Anew each time: the file may have come, gone or changed since the last poll.
@@ -73,7 +82,8 @@ class HostDiscoveryScript:
         try:
             return await run_script(command, self._timeout)
         except OSError as error:
-            raise DiscoveryError(start_failure(command[0], error)) from error
+            kind = UnusableSourceError if error.errno in _FOR_GOOD else DiscoveryError
+            raise kind(start_failure(command[0], error, A_SCRIPT)) from error
 
 
 def read_hostfile(path: Path, default_slots: int) -> HostSet:
@@ -101,51 +111,17 @@ def command_of(script: str) -> list[str]:
     """The argument list that runs a script given as one string: a path, else a command with arguments.
 
     Raises:
-        DiscoveryError: it is empty, holds a NUL, or its quotes are not closed.
+        UnusableSourceError: it is empty, holds a NUL, or its quotes are not closed.
     """
     if "\0" in script:
-        raise DiscoveryError("a path cannot hold a NUL character")
+        raise UnusableSourceError("a path cannot hold a NUL character")
     # Absolute, since a bare name would be looked up on PATH and not in this directory.
     if os.access(script, os.F_OK):
         return [str(Path(script).absolute())]
     try:
         words = shlex.split(script)
     except ValueError as error:
-        raise DiscoveryError(f"is neither a file nor a command: {error}") from error
+        raise UnusableSourceError(f"is neither a file nor a command: {error}") from error
     if not words:
-        raise DiscoveryError("is empty: give the path of an executable that prints one line host:slots a host")
+        raise UnusableSourceError(f"is empty: give the path of {A_SCRIPT}")
     return words
-
-
-def start_failure(program: str, error: OSError) -> str:
-    """Why a program could not be started, and what to do. Looks at the file: errno says too little."""
-    exists = os.access(program, os.F_OK)
-    if error.errno == errno.ENOENT and not exists:
-        where = "there is no such file" if "/" in program else "there is no such file here, nor such a command on PATH"
-        return f"{where}: give the path of an executable that prints one line host:slots a host"
-    if error.errno == errno.ENOENT:
-        return f"its interpreter does not exist; its first line is {_first_line(program)}: correct that line"
-    if exists and Path(program).is_dir():
-        return "is a directory: give the path of an executable file"
-    if error.errno == errno.EACCES and exists and not os.access(program, os.X_OK):
-        return f"is not executable: chmod +x {shlex.quote(program)}"
-    if error.errno == errno.EACCES:
-        return (
-            "may not be executed: its directories, its interpreter (first line) or its file system (noexec) "
-            "do not allow it"
-        )
-    if error.errno == errno.ENOEXEC:
-        return (
-            "is neither a program for this machine nor a script with an interpreter: "
-            "make its first line #!/bin/sh or #!/usr/bin/env python3"
-        )
-    return f"cannot be started: {error.strerror or error}"
-
-
-def _first_line(program: str) -> str:
-    """A file's first line for a message, quoted, so that a Windows line end shows as \\r."""
-    try:
-        with Path(program).open("rb") as file:
-            return repr(file.readline(128).rstrip(b"\n"))[1:]
-    except OSError:
-        return "unreadable"

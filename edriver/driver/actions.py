@@ -26,6 +26,15 @@ class StopAgent:
 
 
 @dataclass(frozen=True, slots=True)
+class AbandonAgent:
+    """Give up an agent that is silent, with its workers: it is heard no more, and killed as far as that can be done."""
+
+    host: str
+    agent_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class StartWorker:
     """Start a worker in a slot. Answered by WorkerWaiting or WorkerExited.
 
@@ -157,16 +166,19 @@ class FinishRun:
         success: whether the members of the last round were done and every process then ended with 0.
         reason: one sentence.
         failures: what led to it, the root cause first.
+        itself: whether the reason is the root cause, and the failures are only what happened before.
     """
 
     success: bool
     reason: str
     failures: tuple[Failure, ...] = ()
+    itself: bool = False
 
 
 Action = (
     StartAgent
     | StopAgent
+    | AbandonAgent
     | StartWorker
     | StopWorker
     | Notify

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from edriver.driver.agent_identity import AgentIdentity
 from edriver.driver.mailbox import Mailbox
 from edriver.lease import Lease
 from edriver.link import Link
@@ -17,19 +18,21 @@ class AgentPeer:
     """The agent with this id; its connections come and go, the numbering of messages stays.
 
     Attributes:
+        identity: who it is.
         host: the host it is for.
         agent_id: its id, never used for another.
         lease: counts its silence.
         pid: its process, or 0 before it first dialled in.
-        workers: all that it was told to start: it speaks for no others.
+        silent: whether its lease has expired, and it was not heard of since.
     """
 
-    def __init__(self, host: str, agent_id: int, lease: Lease) -> None:
-        self.host = host
-        self.agent_id = agent_id
+    def __init__(self, identity: AgentIdentity, lease: Lease) -> None:
+        self.identity = identity
+        self.host = identity.host
+        self.agent_id = identity.agent_id
         self.lease = lease
         self.pid = 0
-        self.workers: set[int] = set()
+        self.silent = False
         self._link: Link[Any] = Link()  # numbers FromDriver, and reads the numbers of FromAgent
         self._stream: Mailbox[agent_pb2.FromDriver] | None = None
 
@@ -69,8 +72,7 @@ class AgentPeer:
         Raises:
             LinkOverflowError: too much is unacknowledged.
         """
-        if message.HasField("start_worker"):
-            self.workers.add(message.start_worker.worker_id)
+        self.identity.note(message)
         self._put(self._link.send(message))
 
     def beat(self) -> None:

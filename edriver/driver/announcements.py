@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from edriver.driver import actions, events
 from edriver.driver.roster import Roster, WorkerState
-from edriver.driver.words import count_text, exit_text, place_text, stall_text, worker_text
+from edriver.driver.script_error import script_error
+from edriver.driver.words import count_text, exit_text, place_text, raised_text, stall_text, worker_text
 
 
 class Announcements:
@@ -23,12 +24,12 @@ class Announcements:
             roster: as it is before the core takes the event in.
         """
         match event:
-            case events.WorkerExited(worker_id, code):
-                return self._exit(roster, worker_id, code)
-            case events.WorkerFailed(worker_id):
-                return self._worker_lost(roster, worker_id, "raised an exception")
-            case events.LeaseExpired(worker_id, lease):
-                return self._worker_lost(roster, worker_id, f"did not answer for {lease:g} s")
+            case events.WorkerExited(worker_id, code, _, _, reason):
+                return self._exit(roster, worker_id, code, reason)
+            case events.WorkerFailed(worker_id, traceback):
+                return self._worker_lost(roster, worker_id, raised_text(script_error(traceback).kind))
+            case events.LeaseExpired(worker_id) | events.ExitOverdue(worker_id):
+                return self._worker_lost(roster, worker_id, event.reason)
             case events.WorkerStalled(worker_id, _, phase, seconds):
                 return self._worker_lost(roster, worker_id, stall_text(phase, seconds))
             case events.AgentLost(host, agent_id, reason):
@@ -61,12 +62,14 @@ class Announcements:
         for abort in aborts:
             yield f"round {abort.round_id} ended: {abort.cause}"
         for action in step:
-            if isinstance(action, actions.Explain):
+            if isinstance(action, actions.AbandonAgent):
+                yield f"host {action.host} is lost: {action.reason}"
+            elif isinstance(action, actions.Explain):
                 yield action.reason
 
-    def _exit(self, roster: Roster, worker_id: int, code: int) -> str:
+    def _exit(self, roster: Roster, worker_id: int, code: int, reason: str) -> str:
         if code:
-            return self._worker_lost(roster, worker_id, exit_text(code))
+            return self._worker_lost(roster, worker_id, reason or exit_text(code))
         worker = roster.workers.get(worker_id)
         if worker is None or worker.state is WorkerState.FINISHED:
             return ""

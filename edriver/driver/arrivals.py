@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+from edriver import bounds
 from edriver.discovery.hosts import Host, HostSet
 
 
@@ -38,15 +39,18 @@ class Arrivals:
         """An agent waits to be let in; answers what becomes its id.
 
         Raises:
-            ValueError: the name or the slots are none.
+            ValueError: the name or the slots are none, or all hosts would have too many slots.
             KeyError: an agent of that name is there already.
         """
-        if not host or any(character.isspace() for character in host):
-            raise ValueError(f"{host!r} is no name for a host")
-        if slots < 1:
-            raise ValueError(f"host {host} offers {slots} slots: a host has at least one")
+        bounds.check_host(host, "a host's name (--host)")
+        bounds.check_slots(slots, f"the number of slots (--slots) of host {host}")
         if host in self._hosts:
             raise KeyError(host)
+        total = slots + sum(arrival.slots for arrival in self._hosts.values())
+        if total > bounds.TOTAL_SLOTS:
+            raise ValueError(
+                f"with host {host} all hosts would have {total} slots: a run has {bounds.TOTAL_SLOTS} at most"
+            )
         self._hosts[host] = _Arrival(slots)
         return self._hosts[host].place
 

@@ -56,6 +56,8 @@ class Budgets:
         preemptions: rounds that ended because members' places are taken away: drained (by hand, or by a signal to the
             agent), or their host gone from discovery. Nobody failed, and nobody wanted another size.
         resizes: rounds that ended for any other change of the members: newcomers, fewer slots.
+        unproven: rounds in which a connection did not prove to lead to a member. They have no limit, or a stranger
+            could end the run by connecting: see soundness.StrangerWatch for what bounds them.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -63,6 +65,7 @@ class Budgets:
         self.failures = Budget("a failure", "--reset-limit", settings.reset_limit, window)
         self.preemptions = Budget("a preemption", "the limit of preemptions", settings.preemption_limit, window)
         self.resizes = Budget("a resize", "the limit of resizes", settings.resize_limit, window)
+        self.unproven = Budget("a stranger's connection", "no limit", None, window)
 
     def overspent(self, now: float) -> str | None:
         """Why the run has to end; None as long as all limits are kept."""

@@ -16,6 +16,7 @@ from edriver.driver.pace import Pace
 from edriver.driver.phases import recovery_phases
 from edriver.driver.portraits import host_status, worker_status
 from edriver.driver.progress_history import ProgressHistory
+from edriver.driver.words import failure_text
 from edriver.v1 import agent_pb2, notification_pb2, status_pb2
 from edriver.wire import round_id_message
 
@@ -149,6 +150,7 @@ class Chronicle:
             case (
                 events.AgentConnected(host)
                 | events.AgentLost(host)
+                | events.AgentSilent(host)
                 | events.DrainRequested(host)
                 | events.UndrainRequested(host)
             ):
@@ -169,6 +171,8 @@ class Chronicle:
                 | events.WorkerDone(worker_id)
                 | events.WorkerFailed(worker_id)
                 | events.LeaseExpired(worker_id)
+                | events.WorkerHeard(worker_id)
+                | events.ExitOverdue(worker_id)
                 | events.WorkerStalled(worker_id)
             ):
                 yield from self._worker(worker_id, loss)
@@ -178,6 +182,12 @@ class Chronicle:
             case actions.StartWorker(worker_id):
                 self.workers[worker_id] = status_pb2.WorkerStatus(since=now)
                 yield from self._worker(worker_id)
+            case actions.AbandonAgent(host):
+                if host in self._slots:
+                    yield self._host(host, now, "")
+            case actions.StopWorker(worker_id, _, 0.0):  # it was suspected, and is lost
+                failure = self._membership.failures.get(worker_id)
+                yield from self._worker(worker_id, failure_text(failure) if failure else "")
             case actions.StopWorker(worker_id) | actions.Leave(worker_id):
                 yield from self._worker(worker_id)
             case actions.Finish(workers):
@@ -253,7 +263,8 @@ class Chronicle:
     def _ended(self, cause: str, now: float, text: str = "") -> Iterator[status_pb2.Event]:
         spent = self._spent
         budgets = self._membership.budgets
-        self._spent = (budgets.failures.total, budgets.preemptions.total, budgets.resizes.total)
+        failures = budgets.failures.total + budgets.unproven.total
+        self._spent = (failures, budgets.preemptions.total, budgets.resizes.total)
         kind = status_pb2.ROUND_CAUSE_RESIZE
         if self._spent[0] > spent[0]:
             kind = status_pb2.ROUND_CAUSE_FAILURE

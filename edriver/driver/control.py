@@ -6,7 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import grpc
+from google.protobuf.message import Message
 
+from edriver import message_bounds
+from edriver.bounds import OutOfBoundsError
 from edriver.driver import events
 from edriver.driver.membership import Membership
 from edriver.driver.words import count_text
@@ -37,6 +40,7 @@ class ControlServer(control_pb2_grpc.ControlServiceServicer):
         self, request: control_pb2.DrainRequest, context: _ServicerContext
     ) -> control_pb2.DrainResponse:
         """See the proto file."""
+        await _check(request, context)
         record, slot = await self._place(request, context)
         left = self._left_without(record, slot)
         least = self._membership.settings.min_np
@@ -52,6 +56,7 @@ class ControlServer(control_pb2_grpc.ControlServiceServicer):
         self, request: control_pb2.UndrainRequest, context: _ServicerContext
     ) -> control_pb2.UndrainResponse:
         """See the proto file."""
+        await _check(request, context)
         record, slot = await self._place(request, context)
         self._put(events.UndrainRequested(record.name, slot))
         return control_pb2.UndrainResponse()
@@ -60,6 +65,7 @@ class ControlServer(control_pb2_grpc.ControlServiceServicer):
         self, request: control_pb2.ResizeRequest, context: _ServicerContext
     ) -> control_pb2.ResizeResponse:
         """See the proto file."""
+        await _check(request, context)
         settings = self._membership.settings
         if not settings.min_np <= request.size <= settings.max_np:
             await context.abort(
@@ -70,9 +76,10 @@ class ControlServer(control_pb2_grpc.ControlServiceServicer):
         return control_pb2.ResizeResponse()
 
     async def Stop(  # noqa: N802
-        self, request: control_pb2.StopRequest, _context: _ServicerContext
+        self, request: control_pb2.StopRequest, context: _ServicerContext
     ) -> control_pb2.StopResponse:
         """See the proto file."""
+        await _check(request, context)
         self._stop(request.reason or "the operator wants it")
         return control_pb2.StopResponse()
 
@@ -97,3 +104,11 @@ class ControlServer(control_pb2_grpc.ControlServiceServicer):
         """How many slots there will be to use."""
         gone = set(record.open_slots) if slot is None else {slot} & set(record.open_slots)
         return sum(len(host.open_slots) for host in self._membership.roster.hosts.values()) - len(gone)
+
+
+async def _check(request: Message, context: _ServicerContext) -> None:
+    """Refuse what is out of bounds."""
+    try:
+        message_bounds.check(request)
+    except OutOfBoundsError as error:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))

@@ -6,9 +6,11 @@ It is opened when somebody may come: another host is to be used, or onlookers we
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import hmac
 import logging
+import resource
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,7 +20,8 @@ import grpc
 import grpc.aio
 
 from edriver.driver.introspection import SERVICES, add_introspection
-from edriver.driver.server import SERVER_OPTIONS
+from edriver.driver.server import SERVER_OPTIONS, address_of
+from edriver.driver.strangers import PATIENCE, Connections, Noted, Strangers, Where, plain_address, shut_down
 from edriver.invitation import Invitation, at_port
 from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2, control_pb2_grpc, status_pb2, status_pb2_grpc
 
@@ -43,6 +46,16 @@ _OPTIONS: Final = (
     ("grpc.max_metadata_size", 8 * 1024),
     ("grpc.max_concurrent_streams", 8),  # of one connection; an agent has two
 )
+
+LOOK: Final = (1.0, 0.1)
+"""Seconds between two looks at who has shown no token yet: usually, and while there are many."""
+
+MOST_CONNECTIONS: Final = 20_000
+"""Connections at a time, if this process may have twice as many descriptors; else half of those that it may have: what
+strangers take, the rest of the driver must not lack. Beyond that each is closed as soon as it is accepted."""
+
+MOST_STRANGERS: Final = 1024
+"""Connections that have shown no token yet, if that is at most half of all; else half."""
 
 AGENTS: Final = agent_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name
 CONTROL: Final = control_pb2.DESCRIPTOR.services_by_name["ControlService"].full_name
@@ -89,6 +102,7 @@ class Door:
         self._control = control
         self._opening = asyncio.Lock()
         self._server: grpc.aio.Server | None = None
+        self._watching: asyncio.Task[None] | None = None
         self.address = address
         self._wheres = [at_port(host, port) for host in ([address] if address else _EVERYWHERE)]
         self._secure = secure
@@ -116,7 +130,14 @@ class Door:
                 self.control_token: {CONTROL, STATUS, *SERVICES},
             }
         )
-        server = grpc.aio.server(options=_OPTIONS, interceptors=(check,) if self._secure else ())
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = min(MOST_CONNECTIONS, MOST_CONNECTIONS if descriptors == resource.RLIM_INFINITY else descriptors // 2)
+        strangers = Strangers(min(MOST_STRANGERS, most // 2), PATIENCE)
+        noted = Noted(lambda peer: strangers.know(_where(peer)))
+        server = grpc.aio.server(
+            options=(*_OPTIONS, ("grpc.max_allowed_incoming_connections", most)),
+            interceptors=(check, noted) if self._secure else (noted,),
+        )
         agent_pb2_grpc.add_AgentServiceServicer_to_server(self._agents, server)
         status_pb2_grpc.add_StatusServiceServicer_to_server(self._status, server)
         control_pb2_grpc.add_ControlServiceServicer_to_server(self._control, server)
@@ -127,6 +148,24 @@ class Door:
         if papers is None:
             _log.warning("--insecure: whoever reaches port %s here can command this run's hosts", self.port)
         self._server = server
+        self._watching = asyncio.create_task(self._watch(strangers))
+
+    async def _watch(self, strangers: Strangers) -> None:
+        """Turn out strangers that are too many, or that stay too long, until cancelled."""
+        connections, loop, told = Connections(self.port), asyncio.get_running_loop(), False
+        while True:
+            surplus = []
+            with contextlib.suppress(OSError):  # without descriptors nothing can be looked at: the next time
+                surplus = strangers.too_many(connections.look(), loop.time())
+            for connection in surplus:
+                shut_down(connection)
+            if surplus and not told:
+                told = True
+                _log.warning(
+                    "callers at port %s from %s, and perhaps others, show no token: they are hung up on",
+                    *(self.port, surplus[0].where[0]),
+                )
+            await asyncio.sleep(LOOK[strangers.crowded])
 
     def _make_papers(self) -> grpc.ServerCredentials:
         from edriver.driver.authority import Authority  # takes 0.1 s and 10 MB, which a local run does not pay
@@ -163,6 +202,8 @@ class Door:
 
     async def close(self, grace: float) -> None:
         """Listen no more; calls that are under way have the grace, in seconds."""
+        if self._watching is not None:
+            self._watching.cancel()
         if self._server is not None:
             await self._server.stop(grace)
 
@@ -210,6 +251,11 @@ class TokenCheck(grpc.aio.ServerInterceptor):
 
 def _service(details: grpc.HandlerCallDetails) -> str:
     return details.method.strip("/").rpartition("/")[0]
+
+
+def _where(peer: str) -> Where:
+    """Where the caller is that gRPC calls so (ipv4:10.0.0.1:50)."""
+    return plain_address(address_of(peer)), int(peer.rpartition(":")[2])
 
 
 def _bytes_of(value: str | bytes) -> bytes:

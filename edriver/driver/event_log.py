@@ -9,6 +9,10 @@ A run's records have lines about the progress in between, Progress of status.pro
 
     {"time": T, "progress": {"steps": 512, "step_rate": 20.1, ...}}
 
+Where lines are missing, because the file could not be written for too long, it says so:
+
+    {"missing": 17, "text": "17 lines are missing here: they could not be written"}
+
 Times are seconds since the epoch.
 """
 
@@ -32,6 +36,12 @@ def event_line(event: status_pb2.Event) -> str:
 def progress_line(time: float, progress: status_pb2.Progress) -> str:
     """The line about the progress at a time."""
     return f"{json.dumps({'time': time, 'progress': plain(progress)})}\n"
+
+
+def gap_line(missing: int) -> str:
+    """The line that stands for those that are missing."""
+    text = f"{missing} lines are missing here: they could not be written"
+    return f"{json.dumps({'missing': missing, 'text': text})}\n"
 
 
 def plain(message: Message) -> Any:

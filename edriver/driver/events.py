@@ -17,8 +17,15 @@ class HostsObserved:
 
 
 @dataclass(frozen=True, slots=True)
+class DiscoveryFailed:
+    """No hosts are known, and discovery gives no answer."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class AgentConnected:
-    """A host's agent has dialled in and takes orders."""
+    """A host's agent has dialled in and takes orders; or it was silent, and is heard of again."""
 
     host: str
     agent_id: int
@@ -26,7 +33,16 @@ class AgentConnected:
 
 @dataclass(frozen=True, slots=True)
 class AgentLost:
-    """A host's agent could not be started, has exited, or its lease ran out. Its workers are lost with it."""
+    """A host's agent could not be started, or has exited. Its workers are lost with it."""
+
+    host: str
+    agent_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSilent:
+    """Nothing has been heard of a host's agent for a whole lease. It and its workers may live."""
 
     host: str
     agent_id: int
@@ -99,6 +115,15 @@ class CollectiveRaised:
 
 
 @dataclass(frozen=True, slots=True)
+class PeerUnproven:
+    """A connection of the round did not prove to lead to a member: a stranger was faster, and no member is to blame."""
+
+    worker_id: int
+    round_id: RoundId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerFailed:
     """An exception of the script's own left the training function; the process is about to end."""
 
@@ -128,20 +153,66 @@ class WorkerExited:
         code: its exit code; negative: the signal that ended it.
         tail: its last lines of output, for the report of the root cause.
         reaped: when, in seconds since the epoch, for the event log.
+        reason: why, in words that follow its name, where its agent knows more than the code says; else empty.
     """
 
     worker_id: int
     code: int
     tail: str = ""
     reaped: float = 0.0
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseExpired:
-    """A worker's process lives but has not answered its agent for a whole lease."""
+    """A worker's process is there but has not answered its agent for a whole lease.
+
+    Attributes:
+        worker_id: the worker.
+        lease: that lease, in seconds.
+    """
 
     worker_id: int
     lease: float
+
+    @property
+    def reason(self) -> str:
+        """What it has not done."""
+        return f"did not answer for {self.lease:g} s"
+
+
+@dataclass(frozen=True, slots=True)
+class ExitOverdue:
+    """A worker's script has ended, and its process is still there, without a sign of life.
+
+    Attributes:
+        worker_id: the worker.
+        seconds: since the last sign of life.
+    """
+
+    worker_id: int
+    seconds: float
+
+    @property
+    def reason(self) -> str:
+        """What it has not done."""
+        silent = f"without a sign of life for {self.seconds:g} s (--exit-timeout)"
+        return f"was still there after its script had ended, {silent}"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerHeard:
+    """A worker whose lease had expired answers again."""
+
+    worker_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStuck:
+    """A member's training thread sits in a collective of an aborted round, and nothing that it can do frees it."""
+
+    worker_id: int
+    round_id: RoundId
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +232,23 @@ class WorkerStalled:
     phase: str
     seconds: float
     stacks: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerBlocked:
+    """A member stands still in a collective: it waits for other members.
+
+    Attributes:
+        worker_id: the worker.
+        round_id: the round.
+        boundaries: boundaries of the round that it has passed.
+        seconds: for how long so far; 0: it goes on.
+    """
+
+    worker_id: int
+    round_id: RoundId
+    boundaries: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,18 +295,25 @@ class Ticked:
 
 Event = (
     HostsObserved
+    | DiscoveryFailed
     | AgentConnected
     | AgentLost
+    | AgentSilent
     | WorkerWaiting
     | BoundaryReached
     | FirstBoundaryPassed
     | WorkerDone
     | CollectiveRaised
+    | PeerUnproven
     | WorkerFailed
     | WorkerEnding
     | WorkerExited
     | LeaseExpired
+    | WorkerHeard
+    | WorkerStuck
+    | ExitOverdue
     | WorkerStalled
+    | WorkerBlocked
     | DrainRequested
     | UndrainRequested
     | ResizeRequested

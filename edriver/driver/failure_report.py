@@ -63,8 +63,9 @@ def with_last_words(failures: Sequence[Failure], worker_id: int, tail: str) -> t
 
 
 def _failed(finish: FinishRun) -> Iterator[str]:
-    if not finish.failures:
+    if finish.itself or not finish.failures:
         yield f"failed: {finish.reason}"
+        yield from _before(finish)
         return
     first, *others = finish.failures
     yield f"failed: {failure_text(first)}"
@@ -80,6 +81,10 @@ def _failed(finish: FinishRun) -> Iterator[str]:
 
 def _stopped(finish: FinishRun) -> Iterator[str]:
     yield f"stopped: {finish.reason}"
+    yield from _before(finish)
+
+
+def _before(finish: FinishRun) -> Iterator[str]:
     for failure in finish.failures:
         yield f"before that: {failure_text(failure)}{_last_line(failure)}"
 

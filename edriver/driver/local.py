@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -174,12 +174,14 @@ class LocalStart:
         run_folder: gets a folder for each agent.
         socket_path: where the driver listens.
         run_id: the run.
+        secret_of: what an agent has to show the driver.
     """
 
-    def __init__(self, run_folder: Path, socket_path: Path, run_id: str) -> None:
+    def __init__(self, run_folder: Path, socket_path: Path, run_id: str, secret_of: Callable[[int], bytes]) -> None:
         self._run_folder = run_folder
         self._socket_path = socket_path
         self._run_id = run_id
+        self._secret_of = secret_of
 
     def __call__(self, host: str, agent_id: int, address: str) -> subprocess.Popen[bytes]:
         """Start one.
@@ -196,6 +198,7 @@ class LocalStart:
             drivers=(f"unix:{self._socket_path}",),
             address=address,
             folder=str(folder),
+            secret=self._secret_of(agent_id).hex(),
         )
         inherited = {name: value for name, value in os.environ.items() if name != MARK}
         with os.fdopen(os.memfd_create("invitation"), "w+b") as letter:

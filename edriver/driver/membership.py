@@ -17,11 +17,13 @@ through these situations, of which `_decide` knows exactly one at a time:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 from edriver.discovery.hosts import HostUpdateResult
-from edriver.driver import events
+from edriver.driver import events, words
 from edriver.driver.actions import (
+    AbandonAgent,
     Abort,
     Action,
     AssignRound,
@@ -32,24 +34,23 @@ from edriver.driver.actions import (
     GoOn,
     Leave,
     Notify,
-    Skip,
     StopAt,
     StopWorker,
 )
-from edriver.driver.budgets import Budgets
+from edriver.driver.budgets import Budget, Budgets
 from edriver.driver.obstacle import Waiting
 from edriver.driver.ranks import plan_round
 from edriver.driver.roster import Offer, Roster, Worker, WorkerState
-from edriver.driver.round import Interrupt, Round
+from edriver.driver.round import Round
 from edriver.driver.script_error import script_error
 from edriver.driver.selection import Selection, select, wanted_members
 from edriver.driver.settings import Settings
-from edriver.driver.soundness import BreakageWatch, ErrorWatch, disagreement
+from edriver.driver.soundness import BreakageWatch, ErrorWatch, StrangerWatch, disagreement
 from edriver.driver.staffing import Staffing
-from edriver.driver.words import count_text, early_exit_text, failure_text, stall_text, worker_text
+from edriver.driver.suspicion import Situation, Suspects
+from edriver.driver.uneven import UnevenWatch
 from edriver.version import NO_ROUND, NO_VERSION, RoundId, Version
 
-EARLY_TO_END = (WorkerState.WAITING, WorkerState.TRAINING, WorkerState.DONE)
 FAILURES_KEPT = 32
 """How many failures the final report can name; the first ones, where the cause is."""
 
@@ -79,14 +80,16 @@ class Membership:
         self.budgets = Budgets(settings)
         self.staffing = Staffing(settings, self.roster, draw)
         self.quarantine = self.staffing.quarantine
+        self.suspects = Suspects(settings, self.roster)
         self._incarnation = incarnation
         self._rounds = 0
         self._started = now
         self._idle_since: float | None = now
+        self._explained = self._standstill = self._trouble = ""
         self._previous_call = NO_ROUND  # the last round of the script's previous `run` call
-        self._breakage = BreakageWatch()
-        self._errors = ErrorWatch()
+        self._breakage, self._errors, self._strangers = BreakageWatch(), ErrorWatch(), StrangerWatch()
         self._late_failure: Failure | None = None
+        self._uneven = UnevenWatch(settings.uneven_bound)
         self.now = now
         self._actions: list[Action] = []
 
@@ -102,80 +105,88 @@ class Membership:
         self._actions = []
         self._note(event)
         if not self.ended:
+            self._judge_suspects()
+        if not self.ended:
             self._decide()
         return self._actions
 
     @property
     def next_deadline(self) -> float | None:
         """When to step with Ticked at the latest; None: nothing is due before the next event."""
-        return None if self.ended else min((t for t in self._deadlines() if t > self.now), default=None)
+        return None if self.ended else min((t for t in self._deadlines() if self.now < t < math.inf), default=None)
 
     # ---- events: write down what happened -------------------------------------------------------------------
 
     def _note(self, event: events.Event) -> None:
+        if self.suspects.heard(event, self.now) and self.round and self.round.settled_by is not None:
+            self.round.settled_by = self.now + self.settings.rejoin_bound
         match event:
-            case events.HostsObserved(hosts):
-                self.roster.observe(hosts)
+            case events.HostsObserved() | events.DiscoveryFailed():
+                self.staffing.discovered(event)
             case events.AgentConnected(host, agent_id):
                 self.staffing.agent_connected(host, agent_id)
             case events.AgentLost(host, agent_id, reason):
-                for lost in self.staffing.agent_lost(host, agent_id, reason, self.now):
-                    if lost.live:
-                        self._lose(lost, f"was lost: {reason}", own=False)
-                    del self.roster.workers[lost.worker_id]
+                self._lose_agent(host, agent_id, reason)
+            case events.AgentSilent(host, agent_id, reason):
+                if self.staffing.agent_silent(host, agent_id, reason):
+                    self.suspects.note(event, self.round, self.now)
             case events.WorkerWaiting():
                 self._note_waiting(event)
-            case events.BoundaryReached(worker_id, round_id, number, boundaries):
-                current = self._round_of(worker_id, round_id)
-                if current and current.interrupt and current.interrupt.number == number:
-                    current.interrupt.reports[worker_id] = boundaries
-            case events.FirstBoundaryPassed(worker_id, round_id):
-                if current := self._round_of(worker_id, round_id):
-                    current.under_way.add(worker_id)
-            case events.WorkerDone(worker_id, round_id, boundaries):
-                if current := self._round_of(worker_id, round_id):
-                    current.done[worker_id] = boundaries
-                    self.roster.workers[worker_id].state = WorkerState.DONE
-                    if current.interrupt:  # it will pass no further boundary, and answers no further notice
-                        current.interrupt.reports[worker_id] = boundaries
+            case events.BoundaryReached() | events.FirstBoundaryPassed() | events.WorkerDone() | events.WorkerBlocked():
+                if current := self._round_of(event.worker_id, event.round_id):
+                    current.note(event, self.now)
+                    if event.worker_id in current.done:
+                        self.roster.workers[event.worker_id].state = WorkerState.DONE
             case events.CollectiveRaised(worker_id, round_id, traceback):
                 if current := self._round_of(worker_id, round_id):
-                    current.raised[worker_id] = traceback
+                    current.note_raised(worker_id, traceback)
                     self._abort(current, f"a collective of {self._name(worker_id)} failed")
+            case events.PeerUnproven(worker_id, round_id, reason):
+                if current := self._round_of(worker_id, round_id):
+                    self._strangers.met(current, self.now)
+                    self._abort(current, f"{self._name(worker_id)}: {reason}", self.budgets.unproven)
             case events.WorkerFailed(worker_id, traceback):
                 if (worker := self.roster.workers.get(worker_id)) and worker.live:
                     worker.traceback = traceback
+                    error = script_error(traceback)
                     if self.round and worker_id in self.round.members:
-                        self.round.errors[worker_id] = script_error(traceback)
-                    self._lose(worker, "raised an exception")
+                        self.round.errors[worker_id] = error
+                    self._lose(worker, words.raised_text(error.kind))
                     worker.stop_at = self.now + self.settings.leave_grace  # it has last words to print
-            case events.LeaseExpired(worker_id, lease):
+            case events.LeaseExpired() | events.WorkerStalled() | events.WorkerStuck():
+                self.suspects.note(event, self.round, self.now)
+            case events.ExitOverdue(worker_id):
                 if (worker := self.roster.workers.get(worker_id)) and worker.live:
-                    self._expire(worker, f"did not answer for {lease:g} s")
-            case events.WorkerStalled(worker_id, round_id, phase, seconds, stacks):
-                if self._round_of(worker_id, round_id):
-                    worker = self.roster.workers[worker_id]
-                    worker.traceback = stacks
-                    self._expire(worker, stall_text(phase, seconds))
+                    self._expire(worker, event.reason)
             case events.WorkerEnding(worker_id):
-                if (worker := self.roster.workers.get(worker_id)) and worker.state in EARLY_TO_END:
-                    worker.ending = True
-                    self._lose(worker, "has ended", own=not self._dragged(worker))
-            case events.WorkerExited(worker_id, code, tail):
+                if self.round:
+                    self.round.expired.discard(worker_id)
                 if worker := self.roster.workers.get(worker_id):
-                    self._note_exit(worker, code, tail)
+                    worker.trainer_ended(self.now + self.settings.leave_grace)
+                    if worker.in_run:
+                        worker.ending = True
+                        self._lose(worker, "has ended", own=not self._dragged(worker))
+            case events.WorkerExited(worker_id, code, tail, _, reason):
+                if worker := self.roster.workers.get(worker_id):
+                    self._note_exit(worker, words.early_exit_text(code, reason), code, tail)
                     del self.roster.workers[worker_id]
             case events.DrainRequested() | events.UndrainRequested() | events.ResizeRequested():
                 self.staffing.steer(event)
             case events.StopRequested(reason):
                 self._finish_run(success=False, reason=reason)
 
-    def _expire(self, worker: Worker, reason: str) -> None:
+    def _expire(self, worker: Worker, reason: str, own: bool = True) -> None:
         """It lives, and nothing can be expected of it: it is killed."""
         if self.round and worker.worker_id in self.round.members:
             self.round.expired.add(worker.worker_id)
-        self._lose(worker, reason)
+        self._lose(worker, reason, own=own)
         self._act(StopWorker(worker.worker_id, worker.host, grace=0.0))
+
+    def _lose_agent(self, host: str, agent_id: int, reason: str) -> None:
+        for lost in self.staffing.agent_lost(host, agent_id, reason, self.now):
+            if lost.live:
+                self._lose(lost, f"was lost: {reason}", own=False)
+            del self.roster.workers[lost.worker_id]
 
     def _note_waiting(self, event: events.WorkerWaiting) -> None:
         worker = self.roster.workers.get(event.worker_id)
@@ -187,6 +198,7 @@ class Membership:
                 self._abort(current, f"{self._name(worker.worker_id)} left the round on its own")
             current.members.discard(worker.worker_id)
             current.done.pop(worker.worker_id, None)
+            current.blocked.waits_from = self.now
         if current and current.finished and worker.state is WorkerState.FINISHED:
             current.entered_next = True
         worker.state = WorkerState.WAITING
@@ -195,19 +207,20 @@ class Membership:
         if event.ordinal == self.ordinal:
             self.best = max(self.best, event.version)
 
-    def _note_exit(self, worker: Worker, code: int, tail: str) -> None:
+    def _note_exit(self, worker: Worker, how: str, code: int, tail: str) -> None:
         if not worker.live:
             if known := self.failures.get(worker.worker_id):  # now its last words are known
-                reason = early_exit_text(code) if worker.ending else known.reason
+                reason = how if worker.ending else known.reason
                 self.failures[worker.worker_id] = worker.failure(reason, tail)
         elif worker.state is WorkerState.FINISHED and code == 0:
             self.staffing.slot_of(worker).completed = True
         else:
-            self._lose(worker, early_exit_text(code), tail, own=not self._dragged(worker))
+            self._lose(worker, how, tail, own=not self._dragged(worker))
 
     def _dragged(self, worker: Worker) -> bool:
-        """Whether its process ended because its round had lost a peer: one that stays in a collective ends itself."""
-        return self.round is not None and worker.worker_id in self.round.members and bool(self.round.lost)
+        """Whether its process ended of what its round met: a lost peer (who stays in a collective ends), a stranger."""
+        current = self.round
+        return current is not None and worker.worker_id in current.members and (bool(current.lost) or current.besieged)
 
     def _lose(self, worker: Worker, reason: str, tail: str = "", own: bool = True) -> None:
         """The worker has failed. Its round, if it is in one, is void; its slot rests if the fault was the worker's own.
@@ -225,16 +238,16 @@ class Membership:
             self._late_failure = self._late_failure or failure
             if current:
                 current.members.discard(worker.worker_id)
-                self._act(Abort(current.order(current.members), current.plan.round_id, failure_text(failure)))
+                self._act(Abort(current.order(current.members), current.plan.round_id, words.failure_text(failure)))
         elif current and worker.worker_id in current.members:
             current.members.discard(worker.worker_id)
             current.done.pop(worker.worker_id, None)
             current.lost.add(worker.worker_id)
-            self._abort(current, failure_text(failure), preempted)
+            self._abort(current, words.failure_text(failure), self.budgets.preemptions if preempted else None)
         worker.state = WorkerState.STOPPING
 
-    def _abort(self, current: Round, cause: str, preempted: bool = False) -> None:
-        """Break the round, once. A round that ends so counts as a failure, or as a preemption."""
+    def _abort(self, current: Round, cause: str, budget: Budget | None = None) -> None:
+        """Break the round, once. A round that ends so counts as a failure, or as what this budget is for."""
         if current.abort_cause is not None or current.finished:
             return
         current.abort_cause = cause
@@ -242,14 +255,12 @@ class Membership:
         self._idle_since = self.now
         if current.members:
             self._act(Abort(current.order(current.members), current.plan.round_id, cause))
-        (self.budgets.preemptions if preempted else self.budgets.failures).spend(self.now, cause)
+        (budget or self.budgets.failures).spend(self.now, cause)
 
     def _round_of(self, worker_id: int, round_id: RoundId) -> Round | None:
         """The current round, if this is its id and the worker is still in it; else the message is an old one."""
         current = self.round
-        if current and current.plan.round_id == round_id and worker_id in current.members and not current.finished:
-            return current
-        return None
+        return current if current and current.has(worker_id, round_id) else None
 
     # ---- decisions: look at everything, do what is due -------------------------------------------------------
 
@@ -258,11 +269,12 @@ class Membership:
         self._actions += self.staffing.tend_hosts(self.now)
         self._actions += self.staffing.dismiss(fitting, self.now)
         self._actions += map(Explain, self.quarantine.review(self.now))
+        self._watch_uneven()
         if self.round and self.round.finished:
             self._watch_finishing(self.round)
         elif self.round and not self.round.running:
             self._watch_settling(self.round)
-        self._skip_those_behind()
+        self._actions += self.staffing.skip_those_behind(self.ordinal, self.round)
         if self._forming:
             self._form(fitting)
         if self.round and self.round.running:  # also one that has just been formed: it may have a guest
@@ -276,14 +288,31 @@ class Membership:
             self._actions += self.staffing.start_workers(self.now, background=not self._forming)
         self._explain()
 
+    def _judge_suspects(self) -> None:
+        """Kill those that the run can do without, break the round of the others, and bound for how long they stay."""
+        suspects, current = self.suspects, self.round
+        suspects.forget_the_gone()
+        at = Situation(current, self.ordinal, self.best, self.now)
+        for agent in suspects.agents_to_give_up(at):
+            self._lose_agent(*agent)
+            self._act(AbandonAgent(*agent))
+        for worker, suspicion in suspects.to_kill(at):
+            self._expire(worker, suspicion.reason, suspicion.own)
+        if current and (found := suspects.breaking(current)):
+            worker, reason = found
+            current.lost.add(worker.worker_id)
+            budget = None if self.roster.keeps(worker) else self.budgets.preemptions
+            self._abort(current, f"{words.worker_text(worker)} {reason}", budget)
+        for worker, suspicion in suspects.overdue(self.now):
+            self.failures.setdefault(worker.worker_id, worker.failure(suspicion.reason))
+            limit = f"--elastic-timeout {self.settings.elastic_timeout:g} s"
+            self._give_up(f"gave up after {limit}: {suspects.text(self.now)}")
+
     @property
     def _forming(self) -> bool:
         """Whether a round is to be formed: nobody is in one, and everybody who is expected back has come or is late."""
-        if self.ended:
-            return False
-        current = self.round
-        if current is None:
-            return True
+        if self.ended or (current := self.round) is None:
+            return not self.ended
         if current.finished:
             return not current.members
         if current.running:
@@ -306,14 +335,11 @@ class Membership:
                 self._dismiss_waiting(worker)
         members = current.members
         interrupt = current.interrupt
-        newcomers = self._ready_newcomers(patient=interrupt is None)
+        newcomers = self.staffing.ready_newcomers(self.ordinal, self.now, patient=interrupt is None)
         wanted = wanted_members(members, newcomers, fitting, self.staffing.most)
         if interrupt is None:
             if wanted != members:
-                current.interrupts += 1
-                current.interrupt = Interrupt(
-                    current.interrupts, self.now + self.settings.report_bound, reports=dict(current.done)
-                )
+                current.begin_interrupt(self.now + self.settings.report_bound)
                 result = HostUpdateResult.of(added=bool(wanted - members), removed=bool(members - wanted))
                 self._act(Notify(current.order(members), current.plan.round_id, current.interrupts, result))
         elif interrupt.answered(members):
@@ -322,10 +348,10 @@ class Membership:
                 self._act(GoOn(current.order(members), current.plan.round_id, interrupt.number))
             else:
                 preempted = any(not self.roster.keeps(self.roster.workers[w]) for w in members - wanted)
-                change = f"{count_text(len(wanted - members), 'worker')} joined, {len(members - wanted)} left"
+                change = f"{words.count_text(len(wanted - members), 'worker')} joined, {len(members - wanted)} left"
                 (self.budgets.preemptions if preempted else self.budgets.resizes).spend(self.now, change)
                 interrupt.boundary = interrupt.agree()
-                interrupt.deadline = self.now + self.settings.elastic_timeout
+                interrupt.deadline = self.now + max(self.settings.elastic_timeout, self.settings.boundary_bound)
                 self._act(StopAt(current.order(members), current.plan.round_id, interrupt.number, interrupt.boundary))
         elif self.now >= interrupt.deadline:
             silent = ", ".join(self._name(w) for w in current.order(members - interrupt.reports.keys()))
@@ -347,6 +373,16 @@ class Membership:
             current.settled_by = self.now
             self._idle_since = self.now
 
+    def _watch_uneven(self) -> None:
+        """Say who waits for members that are done; a round in which nothing else can happen is tried once more."""
+        found = self._uneven.look(self.round, self.now, self._name) if self.round else None
+        self._standstill = found.reason if found else ""
+        if self.round and found:
+            if found.cause and self._uneven.met_before(self.round):
+                self._give_up(f"{found.cause}; so it was in the round before (do all ranks make the same steps?)", True)
+            elif found.cause:
+                self._abort(self.round, found.cause)
+
     def _finish(self, current: Round) -> None:
         current.finished = True
         self._act(Finish(current.order(current.members), current.plan.round_id))
@@ -357,39 +393,19 @@ class Membership:
         self._previous_call = current.plan.round_id
         self._breakage.clear()
         self._errors.clear()
-        self.reason = "all workers are done; their processes end, or enter the script's next run"
-        if len(counts := sorted(set(current.done.values()))) > 1:
-            self.reason += f" (ranks passed unequal numbers of boundaries, {counts[0]} to {counts[-1]})"
+        self.reason = words.done_text(current.done.values())
 
     def _watch_finishing(self, current: Round) -> None:
-        current.members = {
-            w
-            for w in current.members
-            if (worker := self.roster.workers.get(w)) and worker.state is WorkerState.FINISHED
-        }
+        current.members &= {w.worker_id for w in self.roster.workers.values() if w.state is WorkerState.FINISHED}
         if current.members:
             return
         if self._late_failure:
-            self._finish_run(
-                success=False,
-                reason=f"a worker failed after training was done: {failure_text(self._late_failure)}",
-            )
+            late = words.failure_text(self._late_failure)
+            self._finish_run(success=False, reason=f"a worker failed after training was done: {late}")
         elif not current.entered_next:
             self._finish_run(success=True, reason="all workers are done and ended with 0")
         elif self._idle_since is None:
             self._idle_since = self.now
-
-    def _ready_newcomers(self, patient: bool) -> list[int]:
-        """Waiting workers that may join the running round now.
-
-        Args:
-            patient: whether to wait a while for those that still boot, so that all join in one go.
-        """
-        waiting = [w for w in self.roster.workers.values() if w.waits_in(self.ordinal)]
-        window = self.settings.join_window
-        if patient and self.staffing.booting() and all(self.now < w.waiting_since + window for w in waiting):
-            return []
-        return [w.worker_id for w in waiting]
 
     def _form(self, fitting: set[int]) -> None:
         """Form the next round if there is enough for one; else say what is missing, or give up."""
@@ -398,10 +414,14 @@ class Membership:
         if trouble := self._errors.hopeless(self.round, chosen.version):
             self._give_up(trouble)
             return
-        view = Waiting(self.settings, self.roster, self.staffing, self.round, self.best, self._started, self.now)
-        obstacle = view.obstacle(chosen)
+        parts = self.settings, self.roster, self.staffing, self.suspects
+        obstacle = Waiting(*parts, self.round, self.best, self._started, self.now).obstacle(chosen)
         if obstacle is None:
-            if self._sound(waiting, chosen.version):
+            version, equal = chosen.version, not self._unequal(chosen.version)
+            trouble = self._breakage.hopeless(self.round, version, self.roster)
+            if trouble := trouble or (disagreement(waiting, version) if equal else None):
+                self._give_up(trouble, itself=True)
+            else:
                 self._assign(chosen)
         elif obstacle.final:
             self._give_up(obstacle.text)
@@ -412,31 +432,13 @@ class Membership:
                 limit = f"--elastic-timeout {self.settings.elastic_timeout:g} s"
                 self._give_up(f"gave up after {limit} of {self.reason}")
                 return
+        if self.suspects:
+            return  # who has a place is known when they have shown themselves, or are gone
         keep = {c.worker_id for c in chosen.all}
         for worker in waiting:
             # Those without a place leave once the others are safe: now that all members have stopped.
             if worker.worker_id not in keep:
                 self._dismiss_waiting(worker)
-
-    def _skip_those_behind(self) -> None:
-        """A newcomer enters the script's first `run`; where the others are further on, that one is over."""
-        current = self.round
-        begun = current is not None and current.plan.ordinal == self.ordinal and not current.finished
-        if not begun and not any(w.waits_in(self.ordinal) for w in self.roster.workers.values()):
-            return
-        for worker in self.roster.workers.values():
-            if worker.state is WorkerState.WAITING and worker.offer and worker.offer.ordinal < self.ordinal:
-                self._act(Skip(worker.worker_id, worker.offer.ordinal))
-                worker.state = WorkerState.BOOTING
-
-    def _sound(self, waiting: list[Worker], version: Version) -> bool:
-        """Whether the waiting workers can be trained on; ends the run if they cannot."""
-        trouble = self._breakage.hopeless(self.round, version, self.roster)
-        if trouble is None and not self._unequal(version):
-            trouble = disagreement(waiting, version)
-        if trouble is not None:
-            self._give_up(trouble)
-        return trouble is None
 
     def _assign(self, chosen: Selection) -> None:
         self._rounds += 1
@@ -449,8 +451,7 @@ class Membership:
         self.round = Round(plan, set(plan.workers), self.now + self.settings.settling_in)
         self._idle_since = None
         self.failures.clear()  # what was survived is not what the run will end of
-        hosts = list(dict.fromkeys(seat.host for seat in plan.seats))
-        self.reason = f"round {plan.round_id}: {count_text(len(plan.seats), 'worker')} on {', '.join(hosts)}"
+        self.reason = words.round_text(plan)
         self._act(AssignRound(plan))
 
     def _dismiss_waiting(self, worker: Worker) -> None:
@@ -465,33 +466,34 @@ class Membership:
 
     def _name(self, worker_id: int) -> str:
         worker = self.roster.workers.get(worker_id)
-        return f"worker {worker_id}" if worker is None else worker_text(worker)
+        return f"worker {worker_id}" if worker is None else words.worker_text(worker)
 
     def _explain(self) -> None:
+        before, self._trouble = self._trouble, self.suspects.text(self.now) or self._standstill
+        if self._trouble:
+            self.reason = self._trouble
+        elif before and self.round and self.round.running:  # it is over, and nothing else has been said since
+            self.reason = words.round_text(self.round.plan)
         if self.reason and self.reason != self._explained:
             self._explained = self.reason
             self._act(Explain(self.reason))
 
-    _explained = ""
-
-    def _give_up(self, reason: str) -> None:
+    def _give_up(self, reason: str, itself: bool = False) -> None:
         """The run has failed. If that is of a worker that has ended, its exit, which says why, is waited for."""
         if not any(w.ending for w in self.roster.workers.values()):
-            self._finish_run(success=False, reason=reason)
+            self._finish_run(success=False, reason=reason, itself=itself)
 
-    def _finish_run(self, success: bool, reason: str) -> None:
+    def _finish_run(self, success: bool, reason: str, itself: bool = False) -> None:
         self.ended = True
-        self._act(FinishRun(success, reason, () if success else tuple(self.failures.values())))
+        self._act(FinishRun(success, reason, () if success else tuple(self.failures.values()), itself))
 
     def _deadlines(self) -> Iterator[float]:
         yield from self.staffing.deadlines()
-        current, settings = self.round, self.settings
-        if current:
-            yield from current.deadlines()
+        yield from self.suspects.deadlines()
+        if self.round:
+            yield from self.round.deadlines()
+            yield from self.round.blocked.deadlines(self.settings.uneven_bound)
         else:
-            yield self._started + settings.start_timeout
+            yield self._started + self.settings.start_timeout
         if self._idle_since is not None:
-            yield self._idle_since + settings.elastic_timeout
-        for worker in self.roster.workers.values():
-            if worker.state is WorkerState.WAITING:
-                yield worker.waiting_since + settings.join_window
+            yield self._idle_since + self.settings.elastic_timeout

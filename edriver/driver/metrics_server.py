@@ -6,10 +6,13 @@ A scraper that is slow, or says nothing, holds one of a few places for a few sec
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import io
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from socketserver import TCPServer, ThreadingMixIn
@@ -33,8 +36,17 @@ T = TypeVar("T")
 
 _log = logging.getLogger("edriver.driver")
 
+pause = time.sleep
+
 MOST_AT_ONCE: Final = 8
-"""Scrapers that are answered at the same time; others are hung up on, and Prometheus asks again."""
+"""Scrapers that are answered at the same time. When one more comes, the one that has taken longest is hung up on, if
+that is more than LONG_ENOUGH; else the new one is, and Prometheus asks again."""
+
+LONG_ENOUGH: Final = 1.0
+"""Seconds in which a scraper that means it has asked and taken its answer."""
+
+REQUEST_BOUND: Final = 10.0
+"""Seconds that a whole request may take, however little of it is silence."""
 
 SILENCE_BOUND: Final = 5.0
 """Seconds that a scraper may keep its side of a connection still."""
@@ -43,6 +55,11 @@ ANSWER_BOUND: Final = 5.0
 """Seconds that the driver has to say how the run stands."""
 
 _CLOSING_PERIOD: Final = 0.1
+
+_OUT_OF_MEANS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+_PAUSE: Final = 0.1
+"""Seconds before one is accepted again for whom there was no descriptor."""
 
 
 class MetricsServer:
@@ -57,6 +74,8 @@ class MetricsServer:
         port: at which port; 0: any.
         answer_bound: see ANSWER_BOUND.
         silence_bound: see SILENCE_BOUND.
+        request_bound: see REQUEST_BOUND.
+        long_enough: see LONG_ENOUGH.
 
     Attributes:
         port: where it listens, once it does.
@@ -72,11 +91,13 @@ class MetricsServer:
         port: int,
         answer_bound: float = ANSWER_BOUND,
         silence_bound: float = SILENCE_BOUND,
+        request_bound: float = REQUEST_BOUND,
+        long_enough: float = LONG_ENOUGH,
     ) -> None:
         self._address = address
         self.port = port
         self._answer_bound = answer_bound
-        self._silence_bound = silence_bound
+        self._bounds = (silence_bound, request_bound, long_enough)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
@@ -95,7 +116,7 @@ class MetricsServer:
         self._loop = asyncio.get_running_loop()
         try:
             # In a thread: a name has to be looked up.
-            self._server = await asyncio.to_thread(_Server, self._address, self.port, self._silence_bound)
+            self._server = await asyncio.to_thread(_Server, self._address, self.port, *self._bounds)
         except (OSError, OverflowError) as error:
             where = at_port(self._address, self.port)
             words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -185,11 +206,14 @@ class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     allow_reuse_port = False  # a port that is taken is an error
 
-    def __init__(self, address: str, port: int, silence_bound: float) -> None:
+    def __init__(self, address: str, port: int, silence_bound: float, request_bound: float, long_enough: float) -> None:
         found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family, _, _, _, where = found[0]
         self._silence_bound = silence_bound
-        self._places = threading.BoundedSemaphore(MOST_AT_ONCE)
+        self._request_bound = request_bound
+        self._long_enough = long_enough
+        self._answered: dict[socket.socket, float] = {}  # who is answered, and since when
+        self._changed = threading.Condition()
         super().__init__((str(where[0]), port), _Handler)
 
     def server_bind(self) -> None:
@@ -199,28 +223,61 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        """Accept somebody, with a bound on silence."""
-        connection, peer = super().get_request()
+        """Accept a connection, with a bound on silence."""
+        try:
+            connection, peer = super().get_request()
+        except OSError as error:
+            if error.errno in _OUT_OF_MEANS:
+                pause(_PAUSE)  # it waits on, and would be tried again at once
+            raise
         connection.settimeout(self._silence_bound)
         return connection, peer
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread, if there is a place."""
-        if not self._places.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
+        with self._changed:
+            self._make_room()
+            if len(self._answered) >= MOST_AT_ONCE:
+                self.shutdown_request(request)
+                return
+            self._answered[request] = time.monotonic()
         try:
             super().process_request(request, client_address)
         except RuntimeError:  # no more threads are to be had
-            self._places.release()
+            self._part_with(request)
             raise
+
+    def service_actions(self) -> None:
+        """Hang up on those that take too long; called many times a second."""
+        with self._changed:
+            for request, since in self._answered.items():
+                if time.monotonic() - since >= self._request_bound:
+                    _hang_up(request)
+
+    def _make_room(self) -> None:
+        """Where there is no place, hang up on the one that has taken longest, if that is long; wait for its end."""
+        longest = next(iter(self._answered.items()), None)
+        if longest and len(self._answered) >= MOST_AT_ONCE and time.monotonic() - longest[1] >= self._long_enough:
+            _hang_up(longest[0])
+            self._changed.wait_for(lambda: len(self._answered) < MOST_AT_ONCE, self._long_enough)
+
+    def _part_with(self, request: socket.socket) -> None:
+        with self._changed:
+            self._answered.pop(request, None)
+            self._changed.notify_all()
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer, and free the place."""
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._places.release()
+            self._part_with(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A scraper that went away, or said nothing: no affair of the run's."""
+
+
+def _hang_up(request: socket.socket) -> None:
+    """End a connection, in whatever its thread is."""
+    with contextlib.suppress(OSError):  # its thread was faster
+        request.shutdown(socket.SHUT_RDWR)

@@ -10,6 +10,7 @@ from edriver.driver.selection import Selection
 from edriver.driver.settings import Settings
 from edriver.driver.soundness import STATE_LOST, state_lost
 from edriver.driver.staffing import Staffing
+from edriver.driver.suspicion import Suspects
 from edriver.driver.words import count_text
 from edriver.version import NO_VERSION, Version
 
@@ -33,6 +34,7 @@ class Waiting(NamedTuple):
         settings: the operator's limits.
         roster: who is there.
         staffing: who is on the way.
+        suspects: who may yet come to life.
         last: the last round; None before the first.
         best: the highest version that was ever offered.
         started: when the run began.
@@ -42,6 +44,7 @@ class Waiting(NamedTuple):
     settings: Settings
     roster: Roster
     staffing: Staffing
+    suspects: Suspects
     last: Round | None
     best: Version
     started: float
@@ -86,6 +89,20 @@ class Waiting(NamedTuple):
         survivors = [w for i in last.plan.workers if (w := self.roster.workers.get(i)) and w.live]
         if not survivors:
             return Obstacle(state_lost(last), final=True)
+        if self.suspects:  # who is in the next round is known when they have shown themselves, or are gone
+            return Obstacle("for workers that are suspected")
         if not any(w.state is WorkerState.WAITING for w in survivors):
             return Obstacle("no survivor of the last round is back yet")
-        return None
+        return self._strangers(last)
+
+    def _strangers(self, last: Round) -> Obstacle | None:
+        if last.resume_at is None or last.besieged_since is None:
+            return None
+        limit = self.settings.elastic_timeout
+        if self.now >= last.besieged_since + limit:
+            return Obstacle(
+                f"strangers' connections have ended every round for --elastic-timeout {limit:g} s; the last: "
+                f"{last.abort_cause}",
+                final=True,
+            )
+        return Obstacle("after strangers' connections, to try again") if self.now < last.resume_at else None

@@ -6,9 +6,10 @@ import argparse
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from edriver import bounds
 from edriver.discovery.errors import DiscoveryError
 from edriver.discovery.host_lines import parse_host_list
 from edriver.discovery.hosts import Host, HostSet
@@ -19,10 +20,16 @@ from edriver.driver.record_folder import default_root
 from edriver.driver.settings import Settings
 from edriver.driver.ssh import SshOptions, identity_error
 from edriver.driver.words import count_text
-from edriver.stall_limits import DEFAULTS, limits_of
+from edriver.lease import SHORTEST
+from edriver.private_files import open_private
+from edriver.stall_limits import DEFAULTS, boundary_bound, collective_timeout, limits_of
+from edriver.wire_text import wire_text
 
 POLL_LIMIT = 20.0
 """Longest that one run of a discovery script may take, in seconds."""
+
+EXIT_TIMEOUT = 600.0
+"""Seconds without a sign of life that a worker's process may take to end after its script, if no flag says it."""
 
 METRICS_ADDRESS = "127.0.0.1"
 """Where metrics are, unless somebody wants them elsewhere."""
@@ -51,6 +58,9 @@ class RunOptions:
         control_credentials: the file in which operators elsewhere find what they need; None: there are none.
         status_credentials: the file in which onlookers elsewhere find what they need; None: there are none.
         stall_limits: seconds without progress that each phase of a worker may last; 0: for ever.
+        exit_timeout: seconds without a sign of life that a worker's process may take to end after its script.
+        worker_lease: seconds that a worker's process may be stopped.
+        driver_timeout: seconds that agents wait for a driver that is silent, and not known to be gone.
         insecure: whether other hosts are reached without TLS and token.
         output_folder: absolute path of the folder for the workers' output files; empty: none are written.
         event_log: the file to which the event log is appended; None: none is written.
@@ -72,6 +82,9 @@ class RunOptions:
     control_credentials: Path | None = None
     status_credentials: Path | None = None
     stall_limits: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULTS))
+    exit_timeout: float = EXIT_TIMEOUT
+    worker_lease: float = 5.0
+    driver_timeout: float = 60.0
     insecure: bool = False
     output_folder: str = ""
     event_log: Path | None = None
@@ -99,9 +112,12 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
     Raises:
         UsageError: a flag is missing, out of range, or contradicts another.
     """
-    settings = _settings_of(flags)
-    if flags.slots_per_host < 1:
-        raise UsageError(f"--slots-per-host is {flags.slots_per_host}: a host has at least one slot")
+    limits = _stall_limits_of(flags.stall_timeout)
+    settings = replace(_settings_of(flags, limits), boundary_bound=boundary_bound(limits))
+    try:
+        bounds.check_slots(flags.slots_per_host, "--slots-per-host")
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     return RunOptions(
         settings=settings,
         command=() if flags.explain and not flags.command else _command_of(flags.command),
@@ -112,7 +128,10 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         control_credentials=_new_file_of("--control-credentials", flags.control_credentials),
         status_credentials=_new_file_of("--status-credentials", flags.status_credentials),
         network_interface=_interface_of(flags.network_interface),
-        stall_limits=_stall_limits_of(flags.stall_timeout),
+        stall_limits=limits,
+        exit_timeout=_exit_timeout_of(flags.exit_timeout),
+        worker_lease=_lease_of("--worker-lease", flags.worker_lease),
+        driver_timeout=_lease_of("--driver-timeout", flags.driver_timeout),
         insecure=flags.insecure,
         output_folder=_folder_of(flags.output_filename),
         event_log=_event_log_of(flags.event_log),
@@ -132,7 +151,7 @@ def poll_limit(settings: Settings) -> float:
     return min(POLL_LIMIT, settings.start_timeout * 2 / 3)
 
 
-def _settings_of(flags: argparse.Namespace) -> Settings:
+def _settings_of(flags: argparse.Namespace, stall_limits: Mapping[str, float]) -> Settings:
     if flags.np is None:
         raise UsageError("-np is missing: say how many workers to start with, for example -np 2")
     try:
@@ -142,12 +161,19 @@ def _settings_of(flags: argparse.Namespace) -> Settings:
             max_np=flags.np if flags.max_np is None else flags.max_np,
             start_timeout=flags.start_timeout,
             elastic_timeout=flags.elastic_timeout,
+            report_bound=collective_timeout(stall_limits),
             reset_limit=flags.reset_limit,
             reset_window=flags.reset_window,
             cooldown_range=None if flags.cooldown_range is None else tuple(flags.cooldown_range),
         )
     except ValueError as error:
         raise UsageError(str(error)) from None
+
+
+def _lease_of(flag: str, seconds: float) -> float:
+    if seconds < SHORTEST:
+        raise UsageError(f"{flag} is {seconds:g}: a busy machine needs {SHORTEST:g} seconds at least")
+    return seconds
 
 
 def _stall_limits_of(texts: list[str]) -> dict[str, float]:
@@ -157,10 +183,19 @@ def _stall_limits_of(texts: list[str]) -> dict[str, float]:
         raise UsageError(f"--stall-timeout: {error}") from None
 
 
+def _exit_timeout_of(seconds: float) -> float:
+    if seconds <= 0:
+        raise UsageError(f"--exit-timeout is {seconds:g}: a process needs a moment to end")
+    return seconds
+
+
 def _command_of(words: list[str]) -> tuple[str, ...]:
     command = tuple(words[1:] if words[:1] == ["--"] else words)
     if not command or not command[0]:
         raise UsageError("the command is missing: end with the program to train with, for example python train.py")
+    for word in command:
+        if wire_text(word, len(word) + 100) != word:
+            raise UsageError(f"{word!r} in the command is not valid UTF-8: rename the file, or wrap it in a script")
     program = command[0]
     if shutil.which(program) is None:
         if os.sep not in program:
@@ -191,7 +226,9 @@ def _source_of(flags: argparse.Namespace, settings: Settings) -> HostSource:
         elif flags.hostfile is not None:
             hosts = read_hostfile(Path(flags.hostfile), flags.slots_per_host)
         else:
-            hosts = HostSet((Host("localhost", settings.max_np),))
+            hosts = HostSet((Host("localhost", bounds.check_slots(settings.max_np, "--max-np on this machine alone")),))
+    except bounds.OutOfBoundsError as error:
+        raise UsageError(str(error)) from None
     except DiscoveryError as error:
         raise UsageError(f"-H {flags.hosts!r}: {error}" if flags.hosts is not None else str(error)) from None
     if hosts.total_slots < settings.min_np:
@@ -279,7 +316,7 @@ def _event_log_of(name: str | None) -> Path | None:
         return None
     path = Path(name).absolute()
     try:
-        path.touch()
+        os.close(open_private(path, os.O_APPEND))
     except OSError as error:
         raise UsageError(f"--event-log {name!r} cannot be written: {error.strerror}") from None
     return path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from edriver.driver import actions
 from edriver.driver.translate import assignments_by_host, notice_of
@@ -10,7 +10,7 @@ from edriver.v1 import agent_pb2
 
 
 def orders_of(
-    action: actions.Action, host_of: Mapping[int, str], timestamp: float
+    action: actions.Action, host_of: Mapping[int, str], timestamp: float, draw_secret: Callable[[], bytes]
 ) -> Iterator[tuple[str, agent_pb2.FromDriver]]:
     """The messages that an action comes to, each with the host it goes to.
 
@@ -18,6 +18,7 @@ def orders_of(
         action: what the core ordered; what concerns no worker (StartAgent, Explain, ...) comes to nothing here.
         host_of: the hosts of the workers, by worker_id; a worker that is not in it is gone and gets nothing.
         timestamp: the wall clock, in seconds since the epoch.
+        draw_secret: draws the secret of a round, which is the same for all of its hosts and appears nowhere else.
     """
     match action:
         case actions.StartWorker(worker_id, host, slot, background):
@@ -26,7 +27,7 @@ def orders_of(
         case actions.StopWorker(worker_id, host, grace):
             yield host, agent_pb2.FromDriver(stop_worker=agent_pb2.StopWorker(worker_id=worker_id, grace=grace))
         case actions.AssignRound():
-            for host, message in assignments_by_host(action):
+            for host, message in assignments_by_host(action, draw_secret()):
                 yield host, agent_pb2.FromDriver(assign_round=message)
         case (
             actions.Notify()

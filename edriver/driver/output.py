@@ -14,8 +14,13 @@ import logging
 import os
 import select
 import threading
+import time
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
+
+from edriver.driver.left_out import LeftOut
+from edriver.printable import printable
 
 if TYPE_CHECKING:  # the first line is printed before anything of the wire is imported
     from edriver.v1 import agent_pb2
@@ -43,15 +48,18 @@ class Lane:
             would hold the lock that the interpreter's shutdown needs.
         name: for the line that tells how much was left out.
         limit: most bytes that may wait.
+        clock: seconds that only grow.
     """
 
-    def __init__(self, descriptor: int, name: str, limit: int = LIMIT) -> None:
+    def __init__(
+        self, descriptor: int, name: str, limit: int = LIMIT, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._descriptor = descriptor
         self._name = name
         self._limit = limit
         self._waiting: deque[bytes] = deque()
         self._size = 0
-        self._dropped = 0
+        self._left_out = LeftOut(clock)
         self._written = 0
         self._broken = False
         self._footer = b""
@@ -65,9 +73,9 @@ class Lane:
             if self._broken:
                 return
             if self._size + len(line) > self._limit * (2 if own else 1):
-                self._dropped += 1
+                self._left_out.add(1)
                 return
-            self._tell_dropped()
+            self._tell_left_out()
             self._append(line)
 
     def footer(self, line: bytes) -> None:
@@ -79,7 +87,7 @@ class Lane:
     def flush(self, patience: float) -> bool:
         """Wait until all is written; give up after so many seconds in which nothing was. Returns whether it all is."""
         with self._changed:
-            self._tell_dropped()
+            self._tell_left_out(last=True)
             while (self._size or self._footer != self._drawn) and not self._broken:
                 before = self._written
                 self._changed.wait(patience)
@@ -92,11 +100,9 @@ class Lane:
         self._size += len(line)
         self._changed.notify_all()
 
-    def _tell_dropped(self) -> None:
-        if self._dropped:
-            text = f"edriver: {self._dropped} lines left out: {self._name} is read too slowly\n"
-            self._dropped = 0
-            self._append(text.encode())
+    def _tell_left_out(self, *, last: bool = False) -> None:
+        if count := self._left_out.due(last=last):
+            self._append(f"edriver: {count} left out: {self._name} is read too slowly\n".encode())
 
     def _write_on(self) -> None:
         while True:
@@ -147,23 +153,34 @@ class Output:
     Args:
         stdout: file descriptor for what workers write to theirs.
         stderr: file descriptor for what workers write to theirs, and for the driver's own lines.
+        clock: seconds that only grow.
     """
 
-    def __init__(self, stdout: int = 1, stderr: int = 2) -> None:
-        self._stderr = Lane(stderr, "stderr")
-        self._stdout = self._stderr if _same_terminal(stdout, stderr) else Lane(stdout, "stdout")
+    def __init__(self, stdout: int = 1, stderr: int = 2, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._left_out: dict[str, LeftOut] = {}
+        self._stderr = Lane(stderr, "stderr", clock=clock)
+        self._stdout = self._stderr if _same_terminal(stdout, stderr) else Lane(stdout, "stdout", clock=clock)
 
     def forward(self, host: str, batch: agent_pb2.OutputBatch) -> None:
         """Print what a host's workers wrote."""
         for line in batch.lines:
             (self._stderr if line.stderr else self._stdout).put(prefixed(host, line))
         if batch.dropped:
-            self.say(f"{batch.dropped} lines of output from host {host} left out: they came faster than they were read")
+            self._left_out.setdefault(host, LeftOut(self._clock)).add(batch.dropped)
+        if host in self._left_out:
+            self._tell_left_out(host)
+
+    def _tell_left_out(self, host: str, *, last: bool = False) -> None:
+        if count := self._left_out[host].due(last=last):
+            self.say(f"{count} of output from host {host} left out: they came faster than they were read")
 
     def say(self, text: str) -> None:
         """Print something of the driver's own to stderr, each line with its prefix."""
         for line in text.splitlines():
-            self._stderr.put(f"edriver: {line}".rstrip().encode("utf-8", "backslashreplace") + b"\n", own=True)
+            self._stderr.put(
+                f"edriver: {printable(line)}".rstrip().encode("utf-8", "backslashreplace") + b"\n", own=True
+            )
 
     def footer(self, line: bytes) -> None:
         """Have this line, without its end, below all others on stderr, a terminal, from now on; empty: none."""
@@ -179,6 +196,8 @@ class Output:
     def close(self, patience: float = _PATIENCE) -> None:
         """Wait until all is written and no line about the progress is left, or for so many seconds nothing could be."""
         self._stderr.footer(b"")
+        for host in self._left_out:
+            self._tell_left_out(host, last=True)
         self._stdout.flush(patience)
         self._stderr.flush(patience)
 

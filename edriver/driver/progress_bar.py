@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from edriver.driver.words import count_text
+from edriver.printable import printable
 from edriver.progress import left_of_epoch, time_text
 from edriver.v1 import status_pb2
 
@@ -62,4 +63,4 @@ def _words(progress: status_pb2.Progress, size: int) -> list[str]:
     if progress.HasField("epoch") and progress.sample_rate > 0:
         words += [f"{time_text(left_of_epoch(progress))} left", f"{progress.sample_rate:.0f} samples/s"]
     words.append(count_text(size, "worker"))
-    return words + [f"{name} {value:g}" for name, value in sorted(progress.reported.items())]
+    return words + [f"{printable(name)} {value:g}" for name, value in sorted(progress.reported.items())]

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from edriver.driver import record_folder
-from edriver.driver.event_log import event_line, progress_line
+from edriver.driver.event_log import event_line, gap_line, progress_line
 from edriver.driver.record_file import RecordFile
-from edriver.driver.trace import CLOSING, OPENING, Trace, trace_text
+from edriver.driver.trace import CLOSING, OPENING, Trace, gap_text, trace_text
 from edriver.v1 import status_pb2
 
 LIMIT: Final = 32 * 1024 * 1024
@@ -25,6 +25,9 @@ LARGEST: Final = 256 * 1024 * 1024
 
 DELAY: Final = 0.2
 """Seconds that events wait at most, so that those of one round are written together, and not while it forms."""
+
+RETRY: Final = 1.0
+"""Seconds after which what could not be written is tried again, if nothing happens before."""
 
 PATIENCE: Final = 5.0
 """Seconds that the end of a run waits for what is still to be written."""
@@ -62,6 +65,14 @@ class Book(Protocol):
         """So far is training at that time, in seconds since the epoch."""
         ...
 
+    def settle(self) -> bool:
+        """Write what could not be written before; returns whether nothing is left."""
+        ...
+
+    def close(self) -> None:
+        """Nothing comes any more."""
+        ...
+
 
 class EventBook:
     """The event log.
@@ -84,6 +95,14 @@ class EventBook:
         if self._progress:
             self._file.append([progress_line(at, progress)])
 
+    def settle(self) -> bool:
+        """See Book."""
+        return self._file.settle()
+
+    def close(self) -> None:
+        """See Book."""
+        self._file.close()
+
 
 class TraceBook:
     """The trace.
@@ -104,6 +123,14 @@ class TraceBook:
     def progress(self, at: float, progress: status_pb2.Progress) -> None:
         """See Book; there is nothing to see."""
 
+    def settle(self) -> bool:
+        """See Book."""
+        return self._file.settle()
+
+    def close(self) -> None:
+        """See Book."""
+        self._file.close()
+
     def _texts(self, told: Iterable[status_pb2.Event]) -> Iterator[str]:
         for event in told:
             yield from map(trace_text, self._trace.entries(event))
@@ -119,14 +146,16 @@ def books_of(folder: Path, run_id: str, began: float) -> list[Book]:
         run_id: its name.
         began: when it began, in seconds since the epoch.
     """
-    events = RecordFile(folder / record_folder.EVENTS, "record", largest=LARGEST)
-    trace = RecordFile(folder / record_folder.TRACE, "record", largest=LARGEST, opening=OPENING)
+    events = RecordFile(folder / record_folder.EVENTS, "record", largest=LARGEST, gap=gap_line)
+    trace = RecordFile(folder / record_folder.TRACE, "record", largest=LARGEST, opening=OPENING, gap=gap_text)
     return [EventBook(events, progress=True), TraceBook(trace, Trace(run_id, began))]
 
 
 def describe(folder: Path, about: dict[str, Any]) -> None:
     """Write what was run into its folder; once, before anything else."""
-    RecordFile(folder / record_folder.RUN, "record").append([f"{json.dumps(about, indent=2)}\n"])
+    file = RecordFile(folder / record_folder.RUN, "record")
+    file.append([f"{json.dumps(about, indent=2)}\n"])
+    file.close()
 
 
 class Recorder:
@@ -207,17 +236,22 @@ class Recorder:
 
     def _write_on(self, first: Callable[[], object]) -> None:
         first()
+        behind = False
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._closing)
+                self._changed.wait_for(lambda: self._waiting or self._closing, RETRY if behind else None)
                 self._changed.wait_for(lambda: self._closing, self._delay)
-                if not self._waiting:
-                    return
+                if self._closing and not self._waiting:
+                    break
                 taken, self._waiting = self._waiting, deque()
             for book in self._books:
                 _tell(book, [one for one, _ in taken])
+            settled = [book.settle() for book in self._books]
+            behind = not all(settled)
             with self._changed:
                 self._size -= sum(size for _, size in taken)
+        for book in self._books:
+            book.close()
 
 
 def _tell(book: Book, told: Iterable[status_pb2.Event | tuple[float, status_pb2.Progress]]) -> None:

@@ -68,6 +68,18 @@ class Worker:
         """Whether the run may still count on it."""
         return self.state is not WorkerState.STOPPING
 
+    @property
+    def in_run(self) -> bool:
+        """Whether it is inside a `run` that is not over: its process must not end now."""
+        return self.state in (WorkerState.WAITING, WorkerState.TRAINING, WorkerState.DONE)
+
+    def trainer_ended(self, stop_at: float) -> None:
+        """Its training process has ended. A command that goes on without it (a shell, a program that it became by exec)
+        is terminated then; what it does after a script that was done, though, has --exit-timeout.
+        """
+        if self.state is not WorkerState.FINISHED and self.stop_at is None:
+            self.stop_at = stop_at
+
     def waits_in(self, ordinal: int) -> bool:
         """Whether it is ready for a round of this `run` call."""
         return self.state is WorkerState.WAITING and self.offer is not None and self.offer.ordinal == ordinal
@@ -237,6 +249,10 @@ class Roster:
     def live(self) -> Iterator[Worker]:
         """The workers that the run may still count on, oldest first."""
         return (w for w in self.workers.values() if w.live)
+
+    def waiting(self) -> Iterator[Worker]:
+        """The workers that are ready for a round."""
+        return (w for w in self.workers.values() if w.state is WorkerState.WAITING)
 
     def fitting(self) -> set[int]:
         """The live workers that have a slot now: per host the oldest ones, as many as it has slots to be used."""

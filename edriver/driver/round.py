@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
+from edriver.driver import events
+from edriver.driver.blocked import BlockedMembers, Uneven
 from edriver.driver.ranks import RoundPlan
 from edriver.driver.script_error import ScriptError
+from edriver.version import RoundId
+
+Report: TypeAlias = events.BoundaryReached | events.FirstBoundaryPassed | events.WorkerDone | events.WorkerBlocked
 
 
 @dataclass(slots=True)
@@ -46,12 +52,16 @@ class Round:
         members: the workers still in it: not lost, not yet waiting for the next one.
         done: members whose training function has returned, with the boundaries they passed.
         lost: members that failed.
-        expired: those of them that were silent, and are being killed.
+        expired: those of them that were suspected, and are being killed.
         raised: tracebacks of collectives that failed, by worker_id.
+        broke: whether it was one of these that ended the round; others fail because it has ended.
         errors: exceptions of the script's own, by worker_id.
+        blocked: members that stand still in a collective.
         interrupt: the agreed interrupt under way.
         interrupts: how many there have been.
         abort_cause: why the round was aborted.
+        resume_at: after an unproven connection: when the next round may be begun,
+        besieged_since: and since when one round after the other has ended so.
         settled_by: when a round that has ended is given up by those that have not come back.
         settling_in_until: when newcomers' processes are started at the latest, see `settled_in`.
         under_way: members that have passed a boundary.
@@ -67,10 +77,14 @@ class Round:
     lost: set[int] = field(default_factory=set)
     expired: set[int] = field(default_factory=set)
     raised: dict[int, str] = field(default_factory=dict)
+    broke: bool = False
     errors: dict[int, ScriptError] = field(default_factory=dict)
+    blocked: BlockedMembers = field(default_factory=BlockedMembers)
     interrupt: Interrupt | None = None
     interrupts: int = 0
     abort_cause: str | None = None
+    resume_at: float | None = None
+    besieged_since: float | None = None
     settled_by: float | None = None
     finished: bool = False
     entered_next: bool = False
@@ -85,6 +99,48 @@ class Round:
         """Whether its members have been told at which boundary to stop."""
         return self.interrupt is not None and self.interrupt.boundary is not None
 
+    def note_raised(self, worker_id: int, traceback: str) -> None:
+        """A member's collective has failed."""
+        self.raised[worker_id] = traceback
+        self.broke = self.broke or self.abort_cause is None
+
+    @property
+    def besieged(self) -> bool:
+        """Whether it has met a connection that did not prove to lead to a member."""
+        return self.resume_at is not None
+
+    def uneven(self, name: Callable[[int], str]) -> Uneven | None:
+        """Whether members wait in collectives for others that are done, or have stopped; `name` names a worker."""
+        if not self.blocked.blocked or self.finished or self.abort_cause is not None:
+            return None
+        boundary = self.interrupt.boundary if self.interrupt else None
+        away = () if boundary is None else (w for w in self.plan.workers if w not in self.members | self.lost)
+        return self.blocked.uneven(self.members, self.done, dict.fromkeys(away, boundary or 0), name)
+
+    def begin_interrupt(self, deadline: float) -> None:
+        """Ask all members for their boundaries; those that are done have answered."""
+        self.interrupts += 1
+        self.interrupt = Interrupt(self.interrupts, deadline, reports=dict(self.done))
+
+    def note(self, event: Report, now: float) -> None:
+        """Write down what a member has said of its progress in this round."""
+        match event:
+            case events.BoundaryReached(worker_id, _, number, boundaries):
+                if self.interrupt and self.interrupt.number == number:
+                    self.interrupt.reports[worker_id] = boundaries
+            case events.FirstBoundaryPassed(worker_id):
+                self.under_way.add(worker_id)
+            case events.WorkerDone(worker_id, _, boundaries):
+                self.done[worker_id], self.blocked.waits_from = boundaries, now
+                if self.interrupt:  # it will pass no further boundary, and answers no further notice
+                    self.interrupt.reports[worker_id] = boundaries
+            case events.WorkerBlocked(worker_id, _, boundaries, seconds):
+                self.blocked.note(worker_id, now - seconds, boundaries, seconds)
+
+    def has(self, worker_id: int, round_id: RoundId) -> bool:
+        """Whether this is the round's id and the worker is still in it; else a message that says so is an old one."""
+        return self.plan.round_id == round_id and worker_id in self.members and not self.finished
+
     def settled_in(self, now: float) -> bool:
         """Whether its members have their first step behind them, so that others may use their hosts' processors."""
         return self.members <= self.under_way | self.done.keys() or now >= self.settling_in_until
@@ -97,6 +153,8 @@ class Round:
             yield self.interrupt.deadline
         if self.settled_by is not None:
             yield self.settled_by
+        if self.resume_at is not None:
+            yield self.resume_at
 
     def order(self, workers: set[int]) -> tuple[int, ...]:
         """These workers in order of rank."""

@@ -6,6 +6,10 @@ import re
 from typing import Final, NamedTuple
 
 _HEAD: Final = "Traceback (most recent call last):"
+_GROUP_HEAD: Final = "+ Exception Group Traceback (most recent call last):"
+"""The same for an ExceptionGroup; the lines after it begin with a bar, those of the exceptions in it with more."""
+
+_BAR: Final = "  | "
 _FRAME: Final = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
 _LIBRARIES: Final = ("/site-packages/", "/dist-packages/", "/lib/python3", "/edriver/worker/", "<frozen ")
 """What a file's name contains that is not the user's own."""
@@ -38,11 +42,13 @@ def script_error(traceback: str) -> ScriptError:
     What cannot be read as one is told apart by its last line.
     """
     lines = traceback.strip().splitlines()
-    if _HEAD not in lines:
+    heads = [number for number, line in enumerate(lines) if line == _HEAD or line.strip() == _GROUP_HEAD]
+    if not heads:
         return ScriptError(lines[-1].strip() if lines else "", "", 0, "")
-    block = lines[len(lines) - lines[::-1].index(_HEAD) :]
+    bar = _BAR if lines[heads[-1]] != _HEAD else ""
     frames, kind = [], ""
-    for text in block:
+    for line in lines[heads[-1] + 1 :]:
+        text = line.removeprefix(bar)
         if found := _FRAME.fullmatch(text):
             frames.append(found)
         elif text and not text.startswith(" "):

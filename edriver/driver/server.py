@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import secrets
 import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Final
@@ -13,7 +14,10 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from edriver import message_bounds
+from edriver.bounds import OutOfBoundsError
 from edriver.driver import events
+from edriver.driver.agent_identity import AgentIdentity
 from edriver.driver.agent_peer import AgentPeer
 from edriver.driver.arrivals import Arrivals
 from edriver.driver.mailbox import Mailbox
@@ -54,7 +58,9 @@ SERVER_OPTIONS: Final = (
 )
 
 
-_OF_A_WORKER: Final = frozenset({"worker_report", "worker_ending", "worker_exited", "lease_expired"})
+_OF_A_WORKER: Final = frozenset(
+    {"worker_report", "worker_ending", "worker_exited", "lease_expired", "worker_heard", "exit_overdue"}
+)
 """What an agent says of one of its workers."""
 
 
@@ -71,6 +77,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         papers: what workers show one another; None: nothing.
         arrivals: takes hosts that dial in by themselves; None: there are none.
         heard: told how far workers have come.
+        draw_secret: makes a secret that was never there before.
     """
 
     def __init__(
@@ -84,6 +91,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         papers: Callable[[], agent_pb2.Papers | None] = lambda: None,
         arrivals: Arrivals | None = None,
         heard: Callable[[agent_pb2.WorkerStanding], None] = lambda _: None,
+        draw_secret: Callable[[], bytes] = secrets.token_bytes,
     ) -> None:
         self._run_id = run_id
         self._welcome = welcome
@@ -94,18 +102,24 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         self._papers = papers
         self._arrivals = arrivals
         self._heard = heard
+        self._draw_secret = draw_secret
         self._peers: dict[int, AgentPeer] = {}
         self._agent_on: dict[str, int] = {}
-        self._hosts: dict[int, str] = {}  # of all agents there ever were: output arrives late
+        self._identities: dict[int, AgentIdentity] = {}  # of all agents there ever were: output arrives late
+        self._liars: set[int] = set()
         self._said: set[str] = set()
 
     # ---- for the session -------------------------------------------------------------------------------------
 
     def expect(self, host: str, agent_id: int) -> None:
         """An agent is about to be started. An earlier one of the host gets no more orders."""
-        self._peers[agent_id] = AgentPeer(host, agent_id, Lease(math.inf, self._clock, BEAT))
+        identity = self._identities[agent_id] = AgentIdentity(host, agent_id, self._draw_secret())
+        self._peers[agent_id] = AgentPeer(identity, Lease(math.inf, self._clock, BEAT))
         self._agent_on[host] = agent_id
-        self._hosts[agent_id] = host
+
+    def secret_of(self, agent_id: int) -> bytes:
+        """What an expected agent has to show; for its invitation."""
+        return self._identities[agent_id].secret
 
     def started(self, agent_id: int) -> None:
         """An agent is on its way: it dials in soon, or is lost."""
@@ -139,11 +153,10 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         """Send heartbeats and watch the leases, until cancelled."""
         next_beat = self._clock() + BEAT
         while True:
-            leases = (peer.lease.next_tick for peer in self._peers.values())
+            leases = (peer.lease.next_tick for peer in self._peers.values() if not peer.silent)
             await sleep(min(max(0.0, next_beat - self._clock()), *leases, BEAT))
             for peer in [peer for peer in self._peers.values() if peer.lease.tick()]:
-                seconds, since = (AGENT_LEASE, "") if peer.met else (BOOT_LEASE, " since its start")
-                self._lose(peer, f"no word from its agent for {seconds:g} s{since}")
+                self._note_silence(peer)
             if self._clock() >= next_beat:
                 next_beat = self._clock() + BEAT
                 for peer in self._peers.values():
@@ -156,26 +169,40 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
     ) -> AsyncIterator[agent_pb2.FromDriver]:
         """One connection of an agent's control stream."""
         hello = await self._first_message(request_iterator)
-        if hello is not None and hello.hello.host and not hello.hello.agent_id:
+        try:
+            message_bounds.check(hello or agent_pb2.FromAgent())
+        except OutOfBoundsError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        arriving = hello is not None and bool(hello.hello.host) and not hello.hello.agent_id
+        if hello is not None and arriving:
             await self._let_in(hello.hello, context)
         peer, obstacle = self._peer_of(hello)
         if peer is None or hello is None:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, obstacle)
             return
+        if not peer.identity.is_proven_by(hello.hello.secret):
+            text = f"refused a connection from {address_of(context.peer()) or 'this machine'}: it claimed"
+            self._warn_once(f"{text} to be the agent of host {peer.host} and did not know its secret")
+            await context.abort(
+                grpc.StatusCode.PERMISSION_DENIED, f"agent {peer.agent_id} of host {peer.host} is known by its secret"
+            )
         first = not peer.met
         try:
-            stream = peer.connect(hello, agent_pb2.FromDriver(welcome=self._welcome_to(context, peer.agent_id)))
+            stream = peer.connect(hello, agent_pb2.FromDriver(welcome=self._welcome_to(context, peer, arriving)))
         except ValueError as error:
             self._complain(peer, str(error))
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             return
         peer.lease = Lease(AGENT_LEASE, self._clock, BEAT)
-        if first:
+        if first or peer.silent:
+            peer.silent = False
             self._inbox.put(events.AgentConnected(peer.host, peer.agent_id))
         reading = asyncio.create_task(self._read(peer, stream, request_iterator))
         try:
             while (message := await stream.get()) is not None:
                 yield message
+            if reading.done() and not reading.cancelled() and (fault := reading.result()):
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, fault)
         finally:
             peer.disconnect(stream)
             reading.cancel()
@@ -186,14 +213,20 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         """The output of an agent's workers."""
         try:
             async for batch in request_iterator:
-                host = self._hosts.get(batch.agent_id)
-                if host is None:
+                message_bounds.check(batch)
+                identity = self._identities.get(batch.agent_id)
+                if identity is None:
                     await context.abort(
                         grpc.StatusCode.FAILED_PRECONDITION, f"agent {batch.agent_id} is not of this run"
                     )
                     break
-                self._forward(host, batch)
-        except DecodeError as error:
+                if not identity.is_proven_by(batch.secret):
+                    await context.abort(
+                        grpc.StatusCode.PERMISSION_DENIED,
+                        f"agent {identity.agent_id} of host {identity.host} is known by its secret",
+                    )
+                self._forward(identity.host, self._without_strangers(identity, batch))
+        except (DecodeError, OutOfBoundsError) as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         return agent_pb2.OutputSummary()
 
@@ -219,13 +252,14 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
             try:
                 place = self._arrivals.arrive(hello.host, hello.slots)
             except ValueError as error:
-                await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             except KeyError:  # it dials again: the one that is there may be itself, before its connection broke
                 self._warn_once(f"a second agent has dialled in as host {hello.host}: give it another name (--host)")
                 await context.abort(grpc.StatusCode.ALREADY_EXISTS, f"there is a host {hello.host} already")
             try:
                 async with asyncio.timeout(ARRIVAL_BOUND):
                     hello.agent_id = await place
+                hello.secret = self.secret_of(hello.agent_id)
             except TimeoutError:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "the run has no place for this host now")
             finally:
@@ -251,15 +285,17 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
             theirs = (
                 f"edriver there is {hello.version or 'an older one'}, here it is {VERSION}: install the same on both"
             )
-            if not peer.met:  # else it is another who speaks
+            if not peer.met and peer.identity.is_proven_by(hello.secret):  # else it is another who speaks
                 self._lose(peer, theirs)
             return None, theirs
         return peer, ""
 
-    def _welcome_to(self, context: _ServicerContext, agent_id: int) -> agent_pb2.Welcome:
+    def _welcome_to(self, context: _ServicerContext, peer: AgentPeer, arriving: bool) -> agent_pb2.Welcome:
         welcome = agent_pb2.Welcome()
         welcome.CopyFrom(self._welcome)
-        welcome.agent_id = agent_id
+        welcome.agent_id = peer.agent_id
+        if arriving:
+            welcome.secret = peer.identity.secret
         welcome.seen_from = address_of(context.peer())
         if papers := self._papers():
             welcome.papers.CopyFrom(papers)
@@ -270,15 +306,26 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         peer: AgentPeer,
         stream: Mailbox[agent_pb2.FromDriver],
         messages: _MaybeAsyncIterator[agent_pb2.FromAgent],
-    ) -> None:
-        """Take in what the agent says, until the connection ends. A fault ends the connection, nothing else."""
+    ) -> str:
+        """Take in what the agent says, until the connection ends. A fault ends the connection, nothing else.
+
+        Returns:
+            what is out of bounds in a message; empty: nothing.
+        """
         try:
             async for message in messages:
                 if self._peers.get(peer.agent_id) is not peer:
                     break
                 peer.lease.renew()
+                if peer.silent:
+                    peer.silent = False
+                    await self._inbox.put_when_room(events.AgentConnected(peer.host, peer.agent_id))
+                message_bounds.check(message)
                 if peer.receive(message) and (event := self._event_of(peer, message)) is not None:
                     await self._inbox.put_when_room(event)
+        except OutOfBoundsError as error:
+            self._complain(peer, str(error))
+            return str(error)
         except ValueError as error:
             self._complain(peer, str(error))
         except grpc.RpcError:
@@ -287,20 +334,21 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
             self._complain(peer, f"a message could not be read: {error!r}")
         finally:
             stream.close()
+        return ""
 
     def _event_of(self, peer: AgentPeer, message: agent_pb2.FromAgent) -> events.Event | None:
         """What a message means to the core; None if nothing.
 
         Raises:
-            ValueError: it is of a kind that does not belong here, or of a worker of another host.
+            ValueError: it is of a kind that does not belong here.
         """
         kind = message.WhichOneof("kind")
-        if kind in _OF_A_WORKER and getattr(message, kind).worker_id not in peer.workers:
-            raise ValueError(f"it speaks of worker {getattr(message, kind).worker_id}, which is none of its own")
+        if kind in _OF_A_WORKER and not self._is_its_own(peer.identity, getattr(message, kind).worker_id):
+            return None
         match kind:
             case "heartbeat":
                 for standing in message.heartbeat.standings:
-                    if standing.worker_id in peer.workers:
+                    if self._is_its_own(peer.identity, standing.worker_id):
                         self._heard(standing)
                 return None
             case "worker_report":
@@ -310,9 +358,13 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
                 return events.WorkerEnding(message.worker_ending.worker_id, message.worker_ending.seen)
             case "worker_exited":
                 exited = message.worker_exited
-                return events.WorkerExited(exited.worker_id, exited.code, exited.tail, exited.reaped)
+                return events.WorkerExited(exited.worker_id, exited.code, exited.tail, exited.reaped, exited.reason)
             case "lease_expired":
                 return events.LeaseExpired(message.lease_expired.worker_id, self._welcome.worker_lease)
+            case "worker_heard":
+                return events.WorkerHeard(message.worker_heard.worker_id)
+            case "exit_overdue":
+                return events.ExitOverdue(message.exit_overdue.worker_id, self._welcome.exit_timeout)
             case "host_leaving":
                 return events.DrainRequested(peer.host, None, message.host_leaving.reason)
             case "agent_ending":
@@ -321,11 +373,42 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
             case _:
                 raise ValueError(f"a message of kind {kind} does not belong on an open control stream")
 
+    def _is_its_own(self, identity: AgentIdentity, worker_id: int) -> bool:
+        """Whether an agent speaks of a worker that it was told to start. What it says of others is left out."""
+        if worker_id in identity.workers:
+            return True
+        text = f"the agent of host {identity.host} speaks of worker {worker_id}, which is none of its own"
+        self._leave_out(identity, text)
+        return False
+
+    def _leave_out(self, identity: AgentIdentity, text: str) -> None:
+        """Log what an agent has no right to say: the first time."""
+        if identity.agent_id not in self._liars:
+            self._liars.add(identity.agent_id)
+            self._warn_once(f"{text}: that is left out")
+
+    def _without_strangers(self, identity: AgentIdentity, batch: agent_pb2.OutputBatch) -> agent_pb2.OutputBatch:
+        """A batch with none but the lines of the agent's own workers, in their slots and under their ranks."""
+        own = [line for line in batch.lines if identity.may_have_written(line)]
+        if len(own) == len(batch.lines):
+            return batch
+        self._leave_out(identity, f"the agent of host {identity.host} passes off lines as another worker's")
+        return agent_pb2.OutputBatch(lines=own, dropped=batch.dropped)
+
     def _send(self, peer: AgentPeer, message: agent_pb2.FromDriver) -> None:
         try:
             peer.send(message)
         except LinkOverflowError as error:
             self._lose(peer, f"its agent takes no orders: {error}")
+
+    def _note_silence(self, peer: AgentPeer) -> None:
+        """An agent's lease has expired. What becomes of one that has dialled in before, the core decides."""
+        if not peer.met:
+            self._lose(peer, f"no word from its agent for {BOOT_LEASE:g} s since its start")
+        elif not peer.silent:
+            peer.silent = True
+            reason = f"no word from its agent for {AGENT_LEASE:g} s"
+            self._inbox.put(events.AgentSilent(peer.host, peer.agent_id, reason))
 
     def _lose(self, peer: AgentPeer, reason: str) -> None:
         self.give_up(peer.agent_id)

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import random
-import shutil
+import secrets
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import grpc.aio
 import uvloop
 
-from edriver.discovery.errors import DiscoveryError
+from edriver.discovery.errors import UnusableSourceError
 from edriver.discovery.poll_filter import PollFilter, Verdict
 from edriver.discovery.poller import Poller
 from edriver.driver import actions, events
@@ -43,10 +43,12 @@ from edriver.driver.record_file import RecordFile
 from edriver.driver.record_folder import remove_old
 from edriver.driver.recorder import EventBook, Recorder, books_of, describe
 from edriver.driver.runs import MARK, SOCKET, folder_of
-from edriver.driver.server import AGENT_LEASE, SERVER_OPTIONS, AgentServer
+from edriver.driver.server import BEAT, SERVER_OPTIONS, AgentServer
 from edriver.driver.ssh import SshStart
 from edriver.driver.status import StatusServer
 from edriver.guard import Guard
+from edriver.lease import LivedTime
+from edriver.leftovers import hold, remove_leftovers
 from edriver.progress import progress_text
 from edriver.release import VERSION
 from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2_grpc, status_pb2_grpc
@@ -55,9 +57,6 @@ if TYPE_CHECKING:
     from edriver.driver.metrics_server import MetricsServer
 
 _log = logging.getLogger("edriver.driver")
-
-WORKER_LEASE: Final = 5.0
-"""Seconds that a worker may leave its agent's pings unanswered."""
 
 POLL_INTERVAL: Final = 1.0
 """Seconds between two questions to discovery."""
@@ -80,21 +79,31 @@ PROGRESS_LINE_PERIOD: Final = 60.0
 INBOX_LIMIT: Final = 10_000
 
 
+def draw_secret() -> bytes:
+    """The secret of a round: as many random bytes as workers expect (membership_proof.SECRET_BYTES)."""
+    return secrets.token_bytes(32)
+
+
 def run(options: RunOptions, run_id: str, output: Output, records: Path | None) -> int:
     """Run to the end; returns the exit code. `records` is the folder for the run's records; None: it has none."""
     folder = folder_of(run_id)
+    for leftover in remove_leftovers():
+        _log.warning("%s", leftover)
     os.environ[MARK] = str(folder)
     guard = Guard(folder, mark=f"{MARK}={folder}")
     try:
         guard.start()
         folder.mkdir(mode=0o700)
+        hold(folder)
         return uvloop.run(Session(options, run_id, output, folder, records).run())
+    except FileExistsError as error:
+        _log.error("failed: %s cannot be made: %s; it is not this run's and stays", error.filename, error.strerror)
+        return 1
     except Exception:  # noqa: BLE001  whatever it is, the operator is told in our words
         _log.exception("failed: a fault of edriver's own, please report it")
         return 1
     finally:
         guard.finish(EXIT_BOUND)
-        shutil.rmtree(folder, ignore_errors=True)  # somebody may have killed the guard
 
 
 class Session:
@@ -122,21 +131,24 @@ class Session:
         wall_clock: Callable[[], float] = time.time,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        self._clock = clock
+        self._began = clock()
+        self._real_clock = clock
+        self._clock = clock = LivedTime(clock, 2 * BEAT)
         self._wall_clock = wall_clock
         self._folder = folder
         self._inbox: Mailbox[events.Event] = Mailbox(INBOX_LIMIT)
         self._membership = Membership(options.settings, clock(), draw=draw)
-        self._started = clock()
         self._announcements = Announcements()
         self._pace = Pace(clock)
+        self._unanswered = ""
         self._signals: list[signal.Signals] = []
         self._ending = False
         self._hurry = asyncio.Event()
         welcome = agent_pb2.Welcome(
             command=options.command,
-            driver_lease=AGENT_LEASE,
-            worker_lease=WORKER_LEASE,
+            driver_lease=options.driver_timeout,
+            worker_lease=options.worker_lease,
+            exit_timeout=options.exit_timeout,
             stall_limits=options.stall_limits,
             output_folder=options.output_folder,
         )
@@ -166,7 +178,7 @@ class Session:
         )
         self._address = interface_address(options.network_interface) if options.network_interface else ""
         self._control = ControlServer(self._membership, self._inbox.put, self._stop)
-        self._status = StatusServer(run_id, self._membership, self._chronicle, wall_clock, options.command)
+        self._status = StatusServer(run_id, self._membership, self._chronicle, wall_clock, options.command, clock)
         self._door = Door(
             run_id,
             self._server,
@@ -178,8 +190,8 @@ class Session:
         )
         self._socket = folder / SOCKET
         self._launcher = Launcher(
-            LocalStart(folder, self._socket, run_id),
-            SshStart(options.ssh, self._door, run_id, os.environ, options.network_interface),
+            LocalStart(folder, self._socket, run_id, self._server.secret_of),
+            SshStart(options.ssh, self._door, run_id, os.environ, self._server.secret_of, options.network_interface),
             self._agent_exited,
             VERSION,
             on_start=self._server.started,
@@ -303,8 +315,12 @@ class Session:
             self._inbox.put(events.StopRequested(reason))
 
     def _hosts_observed(self, verdict: Verdict) -> None:
-        if verdict.changed:
+        if verdict.error and not verdict.hosts:
+            if verdict.error != self._unanswered:
+                self._inbox.put(events.DiscoveryFailed(verdict.error))
+        elif verdict.changed or self._unanswered:
             self._inbox.put(events.HostsObserved(verdict.hosts))
+        self._unanswered = "" if verdict.hosts else verdict.error
 
     def _agent_exited(self, host: str, agent_id: int, reason: str) -> None:
         self._inbox.put(events.AgentLost(host, agent_id, reason))
@@ -316,10 +332,10 @@ class Session:
         self._launcher.departed(agent_id)
 
     async def _discover(self) -> None:
-        """Poll the source for the whole run. At the start it has to answer; later the hosts in force stay."""
+        """Poll the source for the whole run. One that cannot be used as it is ends the run at once."""
         try:
             await self._poller.first()
-        except DiscoveryError as error:
+        except UnusableSourceError as error:
             self._inbox.put(events.StopRequested(str(error)))
         else:
             await self._poller.run()
@@ -354,10 +370,7 @@ class Session:
             if isinstance(event, events.AgentConnected):
                 self._launcher.met(event.agent_id)
             if isinstance(event, events.AgentLost):
-                self._server.give_up(event.agent_id)
-                self._launcher.kill(event.agent_id)  # one that was silent may live
-                if self._arrivals is not None:
-                    self._arrivals.leave(event.host, event.agent_id)
+                self._forget_agent(event.host, event.agent_id)
             loss = self._announcements.loss(event, self._membership.roster)
             step = self._membership.step(event, self._clock())
             workers = self._membership.roster.workers.values() if step else ()
@@ -401,8 +414,17 @@ class Session:
                 self._launcher.start(host, agent_id)
             case actions.StopAgent(_, agent_id):
                 self._stop_agent(agent_id)
-        for host, message in orders_of(action, host_of, self._wall_clock()):
+            case actions.AbandonAgent(host, agent_id):
+                self._forget_agent(host, agent_id)
+        for host, message in orders_of(action, host_of, self._wall_clock(), draw_secret):
             self._server.send(host, message)
+
+    def _forget_agent(self, host: str, agent_id: int) -> None:
+        """An agent is lost: nothing that it says is heard any more, and as far as it may live it is killed."""
+        self._server.give_up(agent_id)
+        self._launcher.kill(agent_id)
+        if self._arrivals is not None:
+            self._arrivals.leave(host, agent_id)
 
     def _stop_agent(self, agent_id: int) -> None:
         """End one agent whose workers are gone; one that does not is killed."""
@@ -452,7 +474,7 @@ class Session:
                 failures=spent.failures.total,
                 preemptions=spent.preemptions.total,
                 resizes=spent.resizes.total,
-                seconds=self._clock() - self._started,
+                seconds=self._real_clock() - self._began,
             )
             _log.info("%s", success_report(tally))
             return 0

@@ -71,7 +71,7 @@ class BreakageWatch:
         """
         if ended is None or ended.abort_cause is None:
             return None
-        if not ended.raised or ended.lost or ended.members:
+        if not ended.broke or ended.lost or ended.members or ended.besieged:
             self._in_a_row = 0
             return None
         self._in_a_row += 1
@@ -83,6 +83,38 @@ class BreakageWatch:
             f"collectives failed in two rounds in a row at version {ended.plan.version} with no worker lost (unequal "
             f"shapes or a bad link?):\n{tracebacks}"
         )
+
+
+class StrangerWatch:
+    """Spaces out the rounds that strangers end, by taking a member's place in a connection before the member does.
+
+    The next round may well succeed, so it is tried at once, and again at once; then after pauses that double up to
+    LONGEST_PAUSE, so that a stranger who never gives up costs few messages and little of the processor.
+    """
+
+    FIRST_PAUSE: Final = 0.25
+    LONGEST_PAUSE: Final = 5.0
+    """In seconds."""
+    FREE: Final = 2
+    """How many rounds in a row may end so before there is a pause."""
+
+    def __init__(self) -> None:
+        """No stranger has been met yet."""
+        self._last: Round | None = None
+        self._in_a_row = 0
+
+    def met(self, ended: Round, now: float) -> None:
+        """A round that has not ended yet ends by this; says in it when the next one may be begun."""
+        if not ended.running:
+            return
+        before = self._last
+        again = before is not None and before.plan.round_id.n + 1 == ended.plan.round_id.n and not ended.under_way
+        self._in_a_row = self._in_a_row + 1 if again else 1
+        ended.besieged_since = before.besieged_since if before is not None and again else now
+        doublings = self._in_a_row - self.FREE - 1
+        pause = min(self.FIRST_PAUSE * 2.0 ** min(doublings, 10), self.LONGEST_PAUSE) if doublings >= 0 else 0.0
+        ended.resume_at = now + pause
+        self._last = ended
 
 
 class ErrorWatch:

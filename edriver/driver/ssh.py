@@ -11,7 +11,7 @@ import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -112,12 +112,20 @@ class SshStart:
         door: where they will come in.
         run_id: the run.
         environment: the driver's own.
+        secret_of: what an agent has to show the driver.
         interface: through which hosts reach one another; empty: whichever leads there.
     """
 
     def __init__(
-        self, options: SshOptions, door: Door, run_id: str, environment: Mapping[str, str], interface: str = ""
+        self,
+        options: SshOptions,
+        door: Door,
+        run_id: str,
+        environment: Mapping[str, str],
+        secret_of: Callable[[int], bytes],
+        interface: str = "",
     ) -> None:
+        self._secret_of = secret_of
         self._interface = interface
         self._options = options
         self._door = door
@@ -147,6 +155,7 @@ class SshStart:
             interface=self._interface,
             directory=str(Path.cwd()),
             environment=self._environment,
+            secret=self._secret_of(agent_id).hex(),
         )
         return self._spawn(invitation)
 

@@ -5,11 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from edriver.driver import events
-from edriver.driver.actions import Action, StartAgent, StartWorker, StopAgent, StopWorker
+from edriver.driver.actions import Action, Skip, StartAgent, StartWorker, StopAgent, StopWorker
 from edriver.driver.quarantine import Quarantine
 from edriver.driver.roster import HostRecord, Roster, Slot, Worker, WorkerState
+from edriver.driver.round import Round
 from edriver.driver.settings import Settings
 from edriver.driver.words import count_text
+
+
+class DiscoveryTrouble:
+    """Why discovery gives no answer while no hosts are known.
+
+    Attributes:
+        first: the first of its failures in a row, which is said while others follow; empty: there is none.
+        last: the last one, of which a run ends.
+    """
+
+    def __init__(self) -> None:
+        """Nothing has failed yet."""
+        self.first = self.last = ""
+
+    def failed(self, reason: str) -> None:
+        """A poll has failed."""
+        self.first, self.last = self.first or reason, reason
+
+    def answered(self) -> None:
+        """A poll has answered."""
+        self.first = self.last = ""
 
 
 class Staffing:
@@ -23,11 +45,13 @@ class Staffing:
     Attributes:
         most: most workers to be used now: max_np, or what the operator has asked for since.
         quarantine: which slots and hosts are left alone for a while.
+        discovery: why no hosts are known.
     """
 
     def __init__(self, settings: Settings, roster: Roster, draw: Callable[[], float]) -> None:
         self.most = settings.max_np
         self.quarantine = Quarantine(settings, roster, draw)
+        self.discovery = DiscoveryTrouble()
         self._settings = settings
         self._roster = roster
         self._agents = 0
@@ -38,12 +62,30 @@ class Staffing:
         """The record of the worker's slot."""
         return self._roster.hosts[worker.host].places.setdefault(worker.slot, Slot())
 
+    def discovered(self, event: events.HostsObserved | events.DiscoveryFailed) -> None:
+        """Note what discovery has said."""
+        match event:
+            case events.HostsObserved(hosts):
+                self._roster.observe(hosts)
+                self.discovery.answered()
+            case events.DiscoveryFailed(reason):
+                self.discovery.failed(reason)
+
     def agent_connected(self, host: str, agent_id: int) -> None:
         """Note that a host takes orders."""
         record = self._roster.hosts.get(host)
         if record and record.agent_id == agent_id:
             record.connected = True
             self._trouble.pop(host, None)
+
+    def agent_silent(self, host: str, agent_id: int, reason: str) -> bool:
+        """Note that nothing is heard of a host's agent; returns whether it is the one that the host has."""
+        record = self._roster.hosts.get(host)
+        if record is None or record.agent_id != agent_id:
+            return False
+        record.connected = False
+        self._trouble[host] = reason
+        return True
 
     def agent_lost(self, host: str, agent_id: int, reason: str, now: float) -> list[Worker]:
         """Note that a host takes no orders any more; returns its workers, of which nothing will be heard."""
@@ -118,6 +160,30 @@ class Staffing:
         fitting = self._roster.fitting()
         return any(w.state is WorkerState.BOOTING and w.worker_id in fitting for w in self._roster.workers.values())
 
+    def ready_newcomers(self, ordinal: int, now: float, patient: bool) -> list[int]:
+        """Waiting workers that may join the running round now.
+
+        Args:
+            ordinal: the script's current `run` call.
+            now: the time.
+            patient: whether to wait a while for those that still boot, so that all join in one go.
+        """
+        waiting = [w for w in self._roster.workers.values() if w.waits_in(ordinal)]
+        window = self._settings.join_window
+        if patient and self.booting() and all(now < w.waiting_since + window for w in waiting):
+            return []
+        return [w.worker_id for w in waiting]
+
+    def skip_those_behind(self, ordinal: int, current: Round | None) -> Iterator[Action]:
+        """A newcomer enters the script's first `run`; where the others are further on, that one is over."""
+        begun = current is not None and current.plan.ordinal == ordinal and not current.finished
+        if not begun and not any(w.waits_in(ordinal) for w in self._roster.workers.values()):
+            return
+        for worker in self._roster.workers.values():
+            if worker.state is WorkerState.WAITING and worker.offer and worker.offer.ordinal < ordinal:
+                worker.state = WorkerState.BOOTING
+                yield Skip(worker.worker_id, worker.offer.ordinal)
+
     def hopeless(self, now: float) -> bool:
         """Whether every slot has been tried and failed: nobody waits, nobody boots for the first time."""
         hosts = [record for record in self._roster.hosts.values() if record.present]
@@ -136,6 +202,8 @@ class Staffing:
             late: whether a host should have answered by now.
         """
         texts = [f"host {host} {words}" for host, words in self.obstacles(now, late)]
+        if trouble := self.discovery.last if late else self.discovery.first:
+            texts.insert(0, f"discovery fails: {trouble}")
         return f" ({'; '.join(texts)})" if texts else ""
 
     def obstacles(self, now: float, late: bool = False) -> Iterator[tuple[str, str]]:
@@ -174,6 +242,8 @@ class Staffing:
         for worker in self._roster.workers.values():
             if worker.stop_at is not None:
                 yield worker.stop_at
+            if worker.state is WorkerState.WAITING:
+                yield worker.waiting_since + self._settings.join_window
 
     def _awaited(self) -> list[str]:
         """Hosts whose first agent is on its way."""

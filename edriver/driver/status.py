@@ -43,6 +43,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         chronicle: what has happened, and how far workers have come; only looked at.
         clock: seconds since the epoch.
         command: a worker's program and arguments.
+        steady: seconds of a monotonic clock; None: there is none, and how long the run has lasted is not known.
     """
 
     def __init__(
@@ -52,7 +53,10 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         chronicle: Chronicle,
         clock: Callable[[], float],
         command: Sequence[str] = (),
+        steady: Callable[[], float] | None = None,
     ) -> None:
+        self._steady = steady or (lambda: 0.0)
+        self._started = self._steady()
         self._run_id = run_id
         self._membership = membership
         self._chronicle = chronicle
@@ -159,6 +163,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
             progress=self._chronicle.pace.progress(),
             steps_lost=self._chronicle.pace.steps_lost,
             command=self._command,
+            seconds=self._steady() - self._started,
         )
         if current and current.running:
             told.round_id.CopyFrom(round_id_message(current.plan.round_id))

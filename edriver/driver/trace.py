@@ -52,6 +52,11 @@ def trace_text(entry: Entry) -> str:
     return f",\n{json.dumps(entry, separators=(',', ':'))}"
 
 
+def gap_text(missing: int) -> str:
+    """The same of an entry that stands for those that are missing."""
+    return trace_text({"ph": "M", "name": "missing", "pid": 0, "args": {"entries": missing}})
+
+
 class Trace:
     """Translates a run's events, in their order.
 

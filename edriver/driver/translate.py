@@ -30,6 +30,9 @@ def event_of_report(worker_id: int, report: notification_pb2.Report) -> events.E
         case "collective_raised":
             raised = report.collective_raised
             return events.CollectiveRaised(worker_id, round_id_of(raised.round_id), raised.traceback)
+        case "peer_unproven":
+            unproven = report.peer_unproven
+            return events.PeerUnproven(worker_id, round_id_of(unproven.round_id), unproven.reason)
         case "first_boundary":
             passed = report.first_boundary
             times = {field.name: value for field, value in passed.times.ListFields()}
@@ -38,6 +41,12 @@ def event_of_report(worker_id: int, report: notification_pb2.Report) -> events.E
             stall = report.stalled
             round_id = round_id_of(stall.round_id)
             return events.WorkerStalled(worker_id, round_id, stall.phase, stall.seconds, stall.stacks)
+        case "blocked":
+            blocked = report.blocked
+            round_id = round_id_of(blocked.round_id)
+            return events.WorkerBlocked(worker_id, round_id, blocked.boundaries, blocked.seconds)
+        case "stuck":
+            return events.WorkerStuck(worker_id, round_id_of(report.stuck.round_id))
         case "failed":
             return events.WorkerFailed(worker_id, report.failed.traceback)
         case _:
@@ -83,8 +92,13 @@ def notice_of(action: Notified, timestamp: float) -> tuple[tuple[int, ...], noti
             return (worker_id,), pb.Notice(skip=pb.Skip(ordinal=ordinal))
 
 
-def assignments_by_host(action: actions.AssignRound) -> Iterator[tuple[str, agent_pb2.AssignRound]]:
-    """One message per host with that host's members."""
+def assignments_by_host(action: actions.AssignRound, secret: bytes) -> Iterator[tuple[str, agent_pb2.AssignRound]]:
+    """One message per host with that host's members.
+
+    Args:
+        action: the order.
+        secret: what members of this round prove their membership with to one another.
+    """
     plan = action.plan
     seats: dict[str, list[rounds_pb2.Seat]] = {}
     for seat in plan.seats:
@@ -109,5 +123,6 @@ def assignments_by_host(action: actions.AssignRound) -> Iterator[tuple[str, agen
                 store_port=plan.store_port,
                 source=0,
                 receivers=plan.receivers,
+                secret=secret,
             ),
         )

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable
+from typing import Final
 
 from edriver.driver.actions import Failure
+from edriver.driver.ranks import RoundPlan
 from edriver.driver.roster import Worker
+
+STUCK_TEXT: Final = "sits in a collective of the aborted round, which nothing frees"
+"""What is wrong with a worker whose training thread does not come back."""
 
 
 def exit_text(code: int) -> str:
@@ -29,6 +35,20 @@ def place_text(host: str, slot: int | None) -> str:
     return f"host {host}" if slot is None else f"slot {slot} of host {host}"
 
 
+def round_text(plan: RoundPlan) -> str:
+    """A round by its size and its hosts."""
+    hosts = dict.fromkeys(seat.host for seat in plan.seats)
+    return f"round {plan.round_id}: {count_text(len(plan.seats), 'worker')} on {', '.join(hosts)}"
+
+
+def done_text(boundaries: Iterable[int]) -> str:
+    """The end of a round by the boundaries that its members have passed."""
+    text = "all workers are done; their processes end, or enter the script's next run"
+    if len(counts := sorted(set(boundaries))) > 1:
+        text += f" (ranks passed unequal numbers of boundaries, {counts[0]} to {counts[-1]})"
+    return text
+
+
 def failure_text(failure: Failure) -> str:
     """A failure in one sentence."""
     return f"{worker_text(failure)} {failure.reason}"
@@ -39,10 +59,17 @@ def count_text(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def early_exit_text(code: int) -> str:
-    """How a process ended that should not have ended yet."""
+def early_exit_text(code: int, reason: str = "") -> str:
+    """How a process ended that should not have ended yet; `reason` is what its agent knows beyond the code."""
+    if reason:
+        return reason
     hint = " before its edriver.run was done (does the script call edriver.run, and not exit inside it?)"
     return exit_text(code) + (hint if code == 0 else "")
+
+
+def raised_text(kind: str) -> str:
+    """What left a worker's training function: an exception of this type."""
+    return "called sys.exit before its edriver.run was done" if kind.startswith("SystemExit") else "raised an exception"
 
 
 def stall_text(phase: str, seconds: float) -> str:

@@ -36,6 +36,8 @@ class FromAgent(_message.Message):
     WORKER_ENDING_FIELD_NUMBER: _builtins.int
     HOST_LEAVING_FIELD_NUMBER: _builtins.int
     AGENT_ENDING_FIELD_NUMBER: _builtins.int
+    WORKER_HEARD_FIELD_NUMBER: _builtins.int
+    EXIT_OVERDUE_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     """Counts this side's messages from 1; 0 for those that are not sent again (Hello, Heartbeat)."""
     ack: _builtins.int
@@ -56,6 +58,10 @@ class FromAgent(_message.Message):
     def host_leaving(self) -> Global___HostLeaving: ...
     @_builtins.property
     def agent_ending(self) -> Global___AgentEnding: ...
+    @_builtins.property
+    def worker_heard(self) -> Global___WorkerHeard: ...
+    @_builtins.property
+    def exit_overdue(self) -> Global___ExitOverdue: ...
     def __init__(
         self,
         *,
@@ -69,12 +75,14 @@ class FromAgent(_message.Message):
         worker_ending: Global___WorkerEnding | None = ...,
         host_leaving: Global___HostLeaving | None = ...,
         agent_ending: Global___AgentEnding | None = ...,
+        worker_heard: Global___WorkerHeard | None = ...,
+        exit_overdue: Global___ExitOverdue | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["agent_ending", b"agent_ending", "heartbeat", b"heartbeat", "hello", b"hello", "host_leaving", b"host_leaving", "kind", b"kind", "lease_expired", b"lease_expired", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_report", b"worker_report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent_ending", b"agent_ending", "exit_overdue", b"exit_overdue", "heartbeat", b"heartbeat", "hello", b"hello", "host_leaving", b"host_leaving", "kind", b"kind", "lease_expired", b"lease_expired", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_heard", b"worker_heard", "worker_report", b"worker_report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "agent_ending", b"agent_ending", "heartbeat", b"heartbeat", "hello", b"hello", "host_leaving", b"host_leaving", "kind", b"kind", "lease_expired", b"lease_expired", "seq", b"seq", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_report", b"worker_report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "agent_ending", b"agent_ending", "exit_overdue", b"exit_overdue", "heartbeat", b"heartbeat", "hello", b"hello", "host_leaving", b"host_leaving", "kind", b"kind", "lease_expired", b"lease_expired", "seq", b"seq", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_heard", b"worker_heard", "worker_report", b"worker_report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "heartbeat", "worker_report", "worker_exited", "lease_expired", "worker_ending", "host_leaving", "agent_ending"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "heartbeat", "worker_report", "worker_exited", "lease_expired", "worker_ending", "host_leaving", "agent_ending", "worker_heard", "exit_overdue"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -147,6 +155,7 @@ class Hello(_message.Message):
     PID_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     SLOTS_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     host: _builtins.str
     agent_id: _builtins.int
@@ -155,6 +164,10 @@ class Hello(_message.Message):
     """Which edriver the agent is; the driver refuses any but its own."""
     slots: _builtins.int
     """Of an agent that has dialled in by itself, and comes with agent_id 0: how many workers its host takes."""
+    secret: _builtins.bytes
+    """What only this agent and the driver know: from its invitation, or from its first Welcome. A Hello that claims an
+    agent_id without its secret is refused with PERMISSION_DENIED.
+    """
     def __init__(
         self,
         *,
@@ -164,10 +177,11 @@ class Hello(_message.Message):
         pid: _builtins.int = ...,
         version: _builtins.str = ...,
         slots: _builtins.int = ...,
+        secret: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "host", b"host", "pid", b"pid", "run_id", b"run_id", "slots", b"slots", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "host", b"host", "pid", b"pid", "run_id", b"run_id", "secret", b"secret", "slots", b"slots", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -207,6 +221,8 @@ class Welcome(_message.Message):
     PAPERS_FIELD_NUMBER: _builtins.int
     AGENT_ID_FIELD_NUMBER: _builtins.int
     STALL_LIMITS_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
+    EXIT_TIMEOUT_FIELD_NUMBER: _builtins.int
     driver_lease: _builtins.float
     """Seconds without a word from the driver after which the agent ends its workers and itself."""
     worker_lease: _builtins.float
@@ -217,6 +233,10 @@ class Welcome(_message.Message):
     """The address from which this connection came, as the driver sees it; empty: from this machine."""
     agent_id: _builtins.int
     """The agent's id from now on."""
+    secret: _builtins.bytes
+    """For an agent that came with agent_id 0: its secret from now on."""
+    exit_timeout: _builtins.float
+    """Seconds without a sign of life that a worker's process may take to end, once its service has."""
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The command of a worker: program and arguments."""
@@ -240,10 +260,12 @@ class Welcome(_message.Message):
         papers: Global___Papers | None = ...,
         agent_id: _builtins.int = ...,
         stall_limits: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        secret: _builtins.bytes = ...,
+        exit_timeout: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["papers", b"papers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "command", b"command", "driver_lease", b"driver_lease", "output_folder", b"output_folder", "papers", b"papers", "seen_from", b"seen_from", "stall_limits", b"stall_limits", "worker_lease", b"worker_lease"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "command", b"command", "driver_lease", b"driver_lease", "exit_timeout", b"exit_timeout", "output_folder", b"output_folder", "papers", b"papers", "secret", b"secret", "seen_from", b"seen_from", "stall_limits", b"stall_limits", "worker_lease", b"worker_lease"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -422,10 +444,13 @@ class AssignRound(_message.Message):
     STORE_PORT_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
     RECEIVERS_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
     size: _builtins.int
     store_host: _builtins.str
     store_port: _builtins.int
     source: _builtins.int
+    secret: _builtins.bytes
+    """As in AssignPlace: the same for all hosts of the round."""
     @_builtins.property
     def round_id(self) -> _rounds_pb2.RoundId: ...
     @_builtins.property
@@ -442,10 +467,11 @@ class AssignRound(_message.Message):
         store_port: _builtins.int = ...,
         source: _builtins.int = ...,
         receivers: _abc.Iterable[_builtins.int] | None = ...,
+        secret: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["receivers", b"receivers", "round_id", b"round_id", "seats", b"seats", "size", b"size", "source", b"source", "store_host", b"store_host", "store_port", b"store_port"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["receivers", b"receivers", "round_id", b"round_id", "seats", b"seats", "secret", b"secret", "size", b"size", "source", b"source", "store_host", b"store_host", "store_port", b"store_port"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -534,6 +560,7 @@ class WorkerExited(_message.Message):
     CODE_FIELD_NUMBER: _builtins.int
     TAIL_FIELD_NUMBER: _builtins.int
     REAPED_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.int
     code: _builtins.int
     """Its exit code; negative: the signal that ended it."""
@@ -541,6 +568,8 @@ class WorkerExited(_message.Message):
     """Its last lines of output."""
     reaped: _builtins.float
     """When it was reaped, in seconds since the epoch."""
+    reason: _builtins.str
+    """Why it ended, where its agent knows more than the code says; empty: it does not."""
     def __init__(
         self,
         *,
@@ -548,10 +577,11 @@ class WorkerExited(_message.Message):
         code: _builtins.int = ...,
         tail: _builtins.str = ...,
         reaped: _builtins.float = ...,
+        reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "reaped", b"reaped", "tail", b"tail", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "reaped", b"reaped", "reason", b"reason", "tail", b"tail", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -602,7 +632,7 @@ Global___AgentEnding: _TypeAlias = AgentEnding  # noqa: Y015
 
 @_typing.final
 class LeaseExpired(_message.Message):
-    """LeaseExpired says that a worker lives but has not answered for a whole lease."""
+    """LeaseExpired says that a worker is there but has not answered for a whole lease."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -622,6 +652,50 @@ class LeaseExpired(_message.Message):
 Global___LeaseExpired: _TypeAlias = LeaseExpired  # noqa: Y015
 
 @_typing.final
+class WorkerHeard(_message.Message):
+    """WorkerHeard says that a worker whose lease had expired answers again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    worker_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        worker_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkerHeard: _TypeAlias = WorkerHeard  # noqa: Y015
+
+@_typing.final
+class ExitOverdue(_message.Message):
+    """ExitOverdue says that a worker's process is still there, although its service has ended and it has shown no sign of life for
+    the exit_timeout: no output, and no use of a processor.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    worker_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        worker_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExitOverdue: _TypeAlias = ExitOverdue  # noqa: Y015
+
+@_typing.final
 class OutputBatch(_message.Message):
     """OutputBatch is some lines of the workers' output."""
 
@@ -630,9 +704,12 @@ class OutputBatch(_message.Message):
     AGENT_ID_FIELD_NUMBER: _builtins.int
     LINES_FIELD_NUMBER: _builtins.int
     DROPPED_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.int
     dropped: _builtins.int
     """Lines left out since the last batch because the driver took them more slowly than the workers wrote them."""
+    secret: _builtins.bytes
+    """The agent's secret, as in Hello. Lines of workers that this agent was not told to start are left out."""
     @_builtins.property
     def lines(self) -> _containers.RepeatedCompositeFieldContainer[Global___OutputLine]: ...
     def __init__(
@@ -641,10 +718,11 @@ class OutputBatch(_message.Message):
         agent_id: _builtins.int = ...,
         lines: _abc.Iterable[Global___OutputLine] | None = ...,
         dropped: _builtins.int = ...,
+        secret: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "dropped", b"dropped", "lines", b"lines"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "dropped", b"dropped", "lines", b"lines", "secret", b"secret"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -93,6 +93,10 @@ class Report(_message.Message):
     FAILED_FIELD_NUMBER: _builtins.int
     FIRST_BOUNDARY_FIELD_NUMBER: _builtins.int
     STALLED_FIELD_NUMBER: _builtins.int
+    PEER_UNPROVEN_FIELD_NUMBER: _builtins.int
+    STUCK_FIELD_NUMBER: _builtins.int
+    BLOCKED_FIELD_NUMBER: _builtins.int
+    PARTING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def pong(self) -> Global___Pong: ...
     @_builtins.property
@@ -109,6 +113,14 @@ class Report(_message.Message):
     def first_boundary(self) -> Global___FirstBoundary: ...
     @_builtins.property
     def stalled(self) -> Global___Stalled: ...
+    @_builtins.property
+    def peer_unproven(self) -> Global___PeerUnproven: ...
+    @_builtins.property
+    def stuck(self) -> Global___Stuck: ...
+    @_builtins.property
+    def blocked(self) -> Global___Blocked: ...
+    @_builtins.property
+    def parting(self) -> Global___Parting: ...
     def __init__(
         self,
         *,
@@ -120,12 +132,16 @@ class Report(_message.Message):
         failed: Global___Failed | None = ...,
         first_boundary: Global___FirstBoundary | None = ...,
         stalled: Global___Stalled | None = ...,
+        peer_unproven: Global___PeerUnproven | None = ...,
+        stuck: Global___Stuck | None = ...,
+        blocked: Global___Blocked | None = ...,
+        parting: Global___Parting | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["boundary_reached", b"boundary_reached", "collective_raised", b"collective_raised", "done", b"done", "failed", b"failed", "first_boundary", b"first_boundary", "kind", b"kind", "pong", b"pong", "stalled", b"stalled", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "boundary_reached", b"boundary_reached", "collective_raised", b"collective_raised", "done", b"done", "failed", b"failed", "first_boundary", b"first_boundary", "kind", b"kind", "parting", b"parting", "peer_unproven", b"peer_unproven", "pong", b"pong", "stalled", b"stalled", "stuck", b"stuck", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boundary_reached", b"boundary_reached", "collective_raised", b"collective_raised", "done", b"done", "failed", b"failed", "first_boundary", b"first_boundary", "kind", b"kind", "pong", b"pong", "stalled", b"stalled", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "boundary_reached", b"boundary_reached", "collective_raised", b"collective_raised", "done", b"done", "failed", b"failed", "first_boundary", b"first_boundary", "kind", b"kind", "parting", b"parting", "peer_unproven", b"peer_unproven", "pong", b"pong", "stalled", b"stalled", "stuck", b"stuck", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pong", "waiting", "boundary_reached", "done", "collective_raised", "failed", "first_boundary", "stalled"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pong", "waiting", "boundary_reached", "done", "collective_raised", "failed", "first_boundary", "stalled", "peer_unproven", "stuck", "blocked", "parting"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -302,12 +318,15 @@ class AssignPlace(_message.Message):
     STORE_PORT_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
     RECEIVERS_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
     size: _builtins.int
     store_host: _builtins.str
     """Where rank 0's store listens, as in Waiting."""
     store_port: _builtins.int
     source: _builtins.int
     """The rank that sends its state, and the ranks that receive it, ascending. Nobody else takes part."""
+    secret: _builtins.bytes
+    """What members of this round prove their membership with to one another; drawn for the round, never written down."""
     @_builtins.property
     def round_id(self) -> _rounds_pb2.RoundId: ...
     @_builtins.property
@@ -324,10 +343,11 @@ class AssignPlace(_message.Message):
         store_port: _builtins.int = ...,
         source: _builtins.int = ...,
         receivers: _abc.Iterable[_builtins.int] | None = ...,
+        secret: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id", "seat", b"seat"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["receivers", b"receivers", "round_id", b"round_id", "seat", b"seat", "size", b"size", "source", b"source", "store_host", b"store_host", "store_port", b"store_port"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["receivers", b"receivers", "round_id", b"round_id", "seat", b"seat", "secret", b"secret", "size", b"size", "source", b"source", "store_host", b"store_host", "store_port", b"store_port"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -612,6 +632,34 @@ class CollectiveRaised(_message.Message):
 Global___CollectiveRaised: _TypeAlias = CollectiveRaised  # noqa: Y015
 
 @_typing.final
+class PeerUnproven(_message.Message):
+    """PeerUnproven says that the other end of a connection of the round did not prove that it is a member. The round cannot go
+    on, and no member is to blame.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """Which rank the connection was said to lead to, what it did, and from which addresses connections came."""
+    @_builtins.property
+    def round_id(self) -> _rounds_pb2.RoundId: ...
+    def __init__(
+        self,
+        *,
+        round_id: _rounds_pb2.RoundId | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "round_id", b"round_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PeerUnproven: _TypeAlias = PeerUnproven  # noqa: Y015
+
+@_typing.final
 class Failed(_message.Message):
     """Failed says that an exception of the script's own left the training function; the process is about to end."""
 
@@ -631,6 +679,23 @@ class Failed(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Failed: _TypeAlias = Failed  # noqa: Y015
+
+@_typing.final
+class Parting(_message.Message):
+    """Parting is the last report: the script has ended without an exception, and its interpreter runs its exit hooks."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Parting: _TypeAlias = Parting  # noqa: Y015
 
 @_typing.final
 class Stalled(_message.Message):
@@ -664,6 +729,62 @@ class Stalled(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Stalled: _TypeAlias = Stalled  # noqa: Y015
+
+@_typing.final
+class Blocked(_message.Message):
+    """Blocked says that the training thread stands still in a collective: it waits for other members. Said once, and again
+    when the thread goes on.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_ID_FIELD_NUMBER: _builtins.int
+    BOUNDARIES_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    boundaries: _builtins.int
+    """Boundaries of the round passed."""
+    seconds: _builtins.float
+    """For how long so far; 0: it goes on."""
+    @_builtins.property
+    def round_id(self) -> _rounds_pb2.RoundId: ...
+    def __init__(
+        self,
+        *,
+        round_id: _rounds_pb2.RoundId | None = ...,
+        boundaries: _builtins.int = ...,
+        seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boundaries", b"boundaries", "round_id", b"round_id", "seconds", b"seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Blocked: _TypeAlias = Blocked  # noqa: Y015
+
+@_typing.final
+class Stuck(_message.Message):
+    """Stuck says that the training thread sits in a collective of an aborted round, and nothing that the worker can do frees it.
+    The driver decides what becomes of the worker.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_ID_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def round_id(self) -> _rounds_pb2.RoundId: ...
+    def __init__(
+        self,
+        *,
+        round_id: _rounds_pb2.RoundId | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Stuck: _TypeAlias = Stuck  # noqa: Y015
 
 @_typing.final
 class FirstBoundary(_message.Message):

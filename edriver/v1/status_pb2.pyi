@@ -161,6 +161,7 @@ class Run(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     STEPS_LOST_FIELD_NUMBER: _builtins.int
     COMMAND_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     version: _builtins.str
     """The driver's release."""
@@ -183,6 +184,8 @@ class Run(_message.Message):
     resizes: _builtins.int
     steps_lost: _builtins.int
     """Steps that were made, and had to be made again, as far as they were heard of."""
+    seconds: _builtins.float
+    """For how long it has gone on, in seconds, by a monotonic clock; 0: not known."""
     @_builtins.property
     def round_id(self) -> _rounds_pb2.RoundId:
         """The round that is on; absent before the first, and between two."""
@@ -225,10 +228,11 @@ class Run(_message.Message):
         progress: Global___Progress | None = ...,
         steps_lost: _builtins.int = ...,
         command: _abc.Iterable[_builtins.str] | None = ...,
+        seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "progress", b"progress", "round_id", b"round_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "began", b"began", "command", b"command", "doing", b"doing", "failures", b"failures", "hosts", b"hosts", "max_np", b"max_np", "min_np", b"min_np", "now", b"now", "np", b"np", "preemptions", b"preemptions", "progress", b"progress", "resizes", b"resizes", "round_id", b"round_id", "rounds", b"rounds", "run_id", b"run_id", "size", b"size", "steps_lost", b"steps_lost", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "began", b"began", "command", b"command", "doing", b"doing", "failures", b"failures", "hosts", b"hosts", "max_np", b"max_np", "min_np", b"min_np", "now", b"now", "np", b"np", "preemptions", b"preemptions", "progress", b"progress", "resizes", b"resizes", "round_id", b"round_id", "rounds", b"rounds", "run_id", b"run_id", "seconds", b"seconds", "size", b"size", "steps_lost", b"steps_lost", "version", b"version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
     _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-REPORTED_LIMIT: Final = 20
+from edriver.bounds import REPORTED, REPORTED_NAME, is_reported_name
+
+REPORTED_LIMIT: Final = REPORTED
 """Most names that a script may report values under."""
 
 
@@ -72,10 +74,16 @@ def with_reports(before: Mapping[str, float], values: Mapping[str, float]) -> di
     """What a script has reported last, by name.
 
     Raises:
-        ValueError: there are more than REPORTED_LIMIT names, or a value is no number.
+        ValueError: there are more than REPORTED_LIMIT names, a name is too long or not printable, or a value is no
+            number.
         TypeError: a value is no number.
     """
     reported = {**before, **{name: float(value) for name, value in values.items()}}
     if len(reported) > REPORTED_LIMIT:
         raise ValueError(f"report() takes up to {REPORTED_LIMIT} names, and was given {len(reported)}")
+    for name in values:
+        if not is_reported_name(name):
+            raise ValueError(
+                f"report() takes names of printable characters, {REPORTED_NAME} at most, and was given {name[:100]!a}"
+            )
     return reported

@@ -12,24 +12,29 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from edriver.guard import Guard
 from edriver.lease import Lease
 from edriver.release import VERSION
 from edriver.v1 import agent_pb2, agent_pb2_grpc, notification_pb2
+from edriver.wire_text import wire_text
 from edriver.worker import priority, stack_dump
 from edriver.worker.capture import Capture
 from edriver.worker.control_stream import FIRST_LEASE, ControlStream, DriverLostError
+from edriver.worker.effort import WINDOW, Effort, processor_seconds
 from edriver.worker.forward import OutputForwarder
 from edriver.worker.life_lock import LifeLock
+from edriver.worker.memory_watch import MemoryWatch
+from edriver.worker.muteness import Muteness
 from edriver.worker.papers import keep_papers
 from edriver.worker.places import place_notices
 from edriver.worker.processes import Processes, SpawnError
 from edriver.worker.ready_socket import READY_SOCKET, ReadySocket
+from edriver.worker.vital_signs import stands_still
 from edriver.worker.worker_environment import cuda_devices, is_loopback, worker_environment
 from edriver.worker.worker_link import WorkerLink
 
@@ -53,6 +58,12 @@ somebody waits for the news."""
 CANNOT_START = 126
 """The exit code of a worker that could not be started, as a shell would give it."""
 
+KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
+"""Exit codes of a worker that SIGKILL ended, and of a shell around one."""
+
+REASON_LIMIT = 1000
+"""Most characters of why a worker ended."""
+
 REAP_BOUND = 5.0
 """Seconds that the kernel may take to end what was killed."""
 
@@ -72,6 +83,7 @@ class AgentSettings:
         folder: private to this agent, for its sockets.
         interface: the network interface whose address that is; empty: any.
         slots: how many workers this host takes, if it dials in by itself, with agent_id 0.
+        secret: by which the driver knows this agent; empty: the first Welcome brings it.
     """
 
     run_id: str
@@ -81,6 +93,7 @@ class AgentSettings:
     folder: Path
     interface: str = ""
     slots: int = 0
+    secret: bytes = field(default=b"", repr=False)
 
 
 @dataclass(slots=True)
@@ -92,9 +105,15 @@ class Worker:
     capture: Capture
     link: WorkerLink
     life: LifeLock
+    memory: MemoryWatch
     background: bool
+    muteness: Muteness
     trainer: int = 0  # the process that trains: the command's own, unless that is a shell or the like
+    trainer_ended: bool = False
+    effort: Effort | None = None  # of the trainer, once its script has ended
+    outstayed: bool = False  # its script had ended well, and what its command still did took too long
     killing: asyncio.TimerHandle | None = None
+    stopped: bool = False  # by this agent
 
 
 class Agent:
@@ -105,6 +124,7 @@ class Agent:
         stub: the driver's service.
         environment: the agent's own, which its workers inherit.
         guard: clears up after the agent.
+        nothing_listens: looks whether the driver's address refuses connections.
     """
 
     def __init__(
@@ -113,6 +133,7 @@ class Agent:
         stub: agent_pb2_grpc.AgentServiceAsyncStub,
         environment: Mapping[str, str],
         guard: Guard,
+        nothing_listens: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self._settings = settings
         self._environment = environment
@@ -124,15 +145,23 @@ class Agent:
             pid=os.getpid(),
             version=VERSION,
             slots=settings.slots,
+            secret=settings.secret,
         )
         self._address = settings.address
         self._interface: str | None = None
         self._papers: Path | None = None
         first_lease = FIRST_LEASE if settings.agent_id else PATIENCE
         self._control = ControlStream(
-            stub, self._hello, self._loop.time, self._take_welcome, self._take, self._heartbeat, first_lease
+            stub,
+            self._hello,
+            self._loop.time,
+            self._take_welcome,
+            self._take,
+            self._heartbeat,
+            first_lease,
+            nothing_listens,
         )
-        self._forwarder = OutputForwarder(stub, settings.agent_id)
+        self._forwarder = OutputForwarder(stub, settings.agent_id, settings.secret)
         self._processes = Processes(self._worker_exited, guard)
         self._ready_path = settings.folder / READY_SOCKET
         self._welcome = agent_pb2.Welcome()
@@ -178,6 +207,7 @@ class Agent:
     def _take_welcome(self, welcome: agent_pb2.Welcome) -> None:
         self._welcome = welcome
         self._hello.agent_id = self._forwarder.agent_id = welcome.agent_id or self._hello.agent_id
+        self._hello.secret = self._forwarder.secret = welcome.secret or self._hello.secret
         if welcome.HasField("papers") and self._papers is None:
             self._papers = keep_papers(welcome.papers, self._settings.folder)
         if not self._welcomed.is_set() and not is_loopback(self._address):
@@ -208,6 +238,7 @@ class Agent:
                 for seat, notice in place_notices(message.assign_round):
                     if worker := self._workers.get(seat.worker_id):
                         worker.capture.rank = seat.rank
+                        worker.muteness.round_id.CopyFrom(message.assign_round.round_id)
                         worker.link.deliver(notice)
             case "shutdown":
                 self._stop(message.shutdown.grace)
@@ -252,18 +283,27 @@ class Agent:
             pid, stdout, stderr = self._processes.start(self._welcome.command, environment)
         except (SpawnError, OSError) as error:
             code = error.code if isinstance(error, SpawnError) else CANNOT_START
-            self._report_exit(order.worker_id, code, str(error), time.time())
+            reason = str(error) if isinstance(error, SpawnError) else f"could not be started: {error}"
+            self._report_exit(order.worker_id, code, "", time.time(), reason)
             life_path.unlink(missing_ok=True)
             return
         background = order.background and priority.lower(pid, priority.BEHIND)
+        link = self._link(order.worker_id, socket_path)
+
+        def forward(line: agent_pb2.OutputLine) -> None:
+            link.show_life()
+            self._forwarder.add(line)
+
+        folder = self._output_folder(order.slot)
+        capture = Capture(order.worker_id, order.slot, folder, stdout, stderr, forward)
+        muteness = Muteness(lambda: self._ask_where_it_stands(order.worker_id))
         self._workers[order.worker_id] = Worker(
-            order.worker_id,
-            pid,
-            Capture(order.worker_id, order.slot, self._output_folder(order.slot), stdout, stderr, self._forwarder.add),
-            self._link(order.worker_id, socket_path),
-            life,
-            background,
+            order.worker_id, pid, capture, link, life, MemoryWatch(pid), background, muteness
         )
+
+    def _ask_where_it_stands(self, worker_id: int) -> None:
+        if worker := self._workers.get(worker_id):
+            stack_dump.ask(worker.trainer, group=worker.pid)
 
     def _output_folder(self, slot: int) -> Path | None:
         folder = self._welcome.output_folder
@@ -277,12 +317,26 @@ class Agent:
         def expired() -> None:
             self._control.send(agent_pb2.FromAgent(lease_expired=agent_pb2.LeaseExpired(worker_id=worker_id)))
 
-        def silent() -> None:
+        def heard() -> None:
+            self._control.send(agent_pb2.FromAgent(worker_heard=agent_pb2.WorkerHeard(worker_id=worker_id)))
+
+        def overdue() -> None:
             if worker := self._workers.get(worker_id):
-                stack_dump.ask(worker.trainer, group=worker.pid)
+                self._exit_overdue(worker)
+
+        def lives(seconds: float) -> bool:
+            worker = self._workers.get(worker_id)
+            if worker is None or stands_still(worker.trainer):
+                return False
+            if stall := worker.muteness.look(seconds, worker.life.phase, self._welcome.stall_limits):
+                report(stall)
+            return True
 
         lease = Lease(self._welcome.worker_lease, self._loop.time)
-        return WorkerLink(self._settings.run_id, worker_id, socket_path, lease, report, expired, silent)
+        bound = self._welcome.exit_timeout
+        return WorkerLink(
+            self._settings.run_id, worker_id, socket_path, lease, report, expired, overdue, bound, heard, lives
+        )
 
     def _worker_ready(self, worker_id: int, pid: int) -> None:
         if worker := self._workers.get(worker_id):
@@ -296,6 +350,7 @@ class Agent:
         if worker.background:
             priority.restore(worker.pid)
         if worker.life.wait_for_end():
+            worker.trainer_ended = True
             ending = agent_pb2.WorkerEnding(worker_id=worker.worker_id, seen=time.time())
             with suppress(RuntimeError):  # the loop is closed: nobody is there to be told
                 self._loop.call_soon_threadsafe(self._control.send, agent_pb2.FromAgent(worker_ending=ending))
@@ -316,9 +371,35 @@ class Agent:
             period = Lease(self._welcome.worker_lease, self._loop.time).period
             await asyncio.sleep(min((worker.link.next_tick for worker in self._workers.values()), default=period))
             for worker in list(self._workers.values()):
+                self._look_for_effort(worker)
                 worker.link.tick()
+                worker.memory.look()
+
+    def _look_for_effort(self, worker: Worker) -> None:
+        """Once its script has ended, a worker that computes lives."""
+        if not worker.link.ending:
+            return
+        if worker.effort is None:
+            window = min(WINDOW, self._welcome.exit_timeout / 4)
+            worker.effort = Effort(lambda: processor_seconds(worker.trainer), self._loop.time, window)
+        if worker.effort.shown():
+            worker.link.show_life()
+
+    def _exit_overdue(self, worker: Worker) -> None:
+        """Its script has ended, and its process has not. Where only a wrapper is left, the worker has done its part."""
+        if not (worker.trainer_ended and worker.link.parted):
+            self._control.send(agent_pb2.FromAgent(exit_overdue=agent_pb2.ExitOverdue(worker_id=worker.worker_id)))
+            return
+        logger.warning(
+            "worker %d: its command went on for %g s after the script had ended well, and is stopped (--exit-timeout)",
+            worker.worker_id,
+            self._welcome.exit_timeout,
+        )
+        worker.outstayed = True
+        self._stop_worker(worker, TERMINATION_GRACE)
 
     def _stop_worker(self, worker: Worker, grace: float) -> None:
+        worker.stopped = True
         if grace <= 0:
             self._processes.signal_group(worker.pid, signal.SIGKILL)
             return
@@ -338,16 +419,19 @@ class Agent:
         task.add_done_callback(self._exit_reports.discard)
 
     async def _part_from(self, worker: Worker, code: int, tail: str, reaped: float) -> None:
+        reason = worker.memory.verdict() if code in KILLED and not worker.stopped else ""
         await worker.link.ended(LAST_WORDS if code >= 0 else 0)
-        self._report_exit(worker.worker_id, code, tail, reaped)
+        self._report_exit(worker.worker_id, 0 if worker.outstayed else code, tail, reaped, reason)
         await worker.link.close()
         for kind in ("life", "store"):
             (self._settings.folder / f"w{worker.worker_id}.{kind}").unlink(missing_ok=True)
         del self._workers[worker.worker_id]
         self._see_if_gone()
 
-    def _report_exit(self, worker_id: int, code: int, tail: str, reaped: float) -> None:
-        exited = agent_pb2.WorkerExited(worker_id=worker_id, code=code, tail=tail, reaped=reaped)
+    def _report_exit(self, worker_id: int, code: int, tail: str, reaped: float, reason: str) -> None:
+        exited = agent_pb2.WorkerExited(
+            worker_id=worker_id, code=code, tail=wire_text(tail), reaped=reaped, reason=wire_text(reason, REASON_LIMIT)
+        )
         self._control.send(agent_pb2.FromAgent(worker_exited=exited))
 
     # The end.

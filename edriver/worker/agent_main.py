@@ -14,8 +14,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from edriver.descriptors import raise_limit
 from edriver.guard import Guard
 from edriver.invitation import SERVER_NAME, Invitation
+from edriver.leftovers import PREFIX, hold, remove_leftovers
 
 LONGEST = 4 * 1024 * 1024
 """Bytes of the largest invitation: the environment is the most of it."""
@@ -35,6 +37,7 @@ async def serve(invitation: Invitation, folder: Path, guard: Guard) -> int:
 
     from edriver.v1 import agent_pb2_grpc
     from edriver.worker.agent import Agent, AgentSettings
+    from edriver.worker.listening import nothing_listens
     from edriver.worker.streams import CHANNEL_OPTIONS
 
     settings = AgentSettings(
@@ -45,6 +48,7 @@ async def serve(invitation: Invitation, folder: Path, guard: Guard) -> int:
         folder=folder,
         interface=invitation.interface,
         slots=invitation.slots,
+        secret=bytes.fromhex(invitation.secret),
     )
     target = invitation.drivers[0]
     if not target.startswith("unix:"):
@@ -61,7 +65,8 @@ async def serve(invitation: Invitation, folder: Path, guard: Guard) -> int:
     else:
         channel = grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
     async with channel:
-        return await Agent(settings, agent_pb2_grpc.AgentServiceStub(channel), os.environ, guard).run()
+        stub = agent_pb2_grpc.AgentServiceStub(channel)
+        return await Agent(settings, stub, os.environ, guard, lambda: nothing_listens(target)).run()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -79,6 +84,7 @@ def live(invitation: Invitation) -> int:
     Raises:
         ValueError: the invitation cannot be followed here.
     """
+    raise_limit()  # workers inherit it
     logging.basicConfig(level=logging.WARNING, format=f"edriver agent on {invitation.host}: %(message)s")
     os.environ |= invitation.environment or {}
     # Our processes are started by vfork and exec, which gRPC need not know of.
@@ -134,13 +140,17 @@ def _folder(given: str) -> Iterator[tuple[Path, Guard]]:
     from edriver.worker.ready_socket import READY_SOCKET, check_folder
     from edriver.worker.worker_environment import READY
 
-    folder = Path(given or Path(tempfile.gettempdir(), f"edriver-{secrets.token_hex(8)}"))
+    folder = Path(given or Path(tempfile.gettempdir(), f"{PREFIX}{secrets.token_hex(8)}"))
     check_folder(folder)
+    if not given:  # else the driver has done it
+        for leftover in remove_leftovers():
+            logging.getLogger("edriver.agent").warning("%s", leftover)
     guard = Guard(None if given else folder, mark=f"{READY}={folder / READY_SOCKET}")
     guard.start()
     try:
         if not given:
             folder.mkdir(mode=0o700)
+        hold(folder)
         yield folder, guard
     finally:
         if not given:

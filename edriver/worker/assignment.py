@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from edriver.version import RoundId
 
@@ -23,6 +23,8 @@ class Assignment:
         store_port: and a port.
         source: the rank that sends its state (always a holder of the highest version).
         receivers: the ranks, ascending, that receive state from the source. Everyone else sends and receives nothing.
+        secret: what members of this round prove their membership with, membership_proof.SECRET_BYTES long; empty where
+            there are no others. Never shown.
     """
 
     round_id: RoundId
@@ -36,3 +38,4 @@ class Assignment:
     store_port: int
     source: int
     receivers: tuple[int, ...]
+    secret: bytes = field(default=b"", repr=False)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
+from edriver.private_files import open_private
 from edriver.v1 import agent_pb2
 
 logger = logging.getLogger("edriver.agent")
@@ -77,7 +78,7 @@ class OutputFile:
         self._file: BinaryIO | None = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("wb", buffering=0)
+            self._file = os.fdopen(open_private(path, os.O_TRUNC), "wb", buffering=0)
         except OSError as error:
             self._give_up(error)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 import grpc
@@ -24,11 +24,20 @@ HEARTBEAT_PERIOD = 1.0
 FIRST_LEASE = 10.0
 """Seconds that the driver may take to answer the first Hello: only its Welcome says how long its lease is."""
 
+GONE_BOUND = 3.0
+"""Seconds for which a broken stream cannot be opened again, for nothing listens there: then the driver is gone. One
+that is only stopped still has its connections, and new ones are accepted by the kernel."""
+
 REDIAL_DELAYS = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Seconds before the first, second, ... attempt in a row to open the stream; the last one repeats."""
 
 _REFUSALS = frozenset(
-    {grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
+    {
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.UNAUTHENTICATED,
+    }
 )
 """What a driver says to an agent that it will never take."""
 
@@ -50,6 +59,7 @@ class ControlStream:
         on_message: called with each other message of the driver's, once.
         heartbeat: makes the next heartbeat.
         first_lease: seconds that the driver may take to answer the first Hello.
+        nothing_listens: looks whether the driver's address refuses connections.
     """
 
     def __init__(
@@ -61,6 +71,7 @@ class ControlStream:
         on_message: Callable[[agent_pb2.FromDriver], None],
         heartbeat: Callable[[], agent_pb2.Heartbeat] = agent_pb2.Heartbeat,
         first_lease: float = FIRST_LEASE,
+        nothing_listens: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self._stub = stub
         self._hello = hello
@@ -70,6 +81,8 @@ class ControlStream:
         self._heartbeat = heartbeat
         self._link: Link[Any] = Link()  # numbers FromAgent, and reads the numbers of FromDriver
         self._lease = Lease(first_lease, clock)
+        self._nothing_listens = nothing_listens
+        self._welcomed = False
         self._failed_attempts = 0
         self._outgoing: asyncio.Queue[agent_pb2.FromAgent | None] | None = None
         self._closing = False
@@ -98,7 +111,8 @@ class ControlStream:
             DriverLostError: the driver was silent for its lease, refuses this agent, takes no messages, or breaks the
                 protocol.
         """
-        parts = {asyncio.create_task(part) for part in (self._dial(), self._watch_lease(), self._watch_overflow())}
+        watches = (self._watch_lease(), self._watch_overflow(), self._watch_address())
+        parts = {asyncio.create_task(part) for part in (self._dial(), *watches)}
         heartbeats = asyncio.create_task(self._send_heartbeats())
         try:
             ended, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
@@ -114,6 +128,16 @@ class ControlStream:
             await asyncio.sleep(self._lease.next_tick)
             if self._lease.tick():
                 raise DriverLostError(f"no word from the driver for {self._lease.duration:g} s")
+
+    async def _watch_address(self) -> None:
+        """While there is no stream, look whether there is a driver."""
+        gone = Lease(GONE_BOUND, self._clock)
+        while True:
+            await asyncio.sleep(gone.next_tick)
+            if self._outgoing or not self._welcomed or not (self._nothing_listens and await self._nothing_listens()):
+                gone.renew()
+            elif gone.tick():
+                raise DriverLostError("the driver is gone: nothing listens where it was")
 
     async def _watch_overflow(self) -> None:
         await self._overflowed.wait()
@@ -181,6 +205,7 @@ class ControlStream:
         self._receive(message)
         self._lease = Lease(message.welcome.driver_lease, self._clock)
         self._failed_attempts = 0
+        self._welcomed = True
         self._on_welcome(message.welcome)
 
     def _open_outgoing(self) -> asyncio.Queue[agent_pb2.FromAgent | None]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from edriver import bounds
 from edriver.invitation import Invitation
 from edriver.worker.worker_environment import cuda_devices
 
@@ -55,6 +56,8 @@ def invitation_of(arguments: Sequence[str]) -> Invitation:
     host, colon, port = flags.driver.rpartition(":")
     if not colon or not host or not port.isdecimal():
         raise ValueError(f"--driver {flags.driver!r} is no HOST:PORT")
+    bounds.check_host(flags.host, "--host")
+    slots = bounds.check_slots(max(1, len(cuda_devices(os.environ))) if flags.slots is None else flags.slots, "--slots")
     return Invitation(
         run_id=run.run_id,
         host=flags.host,
@@ -63,5 +66,5 @@ def invitation_of(arguments: Sequence[str]) -> Invitation:
         authority=run.authority,
         token=run.token,
         interface=flags.network_interface,
-        slots=flags.slots or max(1, len(cuda_devices(os.environ))),
+        slots=slots,
     )

@@ -14,9 +14,21 @@ class HostsUpdatedInterrupt(Exception):  # noqa: N818  Horovod's name, which use
     skip_sync = False
 
 
+class SwallowedInterruptError(Exception):
+    """The script caught an exception of a boundary that was to lead out of the round, and went on.
+
+    A mistake of the script: it is none of the two others, and no RuntimeError, so that it is reported and not caught
+    in the same way.
+    """
+
+
 class PeerLostError(RuntimeError):
     """A member of this round is gone, so what its collectives were computing is void.
 
     Raised at a boundary or out of a collective. Inside `edriver.run` it leads to the next round; after `run` has
     returned, collectives are not elastic and it reaches the script.
     """
+
+
+class UnprovenPeerError(PeerLostError):
+    """The other end of a connection of the round did not prove that it is a member: nothing that it sent was used."""

@@ -38,9 +38,9 @@ class OutputBuffer:
         self._lines.append(line)
         self._bytes += len(line.text)
 
-    def take(self, agent_id: int) -> agent_pb2.OutputBatch:
+    def take(self, agent_id: int, secret: bytes = b"") -> agent_pb2.OutputBatch:
         """Take the next batch out: at least one line if there is one."""
-        batch = agent_pb2.OutputBatch(agent_id=agent_id, dropped=self._dropped)
+        batch = agent_pb2.OutputBatch(agent_id=agent_id, dropped=self._dropped, secret=secret)
         self._dropped = 0
         size = 0
         while self._lines and len(batch.lines) < BATCH_LINES and size + len(self._lines[0].text) <= BATCH_BYTES:
@@ -58,9 +58,10 @@ class OutputForwarder:
     files have all of it.
     """
 
-    def __init__(self, stub: agent_pb2_grpc.AgentServiceAsyncStub, agent_id: int) -> None:
+    def __init__(self, stub: agent_pb2_grpc.AgentServiceAsyncStub, agent_id: int, secret: bytes = b"") -> None:
         self._stub = stub
         self.agent_id = agent_id
+        self.secret = secret
         self._buffer = OutputBuffer()
         self._changed = asyncio.Event()
         self._closing = False
@@ -83,7 +84,7 @@ class OutputForwarder:
             try:
                 with stream_errors():
                     while unsent is not None or await self._some():
-                        unsent = unsent if unsent is not None else self._buffer.take(self.agent_id)
+                        unsent = unsent if unsent is not None else self._buffer.take(self.agent_id, self.secret)
                         await call.write(unsent)
                         unsent = None
                     await self._end(call)

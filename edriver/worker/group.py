@@ -10,18 +10,26 @@ import atexit
 import logging
 import sys
 import threading
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 
+import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed import distributed_c10d as c10d
 
+from edriver.descriptors import check_room
 from edriver.version import NO_ROUND, RoundId
+from edriver.worker import proven_pairs
 from edriver.worker.assignment import Assignment
 from edriver.worker.errors import PeerLostError
+from edriver.worker.forked import Owner, keep_in_children
+from edriver.worker.listener_filter import close_to_strangers
 from edriver.worker.nccl import Nccl, abort_together, nccl_here
 from edriver.worker.peer_loss import looks_like_peer_loss
+from edriver.worker.proven_pairs import PairsOfRound
 from edriver.worker.sever import GlooDevice, gloo_devices, release_waiting_pairs, sever_gloo
 from edriver.worker.store import StoreClient, StoreServer
 from edriver.worker.store_wire import StoreWire
@@ -35,6 +43,13 @@ LAST_DISPOSAL_BOUND = 2.0
 """The same when the process ends."""
 
 
+_DEVICE_DESCRIPTORS = 4
+"""Of a Gloo device beside its connections: an epoll set, both ends of a pipe, a listener."""
+
+_DESCRIPTORS_TO_SPARE = 16
+"""For what passes while a group is built: Gloo aborts the process when there is none left."""
+
+
 @dataclass(slots=True)
 class _Round:
     """The round whose group exists or is being built.
@@ -43,17 +58,22 @@ class _Round:
         place: this worker's place in it.
         store: the connection to rank 0's store. torch holds on to its C++ half only.
         strangers: the Gloo devices (listener inodes) that were there before: a group of the user's own with others.
-        released: the round's devices (listener inodes) whose waiting pairs have been released.
+        released: the round's devices (listener inodes) none of whose pairs waits for a connection: the pairs have been
+            released, or the device takes no more (listener_filter.py).
+        built: the devices of all groups that have been built.
         aborted: the process groups, by name, whose NCCL communicators have been aborted, or are being so
         aborts: by these threads.
+        pairs: what proves its connections.
     """
 
     place: Assignment
     store: StoreClient
     strangers: frozenset[int]
     released: set[int] = field(default_factory=set)
+    built: set[int] = field(default_factory=set)
     aborted: set[str] = field(default_factory=set)
     aborts: list[threading.Thread] = field(default_factory=list)
+    pairs: PairsOfRound = field(init=False)
 
 
 class RoundGroup:
@@ -83,6 +103,8 @@ class RoundGroup:
         self._round: _Round | None = None
         self._severed = NO_ROUND
         self._disposal: threading.Thread | None = None
+        self._owner = Owner()
+        keep_in_children(lambda: (self, *c10d._world.pg_map))
         atexit.register(self._await_disposal, LAST_DISPOSAL_BOUND)
 
     @property
@@ -109,19 +131,25 @@ class RoundGroup:
 
         Raises:
             PeerLostError: a member is gone, the round has been severed, or the others did not come in time. Nothing
-                is left of the group.
-            RuntimeError: a default process group exists already.
+                is left of the group. UnprovenPeerError: a connection did not prove to lead to a member.
+            RuntimeError: a default process group exists already, or this process may not have the descriptors that a
+                group of this size needs.
         """
         _refuse_existing_group()
+        self._check_room(place)
         store = StoreClient(place.store_host, place.store_port, timeout, self._wire)
         current = _Round(place, store, frozenset(gloo_devices()))
+        current.pairs = PairsOfRound(place, store, partial(_devices, current), partial(self._close, current))
         try:
             with self._lock:
                 self._check(place)
                 self._round = current
             store.connect()
             prefixed = PrefixStore(f"round/{place.round_id}", store)
+            proven_pairs.enter(current.pairs)
             _init(self._backend, prefixed, place.rank, place.size, timeout)
+            if not current.pairs.proven:
+                raise RuntimeError(f"torch {torch.__version__} makes Gloo groups in a way in which none is proven")
             with self._lock:
                 self._check(place)  # severed too late to hinder the building, but the connections are dead
         except Exception as error:
@@ -155,6 +183,7 @@ class RoundGroup:
             current = self._round
             if current is None or current.place.round_id > round_id:
                 return 0
+            current.pairs.witness()
             current.store.sever()
             self._abort_nccl(current)
             devices = _devices(current)
@@ -176,6 +205,7 @@ class RoundGroup:
         self._finish_nccl()
         with self._lock:
             current, self._round = self._round, None
+            proven_pairs.leave()
             if current is not None:
                 sever_gloo(_devices(current).values())
                 current.store.close()
@@ -190,12 +220,37 @@ class RoundGroup:
         self._disposal = threading.Thread(target=self._dispose, args=(held,), name="edriver-teardown", daemon=True)
         self._disposal.start()
 
+    def _close(self, current: _Round, size: int) -> None:
+        """Let nothing new connect to the group that has just been proven, of so many ranks."""
+        own: dict[int, GlooDevice] = {}
+
+        def find() -> Collection[GlooDevice]:
+            own.update((inode, device) for inode, device in _devices(current).items() if inode not in current.built)
+            return own.values()
+
+        with self._lock:  # a severing that came between would wait for connections that the filter drops
+            self._check(current.place)
+            current.released |= close_to_strangers(find, size)
+            current.built |= own.keys()
+
+    def _check_room(self, place: Assignment) -> None:
+        """See that there are descriptors for a round, if need be once an earlier one's have been closed."""
+        for last_try in (False, True):
+            try:
+                check_room(_descriptors(place), f"a process group of {place.size} workers")
+            except RuntimeError:
+                if last_try:
+                    raise
+                self._await_disposal(LAST_DISPOSAL_BOUND)
+
     def _dispose(self, held: list[object]) -> None:
         """Let go of a round's process groups: the last reference to each ends its threads."""
         held.clear()
 
     def _await_disposal(self, bound: float) -> None:
         """Wait for the groups that are being disposed of; what takes longer is not waited for again."""
+        if not self._owner.is_here:
+            return  # the thread that disposes of them is the parent's
         disposal, self._disposal = self._disposal, None
         if disposal is not None:
             disposal.join(bound)
@@ -249,6 +304,12 @@ def _refuse_existing_group() -> None:
             "a default process group exists already: edriver makes one for each round, so take init_process_group out "
             "of the script, or call destroy_process_group before edriver.run"
         )
+
+
+def _descriptors(place: Assignment) -> int:
+    """How many descriptors a round takes here: a Gloo device and its connections, and those to rank 0's store."""
+    group = _DEVICE_DESCRIPTORS + place.size - 1
+    return group + (place.size if place.rank == 0 else 1) + _DESCRIPTORS_TO_SPARE
 
 
 def _init(backend: str, store: Store, rank: int, size: int, timeout: float) -> None:

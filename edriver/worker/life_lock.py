@@ -5,6 +5,8 @@ its connections and tells its parent (kernel/exit.c: exit_mm comes before exit_f
 ms of processor time for a worker that has imported torch. A robust mutex (pthread_mutexattr_setrobust(3)) in shared
 memory is freed before all that, by the kernel, whatever the process died of.
 
+The same memory says what the worker does: its agent can read that while native code keeps the interpreter's lock.
+
 The end is seen early, its cause is not: that is known from the reap. Forked children do not hold the lock.
 """
 
@@ -16,8 +18,15 @@ import mmap
 import os
 from pathlib import Path
 
+from edriver.stall_limits import Phase
+
 _MUTEX_BYTES = 64
 """Room for a pthread_mutex_t: 40 bytes with glibc on x86-64, 48 on aarch64."""
+
+_PHASE_AT = 128
+"""Where in the file the phase stands: one byte, 0 for none."""
+
+_PHASES = tuple(Phase)
 
 _PTHREAD_PROCESS_SHARED = 1
 _PTHREAD_MUTEX_ROBUST = 1
@@ -70,6 +79,16 @@ class LifeLock:
             raise OSError(result, os.strerror(result))
         # An interpreter that ends in good order would unmap the memory, and nobody would be told.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._mutex))
+
+    def show_phase(self, phase: Phase | None) -> None:
+        """Say what the worker is doing; None: it is in no round."""
+        self._memory[_PHASE_AT] = 0 if phase is None else _PHASES.index(phase) + 1
+
+    @property
+    def phase(self) -> Phase | None:
+        """What the worker is doing, as it has said last; None: it is in no round."""
+        number = self._memory[_PHASE_AT]
+        return _PHASES[number - 1] if 0 < number <= len(_PHASES) else None
 
     def wait_for_end(self) -> bool:
         """Wait until whoever holds the lock has ended; returns whether anybody held it."""

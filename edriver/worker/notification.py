@@ -11,6 +11,7 @@ import logging
 import os
 import queue
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,9 +21,17 @@ import grpc
 
 from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import notification_pb2_grpc
+from edriver.worker.forked import Owner, keep_in_children
 from edriver.worker.streams import QUIET
 
 logger = logging.getLogger("edriver.worker")
+
+ORPHANED_AFTER = 5.0
+"""Seconds between the end of the agent's stream and the end of the worker: an agent never comes back. Its guard is
+faster, and so is the tether (edriver.tether), where they are."""
+
+PARTING_BOUND = 1.0
+"""Seconds that the agent may take to read the last reports."""
 
 REPORT_LIMIT = 1000
 """Most reports that may wait for the agent; a worker makes a handful per round."""
@@ -95,20 +104,30 @@ class NotificationServer(notification_pb2_grpc.NotificationServiceServicer):
         run_id: the run that this worker belongs to,
         worker_id: and its id: a stream that was meant for another is refused.
         take: what to do with each notice, on the notification thread; returns an answer to report, or None.
+        orphaned: called ORPHANED_AFTER seconds after the agent's stream has ended, unless this worker ends itself.
     """
 
     def __init__(
-        self, socket_path: str, run_id: str, worker_id: int, take: Callable[[pb.Notice], pb.Report | None]
+        self,
+        socket_path: str,
+        run_id: str,
+        worker_id: int,
+        take: Callable[[pb.Notice], pb.Report | None],
+        orphaned: Callable[[], None],
     ) -> None:
         self.last_word = time.monotonic()
         self._socket_path = socket_path
         self._identity = (run_id, worker_id)
         self._take = take
+        self._orphaned = orphaned
+        self._stopped = threading.Event()
         self._attached = False
         self._lock = threading.Lock()
         self._reports: queue.Queue[pb.Report | None] = queue.Queue(REPORT_LIMIT)
         self._server = grpc.server(DaemonExecutor(), options=QUIET, maximum_concurrent_rpcs=2)
         notification_pb2_grpc.add_NotificationServiceServicer_to_server(self, self._server)
+        self._owner = Owner()
+        keep_in_children(lambda: (self,))
 
     def start(self, ready: str) -> None:
         """Listen, and tell the agent so.
@@ -122,13 +141,19 @@ class NotificationServer(notification_pb2_grpc.NotificationServiceServicer):
             announcement.sendto(f"{self._identity[1]} {os.getpid()}".encode(), ready)
 
     def stop(self) -> None:
-        """End the stream and the service."""
+        """End the stream and the service; nothing happens in a forked child."""
+        if not self._owner.is_here:
+            return
+        self._stopped.set()
+        if not hasattr(sys, "last_type"):  # no exception has ended the script
+            self._reports.put(pb.Report(parting=pb.Parting()))
         self._reports.put(None)
-        self._server.stop(grace=0)
+        self._server.stop(grace=PARTING_BOUND).wait(PARTING_BOUND)
 
     def report(self, report: pb.Report) -> None:
-        """Say something to the driver; in order with the answers to notices."""
-        self._reports.put(report)
+        """Say something to the driver, in order with the answers to notices; a forked child has no say."""
+        if self._owner.is_here:
+            self._reports.put(report)
 
     def Attach(  # noqa: N802  gRPC's name
         self, request_iterator: Iterator[pb.Notice], context: grpc.ServicerContext
@@ -154,5 +179,6 @@ class NotificationServer(notification_pb2_grpc.NotificationServiceServicer):
                 if answer := self._take(notice):
                     self._reports.put(answer)
         except grpc.RpcError as error:
-            # The agent is gone, and its guard ends this process; nothing to do here.
             logger.debug("the agent's stream has ended: %s", error)
+        if not self._stopped.wait(ORPHANED_AFTER):
+            self._orphaned()

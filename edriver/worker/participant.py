@@ -39,6 +39,7 @@ class Verdict(enum.Enum):
     WAIT = "wait"  # ask again when something has changed
     STOP = "stop"  # this is the agreed boundary
     ABORT = "abort"  # the round is broken
+    SWALLOWED = "swallowed"  # it was told to leave the round at an earlier boundary, and went on
 
 
 class Participant:
@@ -51,6 +52,7 @@ class Participant:
         news: how many notices have come; compared at a boundary with `news_seen`.
         abort_cause: why the round was aborted, or None.
         committed: the version of the last commit or sync: what can be gone back to; NO_VERSION: nothing.
+        told_to_leave: whether a boundary of this round has said STOP or ABORT.
     """
 
     def __init__(self) -> None:
@@ -63,6 +65,7 @@ class Participant:
         self.abort_cause: str | None = None
         self.committed: Version = NO_VERSION
         self.ordinal = 0
+        self.told_to_leave = False
         self._brought = NO_VERSION
         self._in_step = False
         self._number = 0
@@ -133,10 +136,12 @@ class Participant:
             store_port=message.store_port,
             source=message.source,
             receivers=tuple(message.receivers),
+            secret=message.secret,
         )
         self.round_id = round_id
         self.boundaries = 0
         self.abort_cause = None
+        self.told_to_leave = False
         self._number, self._reported, self._stop_at = 0, None, None
         self.stage = Stage.ASSIGNED
 
@@ -191,11 +196,17 @@ class Participant:
 
     def verdict(self) -> Verdict:
         """What to do at the boundary that was just counted."""
+        if self.told_to_leave:
+            return Verdict.SWALLOWED
         if self.abort_cause is not None:
+            self.told_to_leave = True
             return Verdict.ABORT
+        if self._stop_at is not None and self.boundaries >= self._stop_at:
+            self.told_to_leave = True
+            # Beyond it: the script caught what a signal handler raised while the boundary waited for this verdict.
+            return Verdict.STOP if self.boundaries == self._stop_at else Verdict.SWALLOWED
         if self._stop_at is not None:
-            assert self.boundaries <= self._stop_at, "passed an agreed boundary"
-            return Verdict.STOP if self.boundaries == self._stop_at else Verdict.PASS
+            return Verdict.PASS
         if self._reported is not None and self.boundaries > self._reported:
             return Verdict.WAIT
         if self._reported is None:
@@ -207,8 +218,17 @@ class Participant:
         self.stage = Stage.DONE
         return pb.Report(done=pb.Done(round_id=round_id_message(self.round_id), boundaries=self.boundaries))
 
+    def blocked(self, seconds: float) -> pb.Report:
+        """The training thread stands still in a collective, or (0 seconds) goes on: returns what to tell the driver."""
+        round_id = round_id_message(self.round_id)
+        return pb.Report(blocked=pb.Blocked(round_id=round_id, boundaries=self.boundaries, seconds=seconds))
+
     def raised(self, traceback: str) -> pb.Report:
         """A collective of the round failed: returns what to tell the driver."""
         return pb.Report(
             collective_raised=pb.CollectiveRaised(round_id=round_id_message(self.round_id), traceback=traceback)
         )
+
+    def unproven(self, reason: str) -> pb.Report:
+        """A connection of the round did not lead to a member: returns what to tell the driver."""
+        return pb.Report(peer_unproven=pb.PeerUnproven(round_id=round_id_message(self.round_id), reason=reason))

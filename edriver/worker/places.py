@@ -20,5 +20,6 @@ def place_notices(
             store_port=message.store_port,
             source=message.source,
             receivers=message.receivers,
+            secret=message.secret,
         )
         yield seat, notification_pb2.Notice(assign_place=place)

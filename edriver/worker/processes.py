@@ -20,6 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from edriver.guard import Guard
+from edriver.start_failure import start_failure
+from edriver.tether import Tether
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -37,9 +39,17 @@ class SpawnError(RuntimeError):
 
 
 def spawn_in_session(
-    command: Sequence[str], environment: Mapping[str, str], stdout: int, stderr: int
+    command: Sequence[str], environment: Mapping[str, str], stdout: int, stderr: int, kept: Sequence[int] = ()
 ) -> subprocess.Popen[bytes]:
-    """Start a command in a session and process group of its own, with nothing on its standard input."""
+    """Start a command in a session and process group of its own, with nothing on its standard input.
+
+    Args:
+        command: the program and its arguments.
+        environment: its environment.
+        stdout: its standard output,
+        stderr: and its standard error.
+        kept: other descriptors that it inherits, under the same numbers.
+    """
     return subprocess.Popen(
         command,
         env=environment,
@@ -47,6 +57,7 @@ def spawn_in_session(
         stdout=stdout,
         stderr=stderr,
         start_new_session=True,
+        pass_fds=kept,
     )
 
 
@@ -90,6 +101,7 @@ class Processes:
         self._on_exit = on_exit
         self._guard = guard
         self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._tethers: dict[int, Tether] = {}
         self._closing = False
         self._reaped = asyncio.Event()
 
@@ -112,23 +124,28 @@ class Processes:
             SpawnError: it could not be started; the message says why.
         """
         pipes: list[int] = []
+        tether: Tether | None = None
         try:
             pipes += os.pipe()
             pipes += os.pipe()
             stdout, child_stdout, stderr, child_stderr = pipes
-            process = spawn_in_session(command, environment, child_stdout, child_stderr)
+            tether = Tether()
+            process = spawn_in_session(command, environment, child_stdout, child_stderr, kept=(tether.end,))
         except OSError as error:
             for fd in pipes:
                 os.close(fd)
+            if tether:
+                tether.cut()
             raise SpawnError(
                 127 if isinstance(error, FileNotFoundError) else 126,
-                f"cannot start the command {command[0]!r}: {error.strerror}; "
-                "it must be a program on this host's PATH, or a path to one",
+                f"could not be started: {command[0]!r}: {start_failure(command[0], error, 'a program on this host')}",
             ) from error
         os.close(child_stdout)
         os.close(child_stderr)
         os.set_blocking(stdout, False)
         os.set_blocking(stderr, False)
+        tether.tie(process.pid)
+        self._tethers[process.pid] = tether
         self._running[process.pid] = process
         self._guard.watch(process.pid)
         return process.pid, stdout, stderr
@@ -153,6 +170,7 @@ class Processes:
         process = self._running.pop(pid, None)
         if process:
             self._signal(pid, signal.SIGKILL)
+            self._tethers.pop(pid).cut()
             self._guard.forget(pid)
             process.returncode = code  # or Popen would wait for it, too
         os.waitpid(pid, 0)

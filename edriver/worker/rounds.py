@@ -9,15 +9,16 @@ from __future__ import annotations
 import atexit
 import functools
 import logging
+import math
 import os
 import signal
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Concatenate, NoReturn, ParamSpec, Protocol, TypeVar, cast
 
+from edriver.lease import Lease
 from edriver.stall_limits import Phase, collective_timeout, limits_of
 from edriver.v1 import notification_pb2 as pb
 from edriver.version import RoundId, Version
@@ -25,14 +26,19 @@ from edriver.wire import round_id_message
 from edriver.worker import phases, stack_dump, topology
 from edriver.worker.account import commits
 from edriver.worker.assignment import Assignment
-from edriver.worker.errors import HostsUpdatedInterrupt, PeerLostError
+from edriver.worker.blocked import BlockedWatch
+from edriver.worker.errors import HostsUpdatedInterrupt, PeerLostError, SwallowedInterruptError, UnprovenPeerError
+from edriver.worker.forked import Owner
 from edriver.worker.life_lock import LifeLock
+from edriver.worker.lingering import EndWatch
 from edriver.worker.notification import NotificationManager, NotificationServer
 from edriver.worker.participant import Participant, Stage, Verdict
 from edriver.worker.round_times import RoundTimes
-from edriver.worker.stall import StallWatch
+from edriver.worker.script_place import calling_place, nested_run
+from edriver.worker.stall import StallWatch, stacks
 from edriver.worker.state import State
 from edriver.worker.stuck import StuckWatch
+from edriver.worker.traceback_text import traceback_text
 
 logger = logging.getLogger("edriver.worker")
 
@@ -41,6 +47,9 @@ SEVER_INTERVAL = 0.03
 
 STUCK_BOUND = 1.0
 """Seconds after which a training thread that still sits in a collective of an aborted round is beyond help."""
+
+SWALLOWED_AFTER = 5.0
+"""Seconds after which a training thread that is still in an aborted round, but not stuck, is shown."""
 
 SILENCE_BOUND = 30.0
 """Seconds without a word from the agent (it speaks every 4 s at least) after which a waiting worker gives up."""
@@ -75,6 +84,13 @@ class Group(Protocol):
         """Forget the group."""
 
 
+def end_process_group() -> None:
+    """End this worker, and what it has started and what has not taken leave of its process group."""
+    logger.error("the agent of this host is gone: this worker ends")
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+    os._exit(1)  # it is the first process of its namespace, which no signal of its own ends
+
+
 class WorkerRounds:
     """A worker's rounds, from its first `run` to its end.
 
@@ -83,29 +99,47 @@ class WorkerRounds:
             EDRIVER_LIFE, EDRIVER_STALL_LIMITS.
         group: the process group.
         looks_like_peer_loss: tells a broken collective from an exception of the script's own.
+        orphaned: called on the notification thread when the agent is gone for good: ends the process.
     """
 
     def __init__(
-        self, environ: Mapping[str, str], group: Group, looks_like_peer_loss: Callable[[BaseException], bool]
+        self,
+        environ: Mapping[str, str],
+        group: Group,
+        looks_like_peer_loss: Callable[[BaseException], bool],
+        orphaned: Callable[[], None],
     ) -> None:
         self.notifications = NotificationManager()
         self._group = group
         self._looks_like_peer_loss = looks_like_peer_loss
+        self._owner = Owner()
         self._participant = Participant()
         self._changed = threading.Condition(threading.Lock())
         self._times = RoundTimes()
         self._entered = 0
         self._state: State | None = None
         self._server = NotificationServer(
-            environ["EDRIVER_SOCKET"], environ["EDRIVER_RUN_ID"], int(environ["EDRIVER_WORKER_ID"]), self._take
+            environ["EDRIVER_SOCKET"],
+            environ["EDRIVER_RUN_ID"],
+            int(environ["EDRIVER_WORKER_ID"]),
+            self._take,
+            orphaned,
         )
         stack_dump.enable()
         limits = limits_of(environ.get("EDRIVER_STALL_LIMITS", "").split(), base={})
         self._stall = StallWatch(threading.main_thread(), limits)
+        self._blocked = BlockedWatch(threading.main_thread())
+        self._end = EndWatch(threading.main_thread())
         self._collective_timeout = collective_timeout(limits)
         self._checks = 0
+        self._worker_id = environ["EDRIVER_WORKER_ID"]
+        self._told_at = "?"
+        self._waits_for_verdict = False
+        self._agent_silence = Lease(SILENCE_BOUND, time.monotonic)
+        self._last_word = self._server.last_word
+        self._life = LifeLock(Path(environ["EDRIVER_LIFE"]))
+        phases.current.show = self._life.show_phase
         if threading.current_thread() is threading.main_thread():  # another thread may end before the process does
-            self._life = LifeLock(Path(environ["EDRIVER_LIFE"]))
             self._life.hold()
         self._server.start(environ["EDRIVER_READY"])
         atexit.register(self._server.stop)
@@ -114,6 +148,8 @@ class WorkerRounds:
 
     def run(self, function: Callable[..., R], state: State, args: Any, kwargs: Any) -> R | None:
         """Call the function in one round after the other until all members are done: see `run` below."""
+        if self._state is not None:
+            raise nested_run(function)
         with self._changed:
             self._participant.enter()
         if self._entered:  # what the script has done to the state since the last `run` returned is part of it
@@ -131,6 +167,11 @@ class WorkerRounds:
                     return outcome[0]
             topology.enter(topology.NOWHERE)
             return None
+        except BaseException as error:  # also Ctrl-C and sys.exit: the others need not wait until this process ends
+            reported = isinstance(error, SwallowedInterruptError)  # at the boundary
+            if self._participant.stage is not Stage.LEAVING and not reported:
+                self._report_failure(error)
+            raise
         finally:
             state.bind(None)
             self._state = None
@@ -147,11 +188,33 @@ class WorkerRounds:
             self._server.report(self._times.first_boundary(participant.round_id, self._state.copied))
         with self._changed:
             while (verdict := participant.verdict()) is Verdict.WAIT:
+                self._waits_for_verdict = True  # for others, who may evaluate for an hour: that is no stall of its own
                 self._wait_for_change()
-        if verdict is Verdict.STOP:
-            raise HostsUpdatedInterrupt
-        if verdict is Verdict.ABORT:
-            raise PeerLostError(participant.abort_cause)
+        self._waits_for_verdict = False
+        if verdict is Verdict.SWALLOWED:
+            self._complain(f"called again at {calling_place()}")
+        if verdict is not Verdict.PASS:
+            stop, self._told_at = verdict is Verdict.STOP, calling_place()
+            raise HostsUpdatedInterrupt if stop else PeerLostError(participant.abort_cause)
+
+    def _complain(self, what: str) -> NoReturn:
+        """The script has caught what a boundary raised, and went on: say so at once, for it may catch this, too."""
+        participant = self._participant
+        rank = participant.place.rank if participant.place else "?"
+        kind = "HostsUpdatedInterrupt" if participant.abort_cause is None else "PeerLostError"
+        error = SwallowedInterruptError(
+            f"worker {self._worker_id} (rank {rank}) went on in a round that is over: the script caught {kind}, raised "
+            f"by the boundary at {self._told_at}, and {what}. Let it pass, for it leads to the next round; around a "
+            "boundary, catch neither Exception nor RuntimeError"
+        )
+        try:
+            raise error
+        except SwallowedInterruptError:
+            self._report_failure(error)
+            raise
+
+    def _report_failure(self, error: BaseException) -> None:
+        self._server.report(pb.Report(failed=pb.Failed(traceback=traceback_text(error))))
 
     def check(self) -> None:
         """Look for bad news without counting a boundary: see `state.Rounds`."""
@@ -166,11 +229,14 @@ class WorkerRounds:
         try:
             self._begin(place, state)
             result = function(state, *args, **kwargs)
+            if self._participant.told_to_leave and self._participant.abort_cause is None:
+                self._complain("returned from its function")
             with self._changed:
                 self._server.report(self._participant.done())
                 while self._participant.stage is Stage.DONE and self._participant.abort_cause is None:
                     self._wait_for_change()
                 if self._participant.stage is Stage.FINISHED:
+                    phases.current.show(None)
                     return (result,)
             raise PeerLostError(self._participant.abort_cause)
         except HostsUpdatedInterrupt:
@@ -182,11 +248,13 @@ class WorkerRounds:
         except Exception as error:
             self._times.mark("stopped")
             if not self._is_peer_loss(error):
-                self._server.report(pb.Report(failed=pb.Failed(traceback=traceback.format_exc())))
                 raise
             logger.info("a peer is lost: %s", error)
             if self._participant.abort_cause is None:
-                self._server.report(self._participant.raised(traceback.format_exc()))
+                unproven = isinstance(error, UnprovenPeerError)
+                text = str(error) if unproven else traceback_text(error)
+                told = self._participant.unproven(text) if unproven else self._participant.raised(text)
+                self._server.report(told)
             clean = state.clean
             self._report_waiting(state, clean)
             if clean:
@@ -239,6 +307,7 @@ class WorkerRounds:
         Returns:
             the version on offer.
         """
+        phases.current.show(None)
         digest = state.digest(committed=not clean)
         with self._changed:
             participant = self._participant
@@ -248,6 +317,10 @@ class WorkerRounds:
             return offer
 
     def _is_peer_loss(self, error: Exception) -> bool:
+        if isinstance(error, SwallowedInterruptError):
+            return False  # though it may well be the consequence of one
+        if not self._owner.is_here:
+            return False  # a forked child takes no part in rounds: whatever it raises ends it
         if isinstance(error, PeerLostError) or self._looks_like_peer_loss(error):
             return True
         # Severed connections surface in many words; all of them are RuntimeErrors.
@@ -260,7 +333,10 @@ class WorkerRounds:
             SystemExit: the agent has been silent for too long; nobody would ever answer.
         """
         self._changed.wait(timeout=1.0)
-        if time.monotonic() - self._server.last_word > SILENCE_BOUND:
+        if self._last_word != self._server.last_word:
+            self._last_word = self._server.last_word
+            self._agent_silence.renew()
+        if self._agent_silence.tick():  # counted in looks: a word may lie unread, if this process itself was stopped
             logger.error("no word from the agent for %g s: this worker ends", SILENCE_BOUND)
             raise SystemExit(1)
 
@@ -270,6 +346,8 @@ class WorkerRounds:
         match notice.WhichOneof("kind"):
             case "ping":
                 self._look_for_stall()
+                if self._state is None and (text := self._end.look()) is not None:
+                    logger.error("%s", text)
             case "abort" | "stop_at":
                 self._times.mark("notified")
             case "assign_place":
@@ -304,9 +382,11 @@ class WorkerRounds:
 
     def _look_for_stall(self) -> None:
         participant, phase = self._participant, phases.current
-        if participant.stage is not Stage.ASSIGNED:
+        if participant.stage is not Stage.ASSIGNED or self._waits_for_verdict:
             return
         progress = (participant.round_id, participant.boundaries, self._checks, phase.changes)
+        if (seconds := self._blocked.look(progress)) is not None:
+            self._server.report(participant.blocked(seconds))
         if stall := self._stall.look(progress, phase.phase):
             stalled = pb.Stalled(
                 round_id=round_id_message(participant.round_id),
@@ -319,6 +399,8 @@ class WorkerRounds:
     def _free(self, round_id: RoundId) -> None:
         """Sever again until the training thread has left the round: it may just have opened further connections."""
         watch = StuckWatch(threading.main_thread(), STUCK_BOUND)
+        told = False
+        said_at = time.monotonic() + SWALLOWED_AFTER
         while True:
             with self._changed:
                 left = self._changed.wait_for(
@@ -330,10 +412,16 @@ class WorkerRounds:
                 )
             if left:
                 return
+            if time.monotonic() >= said_at:
+                said_at = math.inf
+                text = "the script is still in round %s, which is over: does it catch RuntimeError around a step?\n%s"
+                logger.error(text, round_id, stacks(threading.main_thread()))
             connections = self._group.sever(round_id)
-            if watch.stuck(cut_off=not connections and self._group.gloo_only):
-                logger.error("a collective of the aborted round cannot be freed: this worker ends")
-                os.kill(os.getpid(), signal.SIGKILL)
+            if not told and watch.stuck(cut_off=not connections and self._group.gloo_only):
+                # The driver has this worker killed, unless it is the last one that holds the state.
+                logger.error("a collective of the aborted round cannot be freed")
+                self._server.report(pb.Report(stuck=pb.Stuck(round_id=round_id_message(round_id))))
+                told = True
 
 
 class Alone:
@@ -344,14 +432,21 @@ class Alone:
 
         self._group = RoundGroup(None)
         self._entered = False
+        self._running = False
 
     def run(self, function: Callable[..., R], state: State, args: Any, kwargs: Any) -> R | None:
         """Call the function once."""
+        if self._running:
+            raise nested_run(function)
         if not self._entered:
             self._group.build_alone()
             self._entered = True
         state.sync()
-        return function(state, *args, **kwargs)
+        self._running = True
+        try:
+            return function(state, *args, **kwargs)
+        finally:
+            self._running = False
 
 
 @functools.cache
@@ -367,7 +462,7 @@ def rounds_of_this_process() -> WorkerRounds | Alone:
     warm_up()
     papers = os.environ.get("EDRIVER_PAPERS")
     group = RoundGroup(os.environ["EDRIVER_STORE"], wire=StoreWire(Path(papers) if papers else None))
-    return WorkerRounds(os.environ, group, looks_like_peer_loss)
+    return WorkerRounds(os.environ, group, looks_like_peer_loss, end_process_group)
 
 
 def run(function: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R | None]:

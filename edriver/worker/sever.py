@@ -109,7 +109,7 @@ def release_waiting_pairs(device: GlooDevice, pairs: int) -> None:
         device: whose waiting pairs to release.
         pairs: how many numbers to try, from 0: the size of the round.
     """
-    listener = _duplicate(device.listener)
+    listener = duplicate(device.listener)
     if listener is None:
         return
     with listener:
@@ -161,7 +161,7 @@ def _device_from(watched: list[Descriptor]) -> GlooDevice | None:
         if stat.S_ISFIFO(status.st_mode):
             pipes += 1
             continue
-        connection = _duplicate(descriptor)
+        connection = duplicate(descriptor)
         if connection is None or not stat.S_ISSOCK(status.st_mode):
             return None
         with connection:
@@ -175,7 +175,7 @@ def _device_from(watched: list[Descriptor]) -> GlooDevice | None:
 
 
 def _shut_down(descriptor: Descriptor) -> bool:
-    connection = _duplicate(descriptor)
+    connection = duplicate(descriptor)
     if connection is None:
         return False
     with connection:
@@ -188,8 +188,8 @@ def _shut_down(descriptor: Descriptor) -> bool:
         return True
 
 
-def _duplicate(descriptor: Descriptor) -> socket.socket | None:
-    """A second descriptor of the same socket, or None if the number means something else by now.
+def duplicate(descriptor: Descriptor) -> socket.socket | None:
+    """A second descriptor of the same socket, for the caller to close; None if the number means something else by now.
 
     The duplicate cannot be closed and reused by another thread between the check and the use; the original can.
     """

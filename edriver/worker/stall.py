@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from edriver.lease import Lease
 from edriver.stall_limits import Phase
+from edriver.wire_text import wire_text
 from edriver.worker.stuck import in_collective
 
 LOOK_BOUND = 3.0
@@ -88,4 +89,4 @@ def stacks(first: threading.Thread) -> str:
         if ident != threading.get_ident():
             name = threads[ident].name if ident in threads else ident
             texts.append(f"thread {name}:\n{''.join(traceback.format_stack(frames[ident]))}")
-    return "\n".join(texts)[:STACKS_LIMIT]
+    return wire_text("\n".join(texts), STACKS_LIMIT)

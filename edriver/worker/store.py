@@ -12,13 +12,15 @@ the length of the answer, and the answer. Nothing is ever unpickled.
 from __future__ import annotations
 
 import contextlib
+import logging
+import resource
 import selectors
 import socket
 import struct
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -26,6 +28,9 @@ from torch._C._distributed_c10d import Store
 from torch.distributed import DistNetworkError, DistStoreError
 
 from edriver.worker.store_wire import NOT_YET, StoreWire, is_known
+from edriver.worker.strangers import Strangers
+
+logger = logging.getLogger("edriver.worker")
 
 _REQUEST = struct.Struct("!BIII")
 _REPLY = struct.Struct("!II")
@@ -33,8 +38,20 @@ _SET, _GET, _ADD, _CHECK = range(4)
 _LARGEST = 1 << 20
 """Bytes of key plus value in one request. Whoever announces more is not one of ours."""
 
-_STRANGER_SECONDS = 10.0
-"""How long a caller may be connected before it has shown its papers."""
+STRANGER_SECONDS = 10.0
+"""How long a caller may be connected before it has proven that it is a member."""
+
+_FIRST_WORD, _HEAD_START = 0.1, 1.0
+"""Seconds during which a caller that has sent nothing, and one that has, is not turned out in favor of others."""
+
+_MOST_STRANGERS = 1024
+"""Callers that have proven nothing yet; fewer where the process may have few descriptors."""
+
+_ACCEPT_PAUSE = 0.05
+"""Seconds until the next try, when nothing can be accepted: for want of a descriptor, say."""
+
+_ERRORS_TOLD = 10
+"""How many errors that should not happen are logged."""
 
 
 @dataclass(slots=True, eq=False)
@@ -42,9 +59,9 @@ class _Caller:
     """A client, as the server sees it: what it has sent of its next request, and the keys that it was first to set."""
 
     connection: socket.socket
-    since: float
     received: bytearray = field(default_factory=bytearray)
     keys: list[bytes] = field(default_factory=list)
+    gone: bool = False
 
     def requests(self) -> Iterator[tuple[int, int, bytes, bytes]]:
         """Take out what has arrived in full: kind, number, key, value.
@@ -75,12 +92,20 @@ class StoreServer:
         port: and the port; or the path of its unix socket, and 0.
     """
 
-    def __init__(self, host: str, wire: StoreWire) -> None:
+    def __init__(
+        self,
+        host: str,
+        wire: StoreWire,
+        strangers: Strangers[_Caller] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Listen at the host's address, and at no other.
 
         Args:
             host: the address, or the path that a unix socket is to have.
             wire: what connections are made of.
+            strangers: the bounds on callers that have not proven that they are members; None: the usual ones.
+            clock: the time, in seconds.
 
         Raises:
             OSError: the host does not resolve, or is not an address of this machine.
@@ -92,45 +117,100 @@ class StoreServer:
         self.host, self.port = (name, 0) if isinstance(name, str) else (str(name[0]), int(name[1]))
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
+        self._accept_at = 0.0
+        self._clock = clock
+        usual: Strangers[_Caller] = Strangers(_most_strangers(), STRANGER_SECONDS, _FIRST_WORD, _HEAD_START)
+        self._strangers = usual if strangers is None else strangers
+        self._errors = 0
         self._values: dict[bytes, bytes] = {}
         self._waiting: defaultdict[bytes, list[tuple[_Caller, int]]] = defaultdict(list)
         threading.Thread(target=self._run, name="edriver-store", daemon=True).start()
 
     def _run(self) -> None:
+        """Serve. Members of later rounds need this thread: no error ends it."""
         while True:
-            for key, _ in self._selector.select():
-                if isinstance(key.data, _Caller):
-                    self._read(key.data)
-                else:
-                    self._accept()
+            try:
+                self._turn()
+            except Exception:  # noqa: BLE001
+                self._tell_error()
+                time.sleep(_ACCEPT_PAUSE)  # what fails at once and for good must not take a processor
+
+    def _turn(self) -> None:
+        """Wait until something has come, or a stranger's time is over, and deal with it."""
+        for key, _ in self._selector.select(self._wait_limit()):
+            if isinstance(key.data, _Caller):
+                self._read(key.data)
+            else:
+                self._accept()
+        now = self._clock()
+        for caller in self._strangers.overdue(now):
+            self._forget(caller)
+        if self._accept_at and now >= self._accept_at:
+            self._accept_at = 0.0
+            self._selector.register(self._listener, selectors.EVENT_READ)
+
+    def _wait_limit(self) -> float | None:
+        until = [at for at in (self._strangers.deadline, self._accept_at) if at]
+        return max(0.0, min(until) - self._clock()) if until else None
 
     def _accept(self) -> None:
-        self._turn_out_strangers()
-        with contextlib.suppress(OSError):  # gone before it was accepted
-            connection, _ = self._listener.accept()
-            caller = _Caller(self._wire.accepted(connection), time.monotonic())
+        if self._strangers.full and not self._make_room():
+            self._pause_accepting()
+            return
+        try:
+            raw, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return  # gone before it was accepted
+        except OSError:  # no descriptor, or no memory: the listener would be ready again at once
+            if not self._make_room():
+                self._pause_accepting()
+            return
+        try:
+            caller = _Caller(self._wire.accepted(raw))
             self._selector.register(caller.connection, selectors.EVENT_READ, caller)
+        except (OSError, ValueError):  # gone meanwhile
+            raw.close()
+            return
+        if not is_known(caller.connection):
+            self._strangers.add(caller, self._clock())
 
-    def _turn_out_strangers(self) -> None:
-        """Each who comes makes room for another: those who show no papers cannot fill the house."""
-        late = time.monotonic() - _STRANGER_SECONDS
-        callers = [key.data for key in self._selector.get_map().values() if isinstance(key.data, _Caller)]
-        for caller in callers:
-            if caller.since < late and not is_known(caller.connection):
-                self._forget(caller)
+    def _make_room(self) -> bool:
+        """Turn out one stranger, if one can be; answers whether it was."""
+        caller = self._strangers.dispensable(self._clock())
+        if caller is not None:
+            self._forget(caller)
+        return caller is not None
+
+    def _pause_accepting(self) -> None:
+        self._selector.unregister(self._listener)
+        self._accept_at = self._clock() + _ACCEPT_PAUSE
 
     def _read(self, caller: _Caller) -> None:
         """Take in all that has come: what TLS has read ahead would wake nobody."""
+        if caller.gone:
+            return  # since this turn began
+        self._strangers.heard(caller)
         try:
             while data := caller.connection.recv(65536):
                 caller.received += data
                 for kind, number, key, value in caller.requests():
+                    self._strangers.discard(caller)
                     self._answer(caller, kind, number, key, value)
         except NOT_YET:
+            if is_known(caller.connection):
+                self._strangers.discard(caller)
             return
         except (OSError, ValueError):
             pass
+        except Exception:  # noqa: BLE001  it costs this caller its connection, and the others nothing
+            self._tell_error()
         self._forget(caller)
+
+    def _tell_error(self) -> None:
+        """Log the exception that is being handled, and of many only the first ones."""
+        self._errors += 1
+        if self._errors <= _ERRORS_TOLD:
+            logger.exception("the store goes on after an error of edriver's own, please report it")
 
     def _answer(self, caller: _Caller, kind: int, number: int, key: bytes, value: bytes) -> None:
         if kind == _SET:
@@ -155,6 +235,8 @@ class StoreServer:
             _reply(waiting, number, value)
 
     def _forget(self, caller: _Caller) -> None:
+        caller.gone = True
+        self._strangers.discard(caller)
         self._selector.unregister(caller.connection)
         caller.connection.close()
         for key in caller.keys:
@@ -163,6 +245,11 @@ class StoreServer:
             self._waiting[key] = [(other, number) for other, number in waiting if other is not caller]
             if not self._waiting[key]:
                 del self._waiting[key]
+
+
+def _most_strangers() -> int:
+    """How many strangers there may be: with so many, most descriptors are still this process's own."""
+    return max(1, min(_MOST_STRANGERS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
 
 
 def _reply(caller: _Caller, number: int, value: bytes) -> None:
@@ -178,6 +265,9 @@ class StoreClient(Store):
 
     It has what torch asks of the store of a Gloo group (set, get, wait, add) and of an NCCL one (set and get; check,
     where the user has turned on the signal by which one rank has all others dump their flight recorders).
+
+    Attributes:
+        last_set: the key that was set last; its prefix names the group that was made last.
     """
 
     def __init__(self, host: str, port: int, timeout: float, wire: StoreWire) -> None:
@@ -190,6 +280,7 @@ class StoreClient(Store):
             wire: what the connection is made of.
         """
         super().__init__()
+        self.last_set = ""
         self._limit = timeout
         self._socket, self._address = wire.caller(host, port)
         self._lock = threading.Lock()
@@ -221,6 +312,7 @@ class StoreClient(Store):
 
     def set(self, key: str, value: str | bytes) -> None:
         """Set a key."""
+        self.last_set = key
         self._ask(_SET, key, value.encode() if isinstance(value, str) else value)
 
     def get(self, key: str) -> bytes:

@@ -76,8 +76,13 @@ class StoreWire:
 
 
 def is_known(connection: socket.socket) -> bool:
-    """Whether the other end has shown that it may be here."""
-    return not isinstance(connection, ssl.SSLSocket) or connection.version() is not None
+    """Whether the other end has shown that it may be here: by a certificate, or by having entered the user's folder.
+
+    Without TLS nothing is shown on TCP; there the first request has to do.
+    """
+    if isinstance(connection, ssl.SSLSocket):
+        return connection.version() is not None
+    return connection.family == socket.AF_UNIX
 
 
 def _where(host: str, port: int) -> tuple[int, str | tuple[object, ...]]:

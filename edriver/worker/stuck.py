@@ -32,6 +32,7 @@ class StuckWatch:
         bound: seconds of standing still that are enough.
         clock: seconds, monotonic.
         others_want: tells whether another thread than the caller's wants a processor now.
+        others_used: processor time of all threads but the caller's so far, in seconds.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class StuckWatch:
         bound: float,
         clock: Callable[[], float] = time.monotonic,
         others_want: Callable[[], bool] | None = None,
+        others_used: Callable[[], float] | None = None,
     ) -> None:
         assert thread.ident is not None
         self._ident = thread.ident
@@ -48,9 +50,10 @@ class StuckWatch:
         self._bound = bound
         self._clock = clock
         self._others_want = others_want or others_want_a_processor
+        self._others_used = others_used or _used_by_others
         self._since = clock()
         self._used = time.clock_gettime(self._processor_clock)
-        self._used_by_others = _used_by_others()
+        self._used_by_others = self._others_used()
         self._quiet_looks = 0
 
     def stuck(self, cut_off: bool = False) -> bool:
@@ -59,7 +62,7 @@ class StuckWatch:
         Args:
             cut_off: whether none of the connections is left that a collective could wait for.
         """
-        now, used, used_by_others = self._clock(), time.clock_gettime(self._processor_clock), _used_by_others()
+        now, used, used_by_others = self._clock(), time.clock_gettime(self._processor_clock), self._others_used()
         quiet = cut_off and used_by_others - self._used_by_others <= IDLE_SECONDS and not self._others_want()
         self._used_by_others = used_by_others
         if used - self._used > IDLE_SECONDS or not self._asleep() or not in_collective(self._ident):
@@ -69,7 +72,7 @@ class StuckWatch:
         return now - self._since >= self._bound or self._quiet_looks >= QUIET_LOOKS
 
     def _asleep(self) -> bool:
-        return _state(self._stat) in "SD"
+        return state_of(self._stat) in "SD"
 
 
 def in_collective(ident: int) -> bool:
@@ -89,14 +92,15 @@ def others_want_a_processor() -> bool:
     own = str(threading.get_native_id())
     for task in list(os.scandir("/proc/self/task")):
         try:
-            if task.name != own and _state(Path(task.path, "stat")) == "R":
+            if task.name != own and state_of(Path(task.path, "stat")) == "R":
                 return True
         except OSError:
             continue  # it has ended
     return False
 
 
-def _state(stat: Path) -> str:
+def state_of(stat: Path) -> str:
+    """The state of a thread or process, from its file `stat` (proc(5)): R runs, S sleeps."""
     return stat.read_text().rpartition(")")[2].split()[0]
 
 

@@ -2,9 +2,14 @@
 
 What travels, from the source through every receiver in turn (`edriver.worker.relay`):
 
-    1. two int64: the stream's length, and where in it the tensors end
+    1. a record, through the round's store, which authenticates its callers: how long the stream is, where in it the
+       tensors end, the SHA-256 of what follows them, and whether that needs classes
     2. the stream: the elements of all tensors (`edriver.worker.packing`); then an outline of each tensor and the tree
        without its tensors, both pickled
+
+No memory is taken for a length, and nothing unpickled, that the record does not vouch for: what a peer sends is trusted
+for the elements of tensors alone, and only over a connection that is proven (`edriver.worker.proven_pairs`). Where the
+state holds nothing but tensors and plain values, no class is looked up, whatever has arrived.
 
 Tensors are never pickled, and two that are the same memory travel once. A receiver gathers everything aside first: a
 source that is lost on the way leaves the receiver's own state as it was.
@@ -17,18 +22,32 @@ with several receivers each link is used once anyway; while holders may differ i
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import hmac
 import io
 import pickle
-from typing import Any, BinaryIO, NamedTuple
+import struct
+from collections import OrderedDict
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import cloudpickle
 import torch
+from torch.distributed import distributed_c10d as c10d
 
+from edriver.version import NO_ROUND
 from edriver.worker import relay
 from edriver.worker.assignment import Assignment
-from edriver.worker.packing import Layout, elements_in, packed
+from edriver.worker.errors import PeerLostError
+from edriver.worker.packing import ALIGNMENT, Layout, elements_in, packed
 from edriver.worker.relay import Downstream, Upstream, staging
 from edriver.worker.snapshot import belongs_to, is_plain_tensor, memory_key
+
+_RECORD: Final = struct.Struct("!QQ32s?")
+
+_PLAIN_CLASSES: Final = (OrderedDict, torch.Size, torch.dtype, complex)
+"""What a state of tensors and plain values is made of beside what pickle knows by itself."""
+
+_PLAIN_NAMES: Final = {("collections", "OrderedDict"), ("torch", "Size"), ("builtins", "complex")}
 
 
 def sync_state(tree: Any, place: Assignment) -> Any | None:
@@ -45,17 +64,62 @@ def sync_state(tree: Any, place: Assignment) -> Any | None:
 
     Raises:
         TypeError: the tree holds a sparse, quantized or sharded tensor.
-        RuntimeError: the connection to a peer broke.
+        RuntimeError: the connection to a peer broke, or what came is not what the source has recorded.
     """
     chain = (place.source, *place.receivers)
     if len(chain) == 1 or place.rank not in chain:
         return None
     at = chain.index(place.rank)
+    key = _next_key(place)
     downstream = Downstream(chain[at + 1] if at + 1 < len(chain) else None)
     if at == 0:
-        _send(tree, downstream)
+        _send(tree, downstream, key)
         return None
-    return _receive(Upstream(chain[at - 1]), downstream)
+    return _receive(Upstream(chain[at - 1]), downstream, key)
+
+
+_syncs = (NO_ROUND, 0)
+
+
+def _next_key(place: Assignment) -> str:
+    """Where the store has the record of this sync: all who take part in a round's syncs count them alike."""
+    global _syncs
+    last, count = _syncs
+    _syncs = (place.round_id, count + 1 if place.round_id == last else 1)
+    return f"edriver/sync/{_syncs[1]}"
+
+
+class Record(NamedTuple):
+    """What the source vouches for.
+
+    Attributes:
+        length: of the stream, in bytes.
+        end: where in it the tensors end and the pickled part begins.
+        digest: the SHA-256 of the pickled part.
+        classes: whether that needs classes or functions: the state holds some.
+    """
+
+    length: int
+    end: int
+    digest: bytes
+    classes: bool
+
+    def text(self) -> bytes:
+        """As the store has it."""
+        return _RECORD.pack(*self)
+
+    @staticmethod
+    def read(text: bytes) -> Record:
+        """The record of a text.
+
+        Raises:
+            PeerLostError: it is none.
+        """
+        if len(text) == _RECORD.size:
+            record = Record(*_RECORD.unpack(text))
+            if record.end <= record.length:
+                return record
+        raise PeerLostError("the source's record of the sync is none")
 
 
 class TensorOutline(NamedTuple):
@@ -85,6 +149,7 @@ class _TreePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ha
         super().__init__(file)
         self.layout = Layout()
         self.outlines: list[TensorOutline] = []
+        self.classes = False
         self._index_of: dict[tuple[object, ...], int] = {}
 
     def persistent_id(self, obj: Any) -> int | None:
@@ -105,46 +170,81 @@ class _TreePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ha
             self.outlines.append(outline)
         return index
 
+    def reducer_override(self, obj: Any) -> Any:
+        # Asked for all that pickle cannot write by itself.
+        if type(obj) not in _PLAIN_CLASSES and not any(obj is plain for plain in _PLAIN_CLASSES):
+            self.classes = True
+        return super().reducer_override(obj)
 
-class _TreeUnpickler(pickle.Unpickler):
-    """Puts a tree's tensors back. What it reads comes from a member of this run over the data plane."""
 
-    def __init__(self, file: BinaryIO, tensors: list[torch.Tensor]) -> None:
+class _PlainUnpickler(pickle.Unpickler):
+    """Knows no class but those of plain values."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _PLAIN_NAMES:
+            return super().find_class(module, name)
+        if module == "torch" and isinstance(found := getattr(torch, name, None), torch.dtype):
+            return found
+        raise pickle.UnpicklingError(f"{module}.{name} is no part of a state of tensors and plain values")
+
+
+class _TreeUnpickler(_PlainUnpickler):
+    """Puts a tree's tensors back.
+
+    Args:
+        file: what the source vouches for.
+        tensors: in the order of their outlines.
+        classes: whether the source's state holds classes or functions.
+    """
+
+    def __init__(self, file: BinaryIO, tensors: list[torch.Tensor], classes: bool) -> None:
         super().__init__(file)
         self._tensors = tensors
+        self._classes = classes
+
+    def find_class(self, module: str, name: str) -> Any:
+        return pickle.Unpickler.find_class(self, module, name) if self._classes else super().find_class(module, name)
 
     def persistent_load(self, pid: int) -> torch.Tensor:
         return self._tensors[pid]
 
 
-def _send(tree: Any, downstream: Downstream) -> None:
+def _send(tree: Any, downstream: Downstream, key: str) -> None:
     file = io.BytesIO()
     pickler = _TreePickler(file)
     pickler.dump(tree)
     # As plain tuples: 5,000 objects of a class of ours take four times as long.
     text = bytearray(pickle.dumps([tuple(outline) for outline in pickler.outlines]) + file.getbuffer())
+    text.extend(bytes(-len(text) % ALIGNMENT))  # as it travels
     layout = pickler.layout
     end = layout.add(torch.frombuffer(text, dtype=torch.uint8))
-    downstream.pass_on(_as_bytes(torch.tensor([layout.length, end])))
+    record = Record(layout.length, end, hashlib.sha256(text).digest(), pickler.classes)
+    c10d._get_default_store().set(key, record.text())  # type: ignore[arg-type]  # takes bytes as well
     buffers = staging(min(layout.length, relay.PIECE_BYTES * (relay.WINDOW + 1)))
     for piece in packed(layout, relay.PIECE_BYTES, relay.pieces_of(buffers)):
         downstream.pass_on(piece)
     downstream.settle()
 
 
-def _receive(upstream: Upstream, downstream: Downstream) -> Any:
-    lengths = torch.zeros(2, dtype=torch.int64)
-    upstream.receive([_as_bytes(lengths)], downstream)
-    length, end = lengths.tolist()
-    stream = staging(length)
+def _receive(upstream: Upstream, downstream: Downstream, key: str) -> Any:
+    record = Record.read(bytes(c10d._get_default_store().get(key)))
+    stream = staging(record.length)
     upstream.receive(relay.pieces_of(stream), downstream)
-    file = io.BytesIO(ctypes.string_at(stream.data_ptr() + end, length - end))
-    outlines = [TensorOutline(*fields) for fields in pickle.load(file)]  # noqa: S301  a member of this run, the data plane
-    return _TreeUnpickler(file, _placed(stream, outlines)).load()
+    return _unpacked(stream, record)
 
 
-def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.view(torch.uint8)
+def _unpacked(stream: torch.Tensor, record: Record) -> Any:
+    """The tree in a stream.
+
+    Raises:
+        PeerLostError: the pickled part is not what the source has recorded: nothing of it has been looked at.
+    """
+    text = ctypes.string_at(stream.data_ptr() + record.end, record.length - record.end)
+    if not hmac.compare_digest(hashlib.sha256(text).digest(), record.digest):
+        raise PeerLostError("what arrived in the sync is not what the source has sent")
+    file = io.BytesIO(text)
+    outlines = [TensorOutline(*fields) for fields in _PlainUnpickler(file).load()]
+    return _TreeUnpickler(file, _placed(stream, outlines), record.classes).load()
 
 
 def _placed(stream: torch.Tensor, outlines: list[TensorOutline]) -> list[torch.Tensor]:

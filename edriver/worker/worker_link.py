@@ -22,14 +22,8 @@ NOTICE_LIMIT = 10_000
 PINGS = 4
 """How many signs of life are asked for in a lease. Each interrupts a step of the worker's; see also PING_BOUND."""
 
-LAST_CALL = 0.8
-"""The part of a lease after which a silent worker is asked where it stands, while there is time for an answer."""
-
 PING_BOUND = 3.0
 """Most seconds for which nothing is said to a worker, which counts on hearing from its agent."""
-
-EXIT_BOUND = 60.0
-"""Seconds that a process may take to end once its service has: an interpreter full of libraries takes its time."""
 
 Call: TypeAlias = "grpc.aio.StreamStreamCall[notification_pb2.Notice, notification_pb2.Report]"
 
@@ -40,14 +34,24 @@ class WorkerLink:
     Notices wait until the worker has said that it listens (`attach`). If the stream breaks while the process lives, it
     is not opened again: no worker's service comes back. Its exit or its lease will tell.
 
+    Attributes:
+        standing: how far the worker has come, as it has said last; None once that was passed on.
+        parted: whether its script has ended in good order.
+
     Args:
         run_id: the run,
         worker_id: and the worker: a service that belongs to another refuses the stream.
         socket_path: where the worker's service listens.
         lease: how long it may be silent, once attached.
         on_report: called with each report but Pong.
-        on_expired: called once, when the lease has expired, or when more than NOTICE_LIMIT notices wait.
-        on_silent: called when most of the lease is over (LAST_CALL), once per silence.
+        on_expired: called when a worker that does not live has been silent for the lease, once per silence, or when
+            more than NOTICE_LIMIT notices wait.
+        on_overdue: called once, when the worker's service has ended and its process, without a sign of life for the
+            exit_timeout, has not.
+        exit_timeout: seconds.
+        on_heard: called when a worker answers again, or lives, whose lease had expired.
+        lives: told, again and again, for how many seconds a worker has been silent whose lease is over; tells whether
+            it lives all the same, as the kernel sees it.
     """
 
     def __init__(
@@ -58,18 +62,25 @@ class WorkerLink:
         lease: Lease,
         on_report: Callable[[notification_pb2.Report], None],
         on_expired: Callable[[], None],
-        on_silent: Callable[[], None] = lambda: None,
+        on_overdue: Callable[[], None],
+        exit_timeout: float,
+        on_heard: Callable[[], None] = lambda: None,
+        lives: Callable[[float], bool] = lambda _seconds: False,
     ) -> None:
         self.socket_path = socket_path
         self._worker_id = worker_id
         self._lease = lease
         self._on_report = on_report
         self._on_expired = on_expired
-        self._on_silent = on_silent
+        self._on_overdue = on_overdue
+        self._exit_timeout = exit_timeout
+        self._on_heard = on_heard
+        self._lives = lives
+        self._overflowed = False
         self._expired = False
-        self._last_called = False
         self._parting = False
         self._pings = 0
+        self.parted = False
         self.standing: notification_pb2.Standing | None = None
         self._notices: asyncio.Queue[notification_pb2.Notice] = asyncio.Queue(NOTICE_LIMIT)
         self._stream: asyncio.Task[None] | None = None
@@ -86,30 +97,41 @@ class WorkerLink:
         try:
             self._notices.put_nowait(notice)
         except asyncio.QueueFull:
+            self._overflowed = True  # what it was not told, it can never make up for
             self._expire()
+
+    @property
+    def ending(self) -> bool:
+        """Whether the worker's service has ended, and its process has not."""
+        return self._parting
 
     @property
     def next_tick(self) -> float:
         """Seconds until `tick` is to be called."""
-        return self._lease.period if self._stream is None or self._expired else self._lease.next_tick
+        over = self._lease.silence >= self._lease.duration
+        return self._lease.period if self._stream is None or self._expired or over else self._lease.next_tick
 
     def tick(self) -> None:
         """After `next_tick`: ask a silent worker for a sign of life; give one up whose lease is over."""
         if self._stream is None:
             return
         if self._stream.done() and not self._parting:
-            self._parting = True
-            self._lease.lengthen(EXIT_BOUND)
+            self._parting, self._expired = True, False
+            self._lease.lengthen(self._exit_timeout)
         if self._lease.tick():
-            self._expire()
-            return
-        last_call = self._lease.silence >= LAST_CALL * self._lease.duration
-        if last_call and not self._last_called and not self._parting:
-            self._on_silent()
-        self._last_called = last_call
+            if not self._parting and self._lives(self._lease.silence):
+                self._note_life()
+            else:
+                self._expire()
+            return  # it is asked no more: what it was asked before lies unread, and is answered when it can
         if not self._stream.done() and self._lease.silence >= min(self._lease.duration / PINGS, PING_BOUND):
             self._pings += 1
             self.deliver(notification_pb2.Notice(ping=notification_pb2.Ping(number=self._pings)))
+
+    def show_life(self) -> None:
+        """The worker's process has shown that it lives, otherwise than by its service, which has ended."""
+        if self._parting:
+            self._lease.renew()
 
     async def ended(self, bound: float) -> None:
         """Wait for the stream's end, which has all reports of a process that is gone; not longer than this."""
@@ -123,10 +145,15 @@ class WorkerLink:
             await asyncio.wait({self._stream})
         self.socket_path.unlink(missing_ok=True)
 
+    def _note_life(self) -> None:
+        if self._expired and not self._overflowed:
+            self._expired = False
+            self._on_heard()
+
     def _expire(self) -> None:
         if not self._expired:
             self._expired = True
-            self._on_expired()
+            (self._on_overdue if self._parting else self._on_expired)()
 
     async def _converse(self) -> None:
         async with grpc.aio.insecure_channel(f"unix:{self.socket_path}", options=CHANNEL_OPTIONS) as channel:
@@ -158,7 +185,11 @@ class WorkerLink:
             if not isinstance(report, notification_pb2.Report):
                 return
             self._lease.renew()
-            if report.WhichOneof("kind") == "pong":
-                self.standing = report.pong.standing
-            else:
-                self._on_report(report)
+            self._note_life()
+            match report.WhichOneof("kind"):
+                case "pong":
+                    self.standing = report.pong.standing
+                case "parting":
+                    self.parted = True
+                case _:
+                    self._on_report(report)

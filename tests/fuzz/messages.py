@@ -84,7 +84,9 @@ class Fuzzer:
             return rng.choice((0, 1, 2, 3, rng.randrange(least, most + 1), most))
         match field.type:
             case FieldDescriptor.TYPE_STRING:
-                return rng.choice(("", "run", "a", "b", "/etc/passwd", "\0", "x" * 300, "\N{SNOWMAN}"))
+                return rng.choice(
+                    ("", "run", "a", "b", "/etc/passwd", "\0", "x" * 300, "x" * 3000, "\x1b[2J", "\N{SNOWMAN}")
+                )
             case FieldDescriptor.TYPE_BYTES:
                 return rng.randbytes(rng.randrange(LONGEST))
             case FieldDescriptor.TYPE_BOOL:

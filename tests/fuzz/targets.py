@@ -16,8 +16,10 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from edriver import bounds
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver import actions, events
+from edriver.driver.arrivals import Arrivals
 from edriver.driver.chronicle import Chronicle
 from edriver.driver.control import ControlServer
 from edriver.driver.door import Door
@@ -44,7 +46,7 @@ from edriver.worker.participant import Participant
 from tests.fuzz.messages import Fuzzer
 from tests.serving import served
 
-BOUND = 20.0
+BOUND = 120.0
 """Seconds that one call may take."""
 
 AGENT = "/edriver.v1.AgentService/"
@@ -95,8 +97,11 @@ class Target(abc.ABC):
         """Send them, and see that nothing but what is allowed has happened."""
 
 
+SECRETS = {1: b"of a", 2: b"of b"}
+
+
 def hello(agent_id: int, host: str) -> agent_pb2.FromAgent:
-    said = agent_pb2.Hello(run_id="run", host=host, agent_id=agent_id, pid=7, version=VERSION)
+    said = agent_pb2.Hello(run_id="run", host=host, agent_id=agent_id, pid=7, version=VERSION, secret=SECRETS[agent_id])
     return agent_pb2.FromAgent(hello=said)
 
 
@@ -121,6 +126,7 @@ class Agents(AgentServer):
             self.inbox,
             lambda host, _: self.output.append(host),
             lambda: 0.0,
+            draw_secret=iter(SECRETS.values()).__next__,
         )
         self.expect("a", 1)
         self.expect("b", 2)
@@ -172,6 +178,47 @@ class ControlStreams(Target):
         assert isinstance(message, agent_pb2.FromAgent)
         message.seq = 0
         return message.SerializeToString()
+
+
+class Crowd(Arrivals):
+    """Notes who arrives, and has no place for anybody."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted: list[Host] = []
+
+    def arrive(self, host: str, slots: int) -> asyncio.Future[int]:
+        """See Arrivals; those that are none are refused there."""
+        super().arrive(host, slots)
+        self.leave(host)
+        self.noted.append(Host(host, slots))
+        raise ValueError("there is no place")
+
+
+class Newcomers(Target):
+    """AgentService.Connect: agents that dial in by themselves, as hosts with any name and any number of slots."""
+
+    async def send(self, inputs: int) -> None:
+        """See Target."""
+        crowd = Crowd()
+        inbox: Mailbox[events.Event] = Mailbox(100)
+        agents = AgentServer("run", agent_pb2.Welcome(), inbox, lambda *_: None, lambda: 0.0, arrivals=crowd)
+        async with served((agent_pb2_grpc.add_AgentServiceServicer_to_server, agents)) as channel:
+            connect: Any = channel.stream_stream(AGENT + "Connect")
+            for _ in range(inputs):
+                said = self.fuzzer.message(agent_pb2.Hello)
+                assert isinstance(said, agent_pb2.Hello)
+                said.run_id, said.version, said.agent_id = "run", VERSION, 0
+
+                async def pour(of: agent_pb2.Hello = said) -> AsyncIterator[bytes]:
+                    yield agent_pb2.FromAgent(hello=of).SerializeToString()
+
+                assert await over(connect(pour())) is not grpc.StatusCode.OK
+        assert inbox.drain() == []
+        assert crowd.noted, "hardly anything has been looked at"
+        for host in crowd.noted:
+            assert bounds.check_host(host.name, "a name").isprintable()
+            assert bounds.check_slots(host.slots, "a number")
 
 
 class Output(Target):
@@ -325,7 +372,7 @@ class Notices(Target):
         with tempfile.TemporaryDirectory(prefix="ed-") as folder:
             ready = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             ready.bind(str(Path(folder, "ready")))
-            worker = NotificationServer(str(Path(folder, "s")), "run", 1, Participant().take)
+            worker = NotificationServer(str(Path(folder, "s")), "run", 1, Participant().take, orphaned=lambda: None)
             worker.start(str(Path(folder, "ready")))
             ready.close()
             try:
@@ -384,4 +431,4 @@ async def over(call: Any) -> grpc.StatusCode:
         return code
 
 
-TARGETS: tuple[type[Target], ...] = (ControlStreams, Output, Control, Status, Strangers, Notices)
+TARGETS: tuple[type[Target], ...] = (ControlStreams, Newcomers, Output, Control, Status, Strangers, Notices)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.process.running import ROOT, SCRIPTS, Run, running
+from tests.process.running import BOUND, ROOT, SCRIPTS, Run, running
 
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 
@@ -48,7 +48,7 @@ class Agents:
 
     def end(self) -> list[tuple[int, str]]:
         """Wait for all of them; what each ended with and said."""
-        return [(agent.wait(60), self._said_by(number).read_text()) for number, agent in enumerate(self._started)]
+        return [(agent.wait(BOUND), self._said_by(number).read_text()) for number, agent in enumerate(self._started)]
 
     def kill(self) -> None:
         """Kill those that live."""
@@ -65,7 +65,7 @@ def dialled(
     folder: Path, *flags: str, command: Sequence[str] = TRAIN, environ: dict[str, str] | None = None
 ) -> Iterator[tuple[Run, Agents]]:
     """A run whose hosts dial in, and who starts their agents."""
-    environ = environ or {"EPOCHS": "400"}
+    environ = environ or {"EPOCHS": "20000"}
     args = ["--hosts-dial-in", "--credentials", str(folder / "run.json"), *flags, *command]
     with running(args, folder, environ) as run:
         agents = Agents(run, folder, environ)

@@ -22,7 +22,7 @@ from edriver.v1 import agent_pb2, agent_pb2_grpc, notification_pb2
 
 RUN_ID = "run-1"
 AGENT_ID = 7
-AMPLE = 60.0
+AMPLE = 300.0
 """A lease or grace that no test is to reach."""
 
 FromAgent = agent_pb2.FromAgent
@@ -211,14 +211,23 @@ class Host:
 
 @asynccontextmanager
 async def host(
-    command: Sequence[str], *, driver_lease: float = AMPLE, worker_lease: float = AMPLE, output_folder: str = ""
+    command: Sequence[str],
+    *,
+    driver_lease: float = AMPLE,
+    worker_lease: float = AMPLE,
+    output_folder: str = "",
+    exit_timeout: float = AMPLE,
 ) -> AsyncIterator[Host]:
     # A short path: those of unix sockets are limited.
     folder = Path(tempfile.mkdtemp(prefix="ed"))
     (folder / "agent").mkdir(mode=0o700)
     driver = FakeDriver(
         agent_pb2.Welcome(
-            command=command, driver_lease=driver_lease, worker_lease=worker_lease, output_folder=output_folder
+            command=command,
+            driver_lease=driver_lease,
+            worker_lease=worker_lease,
+            output_folder=output_folder,
+            exit_timeout=exit_timeout,
         )
     )
     server = grpc.aio.server()

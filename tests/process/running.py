@@ -16,8 +16,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
 
-BOUND = 90.0
+BOUND = 300.0
 """Seconds that a test waits for a line, or for the end; only a failing test ever waits so long."""
+
+PATIENT = ("--start-timeout", f"{BOUND:g}")
+"""The first round has all workers, however long they take on a loaded machine. A test's own flags come after."""
 
 
 class Run:
@@ -39,7 +42,7 @@ class Run:
         self._ended = False
         python_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         self.process = subprocess.Popen(
-            [*through, sys.executable, "-m", "edriver", *args],
+            [*through, sys.executable, "-m", "edriver", *PATIENT, *args],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": python_path, "EDRIVER_TEST": self.mark, **(environ or {})},
             stdin=subprocess.DEVNULL,
@@ -116,7 +119,7 @@ class Run:
         return not self.left_behind()
 
 
-def wait_for_exit(pid: int, seconds: float = 20.0) -> bool:
+def wait_for_exit(pid: int, seconds: float = BOUND) -> bool:
     """Wait until a process, not necessarily a child, is gone."""
     import select
 
@@ -142,7 +145,7 @@ def running(
         if run.process.poll() is None:
             run.process.send_signal(signal.SIGINT)
             try:
-                run.process.wait(timeout=20)
+                run.process.wait(timeout=60)
             except subprocess.TimeoutExpired:
                 run.process.kill()
                 run.process.wait()
@@ -170,4 +173,4 @@ def edriver(*words: str, environ: Mapping[str, str] | None = None) -> subprocess
     """`edriver WORD ...`, to its end: what is asked of, or told to, a run that goes on."""
     command = [sys.executable, "-m", "edriver", *words]
     everything = {**os.environ, "PYTHONPATH": str(ROOT), **(environ or {})}
-    return subprocess.run(command, env=everything, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=everything, capture_output=True, text=True, timeout=BOUND)

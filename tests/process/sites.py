@@ -67,7 +67,7 @@ class Site:
         found = []
         for host in self.hosts:
             command = ["ip", "netns", "exec", host.namespace, "ss", "--no-header", "--numeric", "--tcp", *flags]
-            lines = subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout.splitlines()
+            lines = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout.splitlines()
             found += [line for line in lines if not re.search(r":22\s", f"{line} ")]
         return found
 

@@ -21,8 +21,6 @@ from edriver.v1 import rounds_pb2, status_pb2
 from tests.process.chromium import CHROMIUM, FLAGS
 from tests.process.running import BOUND, ROOT, SCRIPTS, Run, running
 
-pytestmark = pytest.mark.timeout(300)
-
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 WAIT = BOUND * 1000
 

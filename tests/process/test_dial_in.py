@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.dialling import dialled
-from tests.process.running import edriver
+from tests.process.running import BOUND, edriver
 
 
 def test_hosts_dial_in_and_leave_when_the_run_ends(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_strangers_at_the_port_do_not_fill_the_operators_screen(tmp_path: Path) 
         for _ in range(20):
             with socket.create_connection(("127.0.0.1", port)) as stranger:
                 stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
-                stranger.settimeout(60)
+                stranger.settimeout(BOUND)
                 with contextlib.suppress(ConnectionResetError):
                     while stranger.recv(100):
                         pass

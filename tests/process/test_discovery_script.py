@@ -18,7 +18,7 @@ from edriver.discovery.host_lines import parse_host_list
 from edriver.discovery.hosts import HostSet
 from edriver.discovery.sources import HostDiscoveryScript
 
-AMPLE = 60.0
+AMPLE = 300.0
 """A time limit that no test is to reach."""
 
 WriteScript = Callable[..., Path]

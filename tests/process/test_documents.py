@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.running import ROOT
+from tests.process.running import BOUND, ROOT
 
 DOCUMENTS = sorted(p for p in ROOT.rglob("*.md") if not {".venv", "out"} & set(p.relative_to(ROOT).parts))
 
@@ -21,7 +21,7 @@ def test_the_readmes_script_runs(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(blocks[0])
     environ = {k: v for k, v in os.environ.items() if not k.startswith("EDRIVER")} | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "train.py"], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=90
+        [sys.executable, "train.py"], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=BOUND
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "model.pt").exists()

@@ -61,7 +61,7 @@ def goes_on_without(run: Run, staying: list[int], after: int) -> None:
     ],
 )
 def test_a_host_or_a_slot_is_drained_and_used_again(tmp_path: Path, place: str, name: str) -> None:
-    with running([*FLAGS, *TRAIN], tmp_path, {"EPOCHS": "400"}) as run:
+    with running([*FLAGS, *TRAIN], tmp_path, {"EPOCHS": "20000"}) as run:
         staying, after = all_train(run), len(run.lines)
         done = steered(run, "drain", place, "--reason", "it runs hot")
         assert (done.returncode, done.stderr) == (0, "")
@@ -78,7 +78,7 @@ def test_a_host_or_a_slot_is_drained_and_used_again(tmp_path: Path, place: str, 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1], ids=["SIGTERM", "SIGUSR1"])
 def test_a_signal_to_an_agent_drains_its_host(tmp_path: Path, number: signal.Signals) -> None:
-    with running([*FLAGS, *TRAIN], tmp_path, {"EPOCHS": "400"}) as run:
+    with running([*FLAGS, *TRAIN], tmp_path, {"EPOCHS": "20000"}) as run:
         staying, after = all_train(run), len(run.lines)
         os.kill(agent_of(run, "127.0.0.1"), number)
         run.line(rf"host 127\.0\.0\.1 is drained: its agent got {number.name}", after)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-SECONDS = 60
+SECONDS = 300
 
 
 @dataclass(frozen=True)
@@ -97,18 +97,16 @@ def test_bad_flags_are_refused_in_one_line(edriver: Command, flags: list[str], s
     [
         pytest.param(None, 0, "there is no such file", id="missing"),
         pytest.param("#!/bin/sh\necho localhost:1\n", 0o644, "is not executable: chmod +x", id="not-executable"),
-        pytest.param("#!/bin/sh\necho no quota >&2; exit 3\n", 0o755, "exited with code 3", id="fails"),
-        pytest.param("#!/bin/sh\necho localhost:zero\n", 0o755, "line 1", id="bad-line"),
-        pytest.param("#!/bin/sh\nsleep 1000\n", 0o755, "did not exit within 2 s", id="hangs"),
+        pytest.param("#!/no/sh\necho localhost:1\n", 0o755, "its interpreter does not exist", id="no-interpreter"),
     ],
 )
-def test_a_bad_discovery_script_ends_the_start(
+def test_a_discovery_script_that_cannot_run_ends_the_start_at_once(
     edriver: Command, tmp_path: Path, text: str | None, mode: int, sentence: str
 ) -> None:
     path = tmp_path / "hosts.sh"
     if text is not None:
         script(path, text, mode)
-    failed = edriver.run("-np", "1", "--start-timeout", "3", "--host-discovery-script", str(path), "sh")
+    failed = edriver.run("-np", "1", "--start-timeout", "600", "--host-discovery-script", str(path), "sh")
     assert failed.returncode == 1
     first, records, *_, last, where = failed.stderr.splitlines()
     assert first.startswith("edriver: run ")
@@ -117,6 +115,44 @@ def test_a_bad_discovery_script_ends_the_start(
     assert last.startswith(f"edriver: failed: host discovery script '{path}': ")
     assert sentence in last
     assert edriver.left() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        pytest.param("#!/bin/sh\necho no quota >&2; exit 3\n", "exited with code 3", id="fails"),
+        pytest.param("#!/bin/sh\necho localhost:zero\n", "line 1", id="bad-line"),
+        pytest.param("#!/bin/sh\nsleep 1000\n", "did not exit within 2 s", id="hangs"),
+    ],
+)
+def test_a_discovery_script_that_fails_for_the_whole_start_ends_it(
+    edriver: Command, tmp_path: Path, text: str, sentence: str
+) -> None:
+    path = tmp_path / "hosts.sh"
+    script(path, text)
+    failed = edriver.run("-np", "1", "--start-timeout", "3", "--host-discovery-script", str(path), "sh")
+    assert failed.returncode == 1
+    first, records, *waits, last, where = failed.stderr.splitlines()
+    assert first.startswith("edriver: run ")
+    assert records.startswith("edriver: records: ")
+    assert where == records
+    why = f"(discovery fails: host discovery script '{path}': "
+    assert [why in line and sentence in line for line in waits] == [True], "it says once why it waits"
+    assert last.startswith(
+        f"edriver: failed: found 0 usable slots within --start-timeout 3 s, fewer than --min-np 1 {why}"
+    )
+    assert sentence in last
+    assert edriver.left() == []
+
+
+def test_a_discovery_script_that_fails_at_first_is_asked_again(edriver: Command, tmp_path: Path) -> None:
+    path = tmp_path / "hosts.sh"
+    attempts = tmp_path / "attempts"
+    answer = f"#!/bin/sh\necho x >> {attempts}\n[ $(wc -l < {attempts}) -lt 3 ] && exit 1\necho localhost:1\n"
+    script(path, answer)
+    run = edriver.run("-np", "1", "--host-discovery-script", str(path), "sh", "-c", "echo it runs; exit 3")
+    assert "[localhost:0]<stdout>:it runs\n" in run.stdout
+    assert attempts.read_text().count("x") >= 3
 
 
 def test_a_worker_that_fails_is_the_root_cause(edriver: Command) -> None:

@@ -22,7 +22,7 @@ if sys.argv[2] == "fork" and os.fork() == 0:
 print("held", flush=True)
 sys.stdin.readline()
 """
-BOUND = 30.0
+BOUND = 300.0
 
 
 class Holder:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.prometheus import Prometheus, prometheus
-from tests.process.running import ROOT, SCRIPTS, Hosts, Run, running
+from tests.process.running import BOUND, ROOT, SCRIPTS, Hosts, Run, running
 
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 GRAFANA = ROOT / "docs" / "grafana"
@@ -38,7 +38,6 @@ def through_a_recovery_and_a_resize(run: Run, hosts: Hosts) -> None:
     run.line(r"rank 2 passed step", after)
 
 
-@pytest.mark.timeout(420)
 def test_the_dashboard_has_data_from_a_real_run(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, "localhost:2")
     args = ["-np", "2", "--min-np", "1", "--max-np", "3", "--host-discovery-script", str(hosts.script)]
@@ -82,7 +81,7 @@ def test_the_dashboard_has_data_from_a_real_run(tmp_path: Path) -> None:
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
         with pytest.raises(OSError, match="refused"):
-            urllib.request.urlopen(url, timeout=5)
+            urllib.request.urlopen(url, timeout=BOUND)
         assert run.gone(), run.left_behind()
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import shlex
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent import futures
@@ -13,17 +15,21 @@ from pathlib import Path
 
 import pytest
 
+from edriver.worker.processes import children_of
 from tests.process.dialling import dialled
-from tests.process.running import Run, running, wait_for_exit
+from tests.process.running import SCRIPTS, Run, running, wait_for_exit
 from tests.process.sites import Site, parent_of, site, ssh_client
-
-pytestmark = pytest.mark.timeout(300)
 
 TOGETHER = 4
 """Runs at a time: what they wait for costs no processor."""
 
 WORKER = ["sh", "-c", "trap '' TERM HUP; sleep 3600 & echo $$; wait"]
 """One with a child in its group, as a data loader has, and both hard of hearing."""
+
+TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
+
+ALL = ("driver", "driver's guard", "agent", "agent's guard")
+"""Who clears up after whom on one machine."""
 
 Order = tuple[str, ...]
 
@@ -50,6 +56,30 @@ def kill_in_order(victims: dict[str, int], order: Order) -> None:
             signal.pidfd_send_signal(end, signal.SIGKILL)
         assert wait_for_exit(victims[name])
         os.close(end)
+
+
+def kill_at_once(victims: list[int]) -> None:
+    """Kill them so that none sees another's end."""
+    ends = [os.pidfd_open(pid) for pid in victims]
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for end in ends:
+            signal.pidfd_send_signal(end, number)
+    for pid, end in zip(victims, ends, strict=True):
+        assert wait_for_exit(pid)
+        os.close(end)
+
+
+def guard_of(pid: int) -> int:
+    """The guard of a driver or an agent."""
+    (guard,) = [child for child in children_of(pid) if b"guard_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return guard
+
+
+def all_of(run: Run, worker: int) -> dict[str, int]:
+    """Everybody who clears up, in a run of one host."""
+    agent = parent_of(worker)
+    guards = {"driver's guard": guard_of(run.process.pid), "agent's guard": guard_of(agent)}
+    return {"driver": run.process.pid, "agent": agent, **guards}
 
 
 def stop(run: Run, order: Order) -> None:
@@ -95,6 +125,61 @@ def test_kills_in_every_order_on_this_machine(tmp_path: Path, count: int) -> Non
 
     with futures.ThreadPoolExecutor(TOGETHER) as threads:
         list(threads.map(happens, orders(["driver", "agent a", "agent b"], count)))
+
+
+def happens_here(folder: Path, order: Order, at_once: bool) -> None:
+    """A run on this machine in which these are killed; nothing of it is left, but its folder if all are killed."""
+    with (
+        tempfile.TemporaryDirectory(prefix="ed-", dir="/tmp") as temporary,
+        running(["-np", "1", "-H", "localhost:1", "--no-records", *WORKER], folder, {"TMPDIR": temporary}) as run,
+    ):
+        (worker,) = workers_of(run, "localhost")
+        victims = all_of(run, worker)
+        if at_once:
+            kill_at_once([victims[name] for name in order])
+        else:
+            kill_in_order(victims, order)
+        stop(run, order)
+        assert run.gone(), (order, run.left_behind())
+        assert "driver's guard" in order or list(Path(temporary).iterdir()) == [], order
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_every_subset_of_those_who_clear_up_is_killed_at_once(tmp_path: Path, count: int) -> None:
+    with futures.ThreadPoolExecutor(TOGETHER) as threads:
+        list(threads.map(lambda names: happens_here(tmp_path, names, True), itertools.combinations(ALL, count)))
+
+
+@pytest.mark.parametrize("first", ALL)
+def test_all_of_those_who_clear_up_are_killed_in_every_order(tmp_path: Path, first: str) -> None:
+    with futures.ThreadPoolExecutor(TOGETHER) as threads:
+        others = itertools.permutations([name for name in ALL if name != first])
+        list(threads.map(lambda names: happens_here(tmp_path, (first, *names), False), others))
+
+
+def test_workers_that_train_end_when_nobody_is_left_to_end_them_and_the_next_run_removes_the_rest() -> None:
+    """Each way by which a worker is ended: one is in its agent's process group, one has left it, one has a daemon."""
+    train, daemon = shlex.join(TRAIN), "setsid sleep 3600 </dev/null >/dev/null 2>&1 &"
+    script = f"case $EDRIVER_WORKER_ID in 1) exec {train};; 2) exec setsid -w {train};; 3) {daemon} exec {train};; esac"
+    with tempfile.TemporaryDirectory(prefix="ed-", dir="/tmp") as name:
+        folder = Path(name)
+        environ = {"TMPDIR": name, "EPOCHS": "2000"}
+        with running(["-np", "3", "--no-records", "sh", "-c", script], folder, environ) as run:
+            for rank in range(3):
+                run.line(f"rank {rank} passed step 5")
+            agent = parent_of(run.pids()[0])
+            kill_at_once([run.process.pid, agent, guard_of(run.process.pid), guard_of(agent)])
+            run.end()
+            for pid in run.pids().values():
+                assert wait_for_exit(pid), run.left_behind()
+            (left,) = run.left_behind()
+            assert "sleep 3600" in left
+            (remains,) = folder.glob("edriver-*")
+            with running(["-np", "1", "--no-records", "true"], folder, environ) as second:
+                second.line(f"removed {remains} and 1 of its processes, left by a run that was killed")
+                second.end()
+            assert run.gone(), run.left_behind()
+            assert list(folder.glob("edriver-*")) == []
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

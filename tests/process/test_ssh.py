@@ -16,8 +16,6 @@ import pytest
 from tests.process.running import ROOT, SCRIPTS, Hosts, wait_for_exit
 from tests.process.sites import Site, environment_of, parent_of, site, ssh_client
 
-pytestmark = pytest.mark.timeout(180)
-
 SITE_PACKAGES = Path(sysconfig.get_path("purelib"))
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 
@@ -32,7 +30,7 @@ def test_a_run_on_two_hosts(tmp_path: Path) -> None:
 def test_workers_are_killed_and_hosts_come_and_go(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, "host1:1", "host2:1")
     flags = ["-np", "2", "--min-np", "1", "--max-np", "3", "--host-discovery-script", str(hosts.script)]
-    with site(tmp_path, 3) as there, there.running([*flags, *TRAIN], tmp_path, {"EPOCHS": "400"}) as run:
+    with site(tmp_path, 3) as there, there.running([*flags, *TRAIN], tmp_path, {"EPOCHS": "20000"}) as run:
         run.line("rank 1 passed step 5")
         first = run.pids()
         os.kill(first[1], signal.SIGKILL)
@@ -49,7 +47,7 @@ def test_workers_are_killed_and_hosts_come_and_go(tmp_path: Path) -> None:
 
 def test_a_host_whose_cable_is_pulled(tmp_path: Path) -> None:
     flags = ["-np", "2", "--min-np", "1", "-H", "host1:1,host2:1"]
-    with site(tmp_path) as there, there.running([*flags, *TRAIN], tmp_path, {"EPOCHS": "400"}) as run:
+    with site(tmp_path) as there, there.running([*flags, *TRAIN], tmp_path, {"EPOCHS": "20000"}) as run:
         run.line("rank 1 passed step 5")
         there.hosts[2].cut()
         run.line(r"no word from its agent for 5 s")
@@ -61,7 +59,7 @@ def test_a_host_whose_cable_is_pulled(tmp_path: Path) -> None:
 
 def test_a_host_whose_cable_is_put_back_begins_anew(tmp_path: Path) -> None:
     flags = ["-np", "2", "--min-np", "1", "-H", "host1:1,host2:1"]
-    with site(tmp_path) as there, there.running([*flags, *TRAIN], tmp_path, {"EPOCHS": "400"}) as run:
+    with site(tmp_path) as there, there.running([*flags, *TRAIN], tmp_path, {"EPOCHS": "20000"}) as run:
         run.line("rank 1 passed step 5")
         (old,) = there.hosts[2].processes() & set(run.pids().values())
         there.hosts[2].cut()
@@ -77,7 +75,7 @@ def test_a_host_whose_cable_is_put_back_begins_anew(tmp_path: Path) -> None:
 
 def test_an_agent_that_wakes_up_is_no_second_brain(tmp_path: Path) -> None:
     flags = ["-np", "2", "--min-np", "1", "-H", "host1:1,host2:1"]
-    with site(tmp_path) as there, there.running([*flags, *TRAIN], tmp_path, {"EPOCHS": "400"}) as run:
+    with site(tmp_path) as there, there.running([*flags, *TRAIN], tmp_path, {"EPOCHS": "20000"}) as run:
         run.line("rank 1 passed step 5")
         old = run.pids()[1]
         agent = int(Path(f"/proc/{old}/stat").read_text().rpartition(")")[2].split()[1])
@@ -95,7 +93,7 @@ def test_an_agent_that_wakes_up_is_no_second_brain(tmp_path: Path) -> None:
 
 def test_an_agent_that_is_killed_leaves_nothing_behind(tmp_path: Path) -> None:
     flags = ["-np", "2", "--min-np", "1", "-H", "host1:1,host2:1"]
-    with site(tmp_path) as there, there.running([*flags, *TRAIN], tmp_path, {"EPOCHS": "400"}) as run:
+    with site(tmp_path) as there, there.running([*flags, *TRAIN], tmp_path, {"EPOCHS": "20000"}) as run:
         run.line("rank 1 passed step 5")
         worker = run.pids()[1]
         variables = environment_of(worker)
@@ -112,7 +110,7 @@ def test_an_agent_that_is_killed_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_a_run_goes_on_when_the_connection_of_ssh_breaks(tmp_path: Path) -> None:
     flags = ["-np", "2", "--min-np", "1", "-H", "host1:1,host2:1"]
-    with site(tmp_path) as there, there.running([*flags, *TRAIN], tmp_path, {"EPOCHS": "400", "PAUSE": "0.1"}) as run:
+    with site(tmp_path) as there, there.running([*flags, *TRAIN], tmp_path, {"EPOCHS": "20000", "PAUSE": "0.1"}) as run:
         run.line("rank 1 passed step 5")
         os.kill(ssh_client(run, "host2"), signal.SIGKILL)
         run.line("host host2: the connection of ssh is gone; its agent goes on without")
@@ -123,7 +121,7 @@ def test_a_run_goes_on_when_the_connection_of_ssh_breaks(tmp_path: Path) -> None
 
 
 def test_nothing_secret_is_on_a_command_line(tmp_path: Path) -> None:
-    environ = {"EPOCHS": "400", "MY_SECRET": "swordfish"}
+    environ = {"EPOCHS": "20000", "MY_SECRET": "swordfish"}
     with site(tmp_path, 1) as there, there.running(["-np", "1", "-H", "host1:1", *TRAIN], tmp_path, environ) as run:
         run.line("rank 0 passed step 5")
         commands = {text for entry in Path("/proc").glob("[0-9]*/cmdline") if (text := _read(entry))}
@@ -195,7 +193,7 @@ def test_the_port_and_the_key_can_be_given(tmp_path: Path) -> None:
 def test_a_host_behind_a_jump_host(tmp_path: Path) -> None:
     with site(tmp_path) as there:
         there.ssh.config.write_text(f"Host host2\n  ProxyJump host1\n{there.ssh.config.read_text()}")
-        with there.running(["-np", "2", "-H", "host1:1,host2:1", *TRAIN], tmp_path, {"EPOCHS": "400"}) as run:
+        with there.running(["-np", "2", "-H", "host1:1,host2:1", *TRAIN], tmp_path, {"EPOCHS": "20000"}) as run:
             run.line("rank 1 passed step 5")
             assert any("-W" in command for command in there.processes().values()), "the jump host is not used"
             run.process.send_signal(signal.SIGINT)

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from edriver.client import Client, find, here
-from tests.process.running import ROOT, SCRIPTS, Run, edriver, running
+from tests.process.running import BOUND, ROOT, SCRIPTS, Run, edriver, running
 
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 
@@ -23,7 +23,7 @@ def id_of(run: Run) -> str:
 
 
 def test_a_run_on_this_machine_says_how_it_stands(tmp_path: Path) -> None:
-    with running(["-np", "2", *TRAIN], tmp_path, {"EPOCHS": "400"}) as run:
+    with running(["-np", "2", *TRAIN], tmp_path, {"EPOCHS": "20000"}) as run:
         run.line("rank 1 passed step 5")
         done = edriver("status", "--run", id_of(run))
         assert (done.returncode, done.stderr) == (0, "")
@@ -97,7 +97,7 @@ def test_an_operator_elsewhere_steers_with_a_file_of_its_own(tmp_path: Path) -> 
 def test_an_onlooker_elsewhere_may_look_and_do_nothing_else(tmp_path: Path) -> None:
     file = tmp_path / "status.json"
     args = ["-np", "1", "--status-credentials", str(file), *TRAIN]
-    with running(args, tmp_path, {"EPOCHS": "400"}) as run:
+    with running(args, tmp_path, {"EPOCHS": "20000"}) as run:
         run.line("rank 0 passed step 5")
         assert file.stat().st_mode & 0o777 == 0o600
         port = json.loads(file.read_bytes())["drivers"][0].rpartition(":")[2]
@@ -155,7 +155,7 @@ def test_top_follows_a_run_to_its_end(tmp_path: Path) -> None:
             run.process.send_signal(signal.SIGINT)
             assert run.end() == 130
             assert f"run {id_of(run)} has ended: the driver got SIGINT" in seen(ours, "has ended")
-            assert top.wait(30) == 0
+            assert top.wait(BOUND) == 0
         finally:
             top.kill()
             top.wait()
@@ -168,6 +168,6 @@ def seen(terminal: int, text: str) -> str:
     with selectors.DefaultSelector() as selector:
         selector.register(terminal, selectors.EVENT_READ)
         while text.encode() not in found:
-            assert selector.select(60), f"it shows only {found.decode(errors='replace')}"
+            assert selector.select(BOUND), f"it shows only {found.decode(errors='replace')}"
             found += os.read(terminal, 65536)
     return found.decode(errors="replace")

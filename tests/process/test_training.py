@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.running import SCRIPTS, Hosts, running, wait_for_exit
-
-pytestmark = pytest.mark.timeout(180)
+from tests.process.running import BOUND, SCRIPTS, Hosts, running, wait_for_exit
 
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 
@@ -95,10 +93,36 @@ def test_an_exception_of_all_workers_ends_the_run_with_its_traceback(tmp_path: P
         assert run.gone()
 
 
+def test_ctrl_c_in_one_worker_is_its_own(tmp_path: Path) -> None:
+    """Said at once, before its process has ended and before the others can blame one another."""
+    with running(["-np", "2", "--min-np", "1", *TRAIN], tmp_path, {"INTERRUPT": "1"}) as run:
+        run.line(r"round 1.1 ended: worker 2 \(rank 1, localhost:1\) raised an exception")
+        run.line(r"rank 0 of 1 pid \d+ at step [89]")
+        assert run.end() == 0, run.text
+
+
+def test_a_forked_child_that_exits_leaves_its_parent_connected(tmp_path: Path) -> None:
+    environ = {"EPOCHS": "2000", "FORK": "all"}
+    with running(["-np", "2", "--min-np", "1", *TRAIN], tmp_path, environ) as run:
+        for rank in range(2):
+            run.line(f"rank {rank} forked, 0")
+        survivor, victim = run.pids()[0], run.pids()[1]
+        os.kill(victim, signal.SIGKILL)
+        run.line(f"rank 0 of 1 pid {survivor} at step")
+        run.line(f"rank 0 of 2 pid {survivor} at step", after=len(run.lines))
+        passed = len(run.lines)
+        run.line("rank 1 passed step", after=passed)
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+        assert "is gone: this worker ends" not in run.text
+        assert run.gone(), run.left_behind()
+
+
 def test_leaving_early_is_not_success(tmp_path: Path) -> None:
     with running(["-np", "1", *TRAIN], tmp_path, {"EXIT": "all"}) as run:
         assert run.end() == 1
-        assert "exited with code 0 before its edriver.run was done" in run.text
+        assert "called sys.exit before its edriver.run was done" in run.text
+        assert "train.py" in run.line("SystemExit at (.*)")[1]
 
 
 def test_a_hanging_subgroup_is_severed(tmp_path: Path) -> None:
@@ -174,7 +198,7 @@ def test_alone_it_is_a_world_of_one(tmp_path: Path) -> None:
         env={**environ, "PYTHONPATH": str(SCRIPTS.parents[2])},
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=BOUND,
     )
     assert done.returncode == 0, done.stderr
     assert "rank 0 of 1 pid" in done.stdout

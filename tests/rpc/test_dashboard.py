@@ -19,7 +19,7 @@ from edriver.client import Address, AsyncClient
 from edriver.dashboard import feed as feed_module
 from edriver.dashboard import server as server_module
 from edriver.dashboard.feed import Feed
-from edriver.dashboard.server import PageServer, is_ours
+from edriver.dashboard.server import PageServer, is_ours, runner_of
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver import events
 from edriver.driver.chronicle import Chronicle
@@ -115,7 +115,7 @@ async def served(limit: int, before: Callable[[Run], None]) -> AsyncIterator[Pag
             await feed.begin()
             following = asyncio.create_task(feed.follow())
             server = PageServer(feed, SECRET)
-            runner = web.AppRunner(server.app, shutdown_timeout=0.1)
+            runner = runner_of(server.app, patience=0.1)
             await runner.setup()
             await web.TCPSite(runner, "127.0.0.1", 0).start()
             async with aiohttp.ClientSession() as session:
@@ -345,3 +345,27 @@ def test_a_browser_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch
         assert not page.server.browsers
 
     serve(work, limit=64_000_000)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(b"OPTIONS * HTTP/1.1", id="options-of-the-server"),
+        pytest.param(b"CONNECT example.org:443 HTTP/1.1", id="connect"),
+        pytest.param(b"TRACE / HTTP/1.1", id="trace"),
+        pytest.param(b"GET http://127.0.0.1 HTTP/1.1", id="no-path"),
+        pytest.param(b"GET /%ff/ HTTP/1.1", id="no-utf-8"),
+        pytest.param(b"GET /\xff\xfe HTTP/1.1", id="raw-bytes"),
+        pytest.param(b"POST /hush/ HTTP/1.1", id="post"),
+    ],
+)
+def test_a_strange_request_gets_an_answer_and_no_traceback(line: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async def work(page: Page) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(page.url.rpartition(":")[2]))
+        writer.write(line + b"\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        answer = await reader.readline()
+        assert 400 <= int(answer.split()[1]) < 500, answer
+        writer.close()
+
+    serve(work)
+    assert [record.getMessage() for record in caplog.records if record.name.startswith(("aiohttp", "edriver"))] == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import errno
 import logging
 import socket
 import ssl
@@ -28,12 +29,14 @@ from edriver.driver.pace import Pace
 from edriver.driver.server import MESSAGE_LIMIT, AgentServer
 from edriver.driver.settings import Settings
 from edriver.driver.status import StatusServer
+from edriver.driver.strangers import Connection, Connections
 from edriver.invitation import SERVER_NAME
 from edriver.release import VERSION
 from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2, control_pb2_grpc, status_pb2, status_pb2_grpc
 from edriver.v1.agent_pb2 import FromAgent, FromDriver
 
-BOUND = 20.0
+BOUND = 120.0
+SECRET = b"of every agent"
 Stream = grpc.aio.StreamStreamCall[FromAgent, FromDriver]
 
 
@@ -44,7 +47,12 @@ def soon(work: Coroutine[None, None, None]) -> None:
 @asynccontextmanager
 async def open_door() -> AsyncIterator[tuple[Door, AgentServer]]:
     server = AgentServer(
-        "run", agent_pb2.Welcome(driver_lease=5.0), Mailbox[events.Event](10), lambda *_: None, lambda: 0.0
+        "run",
+        agent_pb2.Welcome(driver_lease=5.0),
+        Mailbox[events.Event](10),
+        lambda *_: None,
+        lambda: 0.0,
+        draw_secret=lambda: SECRET,
     )
     membership = Membership(Settings(np=1, min_np=1, max_np=1), now=0.0)
     status = StatusServer("run", membership, Chronicle(membership, Pace(lambda: 0.0), lambda: 0.0), lambda: 0.0)
@@ -81,7 +89,7 @@ def certificate_of(door: Door) -> str:
 
 async def welcome(stream: Stream) -> agent_pb2.Welcome:
     """Say the Hello of agent 1 on host a; the answer."""
-    hello = agent_pb2.Hello(run_id="run", host="a", agent_id=1, pid=7, version=VERSION)
+    hello = agent_pb2.Hello(run_id="run", host="a", agent_id=1, pid=7, version=VERSION, secret=SECRET)
     await stream.write(FromAgent(hello=hello))
     first = await stream.read()
     assert isinstance(first, FromDriver)
@@ -250,6 +258,94 @@ def test_a_caller_who_says_nothing_disturbs_nobody() -> None:
                 connection.close()
 
     soon(work())
+
+
+def test_strangers_are_hung_up_on_the_oldest_first_and_who_has_a_token_stays(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(door, "MOST_STRANGERS", 20)
+    monkeypatch.setattr(door, "LOOK", (0.01, 0.01))
+
+    async def work() -> None:
+        async with open_door() as (opened, server):
+            server.expect("a", 1)
+            async with dialled(opened, certificate_of(opened), opened.token) as stream:
+                await welcome(stream)
+                callers = [await asyncio.open_connection("127.0.0.1", opened.port) for _ in range(50)]
+                for reader, _ in callers[:30]:
+                    await ends(reader)
+                server.send("a", FromDriver(stop_worker=agent_pb2.StopWorker(worker_id=7)))
+                order = await stream.read()
+                assert isinstance(order, FromDriver)
+                assert order.stop_worker.worker_id == 7
+                assert not any(reader.at_eof() for reader, _ in callers[30:])
+                for _, writer in callers:
+                    writer.close()
+
+    soon(work())
+    assert len(caplog.messages) == 1
+    assert "from 127.0.0.1, and perhaps others, show no token: they are hung up on" in caplog.messages[0]
+
+
+def test_who_calls_again_and_again_without_a_token_is_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "PATIENCE", 0.2)
+    monkeypatch.setattr(door, "LOOK", (0.01, 0.01))
+
+    async def work() -> None:
+        async with open_door() as (opened, _):
+            papers = ssl.create_default_context(cadata=certificate_of(opened))
+            papers.set_alpn_protocols(["h2"])
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", opened.port, ssl=papers, server_hostname=SERVER_NAME
+            )
+            writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+            await ends(reader)
+            writer.close()
+
+    soon(work())
+
+
+def test_a_look_that_fails_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    really, failures = Connections.look, [errno.EMFILE] * 3
+
+    def look(connections: Connections) -> list[Connection]:
+        if failures:
+            raise OSError(failures.pop(), "Too many open files")
+        return really(connections)
+
+    monkeypatch.setattr(Connections, "look", look)
+    monkeypatch.setattr(door, "MOST_STRANGERS", 0)
+    monkeypatch.setattr(door, "LOOK", (0.01, 0.01))
+
+    async def work() -> None:
+        async with open_door() as (opened, _):
+            reader, writer = await asyncio.open_connection("127.0.0.1", opened.port)
+            await ends(reader)
+            writer.close()
+        assert failures == []
+
+    soon(work())
+
+
+def test_there_are_never_more_connections_than_half_of_the_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "MOST_CONNECTIONS", 10)
+
+    async def work() -> None:
+        async with open_door() as (opened, _):
+            callers = [await asyncio.open_connection("127.0.0.1", opened.port) for _ in range(30)]
+            for reader, _ in callers[10:]:
+                await ends(reader)
+            for _, writer in callers:
+                writer.close()
+
+    soon(work())
+
+
+async def ends(reader: asyncio.StreamReader) -> None:
+    """Wait until the other end hangs up."""
+    with contextlib.suppress(ConnectionError, ssl.SSLError):
+        while await reader.read(1000):
+            pass
 
 
 def test_a_caller_who_shakes_hands_and_then_asks_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:

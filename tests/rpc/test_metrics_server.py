@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import http.client
+import select
 import socket
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from socketserver import TCPServer
 
 import pytest
 
 from edriver.discovery.poller import Polls
+from edriver.driver import metrics_server
 from edriver.driver.chronicle import Chronicle
 from edriver.driver.membership import Membership
 from edriver.driver.metrics_server import MOST_AT_ONCE, MetricsServer
@@ -33,12 +37,15 @@ class Site:
         port: int = 0,
         answer_bound: float = BOUND,
         silence_bound: float = BOUND,
+        request_bound: float = BOUND,
+        long_enough: float = BOUND,
         polls: Polls | None = None,
     ) -> None:
         self.membership = Membership(Settings(np=2, min_np=1, max_np=3), now=0.0)
         chronicle = Chronicle(self.membership, Pace(lambda: 0.0), lambda: 0.0)
         self.server = MetricsServer(
-            "abcd", self.membership, chronicle, polls or Polls(), address, port, answer_bound, silence_bound
+            *("abcd", self.membership, chronicle, polls or Polls(), address, port),
+            *(answer_bound, silence_bound, request_bound, long_enough),
         )
 
     @contextlib.asynccontextmanager
@@ -148,6 +155,66 @@ def test_those_who_say_nothing_take_a_few_places_and_no_more() -> None:
             assert (await asyncio.to_thread(site.get))[0] == 200
 
     asyncio.run(told())
+
+
+def dribble(connection: socket.socket) -> None:
+    """Say a little again and again, until nobody listens any more."""
+    with contextlib.suppress(OSError):
+        connection.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+        while not select.select([connection], [], [], 0.01)[0]:
+            connection.sendall(b"x")
+
+
+def test_a_whole_request_has_a_bound() -> None:
+    async def told() -> None:
+        site = Site(request_bound=0.3)
+        async with site.open():
+            with contextlib.closing(site.call()) as slow:
+                await asyncio.to_thread(dribble, slow)
+            await asyncio.to_thread(all_have_answered)
+
+    asyncio.run(told())
+
+
+def test_those_who_take_long_make_room_for_who_comes() -> None:
+    async def told() -> None:
+        site = Site(long_enough=0.2)
+        async with site.open():
+            slow = [site.call() for _ in range(MOST_AT_ONCE)]
+            dribbling = [threading.Thread(target=dribble, args=(connection,)) for connection in slow]
+            for thread in dribbling:
+                thread.start()
+            status = 0
+            while status != 200:
+                with contextlib.suppress(ConnectionError, http.client.HTTPException):
+                    status, _ = await asyncio.to_thread(site.get)
+            for connection in slow:
+                connection.close()
+            for thread in dribbling:
+                thread.join(BOUND)
+
+    asyncio.run(told())
+
+
+def test_without_descriptors_it_waits_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    really, failures = TCPServer.get_request, [errno.EMFILE] * 3
+    pauses: list[float] = []
+
+    def accept(server: TCPServer) -> tuple[socket.socket, object]:
+        if failures:
+            raise OSError(failures.pop(), "Too many open files")
+        return really(server)
+
+    monkeypatch.setattr(TCPServer, "get_request", accept)
+    monkeypatch.setattr(metrics_server, "pause", pauses.append)
+
+    async def told() -> None:
+        site = Site()
+        async with site.open():
+            assert (await asyncio.to_thread(site.get))[0] == 200
+
+    asyncio.run(told())
+    assert len(pauses) == 3
 
 
 def test_silence_has_an_end(capfd: pytest.CaptureFixture[str]) -> None:

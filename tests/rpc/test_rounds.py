@@ -15,14 +15,14 @@ from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import notification_pb2_grpc, rounds_pb2
 from edriver.version import RoundId, Version
 from edriver.wire import round_id_message, version_of
-from edriver.worker import topology
+from edriver.worker import notification, topology
 from edriver.worker.assignment import Assignment
-from edriver.worker.errors import PeerLostError
+from edriver.worker.errors import HostsUpdatedInterrupt, PeerLostError, SwallowedInterruptError
 from edriver.worker.life_lock import LifeLock
 from edriver.worker.rounds import WorkerRounds
 from edriver.worker.state import ObjectState
 
-BOUND = 20.0
+BOUND = 120.0
 
 
 class Group:
@@ -122,7 +122,7 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
 
 
 def rounds_of(agent: Agent, group: Group) -> WorkerRounds:
-    return WorkerRounds(agent.environ, group, looks_like_peer_loss=lambda error: False)
+    return WorkerRounds(agent.environ, group, looks_like_peer_loss=lambda error: False, orphaned=lambda: None)
 
 
 def in_thread(rounds: WorkerRounds, function: object, state: ObjectState) -> queue.Queue[object]:
@@ -263,6 +263,35 @@ def test_skip_leave_and_an_exception_of_its_own(agent: Agent) -> None:
     assert left.code == 0
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), SystemExit(0)], ids=repr)
+def test_whatever_leaves_the_function_is_reported_before_the_process_ends(agent: Agent, error: BaseException) -> None:
+    rounds = rounds_of(agent, Group())
+
+    def train(state: ObjectState) -> None:
+        raise error
+
+    outcome = in_thread(rounds, train, ObjectState(step=0))
+    agent.announced()
+    agent.attach()
+    agent.hear("waiting")
+    agent.assign(1)
+    assert "in train" in agent.hear("failed").failed.traceback
+    assert outcome.get(timeout=BOUND) is error
+
+
+def test_a_worker_whose_agent_is_gone_does_not_stay(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notification, "ORPHANED_AFTER", 0.0)
+    orphaned = threading.Event()
+    rounds = WorkerRounds(agent.environ, Group(), looks_like_peer_loss=lambda error: False, orphaned=orphaned.set)
+    in_thread(rounds, lambda state: orphaned.wait(BOUND), ObjectState(step=0))
+    agent.announced()
+    agent.attach()
+    agent.hear("waiting")
+    agent.assign(1)
+    agent.channel.close()
+    assert orphaned.wait(BOUND)
+
+
 @pytest.mark.parametrize(("run_id", "worker_id"), [("another", 7), ("run", 8)])
 def test_a_stream_for_another_worker_is_refused(agent: Agent, run_id: str, worker_id: int) -> None:
     rounds_of(agent, Group())
@@ -270,3 +299,83 @@ def test_a_stream_for_another_worker_is_refused(agent: Agent, run_id: str, worke
     with pytest.raises(grpc.RpcError) as refused:
         next(agent.reports)
     assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+
+
+def test_who_waits_for_a_verdict_is_not_looked_at_for_a_stall(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The verdict may take as long as another member's evaluation."""
+    rounds = rounds_of(agent, Group())
+    looks: queue.Queue[None] = queue.Queue()
+    monkeypatch.setattr(rounds._stall, "look", lambda progress, phase: looks.put(None))
+    go, trains = threading.Event(), threading.Event()
+
+    def train(state: ObjectState) -> None:
+        trains.set()
+        assert go.wait(BOUND)
+        state.check_host_updates()
+
+    outcome = in_thread(rounds, train, ObjectState(step=0))
+    agent.announced()
+    agent.attach()
+    agent.hear("waiting")
+    agent.assign(1)
+    assert trains.wait(BOUND)
+    agent.say(pb.Notice(ping=pb.Ping(number=1)))
+    agent.hear("pong")
+    assert looks.qsize() == 1, "one that trains is looked at"
+    agent.say(pb.Notice(hosts_updated=pb.HostsUpdated(round_id=round_id(1), number=1)))
+    agent.hear("boundary_reached")
+    go.set()
+    agent.hear("first_boundary")
+    while not rounds._waits_for_verdict:  # set by the training thread, right after what was heard
+        threading.Event().wait(0.001)
+    agent.say(pb.Notice(ping=pb.Ping(number=2)))
+    agent.hear("pong")
+    assert looks.qsize() == 1
+    agent.say(pb.Notice(go_on=pb.GoOn(round_id=round_id(1), number=1)))
+    agent.hear("done")
+    agent.say(pb.Notice(finish=pb.Finish(round_id=round_id(1))))
+    assert outcome.get(timeout=BOUND) is None
+
+
+@pytest.mark.parametrize("end", ["goes on", "returns"])
+def test_a_script_that_catches_the_interrupt_is_told_so(agent: Agent, end: str) -> None:
+    rounds = rounds_of(agent, Group())
+    go = threading.Event()
+
+    def train(state: ObjectState) -> str:
+        assert go.wait(BOUND)
+        while state.step < 100:
+            state.step += 1
+            try:
+                state.commit()
+            except HostsUpdatedInterrupt:
+                if end == "returns":
+                    break
+        return "trained"
+
+    outcome = in_thread(rounds, train, ObjectState(step=0))
+    agent.announced()
+    agent.attach()
+    agent.hear("waiting")
+    agent.assign(1)
+    agent.say(pb.Notice(hosts_updated=pb.HostsUpdated(round_id=round_id(1), number=1)))
+    agent.hear("boundary_reached")
+    agent.say(pb.Notice(stop_at=pb.StopAt(round_id=round_id(1), number=1, boundary=3)))
+    go.set()
+    text = agent.hear("failed").failed.traceback
+    assert "SwallowedInterruptError: worker 7 (rank 0) went on in a round that is over: the script caught Hosts" in text
+    assert f"raised by the boundary at {__file__}:" in text
+    assert (f"called again at {__file__}:" if end == "goes on" else "and returned from its function") in text
+    assert isinstance(outcome.get(timeout=BOUND), SwallowedInterruptError)
+
+
+def test_a_run_inside_a_run_is_refused_at_once(agent: Agent) -> None:
+    rounds = rounds_of(agent, Group())
+    state = ObjectState(step=0)
+    outcome = in_thread(rounds, lambda state: rounds.run(lambda state: 1, state, (), {}), state)
+    agent.announced()
+    agent.attach()
+    agent.hear("waiting")
+    agent.assign(1)
+    assert "inside a function that it runs" in agent.hear("failed").failed.traceback
+    assert isinstance(outcome.get(timeout=BOUND), RuntimeError)

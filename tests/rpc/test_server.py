@@ -2,141 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import tempfile
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-
 import grpc
 import grpc.aio
 import pytest
 
 from edriver.driver import events
-from edriver.driver.mailbox import Mailbox
-from edriver.driver.server import AGENT_LEASE, BEAT, BOOT_LEASE, AgentServer
+from edriver.driver.server import AGENT_LEASE, BEAT, BOOT_LEASE
 from edriver.release import VERSION
-from edriver.v1 import agent_pb2, agent_pb2_grpc, notification_pb2
-from edriver.v1.agent_pb2 import FromAgent, FromDriver
-
-WELCOME = agent_pb2.Welcome(command=["train"], driver_lease=5.0, worker_lease=9.0, output_folder="/out", agent_id=1)
-
-Stream = grpc.aio.StreamStreamCall[FromAgent, FromDriver]
-
-
-class Time:
-    """A clock and a sleep for the server's heartbeat: nothing passes until `advance`."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-        self._sleepers: asyncio.Queue[tuple[float, asyncio.Future[None]]] = asyncio.Queue()
-
-    async def sleep(self, seconds: float) -> None:
-        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._sleepers.put_nowait((self.now + seconds, woken))
-        await woken
-
-    async def advance(self, seconds: float) -> None:
-        """Let so much time pass at once; returns when the server sleeps until later."""
-        self.now += seconds
-        until, sleeper = await self._sleepers.get()
-        while until <= self.now:
-            sleeper.set_result(None)
-            until, sleeper = await self._sleepers.get()
-        self._sleepers.put_nowait((until, sleeper))
-
-
-@dataclass
-class Driver:
-    """A served AgentServer, and what came out of it."""
-
-    server: AgentServer
-    inbox: Mailbox[events.Event]
-    time: Time
-    channel: grpc.aio.Channel
-    output: list[tuple[str, agent_pb2.OutputBatch]] = field(default_factory=list)
-    departed: list[int] = field(default_factory=list)
-
-    def stub(self) -> agent_pb2_grpc.AgentServiceAsyncStub:
-        return agent_pb2_grpc.AgentServiceStub(self.channel)
-
-    async def dial(self, ack: int = 0, run_id: str = "run", host: str = "a", agent_id: int = 1) -> Stream:
-        stream = self.stub().Connect()
-        hello = agent_pb2.Hello(run_id=run_id, host=host, agent_id=agent_id, pid=7, version=VERSION)
-        await stream.write(FromAgent(hello=hello, ack=ack))
-        return stream
-
-    async def event(self) -> events.Event:
-        event = await self.inbox.get()
-        assert event is not None
-        return event
-
-
-@asynccontextmanager
-async def driver() -> AsyncIterator[Driver]:
-    with tempfile.TemporaryDirectory(prefix="ed-") as folder:
-        address = f"unix:{Path(folder, 's')}"
-        time = Time()
-        inbox: Mailbox[events.Event] = Mailbox(100)
-        output: list[tuple[str, agent_pb2.OutputBatch]] = []
-        departed: list[int] = []
-        server = AgentServer(
-            "run",
-            WELCOME,
-            inbox,
-            lambda host, batch: output.append((host, batch)),
-            lambda: time.now,
-            departed=departed.append,
-        )
-        service = grpc.aio.server()
-        agent_pb2_grpc.add_AgentServiceServicer_to_server(server, service)
-        service.add_insecure_port(address)
-        await service.start()
-        beating = asyncio.create_task(server.beat(time.sleep))
-        async with grpc.aio.insecure_channel(address) as channel:
-            yield Driver(server, inbox, time, channel, output, departed)
-        beating.cancel()
-        await service.stop(grace=5)
-
-
-def serve(work: Callable[[Driver], Coroutine[None, None, None]]) -> None:
-    async def served() -> None:
-        async with driver() as made:
-            await work(made)
-
-    asyncio.run(asyncio.wait_for(served(), 30))
-
-
-async def read(stream: Stream) -> FromDriver:
-    message = await stream.read()
-    assert isinstance(message, FromDriver), f"the stream has ended: {await stream.code()}"
-    return message
-
-
-async def ended(stream: Stream) -> bool:
-    """Read on; returns whether there was no further message."""
-    return not isinstance(await stream.read(), FromDriver)
-
-
-async def connect(made: Driver, *workers: int) -> Stream:
-    """A first connection of agent 1 on host a, past its Welcome; these workers have been started there."""
-    made.server.expect("a", 1)
-    stream = await made.dial()
-    assert (await read(stream)).welcome == WELCOME
-    assert await made.event() == events.AgentConnected("a", 1)
-    for worker_id in workers:
-        made.server.send("a", start(worker_id))
-        await read(stream)
-    return stream
-
-
-def start(worker_id: int) -> FromDriver:
-    return FromDriver(start_worker=agent_pb2.StartWorker(worker_id=worker_id, slot=0))
-
-
-def exited(seq: int) -> FromAgent:
-    return FromAgent(seq=seq, worker_exited=agent_pb2.WorkerExited(worker_id=seq, code=-9, tail="bye"))
+from edriver.v1 import agent_pb2, notification_pb2
+from edriver.v1.agent_pb2 import FromAgent
+from tests.rpc.served_driver import WELCOME, Driver, connect, ended, exited, read, secret_of, serve, start
 
 
 def test_an_agent_is_welcomed_and_gets_its_orders_in_order() -> None:
@@ -174,17 +49,6 @@ def test_what_it_says_becomes_events() -> None:
         assert await made.event() == events.WorkerExited(3, -9, "bye")
 
     serve(work)
-
-
-def test_it_speaks_for_its_own_workers_only(caplog: pytest.LogCaptureFixture) -> None:
-    async def work(made: Driver) -> None:
-        stream = await connect(made, 1)
-        await stream.write(FromAgent(seq=1, lease_expired=agent_pb2.LeaseExpired(worker_id=2)))
-        assert await ended(stream)
-        assert made.inbox.drain() == []
-
-    serve(work)
-    assert "it speaks of worker 2, which is none of its own" in caplog.text
 
 
 def test_a_broken_connection_loses_nothing_and_repeats_nothing() -> None:
@@ -317,7 +181,7 @@ def test_bytes_that_are_no_message_end_the_connection_only(caplog: pytest.LogCap
     async def work(made: Driver) -> None:
         healthy = await connect(made)
         made.server.expect("b", 2)
-        hello = agent_pb2.Hello(run_id="run", host="b", agent_id=2, pid=7, version=VERSION)
+        hello = agent_pb2.Hello(run_id="run", host="b", agent_id=2, pid=7, version=VERSION, secret=secret_of(2))
         raw: grpc.aio.StreamStreamCall[bytes, bytes] = made.channel.stream_stream("/edriver.v1.AgentService/Connect")()
         await raw.write(FromAgent(hello=hello).SerializeToString())
         assert isinstance(await raw.read(), bytes)
@@ -330,15 +194,35 @@ def test_bytes_that_are_no_message_end_the_connection_only(caplog: pytest.LogCap
     assert "a message could not be read" in caplog.text
 
 
-def test_silence_for_a_lease_loses_the_agent() -> None:
+def test_silence_for_a_lease_is_told_once_and_so_is_its_end() -> None:
     async def work(made: Driver) -> None:
-        stream = await connect(made)
+        stream = await connect(made, 1)
         for _ in range(int(AGENT_LEASE / BEAT)):
             assert made.inbox.drain() == []
             await made.time.advance(BEAT)
-        assert await made.event() == events.AgentLost("a", 1, "no word from its agent for 5 s")
-        while not await ended(stream):
-            pass
+        assert await made.event() == events.AgentSilent("a", 1, "no word from its agent for 5 s")
+        for _ in range(int(2 * AGENT_LEASE / BEAT)):
+            await made.time.advance(BEAT)
+        assert made.inbox.drain() == []
+        await stream.write(exited(1))
+        assert await made.event() == events.AgentConnected("a", 1)
+        assert await made.event() == events.WorkerExited(1, -9, "bye")
+        for _ in range(int(AGENT_LEASE / BEAT)):
+            await made.time.advance(BEAT)
+        assert await made.event() == events.AgentSilent("a", 1, "no word from its agent for 5 s")
+
+    serve(work)
+
+
+def test_a_silent_agent_that_dials_again_is_heard() -> None:
+    async def work(made: Driver) -> None:
+        await connect(made)
+        for _ in range(int(AGENT_LEASE / BEAT)):
+            await made.time.advance(BEAT)
+        assert await made.event() == events.AgentSilent("a", 1, "no word from its agent for 5 s")
+        stream = await made.dial()
+        assert (await read(stream)).welcome == WELCOME
+        assert await made.event() == events.AgentConnected("a", 1)
 
     serve(work)
 
@@ -353,7 +237,7 @@ def test_an_agents_lease_ends_on_time_whenever_its_last_word_came() -> None:
             await made.time.advance(seconds)
         assert made.inbox.drain() == []
         await made.time.advance(0.125)
-        assert await made.event() == events.AgentLost("a", 1, "no word from its agent for 5 s")
+        assert await made.event() == events.AgentSilent("a", 1, "no word from its agent for 5 s")
 
     serve(work)
 
@@ -415,8 +299,11 @@ def test_an_agent_that_acknowledges_nothing_is_lost() -> None:
 def test_output_is_passed_on_with_the_name_of_its_host() -> None:
     async def work(made: Driver) -> None:
         made.server.expect("a", 1)
+        made.server.send("a", start(1))
         made.server.give_up(1)  # its last lines arrive after its end
-        batch = agent_pb2.OutputBatch(agent_id=1, lines=[agent_pb2.OutputLine(worker_id=1, text=b"hello")], dropped=2)
+        batch = agent_pb2.OutputBatch(
+            agent_id=1, secret=secret_of(1), lines=[agent_pb2.OutputLine(worker_id=1, text=b"hello")], dropped=2
+        )
         call = made.stub().ForwardOutput()
         await call.write(batch)
         await call.done_writing()

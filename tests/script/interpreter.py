@@ -5,18 +5,25 @@ One command a line:
     run np=2 min-np=1 max-np=4 [elastic-timeout=600 ...]   a new run, at 0 s; keys are the fields of Settings
     begin a:2 b:1                    all that happens up to the first round, of which only the round is shown
     hosts [a:2 b:1]                  HostsObserved
+    unanswered: WHY                  DiscoveryFailed
     connected HOST [agent=N]         AgentConnected; by default of the agent that was started there last
     lost HOST [agent=N]: WHY         AgentLost
+    silent HOST: WHY                 AgentSilent
     waiting W ... [version=R:B] [ordinal=N] [digest=TEXT]   WorkerWaiting, one event for each worker
     boundary W ... at B [round=R] [number=N]                BoundaryReached; by default of the running interrupt
     stepped W ... [round=R]          FirstBoundaryPassed
     done W ... at B [round=R]        WorkerDone
     raised W [round=R]: TRACEBACK    CollectiveRaised
+    unproven W [round=R]: REASON     PeerUnproven
     failed W: TRACEBACK              WorkerFailed
     ending W ...                     WorkerEnding
     exited W ... with CODE[: TAIL]   WorkerExited
-    expired W                        LeaseExpired
+    expired W ...                    LeaseExpired
+    heard W ...                      WorkerHeard
+    stuck W [round=R]                WorkerStuck
+    overdue W                        ExitOverdue
     stalled W in PHASE [round=R]: STACKS    WorkerStalled, after STALL seconds
+    blocked W ... at B [round=R] [for=3]    WorkerBlocked, after so many seconds; for=0: they go on
     drain HOST [slot=N]: REASON      DrainRequested
     undrain HOST [slot=N]            UndrainRequested
     resize N                         ResizeRequested
@@ -39,6 +46,7 @@ from edriver.version import NO_VERSION, RoundId, Version
 from tests.script.rendering import render
 
 LEASE = 10.0
+OVERDUE = 600.0
 """The lease of which `expired` speaks, in seconds."""
 
 STALL = 600.0
@@ -176,6 +184,9 @@ class Interpreter:
     def _do_hosts(self, words: Words) -> Iterator[str]:
         return self._tell(events.HostsObserved(parse_hosts(words.names)))
 
+    def _do_unanswered(self, words: Words) -> Iterator[str]:
+        return self._tell(events.DiscoveryFailed(words.text))
+
     def _do_connected(self, words: Words) -> Iterator[str]:
         (host,) = words.names
         return self._tell(events.AgentConnected(host, int(words.pairs.get("agent", self._agents[host]))))
@@ -183,6 +194,10 @@ class Interpreter:
     def _do_lost(self, words: Words) -> Iterator[str]:
         (host,) = words.names
         return self._tell(events.AgentLost(host, int(words.pairs.get("agent", self._agents[host])), words.text))
+
+    def _do_silent(self, words: Words) -> Iterator[str]:
+        (host,) = words.names
+        return self._tell(events.AgentSilent(host, self._agents[host], words.text))
 
     def _do_drain(self, words: Words) -> Iterator[str]:
         (host,) = words.names
@@ -233,6 +248,10 @@ class Interpreter:
         (name,) = words.names
         return self._tell(events.CollectiveRaised(int(name), self._round_id(words), words.text))
 
+    def _do_unproven(self, words: Words) -> Iterator[str]:
+        (name,) = words.names
+        return self._tell(events.PeerUnproven(int(name), self._round_id(words), words.text))
+
     def _do_failed(self, words: Words) -> Iterator[str]:
         (name,) = words.names
         return self._tell(events.WorkerFailed(int(name), words.text))
@@ -247,12 +266,30 @@ class Interpreter:
             yield from self._tell(events.WorkerExited(worker_id, code, words.text))
 
     def _do_expired(self, words: Words) -> Iterator[str]:
+        for name in words.names:
+            yield from self._tell(events.LeaseExpired(int(name), LEASE))
+
+    def _do_heard(self, words: Words) -> Iterator[str]:
+        for name in words.names:
+            yield from self._tell(events.WorkerHeard(int(name)))
+
+    def _do_stuck(self, words: Words) -> Iterator[str]:
         (name,) = words.names
-        return self._tell(events.LeaseExpired(int(name), LEASE))
+        return self._tell(events.WorkerStuck(int(name), self._round_id(words)))
+
+    def _do_overdue(self, words: Words) -> Iterator[str]:
+        (name,) = words.names
+        return self._tell(events.ExitOverdue(int(name), OVERDUE))
 
     def _do_stalled(self, words: Words) -> Iterator[str]:
         name, _, phase = words.names
         return self._tell(events.WorkerStalled(int(name), self._round_id(words), phase, STALL, words.text))
+
+    def _do_blocked(self, words: Words) -> Iterator[str]:
+        workers, boundaries = words.numbers_and("at")
+        seconds = float(words.pairs.get("for", 3))
+        for worker_id in workers:
+            yield from self._tell(events.WorkerBlocked(worker_id, self._round_id(words), boundaries, seconds))
 
     def _round_id(self, words: Words) -> RoundId:
         if "round" in words.pairs:

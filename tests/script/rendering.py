@@ -17,6 +17,8 @@ def render(action: Action) -> Iterator[str]:
             yield f"start agent {agent_id} on {host}"
         case actions.StopAgent(host, agent_id):
             yield f"stop agent {agent_id} on {host}"
+        case actions.AbandonAgent(host, agent_id, reason):
+            yield f"abandon agent {agent_id} on {host}: {reason}"
         case actions.StartWorker(worker_id, host, slot):
             yield f"start worker {worker_id} in {host}:{slot}"
         case actions.StopWorker(worker_id, host, grace):
@@ -39,10 +41,12 @@ def render(action: Action) -> Iterator[str]:
             yield f"skip worker {worker_id}: ordinal {ordinal}"
         case actions.Explain(reason):
             yield f"explain: {reason}"
-        case actions.FinishRun(success, reason, failures):
+        case actions.FinishRun(success, reason, failures, itself):
             first, *rest = reason.splitlines()
             yield f"finish-run {'success' if success else 'failure'}: {first}"
             yield from _indented(rest)
+            if itself and failures:
+                yield "    before that:"
             for failure in failures:
                 yield from _rendered_failure(failure)
 

@@ -23,17 +23,23 @@ KINDS = (
     "agent",
     "cut",
     "freeze",
+    "freeze all",
+    "cut all",
     "stall",
     "drain",
     "explode",
     "slow",
     "launch",
     "glitch",
+    "stranger",
 )
 """What can happen; what is named more often happens more often."""
 
 CONVERGENCE_BOUND = 45.0
 """Virtual seconds, after the faults have ended, within which all slots that may be used share one round."""
+
+LONG_STOP = 300.0
+"""Seconds that a worker is stopped which is not to come to life before the others have to go on without it."""
 
 LIVENESS_BOUND = 900.0
 """Virtual seconds, after the faults have ended, within which every run must end."""
@@ -69,7 +75,7 @@ class Nemesis:
         )
         others = random.Random(seed ^ 0xBAD)
         if others.random() < 0.08:
-            kind = others.choice(("rank 0", "sample"))
+            kind = others.choice(("rank 0", "sample", "uneven"))
             job = replace(job, bug=kind, bug_at=others.randrange(job.samples))
         self.rng = rng
         self.world = World(seed, settings, job, log)
@@ -99,6 +105,7 @@ class Nemesis:
         if not clockwork.run(lambda: world.outcome is not None, self.ends + LIVENESS_BOUND):
             raise Violation(f"the run does not end: {world.core.reason}")
         assert world.outcome is not None
+        check("collectives failed" not in world.outcome.reason, "one glitch and some strangers are no bad link")
         return world.outcome
 
     def _some_hosts(self) -> list[tuple[str, int]]:
@@ -122,6 +129,10 @@ class Nemesis:
             self.world.clockwork.after(healed - now, self._check_convergence)
             return
         current = core.round
+        holders = [p for p in self.world.processes() if current and p.worker_id in current.plan.workers]
+        if all(p.frozen for p in holders):  # there is none who could go on
+            return
+        check(not core.suspects, "a worker is suspected, and neither killed nor heard of again")
         if self.world.outcome is None and current and current.running and not self.world.job.bug:
             size, wanted = len(current.plan.seats), self.world.core.settings.max_np
             check(size == wanted, f"{size} of {wanted} workers train {CONVERGENCE_BOUND:g} s after the last fault")
@@ -152,8 +163,16 @@ class Nemesis:
                 world.kill_agent(victim.host)
             elif kind == "cut":
                 world.cut(victim.host, rng.uniform(0.1, 8))
+            elif kind == "cut all":
+                seconds = rng.uniform(4, 15)
+                for host in {id(p.host): p.host for p in processes}.values():
+                    world.cut(host, seconds + rng.uniform(0, 0.01))
+            elif kind == "freeze all":
+                seconds = rng.uniform(4, 15)
+                for process in processes:
+                    world.freeze(process, seconds + rng.uniform(0, 0.5))
             elif kind == "freeze":
-                world.freeze(victim, rng.uniform(0.1, 15))
+                world.freeze(victim, LONG_STOP if rng.random() < 0.2 else rng.uniform(0.1, 15))
             elif kind == "stall":
                 world.stall(victim, rng.uniform(0.1, 15))
             elif kind == "explode":
@@ -164,6 +183,8 @@ class Nemesis:
             elif kind == "glitch" and self._glitches:
                 self._glitches -= 1
                 victim.trainee.glitch = True
+            elif kind == "stranger":
+                victim.trainee.strangers = rng.randint(1, 4)
 
     def _drain(self, host: str) -> None:
         """A host, or its first slot, is to be left; sometimes that is taken back, else at the end of the faults."""

@@ -63,10 +63,18 @@ class Invariants:
                 case actions.StartWorker():
                     kept = len(self._world.core.roster.fitting())
                     check(kept <= self._world.core.settings.max_np, f"a worker is started: {kept} are too many")
+                case actions.StopWorker(worker_id, _, 0.0):
+                    self._check_spared({worker_id})
+                case actions.AbandonAgent(host, agent_id):
+                    self._check_spared(self._world.workers_of(host, agent_id))
                 case actions.Leave(worker_id):
                     self._sent_off.add(worker_id)
                 case actions.Abort(_, _, cause):
                     avoidable = any(text in cause for text in AVOIDABLE)
+                    if self._world.job.bug == "uneven":
+                        avoidable = avoidable and "passed more boundaries" not in cause
+                    elif cause.startswith("uneven steps"):
+                        avoidable = True
                     check(not avoidable, f"nothing but the protocol itself aborts a round: {cause}")
                 case actions.Finish(_, round_id):
                     self._finished.add(round_id)
@@ -102,6 +110,21 @@ class Invariants:
         places = Counter((w.host, w.slot) for w in self._world.core.roster.workers.values())
         check(not places or max(places.values()) == 1, f"two workers share a slot: {places}")
 
+    def _check_spared(self, killed: set[int]) -> None:
+        """No holder of the state is killed on a suspicion, unless another one waits for its next round."""
+        plan, known = self._plan, self._world.core.roster.workers
+        if plan is None or plan.round_id in self._finished or not killed & set(plan.workers):
+            return
+        trainees = (p.trainee for p in self._world.processes() if p.worker_id in known and p.worker_id not in killed)
+        holders = [t for t in trainees if t.worker_id in plan.workers and known[t.worker_id].live]
+        waiting = [t.offered for t in holders if t.participant.stage is Stage.WAITING]
+        ended = known.keys() - {t.worker_id for t in holders} - killed  # for all that the driver can know, they wait
+        waiting += [
+            w.offer.version for w in map(known.__getitem__, ended) if w.offer and w.waits_in(self._world.core.ordinal)
+        ]
+        offered = any(version != NO_VERSION or not self._begun for version in waiting)
+        check(offered, f"of workers {killed}, which are killed, one is the last holder of the state")
+
     def _check_quarantine(self) -> None:
         """Quarantine never keeps a run from having --min-np workers."""
         core, now = self._world.core, self._world.clockwork.now
@@ -133,7 +156,8 @@ class Invariants:
         check(settings.min_np <= size <= settings.max_np, f"size {size} is not within the limits")
         self._check_state_goes_on(plan)
         budgets = self._world.core.budgets
-        ended = sum(budget.total for budget in (budgets.failures, budgets.preemptions, budgets.resizes))
+        spent = (budgets.failures, budgets.preemptions, budgets.resizes, budgets.unproven)
+        ended = sum(budget.total for budget in spent)
         check(self._rounds <= ended + len(self._finished), f"round {plan.round_id}: what ended the last is not counted")
         self._rounds += 1
         self._assigned = plan.round_id
@@ -164,7 +188,7 @@ class Invariants:
         bug = self._world.job.bug
         if end.success:
             check(bool(self._finished), "success without a finished round")
-            check(not bug, "success of a script that cannot succeed")
+            check(bug in ("", "uneven"), "success of a script that cannot succeed")  # one rank alone is never uneven
             self._check_history()
             return
         if end.reason.startswith("every worker that held the state"):
@@ -180,6 +204,8 @@ class Invariants:
             check(not set(left) - failed, f"the run was given up although {left} hold its state")
         elif end.reason.startswith("every worker failed before"):
             check(self._plan is None, "given up as if training had never begun")
+        elif end.reason.startswith("uneven steps"):
+            check(bug == "uneven", f"a run whose ranks make the same steps ends of it: {end.reason}")
         elif end.reason.startswith("the script raised"):
             check(bool(bug) and f"train.py:{BUG_LINE}," in end.reason, f"a run without a bug ends of one: {end.reason}")
         else:

@@ -11,16 +11,19 @@ from typing import Any
 
 import pytest
 
-from edriver.driver import membership, ranks, selection, soundness
+from edriver.driver import events, membership, ranks, selection, soundness
 from edriver.driver.budgets import Budget
 from edriver.driver.membership import Membership
 from edriver.driver.quarantine import Quarantine
 from edriver.driver.ranks import Candidate, RoundPlan
+from edriver.driver.roster import WorkerState
 from edriver.driver.round import Interrupt, Round
 from edriver.driver.script_error import ScriptError
 from edriver.driver.selection import Selection
 from edriver.driver.settings import Settings
 from edriver.driver.soundness import ErrorWatch
+from edriver.driver.suspicion import Suspects
+from edriver.driver.uneven import UnevenWatch
 from edriver.v1 import notification_pb2 as pb
 from edriver.version import NO_ROUND, NO_VERSION, RoundId, Version
 from edriver.worker.cursor import Cursor
@@ -254,6 +257,16 @@ def quarantine_is_for_good(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Settings, "host_cooldown", lambda self, quarantines, draw: 1e9)
 
 
+def uneven_steps_are_waited_out(patch: pytest.MonkeyPatch) -> None:
+    """A member waits for one that is done, for ever."""
+    patch.setattr(UnevenWatch, "look", lambda self, current, now, name: None)
+
+
+def uneven_steps_are_tried_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """A round of uneven steps is followed by another one, each time."""
+    patch.setattr(UnevenWatch, "met_before", lambda self, current: False)
+
+
 def agreed_ends_are_not_counted(patch: pytest.MonkeyPatch) -> None:
     """No budget pays for a round that ended because members join or leave."""
     original = Budget.spend
@@ -265,7 +278,49 @@ def agreed_ends_are_not_counted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Budget, "spend", spend)
 
 
+def strangers_are_a_bad_link(patch: pytest.MonkeyPatch) -> None:
+    """Two rounds in a row that strangers ended are taken for collectives that cannot work."""
+    original = Membership._note
+
+    def note(self: Membership, event: events.Event) -> None:
+        if isinstance(event, events.PeerUnproven):
+            event = events.CollectiveRaised(event.worker_id, event.round_id, event.reason)
+        original(self, event)
+
+    patch.setattr(Membership, "_note", note)
+
+
+def suspects_are_killed_at_once(patch: pytest.MonkeyPatch) -> None:
+    """A worker that is silent is killed, whether another one holds the state or not."""
+    patch.setattr(Suspects, "_dispensable", lambda self, worker, at: True)
+
+
+def newcomers_can_take_over(patch: pytest.MonkeyPatch) -> None:
+    """Any worker that waits is as good as one that holds the state."""
+    patch.setattr(Suspects, "_offers_the_state", lambda self, worker, since, at: worker.state is WorkerState.WAITING)
+
+
+def suspects_are_never_killed(patch: pytest.MonkeyPatch) -> None:
+    """Silent workers are waited for."""
+    patch.setattr(Suspects, "_dispensable", lambda self, worker, at: False)
+
+
+def suspicion_is_for_good(patch: pytest.MonkeyPatch) -> None:
+    """A sign of life clears no worker."""
+    patch.setattr(Suspects, "heard", lambda self, event, now: False)
+
+
+def silence_breaks_no_round(patch: pytest.MonkeyPatch) -> None:
+    """The others go on waiting for a member that is silent."""
+    patch.setattr(Suspects, "breaking", lambda self, current: None)
+
+
 MUTANTS: tuple[Patch, ...] = (
+    suspects_are_killed_at_once,
+    newcomers_can_take_over,
+    suspects_are_never_killed,
+    suspicion_is_for_good,
+    silence_breaks_no_round,
     stop_at_the_highest_report,
     stop_at_the_lowest_report,
     nobody_waits_for_the_verdict,
@@ -290,4 +345,7 @@ MUTANTS: tuple[Patch, ...] = (
     quarantine_stops_the_run,
     quarantine_is_for_good,
     agreed_ends_are_not_counted,
+    strangers_are_a_bad_link,
+    uneven_steps_are_waited_out,
+    uneven_steps_are_tried_for_ever,
 )

@@ -120,6 +120,7 @@ def move_training(position: Position, index: int, rank: Rank, rules: Rules) -> R
         step += at == COMPUTING
     elif at == AT_BOUNDARY:
         verdict = participant.verdict()
+        assert verdict is not Verdict.SWALLOWED, "passed an agreed boundary"
         if verdict is Verdict.WAIT and rules.wait:
             return None
         at = STOPPED if verdict is Verdict.STOP else next_place(rank, rules)

@@ -32,7 +32,8 @@ class Job:
         commit_every: boundaries between commits; the others only check for news. 0: it never commits.
         late_collective: whether a collective follows the optimizer's step before the boundary: a loss there tears.
         bug: who raises at one place of the first epoch: "rank 0", whichever worker that is, in the step after which so
-            many samples are done; "sample", whoever gets that sample; "": the script has no bug.
+            many samples are done; "sample", whoever gets that sample; "uneven": the last rank leaves out the last step,
+            and the others wait for it; "": the script has no bug.
         bug_at: that many, or that one.
     """
 
@@ -87,6 +88,10 @@ class Interrupted(Exception):  # noqa: N818  HostsUpdatedInterrupt
     """All stop here."""
 
 
+class Unproven(Severed):
+    """A stranger was faster than a member."""
+
+
 class Exploded(Exception):  # noqa: N818
     """An exception of the script's own, at a line of it."""
 
@@ -137,6 +142,7 @@ class Trainee:
         self.offered = NO_VERSION
         self.explode_at = 0
         self.glitch = False
+        self.strangers = 0
         self.outcome: list[Model] = []
         self._job = job
         self._report = report
@@ -183,9 +189,9 @@ class Trainee:
                 raise Severed
             except Interrupted:
                 self._wait(part.live, self.kept)
-            except Severed:
+            except Severed as error:
                 if part.abort_cause is None:
-                    self._report(part.raised("severed"))
+                    self._report(part.unproven("a stranger") if isinstance(error, Unproven) else part.raised("severed"))
                 clean = self.clean
                 self._wait(part.live if clean else part.committed, self.kept if clean else self.saved)
                 yield Sleep(self._pace() / 10)  # bringing it back, while the next place may come
@@ -207,6 +213,9 @@ class Trainee:
         members = yield Meet("who", frozenset(), (place.rank, self.worker_id))  # answered at once: see World
         self.members = frozenset(members.values())
         yield Meet("build", self.members, None)
+        if self.strangers and len(self.members) > 1:
+            self.strangers -= 1
+            raise Unproven
         if place.receivers and (place.rank == place.source or place.rank in place.receivers):
             parties = frozenset(members[r] for r in (place.source, *place.receivers))
             brought = yield Meet("sync", parties, (place.rank, self.model))
@@ -226,6 +235,8 @@ class Trainee:
         for epoch in range(self.model.epoch, epochs):
             self.cursor.set_epoch(epoch)
             while self.cursor.recorded < self.cursor.share:
+                if self._leaves_the_last_step_out(epoch == epochs - 1):
+                    return
                 yield Sleep(self._pace())
                 if self.explode_at:
                     raise Exploded(self.explode_at)
@@ -260,6 +271,11 @@ class Trainee:
         reached = self.cursor.offset + len(mine) * len(self.members) > self._job.bug_at
         return self._job.bug == "rank 0" and self.cursor.rank == 0 and reached
 
+    def _leaves_the_last_step_out(self, last_epoch: bool) -> bool:
+        last_rank = self.cursor.rank == len(self.members) - 1 > 0
+        last_step = self.cursor.recorded + self._job.batch >= self.cursor.share
+        return self._job.bug == "uneven" and last_epoch and last_rank and last_step
+
     def _boundary(self, committed: bool) -> Generator[Wait, Any, None]:
         part = self.participant
         if committed:
@@ -277,6 +293,7 @@ class Trainee:
             raise Interrupted
         if verdict is Verdict.ABORT:
             raise Severed
+        assert verdict is Verdict.PASS, "passed an agreed boundary"
 
     def _save(self) -> None:
         self.saved = self.model

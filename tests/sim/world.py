@@ -25,6 +25,7 @@ from tests.sim.trainee import BUG_LINE, Exploded, Job, Meet, Sleep, Trainee, Wai
 AGENT_LEASE = 5.0
 WORKER_LEASE = 5.0
 STALL_LIMIT = 3.0
+BLOCKED_AFTER = 2.5
 
 
 @dataclass
@@ -38,6 +39,7 @@ class Process:
     ticket: int = 0
     frozen: bool = False
     stalled: bool = False
+    blocked: bool = False
     held: list[pb.Notice] = field(default_factory=list)
     alive: bool = True
 
@@ -53,6 +55,7 @@ class SimHost:
     processes: dict[int, Process] = field(default_factory=dict)
     alive: bool = True
     cut_since: float | None = None
+    abandoned: bool = False
 
 
 class World:
@@ -94,9 +97,7 @@ class World:
         if self.outcome:
             return
         self.log(f"event  {event}")
-        if isinstance(event, events.LeaseExpired):
-            self.given_up.add(event.worker_id)
-        elif isinstance(event, events.AgentLost):
+        if isinstance(event, events.AgentLost):
             self.given_up |= {w.worker_id for w in self.core.roster.on(event.host)}
         orders = self.core.step(event, self.clockwork.now)
         self.invariants.after_step(orders)
@@ -129,6 +130,10 @@ class World:
                 self.stopped_agents.add(agent_id)
                 if host in self.hosts:
                     self._end_agent(self.hosts[host])
+            case actions.AbandonAgent(host, agent_id):
+                if (record := self.hosts.get(host)) and record.agent_id == agent_id:
+                    record.abandoned = True
+                    del self.hosts[host]
             case actions.StartWorker(worker_id, host, _):
                 self._order(host, lambda record: self._start_worker(record, worker_id))
             case actions.StopWorker(worker_id, host, grace):
@@ -136,7 +141,7 @@ class World:
             case actions.AssignRound(plan):
                 self.seats[plan.round_id] = {seat.rank: seat.worker_id for seat in plan.seats}
                 self.fabric.forget_before(plan.round_id)
-                for host, message in assignments_by_host(order):
+                for host, message in assignments_by_host(order, secret=b""):
                     if record := self.hosts.get(host):
                         for seat, notice in place_notices(message):
                             self._send_notice(record, seat.worker_id, notice)
@@ -188,27 +193,30 @@ class World:
             self.feed(events.AgentLost(host.name, host.agent_id, "was killed by SIGKILL"))
 
     def cut(self, host: SimHost, seconds: float) -> None:
-        """The control stream goes silent both ways; after the lease each side gives the other up."""
+        """The control stream goes silent both ways, or the agent is stopped, for a while."""
         if host.cut_since is not None or not host.alive:
             return
         host.cut_since = self.clockwork.now
         host.down.cut()
         host.up.cut()
-        if seconds < AGENT_LEASE:
-            self.clockwork.after(seconds, lambda: self._heal(host))
-        else:
-            # Neither clock is the other's: the order of the two is drawn.
-            self.clockwork.after(AGENT_LEASE + self.rng.uniform(0, 1), lambda: self._lease_ends(host))
-            self.clockwork.after(AGENT_LEASE + self.rng.uniform(0, 1), lambda: self._end_agent(host))
+        if seconds > AGENT_LEASE:
+            self.clockwork.after(AGENT_LEASE, lambda: self._lease_ends(host))
+        self.clockwork.after(seconds, lambda: self._heal(host))
 
     def _heal(self, host: SimHost) -> None:
-        if host.alive:
+        if host.abandoned:
+            self._end_agent(host)  # it dials again, and is refused
+        elif host.alive:
+            silent = self.clockwork.now - (host.cut_since or 0.0) > AGENT_LEASE
             host.cut_since = None
+            if silent:
+                self.feed(events.AgentConnected(host.name, host.agent_id))
             host.down.heal()
             host.up.heal()
 
     def _lease_ends(self, host: SimHost) -> None:
-        self.feed(events.AgentLost(host.name, host.agent_id, "no word for 5 s"))
+        if host.alive:
+            self.feed(events.AgentSilent(host.name, host.agent_id, "no word for 5 s"))
 
     # ---- workers ----------------------------------------------------------------------------------------------
 
@@ -239,7 +247,7 @@ class World:
         self._advance(process, None, None)
 
     def _feed_if_alive(self, host: SimHost, event: events.Event) -> None:
-        if self.hosts.get(host.name) is host or not host.alive:
+        if not host.abandoned and (self.hosts.get(host.name) is host or not host.alive):
             self.feed(event)
 
     def _advance(self, process: Process, value: Any, error: BaseException | None) -> None:
@@ -266,6 +274,7 @@ class World:
                 self.clockwork.after(0.0, lambda: self._wake(process, ticket, members, None))
             case Meet(name, parties, what):
                 round_id = trainee.participant.round_id
+                self.clockwork.after(BLOCKED_AFTER, lambda: self._tell_blocked(process, ticket, BLOCKED_AFTER))
                 self.fabric.meet(
                     round_id,
                     name,
@@ -280,6 +289,8 @@ class World:
     def _wake(self, process: Process, ticket: int, value: Any, error: BaseException | None) -> None:
         if not process.alive or ticket != process.ticket:
             return
+        if process.blocked:
+            self._tell_blocked(process, ticket, 0.0)
         if process.frozen or process.stalled:
             process.wait = None
             self.clockwork.after(0.05, lambda: self._wake(process, ticket, value, error))
@@ -353,20 +364,19 @@ class World:
             self._exit(process, 1)
 
     def freeze(self, process: Process, seconds: float) -> None:
-        """SIGSTOP, and SIGCONT later; the agent gives the worker up after its lease."""
+        """SIGSTOP, and SIGCONT later; the agent says when the worker's lease is over, and when it is heard of again."""
         if process.frozen or not process.alive:
             return
         process.frozen = True
-        if seconds < WORKER_LEASE:
-            self.clockwork.after(seconds, lambda: self._thaw(process))
-        else:
-            self.clockwork.after(
-                WORKER_LEASE,
-                lambda: process.host.up.send(
-                    lambda: self._feed_if_alive(process.host, events.LeaseExpired(process.worker_id, WORKER_LEASE))
-                ),
-            )
-            self.clockwork.after(seconds, lambda: self._thaw(process))
+        # Its last word may be older than the stop: the agent asks now and then.
+        lease = WORKER_LEASE - self.rng.uniform(0, 1)
+        if seconds > lease:
+            self.clockwork.after(lease, lambda: self._tell(process, events.LeaseExpired(process.worker_id, lease)))
+        self.clockwork.after(seconds, lambda: self._thaw(process, heard=seconds > lease))
+
+    def _tell(self, process: Process, event: events.Event) -> None:
+        if process.alive:
+            process.host.up.send(lambda: self._feed_if_alive(process.host, event))
 
     def stall(self, process: Process, seconds: float) -> None:
         """The training thread stands still, and the notification thread does not; that is told after a while."""
@@ -388,8 +398,19 @@ class World:
             assert event is not None
             process.host.up.send(lambda: self._feed_if_alive(process.host, event))
 
-    def _thaw(self, process: Process) -> None:
+    def _tell_blocked(self, process: Process, ticket: int, seconds: float) -> None:
+        """The training thread has stood still in a collective, or goes on."""
+        participant = process.trainee.participant
+        if process.alive and ticket == process.ticket and participant.stage is Stage.ASSIGNED and not process.frozen:
+            process.blocked = seconds > 0
+            event = event_of_report(process.worker_id, participant.blocked(seconds))
+            assert event is not None
+            process.host.up.send(lambda: self._feed_if_alive(process.host, event))
+
+    def _thaw(self, process: Process, heard: bool) -> None:
         process.frozen = False
+        if heard:
+            self._tell(process, events.WorkerHeard(process.worker_id))
         held, process.held = process.held, []
         for notice in held:
             self._take(process, notice)
@@ -400,6 +421,11 @@ class World:
         """All living worker processes, oldest first."""
         found = [p for host in self.hosts.values() for p in host.processes.values() if p.alive]
         return sorted(found, key=lambda p: p.worker_id)
+
+    def workers_of(self, host: str, agent_id: int) -> set[int]:
+        """The workers that an agent has started and that are alive."""
+        record = self.hosts.get(host)
+        return set(record.processes) if record and record.agent_id == agent_id else set()
 
     def members(self) -> list[Process]:
         """Those that have a place in the latest round they know of."""

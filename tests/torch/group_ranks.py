@@ -29,26 +29,37 @@ from typing import Any
 import grpc
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore, PrefixStore, ProcessGroupGloo, Store
+from torch._C._distributed_c10d import (
+    DebugLevel,
+    FileStore,
+    PrefixStore,
+    ProcessGroupGloo,
+    Store,
+    set_debug_level,
+)
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 from edriver.version import RoundId
-from edriver.worker import group
+from edriver.worker import group, proven_pairs
 from edriver.worker.assignment import Assignment
 from edriver.worker.errors import PeerLostError
 from edriver.worker.group import RoundGroup
 from edriver.worker.peer_loss import looks_like_peer_loss
+from edriver.worker.proven_pairs import PairsOfRound
 from edriver.worker.store import StoreClient
 from edriver.worker.store_wire import StoreWire
 from edriver.worker.topology import ALONE
 from tests.linked_hosts import INTERFACE, LinkedHost
 
-LIMIT_SECONDS = 60.0
+LIMIT_SECONDS = 300.0
 """How long anything may take before the test is given up: also the groups' own timeout, so nothing is freed
 by it."""
 
 SEVER_EVERY = 0.05
+
+SECRET = bytes(range(32))
+"""Of every round."""
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload([__name__, "torch._dynamo"])  # the first DDP imports it, in a second
@@ -90,6 +101,7 @@ def place(round_number: int, rank: int, store: tuple[str, int], size: int) -> As
         local_size=size,
         store_host=store[0],
         store_port=store[1],
+        secret=SECRET,
     )
 
 
@@ -229,6 +241,18 @@ class _Worker:
         self._size = where.size
         self.group.build(where, timeout=LIMIT_SECONDS)
 
+    def time_build(self, where: Assignment, proven: bool) -> float:
+        """Build a round's group, with the proofs of membership or without; returns the seconds that took."""
+        exchange = PairsOfRound._exchange
+        if not proven:
+            setattr(PairsOfRound, "_exchange", lambda *_: None)  # noqa: B010
+        began = time.monotonic()
+        try:
+            self.build(where)
+        finally:
+            setattr(PairsOfRound, "_exchange", exchange)  # noqa: B010
+        return time.monotonic() - began
+
     def build_alone(self) -> None:
         self.group.build_alone()
 
@@ -308,6 +332,44 @@ class _Worker:
             return value
 
         setattr(StoreClient, "get", pausing)  # noqa: B010
+
+    def bound_proofs(self, seconds: float) -> None:
+        """Have the members of a group prove their membership within so many seconds."""
+        setattr(proven_pairs, "PROOF_BOUND", seconds)  # noqa: B010
+
+    def proven_groups(self) -> list[str]:
+        """The names of the groups that have been proven in this round."""
+        assert proven_pairs._current is not None
+        return sorted(proven_pairs._current.proven)
+
+    def forget_the_secret(self) -> None:
+        """Have the groups that are made from now on prove something else."""
+        assert proven_pairs._current is not None
+        proven_pairs._current.place = dataclasses.replace(proven_pairs._current.place, secret=bytes(32))
+
+    def bypass_the_proof(self) -> None:
+        """Have torch make groups in another way than the one that is wrapped."""
+        setattr(proven_pairs, "_install", lambda: None)  # noqa: B010
+
+    def several_groups(self) -> float:
+        """Make a group of each rank alone and one of all but rank 0; returns the sum of ranks in this rank's."""
+        alone, others = [dist.new_group([rank]) for rank in range(3)], dist.new_group([1, 2])
+        rank = dist.get_rank()
+        dist.barrier(alone[rank])
+        total = torch.tensor([float(rank or 1)])
+        if rank:
+            dist.all_reduce(total, group=others)
+        return float(total)
+
+    def debug_in_detail(self) -> None:
+        """Have torch check each collective by a group of its own."""
+        set_debug_level(DebugLevel.DETAIL)
+
+    def split_group(self) -> None:
+        """Have a group made in C++."""
+        group = dist.group.WORLD
+        assert group is not None
+        group.split_group([0, 1])
 
     def build_halting(self, where: Assignment) -> None:
         """Publish this rank's address as a member does, then never connect to anyone."""

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_SECONDS = 60.0
+LIMIT_SECONDS = 300.0
 RESULT = "RESULT "
 
 

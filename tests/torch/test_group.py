@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import threading
 from pathlib import Path
 
 import pytest
 from torch import distributed as dist
 
+from edriver.version import RoundId
 from edriver.worker.group import RoundGroup
+from edriver.worker.sever import GlooDevice, duplicate, gloo_devices
 from tests.torch.group_ranks import LIMIT_SECONDS, Member, Resources, build, members, place
 from tests.torch.run_papers import papers
 
@@ -31,6 +34,40 @@ def test_a_round_trains_and_the_next_one_too_with_other_ranks_and_another_size()
         for member in (c, a):
             member.begin("train_step")
         assert [member.end().value for member in (c, a)] == [0.5, 0.5]
+
+
+def test_once_built_no_group_takes_a_connection_and_each_is_severed_without_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    group = RoundGroup("127.0.0.1")
+    released: list[GlooDevice] = []
+    monkeypatch.setattr("edriver.worker.group.release_waiting_pairs", lambda device, _pairs: released.append(device))
+    before = gloo_devices().keys()
+    group.build(place(1, 0, (group.store_host, group.store_port), 1), LIMIT_SECONDS)
+    try:
+        dist.new_group([0])
+        devices = [device for inode, device in gloo_devices().items() if inode not in before]
+        assert len(devices) == 2
+        for device in devices:
+            listener = duplicate(device.listener)
+            assert listener is not None
+            with listener, socket.socket() as caller:
+                caller.setblocking(False)
+                caller.connect_ex(listener.getsockname())
+                assert caller.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) == b"\x02"  # its SYN is not answered
+        group.sever(RoundId(1, 1))
+        assert released == []  # it would have waited for an answer
+    finally:
+        group.teardown()
+
+
+def test_a_group_that_needs_more_descriptors_than_there_are_is_not_begun() -> None:
+    group = RoundGroup("127.0.0.1")
+    where = (group.store_host, group.store_port)
+    with pytest.raises(RuntimeError, match=r"a process group of 9000000 workers needs 1800\d+ more open files, and"):
+        group.build(place(1, 0, where, 9_000_000), LIMIT_SECONDS)
+    with pytest.raises(RuntimeError, match=r"a process group of 9000000 workers needs 900\d+ more open files, and"):
+        group.build(place(1, 1, where, 9_000_000), LIMIT_SECONDS)
 
 
 def test_a_world_of_one_trains() -> None:

@@ -94,5 +94,5 @@ def test_another_process_has_the_same_order() -> None:
         "import torch; from edriver.worker.permutation import Permutation; "
         "print(Permutation(1000, 4, 2).order(torch.arange(1000)).tolist())"
     )
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
     assert run.stdout.strip() == str(whole(1000, 4, 2))

@@ -23,13 +23,20 @@ LIMIT = timedelta(seconds=60)
 
 
 class Pair:
-    """The two ranks of a Gloo group, both in this process."""
+    """The two ranks of a Gloo group, both in this process; if it is lazy, they connect at first use."""
 
-    def __init__(self) -> None:
+    def __init__(self, lazy: bool = False) -> None:
         store = HashStore()
         self._others = gloo_devices().keys()
+
+        def rank(number: int) -> Any:
+            options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # torch's stub lacks it
+            options._devices = [ProcessGroupGloo.create_default_device(lazy_init=lazy)]
+            options._timeout = LIMIT
+            return ProcessGroupGloo(store, number, 2, options)
+
         with futures.ThreadPoolExecutor(2) as threads:
-            self._ranks: list[Any] = list(threads.map(lambda rank: ProcessGroupGloo(store, rank, 2, LIMIT), range(2)))
+            self._ranks: list[Any] = list(threads.map(rank, range(2)))
 
     def devices(self) -> dict[int, GlooDevice]:
         """Those of this group."""

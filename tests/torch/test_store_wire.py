@@ -15,7 +15,7 @@ from edriver.worker.store import StoreClient, StoreServer
 from edriver.worker.store_wire import StoreWire
 from tests.torch.run_papers import papers
 
-LIMIT_SECONDS = 30.0
+LIMIT_SECONDS = 300.0
 
 
 def exchange(server: StoreServer, wire: StoreWire) -> None:

@@ -300,7 +300,9 @@ def sever_the_source(rank: int) -> bool:
         store.set("stopped", "")
         store.wait(["raised"])
         return True
-    with severing(lambda: store.wait(["stopped"])), told_of_the_loss():
+    elsewhere: Any = store
+    elsewhere = elsewhere.clone()  # a connection of its own: this one is needed meanwhile
+    with severing(lambda: elsewhere.wait(["stopped"])), told_of_the_loss():
         sync_state(torch.zeros(2**26), place)
     store.set("raised", "")
     return True
@@ -335,7 +337,9 @@ def sever_the_receivers(rank: int) -> bool:
         store.set("stopped", "")
         store.wait(["raised 1", "raised 2"])
         return True
-    with severing(lambda: store.wait(["stopped"])), told_of_the_loss():
+    elsewhere: Any = store
+    elsewhere = elsewhere.clone()  # a connection of its own: this one is needed meanwhile
+    with severing(lambda: elsewhere.wait(["stopped"])), told_of_the_loss():
         state.sync()
     store.set(f"raised {rank}", "")
     return bool((state.large == rank).all())

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 from benchmarks.jobs import Workload, end_well_on_sigterm
 from benchmarks.phases import read_event_log
 from benchmarks.under_edriver import EdriverJob
+from tests.busy import busy
 from tests.linked_hosts import linked_hosts
 from tests.ssh_hosts import ssh_hosts
 
@@ -41,8 +41,7 @@ def main() -> int:
         job = made.enter_context(EdriverJob(Workload(), through, {"PATH": ssh.path}))
         job.start({"host1": 2, "host2": 2}, np=WORKERS, min_np=1, max_np=WORKERS)
         job.wait_for_steps(size=WORKERS, steps=WARM_STEPS)
-        for _ in range(flags.busy):
-            made.callback(_end, subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+        made.enter_context(busy(flags.busy))
         time.sleep(flags.minutes * 60)
         rounds = read_event_log(job.event_log)
         steps = job.look()[-1].last_step
@@ -51,11 +50,6 @@ def main() -> int:
     for line in rounds[1:]:
         print(f"round {line.round}: {line.cause}")
     return 1 if code or rounds[1:] else 0
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import heapq
 import itertools
 import os
@@ -13,21 +14,61 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks.churn_check import COOLDOWN_FLAGS, JOB, Nemesis
-from benchmarks.history import faults
+from benchmarks.churn_check import COOLDOWN_FLAGS, RECOVERY_BOUND, Nemesis
+from benchmarks.history import Round, faults
 from benchmarks.jobs import HarnessError, Workload
 from benchmarks.records import RoundStart
 from benchmarks.under_edriver import EdriverJob
 from tests.linked_hosts import LinkedHost, linked_hosts
 from tests.process.running import edriver
 from tests.ssh_hosts import ssh_hosts
-from tests.trouble.schedule import HOSTS, MOST_WORKERS, Cut, Drain, Event, Kill, Resize, Schedule, Stop
+from tests.trouble.schedule import (
+    HOSTS,
+    MOST_WORKERS,
+    Cut,
+    Drain,
+    Event,
+    Flood,
+    Fork,
+    Kill,
+    KillGuard,
+    LongCall,
+    Resize,
+    Schedule,
+    Stop,
+    StopAll,
+    StopDriver,
+)
 
 T = TypeVar("T")
 
 EXIT_BOUND = 40.0
 """Seconds after the run's end within which nothing of it is left on any host: an agent that lost its driver may have to
 find that out first, and then end its workers."""
+
+
+class TroubledJob(EdriverJob):
+    """A run whose script makes trouble of its own when it is ordered to."""
+
+    script = "tests.trouble.job"
+
+    def __init__(
+        self, workload: Workload, through: Sequence[str] = (), environ: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(workload, through, environ)
+        (self.folder / "orders").mkdir()
+
+    def order(self, worker: int, line: str) -> None:
+        """Have a worker's script do this at its next step."""
+        place = self.folder / "orders" / str(worker)
+        draft = place.with_suffix(".draft")
+        draft.write_text(f"{line}\n")
+        draft.replace(place)
+
+    def workers(self) -> list[int]:
+        """The process ids of its workers."""
+        marked = {pid for pid, command in self.processes().items() if f"-m {self.script}" in command}
+        return sorted(marked - {self.driver})
 
 
 class Trouble:
@@ -39,13 +80,14 @@ class Trouble:
         spared: the member that is left alone.
     """
 
-    def __init__(self, job: EdriverJob, hosts: Mapping[str, LinkedHost], spared: RoundStart) -> None:
+    def __init__(self, job: TroubledJob, hosts: Mapping[str, LinkedHost], spared: RoundStart) -> None:
         self._job = job
         self._hosts = hosts
         self._spared = spared
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
         self._drained: list[str] = []
+        self._driver_wakes = 0.0
 
     def perform(self, event: Event) -> None:
         """Do this, after its delay."""
@@ -66,6 +108,23 @@ class Trouble:
                 if name := _chosen([host for host in self._job.hosts if host != self._spared.host], choice):
                     self._steer("drain", name)
                     self._drained.append(name)
+            case StopDriver(_, seconds):
+                _signal(self._job.driver, signal.SIGSTOP)
+                self._driver_wakes = max(self._driver_wakes, time.monotonic() + seconds)
+                self._after(seconds, self._wake_the_driver)
+            case StopAll(_, seconds):
+                for worker in self._job.workers():
+                    _signal(worker, signal.SIGSTOP)
+                    self._after(seconds, functools.partial(_signal, worker, signal.SIGCONT))
+            case LongCall(_, choice, seconds):
+                self._order(choice, f"call {seconds}")
+            case Fork(_, choice):
+                self._order(choice, "fork")
+            case Flood(_, choice, lines):
+                self._order(choice, f"flood {lines}")
+            case KillGuard(_, choice):
+                if guard := _chosen(self._guards(), choice):
+                    _signal(guard, signal.SIGKILL)
             case Resize(_, hosts):
                 kept = {self._spared.host: self._job.hosts[self._spared.host]}
                 self._job.set_hosts(kept | hosts | kept)
@@ -87,10 +146,25 @@ class Trouble:
             act()
         time.sleep(max(0.0, when - time.monotonic()))
 
+    def _wake_the_driver(self) -> None:
+        if time.monotonic() >= self._driver_wakes:  # else it was stopped again meanwhile
+            _signal(self._job.driver, signal.SIGCONT)
+
+    def _order(self, choice: float | None, line: str) -> None:
+        """Have the script of one worker, or of all, do something at its next step."""
+        workers = self._job.workers()
+        for worker in workers if choice is None else [_chosen(workers, choice)]:
+            if worker is not None:
+                self._job.order(worker, line)
+
+    def _guards(self) -> list[int]:
+        """The guards of the driver and of all agents."""
+        there = set(self._job.processes()).union(*(host.processes() for host in self._hosts.values()))
+        return sorted(pid for pid in there if "guard_main.py" in _command(pid))
+
     def _workers(self) -> list[int]:
         """Workers that may be troubled."""
-        everybody = {pid for pid, command in self._job.processes().items() if JOB in command} - {self._job.driver}
-        return sorted(everybody - {self._spared.pid})
+        return [pid for pid in self._job.workers() if pid != self._spared.pid]
 
     def _agents(self) -> list[int]:
         """Agents that may be troubled."""
@@ -98,13 +172,19 @@ class Trouble:
 
     def _steer(self, verb: str, host: str) -> None:
         """`edriver drain`, or undrain. That it is refused is an answer, too: too few slots, no such host any more."""
+        self._until(self._driver_wakes)  # one that is stopped does not answer
         output = (self._job.folder / "output-0.txt").read_text()
         run_id = output.partition("edriver: run ")[2].partition(":")[0]
         edriver(verb, host, "--run", run_id)
 
 
-def run_schedules(schedules: Sequence[Schedule]) -> list[str]:
-    """Run schedules one after the other in one run; returns what was wrong, in sentences."""
+def run_schedules(schedules: Sequence[Schedule], bound: float = RECOVERY_BOUND) -> list[str]:
+    """Run schedules one after the other in one run; returns what was wrong, in sentences.
+
+    Args:
+        schedules: what happens.
+        bound: seconds in which the run must have recovered from each.
+    """
     first = schedules[0]
     workload = Workload(
         samples=first.samples,
@@ -121,26 +201,30 @@ def run_schedules(schedules: Sequence[Schedule]) -> list[str]:
         hosts = dict(zip(HOSTS, there[1:], strict=True))
         servers = {name: host.processes() for name, host in hosts.items()}
         through = ["ip", "netns", "exec", there[0].namespace]
-        job = made.enter_context(EdriverJob(workload, through, {"PATH": ssh.path}))
+        job = made.enter_context(TroubledJob(workload, through, {"PATH": ssh.path}))
         seed = first.seed
+        alarms: list[str] = []
         try:
             np = min(sum(first.hosts.values()), MOST_WORKERS)
             job.start(first.hosts, np=np, min_np=1, max_np=MOST_WORKERS, flags=COOLDOWN_FLAGS)
-            nemesis = Nemesis(job)
+            nemesis = Nemesis(job, bound)
             nemesis.await_recovery(whole=True)
             for schedule in schedules:
                 seed = schedule.seed
-                members = sorted(job.look()[-1].starts.items())
+                before = job.look()[-1]
+                members = sorted(before.starts.items())
                 trouble = Trouble(job, hosts, members[int(schedule.spared * len(members))][1])
                 for event in schedule.events:
                     trouble.perform(event)
                 trouble.end()
                 nemesis.await_recovery(whole=True)
+                if schedule.harmless and (alarm := _alarm(schedule, before, job.look()[-1])):
+                    alarms.append(f"seed {seed}: a false alarm: nothing of {schedule.events} is to {alarm}")
             code = job.finish()
         except HarnessError as error:
             job.keep()
             return [f"seed {seed}: {error.what}", f"folder: {job.folder}"]
-        found = [f"the run ended with {code}"] if code != 0 else []
+        found = [*alarms, *([f"the run ended with {code}"] if code != 0 else [])]
         found += _left_behind(hosts, servers)
         found += [f"left behind: process {pid}, {command}" for pid, command in job.processes().items()]
         found += faults(job.history, first.samples)
@@ -148,6 +232,17 @@ def run_schedules(schedules: Sequence[Schedule]) -> list[str]:
             job.keep()
             found.append(f"folder: {job.folder}")
         return found
+
+
+def _alarm(schedule: Schedule, before: Round, after: Round) -> str:
+    """What a schedule has done that it is not to do, as the end of a sentence; empty: nothing.
+
+    Workers that have all been stopped for a lease may form a round anew: the same processes, with nothing lost.
+    """
+    if before.members.keys() - after.members.keys():
+        return "end a process"
+    stopped = any(isinstance(event, StopAll) for event in schedule.events)
+    return "" if stopped or after.number == before.number else "end a round"
 
 
 def agents_on(hosts: Iterable[LinkedHost]) -> list[int]:

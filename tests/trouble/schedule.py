@@ -7,7 +7,7 @@ and its host are left alone, since somebody has to hold the state; which it is s
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 HOSTS = ("host1", "host2", "host3")
 MOST_WORKERS = 4
@@ -84,7 +84,92 @@ class Resize:
     hosts: dict[str, int]
 
 
-Event = Kill | Stop | Cut | Drain | Resize
+@dataclass(frozen=True, slots=True)
+class StopDriver:
+    """SIGSTOP to the driver, and SIGCONT later: Ctrl-Z, a suspended laptop, a virtual machine that moves.
+
+    Attributes:
+        delay: seconds after the event before.
+        seconds: until it is continued.
+    """
+
+    delay: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class StopAll:
+    """SIGSTOP to all workers, the spared one too, and SIGCONT later.
+
+    Attributes:
+        delay: seconds after the event before.
+        seconds: until they are continued.
+    """
+
+    delay: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LongCall:
+    """A call in the script that computes in C and holds the interpreter.
+
+    Attributes:
+        delay: seconds after the event before.
+        choice: which worker makes it, as a fraction of their number; None: all of them do.
+        seconds: how long it takes, about.
+    """
+
+    delay: float
+    choice: float | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A child that the script forks, and that ends at once by `sys.exit`.
+
+    Attributes:
+        delay: seconds after the event before.
+        choice: which worker's, as a fraction of their number.
+    """
+
+    delay: float
+    choice: float
+
+
+@dataclass(frozen=True, slots=True)
+class KillGuard:
+    """`kill -9` of a guard: the driver's, or an agent's.
+
+    Attributes:
+        delay: seconds after the event before.
+        choice: which of those there are, as a fraction of their number.
+    """
+
+    delay: float
+    choice: float
+
+
+@dataclass(frozen=True, slots=True)
+class Flood:
+    """Output of a worker, as fast as it can print.
+
+    Attributes:
+        delay: seconds after the event before.
+        choice: which worker, as a fraction of their number.
+        lines: how many.
+    """
+
+    delay: float
+    choice: float
+    lines: int
+
+
+Harmless = StopDriver | StopAll | LongCall | Fork | KillGuard | Flood
+"""What a run must bear as if nothing had happened: the same round goes on, in the same processes."""
+
+Event = Kill | Stop | Cut | Drain | Resize | Harmless
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +183,7 @@ class Schedule:
         commit_steps: every which step is committed; 0: none ever is.
         spared: which member is left alone, as a fraction of their number.
         events: what happens, in order.
+        harmless: whether nothing of that may disturb the run.
     """
 
     seed: int
@@ -106,13 +192,20 @@ class Schedule:
     commit_steps: int
     spared: float
     events: tuple[Event, ...]
+    harmless: bool = False
 
 
-def schedule_of(seed: int) -> Schedule:
-    """Draw a schedule."""
+def schedule_of(seed: int, hard: bool = False) -> Schedule:
+    """Draw a schedule.
+
+    Args:
+        seed: what it is made from.
+        hard: whether there is also what a run must bear as if nothing had happened; half of the schedules then have
+            nothing else.
+    """
     rng = random.Random(seed)
     hosts = _hosts(rng)
-    return Schedule(
+    schedule = Schedule(
         seed=seed,
         hosts=hosts,
         samples=rng.randrange(150, 400),
@@ -120,6 +213,48 @@ def schedule_of(seed: int) -> Schedule:
         spared=rng.random(),
         events=tuple(_event(rng) for _ in range(rng.randint(1, 4))),
     )
+    if not hard:
+        return schedule
+    if rng.random() < 0.5:
+        return replace(schedule, events=_harmless_burst(rng), harmless=True)
+    # Beside kills and cuts, so that one lands in the other.
+    return replace(schedule, events=tuple(_shuffled(rng, [*schedule.events, *_harmless_burst(rng)])))
+
+
+def _harmless_burst(rng: random.Random) -> tuple[Event, ...]:
+    """Up to three of them, of which one at most keeps workers from answering: those times would add up."""
+    burst: list[Event] = []
+    for _ in range(rng.randint(1, 3)):
+        event = _harmless(rng, silent=not any(isinstance(other, StopAll | LongCall) for other in burst))
+        burst.append(event)
+    return tuple(burst)
+
+
+def _harmless(rng: random.Random, silent: bool) -> Harmless:
+    delay, choice = rng.choice((rng.uniform(0.0, 0.2), rng.uniform(0.0, 2.0))), rng.random()
+    kinds = ["stop driver", "fork", "fork", "kill guard", "flood"] + ["stop all", "long call"] * (2 * silent)
+    match rng.choice(kinds):
+        case "stop driver":
+            return StopDriver(
+                delay, rng.choice((rng.uniform(0.5, 3.0), rng.uniform(6.0, 10.0), rng.uniform(15.0, 20.0)))
+            )
+        case "stop all":
+            seconds = rng.choice((rng.uniform(0.5, 3.0), rng.uniform(4.5, 7.0), rng.uniform(10.0, 12.0)))
+            return StopAll(delay, seconds)
+        case "long call":
+            seconds = rng.choice((rng.uniform(1.0, 4.0), rng.uniform(5.0, 10.0), rng.uniform(15.0, 20.0)))
+            return LongCall(delay, rng.choice((None, choice)), seconds)
+        case "fork":
+            return Fork(delay, choice)
+        case "kill guard":
+            return KillGuard(delay, choice)
+        case _:
+            return Flood(delay, choice, rng.choice((2_000, 50_000, 500_000)))
+
+
+def _shuffled(rng: random.Random, events: list[Event]) -> list[Event]:
+    rng.shuffle(events)
+    return events
 
 
 def _hosts(rng: random.Random) -> dict[str, int]:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.trouble.runner import run_schedules
 from tests.trouble.schedule import schedule_of
 
 SEEDS = range(5)
 
 
-@pytest.mark.timeout(600)
 def test_every_epoch_visits_every_sample_once_whatever_happens_to_hosts() -> None:
     assert run_schedules([schedule_of(seed) for seed in SEEDS]) == []

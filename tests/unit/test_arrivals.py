@@ -69,15 +69,28 @@ def test_one_that_waits_no_longer_is_gone() -> None:
 @pytest.mark.parametrize(
     ("host", "slots", "sentence"),
     [
-        pytest.param("", 1, "'' is no name for a host", id="no-name"),
-        pytest.param("a b", 1, "'a b' is no name for a host", id="a-name-of-two-words"),
-        pytest.param("a", 0, "host a offers 0 slots", id="no-slot"),
+        pytest.param("", 1, "is '', which is no host's name", id="no-name"),
+        pytest.param("a b", 1, "is 'a b', which is no host's name", id="a-name-of-two-words"),
+        pytest.param("-v", 1, "is '-v', which is no host's name", id="an-option"),
+        pytest.param("fe80::1%\x1b[2J", 1, "no host's name", id="a-strange-scope"),
+        pytest.param("a", 0, "of host a is 0: a host has 1 to 4096 slots", id="no-slot"),
+        pytest.param("a", 4097, "of host a is 4097: a host has 1 to 4096 slots", id="too-many-slots"),
     ],
 )
 def test_what_is_no_host(host: str, slots: int, sentence: str) -> None:
     async def work(arrivals: Arrivals) -> None:
         with pytest.raises(ValueError, match=sentence):
             arrivals.arrive(host, slots)
+
+    soon(work)
+
+
+def test_all_hosts_together_have_a_bound() -> None:
+    async def work(arrivals: Arrivals) -> None:
+        for number in range(16):
+            arrivals.arrive(f"h{number}", 4096)
+        with pytest.raises(ValueError, match="all hosts would have 65537 slots: a run has 65536 at most"):
+            arrivals.arrive("h16", 1)
 
     soon(work)
 

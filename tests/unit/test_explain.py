@@ -107,6 +107,18 @@ def test_what_is_shown_is_what_the_driver_uses(monkeypatch: pytest.MonkeyPatch) 
         pytest.param("-np 2", "the discovery script may take", ["20 s", "fixed"], id="long-poll"),
         pytest.param(
             "-np 2 --stall-timeout eval=7200",
+            "and then to reach the boundary",
+            ["12000 s", "derived: from --stall-timeout"],
+            id="a-long-evaluation-is-waited-for",
+        ),
+        pytest.param(
+            "-np 2 --stall-timeout eval=0",
+            "and then to reach the boundary",
+            ["no limit", "derived: from --stall-timeout"],
+            id="one-without-a-limit-for-ever",
+        ),
+        pytest.param(
+            "-np 2 --stall-timeout eval=7200",
             "a collective may take",
             ["10800 s", "derived: from --stall-timeout"],
             id="collective",

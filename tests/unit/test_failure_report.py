@@ -57,6 +57,13 @@ def test_without_a_failed_worker_the_reason_is_the_cause() -> None:
     )
 
 
+def test_a_reason_that_is_the_cause_itself_comes_before_what_happened_earlier() -> None:
+    finish = FinishRun(success=False, reason="workers disagree about the state", failures=(KILLED,), itself=True)
+    assert failure_report(finish, stopped=False) == (
+        "failed: workers disagree about the state\nbefore that: worker 4 (b:0) was killed by SIGKILL: step 8"
+    )
+
+
 def test_one_error_at_one_place_is_one_kind_whatever_its_message() -> None:
     other = Failure(4, "b", 0, 3, "raised an exception", TRACEBACK.replace("bad batch", "bad batch 17"))
     elsewhere = Failure(5, "b", 1, 4, "raised an exception", TRACEBACK.replace("line 3", "line 30"))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from edriver import bounds
 from edriver.discovery.errors import DiscoveryError
 from edriver.discovery.host_lines import (
     MAX_LINE_CHARACTERS,
     MAX_LINES,
-    MAX_SLOTS,
     parse_host_list,
     parse_hosts,
 )
@@ -32,7 +32,7 @@ def pairs(text: str | bytes) -> list[tuple[str, int]]:
         pytest.param("[::1]:2\n[fe80::1%eth0]", [("::1", 2), ("fe80::1%eth0", 7)], id="ipv6"),
         pytest.param("gpu-1.rack_2.example.org:2", [("gpu-1.rack_2.example.org", 2)], id="long-name"),
         pytest.param("a slots=4\nb  slots = 2\n[::1] slots=1", [("a", 4), ("b", 2), ("::1", 1)], id="mpirun"),
-        pytest.param(f"a:1\nb:{MAX_SLOTS}", [("a", 1), ("b", MAX_SLOTS)], id="slots-limits"),
+        pytest.param(f"a:1\nb:{bounds.SLOTS}", [("a", 1), ("b", bounds.SLOTS)], id="slots-limits"),
         pytest.param("z:1\na:1\n", [("z", 1), ("a", 1)], id="order-kept"),
         pytest.param("", [], id="empty"),
         pytest.param("# none today\n", [], id="only-comments"),
@@ -42,7 +42,7 @@ def test_reads(text: str | bytes, expected: list[tuple[str, int]]) -> None:
     assert pairs(text) == expected
 
 
-SLOTS = "slots must be a whole number from 1 to 65536"
+SLOTS = "slots must be a whole number from 1 to 4096"
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ SLOTS = "slots must be a whole number from 1 to 65536"
         pytest.param("a:2.5", f"line 1: 'a:2.5': {SLOTS}", id="fraction"),
         pytest.param("a:", f"line 1: 'a:': {SLOTS}", id="nothing-after-colon"),
         pytest.param("a: 2", f"line 1: 'a: 2': {SLOTS}", id="space-after-colon"),
-        pytest.param(f"a:{MAX_SLOTS + 1}", f"line 1: 'a:65537': {SLOTS}", id="too-many"),
+        pytest.param(f"a:{bounds.SLOTS + 1}", f"line 1: 'a:4097': {SLOTS}", id="too-many"),
         pytest.param("a:" + "9" * 900, SLOTS, id="absurdly-many"),
         pytest.param("a:\u0662", SLOTS, id="digits-of-another-script"),
         pytest.param("a slots=0", f"line 1: 'a slots=0': {SLOTS}", id="mpirun-zero"),
@@ -76,6 +76,8 @@ SLOTS = "slots must be a whole number from 1 to 65536"
         pytest.param("a\x00:2", "has control characters in it", id="nul"),
         pytest.param("a\ud800:2", "is not UTF-8 text", id="lone-surrogate"),
         pytest.param("x" * (MAX_LINE_CHARACTERS + 1), "is longer than 1024 characters", id="long-line"),
+        pytest.param("\n".join(f"h{n}:4096" for n in range(17)), "69632 slots in all: a run has", id="too-many-in-all"),
+        pytest.param(f"{'x' * 254}:1", "a host name of 254 characters: at most 253", id="long-name"),
         pytest.param("a\n" * (MAX_LINES + 1), f"more than {MAX_LINES} lines", id="too-many-lines"),
     ],
 )

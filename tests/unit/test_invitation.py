@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+from edriver.driver.agent_identity import AgentIdentity
 from edriver.invitation import Invitation, at_port
+from edriver.worker.agent import AgentSettings
+from edriver.worker.dial_in import invitation_of
 
 INVITATION = Invitation(
     "run", "a", 3, ("10.0.0.1:5", "[fd00::1]:5"), authority="PEM", token="s3cret", environment={"A": "1"}
@@ -50,3 +54,28 @@ def test_a_log_does_not_show_the_token() -> None:
 )
 def test_an_address_and_a_port(address: str, text: str) -> None:
     assert at_port(address, 7) == text
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        pytest.param(["--slots", "0"], "--slots is 0: a host has 1 to 4096 slots", id="no-slot"),
+        pytest.param(["--slots", "4294967295"], "--slots is 4294967295: a host has 1 to 4096", id="too-many-slots"),
+        pytest.param(["--host", "a b"], "--host is 'a b', which is no host's name", id="two-words"),
+        pytest.param(["--host", "x" * 300], "--host has 300 characters", id="long"),
+    ],
+)
+def test_an_agent_that_dials_in_checks_what_it_will_say(tmp_path: Path, words: list[str], sentence: str) -> None:
+    credentials = tmp_path / "run.json"
+    credentials.touch(mode=0o600)
+    credentials.write_bytes(Invitation("run", "", 0, ("a:1",)).to_json())
+    with pytest.raises(ValueError, match=sentence):
+        invitation_of(["--driver", "a:1", "--credentials", str(credentials), "--host", "h", *words])
+
+
+def test_no_secret_is_shown() -> None:
+    invitation = Invitation("run", "a", 1, ("a:1",), token="hush", secret="abcdef")
+    identity = AgentIdentity("a", 1, b"\xab\xcd\xef")
+    settings = AgentSettings("run", "a", 1, "", Path("/"), secret=b"\xab\xcd\xef")
+    shown = f"{invitation!r} {identity!r} {settings!r}"
+    assert not any(word in shown for word in ("hush", "abcdef", r"\xab"))

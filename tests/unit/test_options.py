@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import shlex
 from pathlib import Path
 
@@ -45,6 +46,11 @@ def hosts_of(options: RunOptions) -> list[str]:
 )
 def test_settings(line: str, settings: Settings) -> None:
     assert read(line).settings == settings
+
+
+def test_the_agreed_boundary_may_take_as_long_as_each_phase_once() -> None:
+    assert read("-np 1 --stall-timeout eval=10000 --stall-timeout step=0.5 sh").settings.boundary_bound == 14200.5
+    assert read("-np 1 --stall-timeout eval=0 sh").settings.boundary_bound == math.inf
 
 
 @pytest.mark.parametrize(
@@ -115,12 +121,18 @@ def test_where_metrics_are(line: str, where: tuple[str, int] | None) -> None:
         pytest.param("-np 2 --start-timeout 0 sh", "--start-timeout is 0", id="no-time"),
         pytest.param("-np 2 --reset-limit -1 sh", "--reset-limit is -1", id="reset-limit"),
         pytest.param("-np 2 --cooldown-range 5 1 sh", "--blacklist-cooldown-range is 5 1", id="cooldown-order"),
-        pytest.param("-np 2 --slots-per-host 0 sh", "--slots-per-host is 0: a host has at least one slot", id="slots"),
+        pytest.param("-np 2 --slots-per-host 0 sh", "--slots-per-host is 0: a host has 1 to 4096 slots", id="slots"),
+        pytest.param("-np 2 --slots-per-host 4097 sh", "--slots-per-host is 4097: a host has 1", id="many-slots"),
+        pytest.param("-np 65537 sh", "-np is 65537: a run has at most 65536 workers", id="np-bound"),
+        pytest.param("-np 2 --max-np 65537 sh", "--max-np is 65537: a run has at most 65536", id="max-np-bound"),
+        pytest.param("-np 4097 sh", "--max-np on this machine alone is 4097: a host has 1 to 4096", id="local-np"),
+        pytest.param("-np 2 -H a:4097 sh", "slots must be a whole number from 1 to 4096", id="host-slots"),
         pytest.param("-np 2", "the command is missing", id="no-command"),
         pytest.param("-np 2 --", "the command is missing", id="no-command-after-dashes"),
         pytest.param("-np 2 no-such-program-here", "there is no command 'no-such-program-here' on PATH", id="program"),
         pytest.param("-np 2 ./no/such", "there is no file './no/such' to run", id="program-file"),
         pytest.param("-np 2 /etc/passwd", "'/etc/passwd' is not an executable file: chmod +x it", id="not-executable"),
+        pytest.param("-np 2 sh x\udcff", "'x\\udcff' in the command is not valid UTF-8: rename", id="command-in-bytes"),
         pytest.param(
             "-np 2 -H a:2 --hostfile f sh", "-H and --hostfile both say which hosts there are", id="two-sources"
         ),

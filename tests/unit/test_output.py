@@ -64,6 +64,43 @@ def test_a_reader_that_does_not_read_costs_lines_but_never_blocks() -> None:
     assert own == b"the driver's own"
 
 
+def test_a_flood_is_told_of_now_and_then_and_at_the_end() -> None:
+    out, out_end = os.pipe()
+    now = [0.0]
+    output = Output(out_end, out_end, clock=lambda: now[0])
+    for second in range(25):
+        now[0] = float(second)
+        output.forward("a", OutputBatch(dropped=100))
+    output.forward("b", OutputBatch(dropped=1))
+    output.close()
+    os.close(out_end)
+    why = "left out: they came faster than they were read"
+    assert read_all(out).decode().splitlines() == [
+        f"edriver: 100 lines of output from host a {why}",
+        f"edriver: 1000 more lines (in all 1100) of output from host a {why}",
+        f"edriver: 1000 more lines (in all 2100) of output from host a {why}",
+        f"edriver: 1 line of output from host b {why}",
+        f"edriver: 400 more lines (in all 2500) of output from host a {why}",
+    ]
+
+
+def test_a_slow_reader_is_told_of_now_and_then() -> None:
+    reader, writer = os.pipe()
+    now = [0.0]
+    lane = Lane(writer, "stdout", limit=1000, clock=lambda: now[0])
+    for second in range(12):
+        now[0] = float(second)
+        lane.put(b"x" * 1001)
+        lane.put(b"\n")
+    assert lane.flush(patience=20)
+    os.close(writer)
+    assert read_all(reader).split() == [
+        *b"edriver: 1 line left out: stdout is read too slowly".split(),
+        *b"edriver: 10 more lines (in all 11) left out: stdout is read too slowly".split(),
+        *b"edriver: 1 more line (in all 12) left out: stdout is read too slowly".split(),
+    ]
+
+
 def test_nobody_reads_any_more() -> None:
     reader, writer = os.pipe()
     os.close(reader)

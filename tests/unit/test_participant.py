@@ -285,14 +285,25 @@ def test_a_second_go_on_does_not_undo_a_later_answer() -> None:
     assert reach(participant) is Verdict.WAIT
 
 
-def test_to_pass_an_agreed_boundary_is_a_bug() -> None:
+def test_to_pass_an_agreed_boundary_is_the_scripts_mistake() -> None:
+    """It caught what its signal handler raised while the boundary waited for the verdict."""
     participant = training(boundaries=3)
     participant.take(hosts_updated(1))
     participant.take(stop_at(1, boundary=4))
     participant.passed(committed=True)
     participant.passed(committed=True)
-    with pytest.raises(AssertionError, match="passed an agreed boundary"):
-        participant.verdict()
+    assert participant.verdict() is Verdict.SWALLOWED
+
+
+@pytest.mark.parametrize("told", [Verdict.STOP, Verdict.ABORT])
+def test_to_go_on_after_a_round_is_over_is_the_scripts_mistake(told: Verdict) -> None:
+    participant = training(boundaries=3)
+    participant.take(hosts_updated(1))
+    participant.take(stop_at(1, boundary=4) if told is Verdict.STOP else abort())
+    assert [reach(participant) for _ in range(3)] == [told, Verdict.SWALLOWED, Verdict.SWALLOWED]
+    participant.wait(Version(FIRST, 3), "a", 7007, "")
+    participant.take(place(SECOND))
+    assert reach(participant) is Verdict.PASS
 
 
 def test_a_new_round_begins_with_nothing_of_the_old_one() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edriver.discovery.errors import DiscoveryError
+from edriver.discovery.errors import DiscoveryError, UnusableSourceError
 from edriver.discovery.host_lines import parse_host_list
 from edriver.discovery.hosts import HostSet
 from edriver.discovery.poll_filter import PollFilter, Verdict
@@ -68,15 +68,22 @@ def test_first_may_find_no_hosts_yet() -> None:
     assert asyncio.run(Watch(HostSet()).poller.first()) == HostSet()
 
 
-def test_first_raises_what_the_source_says() -> None:
-    with pytest.raises(DiscoveryError, match="chmod"):
-        asyncio.run(Watch(DiscoveryError("chmod +x it")).poller.first())
+def test_first_raises_what_no_waiting_can_mend() -> None:
+    watch = Watch(UnusableSourceError("chmod +x it"))
+    with pytest.raises(UnusableSourceError, match="chmod"):
+        asyncio.run(watch.poller.first())
+    assert watch.verdicts == []
 
 
-def test_first_turns_a_fault_of_the_source_into_a_discovery_error() -> None:
-    with pytest.raises(DiscoveryError, match="raised KeyError") as caught:
-        asyncio.run(Watch(KeyError("x")).poller.first())
-    assert isinstance(caught.value.__cause__, KeyError)
+@pytest.mark.parametrize("error", [DiscoveryError("no quota \udcff"), KeyError("x")], ids=["failure", "bug"])
+def test_first_may_fail_and_the_next_poll_answer(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    watch = Watch(error, error, A)
+    assert asyncio.run(watch.poller.first()) == HostSet()
+    watch.run()
+    bug = isinstance(error, KeyError)
+    said = "the host source raised KeyError('x'), which is a fault of its own code" if bug else "no quota \\udcff"
+    assert [(verdict.hosts, verdict.error) for verdict in watch.verdicts] == [(HostSet(), said)] * 2 + [(A, "")]
+    assert [r.levelname for r in caplog.records] == (["WARNING"] if bug else []), "why it waits is the run's to say"
 
 
 def test_run_survives_every_failure_and_keeps_the_hosts() -> None:
@@ -101,7 +108,7 @@ def test_a_note_is_logged_once_per_change(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_only_a_fault_of_the_source_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    Watch(DiscoveryError("bad"), KeyError("x")).run()
+    Watch(A, DiscoveryError("bad"), KeyError("x")).run()
     assert [record.exc_info is not None for record in caplog.records] == [False, True]
 
 
@@ -151,8 +158,7 @@ def test_polls_are_counted_and_timed() -> None:
 
 def test_a_first_poll_that_fails_is_counted() -> None:
     watch = Watch(DiscoveryError("no quota"))
-    with pytest.raises(DiscoveryError):
-        asyncio.run(watch.poller.first())
+    asyncio.run(watch.poller.first())
     assert watch.poller.polls == Polls(failed=1, seconds=0.25)
 
 

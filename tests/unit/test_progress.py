@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edriver.progress import progress_text, time_text
+from edriver.progress import age, lasted, progress_text, time_text
 from edriver.v1 import status_pb2
 
 
@@ -33,7 +33,21 @@ def test_one_line(progress: status_pb2.Progress, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0 s"), (59.9, "59 s"), (200, "3 min 20 s"), (18600, "5 h 10 min"), (183600, "2 d 3 h")],
+    [(-86401.0, "0 s"), (0, "0 s"), (59.9, "59 s"), (200, "3 min 20 s"), (18600, "5 h 10 min"), (183600, "2 d 3 h")],
 )
 def test_a_span_of_time(seconds: float, text: str) -> None:
     assert time_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("run", "since", "seconds", "old"),
+    [
+        pytest.param(status_pb2.Run(began=100.0, now=160.0, seconds=60.0), 130.0, 60.0, 30.0, id="a clock in order"),
+        pytest.param(status_pb2.Run(began=90000.0, now=3660.0, seconds=60.0), 90030.0, 60.0, 0.0, id="set back"),
+        pytest.param(status_pb2.Run(began=100.0, now=86460.0, seconds=60.0), 130.0, 60.0, 60.0, id="set forward"),
+        pytest.param(status_pb2.Run(began=100.0, now=160.0), 130.0, 60.0, 30.0, id="a driver that does not tell"),
+        pytest.param(status_pb2.Run(began=160.0, now=100.0), 160.0, 0.0, 0.0, id="that, and set back"),
+    ],
+)
+def test_ages_when_the_clock_is_set(run: status_pb2.Run, since: float, seconds: float, old: float) -> None:
+    assert (lasted(run), age(run, since)) == (seconds, old)

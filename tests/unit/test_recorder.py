@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
+import resource
 import threading
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from edriver.driver import recorder as recorder_module
+from edriver.driver.event_log import event_line, gap_line
 from edriver.driver.record_file import RecordFile
 from edriver.driver.record_folder import SAFE_AGE, default_root, make, remove_old
 from edriver.driver.recorder import EventBook, Recorder, books_of, describe, progress_is_due
+from edriver.records import read
 from edriver.v1 import status_pb2
 
 MONTH = 30 * 24 * 3600
@@ -109,13 +112,72 @@ def test_only_what_is_evidently_a_runs_is_removed(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    file = RecordFile(tmp_path, "event log")
-    with caplog.at_level(logging.WARNING):
-        for _ in range(3):
-            file.append(["x"])
+    path = tmp_path / "log"
+    path.mkdir()
+    file = RecordFile(path, "event log")
+    for _ in range(3):
+        file.append(["x"])
+    file.close()
     assert [record.getMessage() for record in caplog.records] == [
-        f"the event log {tmp_path} cannot be written: Is a directory"
+        f"the event log {path} cannot be written: Is a directory; what happens is kept, and written later",
+        f"the event log {path} lacks its last 3 entries",
     ]
+
+
+def test_what_cannot_be_written_is_written_later_in_order(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "log"
+    path.mkdir()
+    file = RecordFile(path, "event log")
+    file.append(["one\n", "two\n"])
+    file.append(["three\n"])
+    path.rmdir()
+    assert file.settle()
+    file.append(["four\n"])
+    assert path.read_text() == "one\ntwo\nthree\nfour\n"
+
+
+def test_what_is_more_than_can_be_kept_is_missing_and_the_file_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "log"
+    path.mkdir()
+    file = RecordFile(path, "event log", gap=lambda missing: f"({missing} are missing)\n", kept=10)
+    for text in ("one\n", "two\n", "three\n", "4\n"):
+        file.append([text])
+    path.rmdir()
+    file.append(["5\n"])
+    file.append(["six\n"])
+    assert path.read_text() == "one\ntwo\n(3 are missing)\nsix\n"
+    assert caplog.messages[1:] == [f"the event log {path} lacks 3 entries: they could not be written"]
+
+
+def test_a_log_that_lacks_lines_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(event_line(status_pb2.Event(seq=1)) + gap_line(7) + event_line(status_pb2.Event(seq=9)))
+    assert [event.seq for event in read(path) if isinstance(event, status_pb2.Event)] == [1, 9]
+
+
+def test_a_process_without_descriptors_goes_on_writing(tmp_path: Path) -> None:
+    file = RecordFile(tmp_path / "log", "event log")
+    file.append(["one\n"])
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            (tmp_path / "another").touch()
+        file.append(["two\n"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert file.path.read_text() == "one\ntwo\n"
+
+
+def test_a_file_that_was_moved_away_is_made_anew(tmp_path: Path) -> None:
+    file = RecordFile(tmp_path / "log", "event log")
+    file.append(["one\n"])
+    file.path.rename(tmp_path / "log.1")
+    file.append(["two\n"])
+    assert ((tmp_path / "log.1").read_text(), file.path.read_text()) == ("one\n", "two\n")
+    assert file.path.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_disk_that_is_full_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +198,7 @@ def test_a_disk_that_is_full_leaves_no_half_line(tmp_path: Path, monkeypatch: py
     assert path.read_text() == "one\n"
     room[0] = 100
     file.append(["three\n"])
-    assert path.read_text() == "one\nthree\n"
+    assert path.read_text() == "one\ntwo, which is too long\nthree\n"
 
 
 def test_a_file_does_not_grow_for_ever(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -191,6 +253,12 @@ class StuckBook:
     def progress(self, at: float, progress: status_pb2.Progress) -> None:
         pass
 
+    def settle(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass
+
 
 def test_a_disk_that_hangs_is_not_felt(caplog: pytest.LogCaptureFixture) -> None:
     book = StuckBook()
@@ -208,3 +276,29 @@ def test_a_disk_that_hangs_is_not_felt(caplog: pytest.LogCaptureFixture) -> None
     book.goes_on.set()
     recorder.close()
     assert book.told == list(range(1, 10))
+
+
+class UnwillingBook(StuckBook):
+    """Cannot be written at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.goes_on.set()
+        self.tries = 0
+        self.settled = threading.Event()
+
+    def settle(self) -> bool:
+        self.tries += 1
+        if self.tries == 3:
+            self.settled.set()
+        return self.settled.is_set()
+
+
+def test_what_could_not_be_written_is_tried_again_though_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder_module, "RETRY", 0.01)
+    book = UnwillingBook()
+    recorder = Recorder([book], began=0.0, delay=0.0)
+    recorder.start()
+    recorder.events(events(1))
+    assert book.settled.wait(30)
+    recorder.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -172,3 +173,37 @@ def test_without_plotly_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(assets, "find_spec", lambda name: None)
     with pytest.raises(RunError, match=re.escape(INSTALL)):
         plotly_script()
+
+
+@pytest.mark.parametrize(
+    "run_id", ["a\0b", "../../x", "\ud800", "", 7], ids=["nul", "path", "surrogate", "empty", "number"]
+)
+def test_a_run_json_with_a_strange_id_is_reported_by_its_folders_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_id: object
+) -> None:
+    folder = tmp_path / "abcd"
+    folder.mkdir()
+    (folder / "events.jsonl").write_text(one_kill())
+    (folder / "run.json").write_text(json.dumps({"run_id": run_id, "command": ["a\0b", "\ud800"]}))
+    monkeypatch.chdir(tmp_path)
+    before = os.umask(0)
+    try:
+        assert report(["abcd"]).splitlines()[-1] == "edriver-abcd.html"
+    finally:
+        os.umask(before)
+    assert (tmp_path / "edriver-abcd.html").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("text", ["\0", '{"run_id": "a', "[" * 100_000, "[]"], ids=["nul", "torn", "deep", "a-list"])
+def test_a_run_json_that_is_none_is_said(tmp_path: Path, text: str) -> None:
+    (tmp_path / "events.jsonl").write_text(one_kill())
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(RunError, match=r"run\.json is not (JSON|an object)"):
+        report([str(tmp_path)])
+
+
+def test_a_path_with_a_nul_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(one_kill())
+    with pytest.raises(RunError, match=r"--output .*null byte"):
+        report([str(path), "--output", "a\0b"])

@@ -126,3 +126,11 @@ def test_json_has_the_shape_of_the_question(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("edriver.commands.status.client_of", lambda flags: OneRun())
     assert json.loads(status(["--json"])) == [{"run_id": "a"}]
     assert json.loads(status(["--json", "--run", "a"])) == {"run_id": "a"}
+
+
+def test_a_run_tells_how_long_it_has_gone_on_by_a_clock_that_nobody_sets() -> None:
+    story, times = Story(), iter([1000.0, 1075.0])
+    server = StatusServer("abcd", story.membership, story.chronicle, lambda: -86400.0, steady=lambda: next(times))
+    run = server.answer().run
+    assert run.seconds == 75.0
+    assert next(lines(run)).startswith("run abcd, 75 s: ")

@@ -74,10 +74,19 @@ def test_stuck(filename: str, source: str, stuck: bool, seconds: Callable[[], fl
 BACKWARD = "/x/torch/autograd/graph.py"
 
 
+def no_time() -> float:
+    """Processor time of the other threads, where there are none: a test does not know what pytest's own are doing."""
+    return 0.0
+
+
+def quiet_watch(thread: threading.Thread, others_want: Callable[[], bool] = lambda: False) -> StuckWatch:
+    return StuckWatch(thread, bound=3600, others_want=others_want, others_used=no_time)
+
+
 def test_one_that_nothing_can_wake_is_known_after_a_few_looks() -> None:
     thread, end = thread_in(BACKWARD, "lock.acquire()")
     try:
-        watch = StuckWatch(thread, bound=3600)
+        watch = quiet_watch(thread)
         found = looks(watch, thread, QUIET_LOOKS + 1, cut_off=True)  # it may not sleep yet at the first
         assert not any(found[: QUIET_LOOKS - 1])
         assert found[-1]
@@ -89,7 +98,7 @@ def test_while_something_else_waits_for_a_processor_a_few_looks_are_not_enough()
     thread, end = thread_in(BACKWARD, "lock.acquire()")
     wants = True
     try:
-        watch = StuckWatch(thread, bound=3600, others_want=lambda: wants)
+        watch = quiet_watch(thread, others_want=lambda: wants)
         assert not any(looks(watch, thread, 2 * QUIET_LOOKS, cut_off=True))
         wants = False
         assert looks(watch, thread, QUIET_LOOKS, cut_off=True) == [False] * (QUIET_LOOKS - 1) + [True]
@@ -113,7 +122,7 @@ def test_who_wants_a_processor() -> None:
 def test_while_connections_are_left_a_few_looks_are_not_enough() -> None:
     thread, end = thread_in(BACKWARD, "lock.acquire()")
     try:
-        watch = StuckWatch(thread, bound=3600)
+        watch = quiet_watch(thread)
         assert not any(looks(watch, thread, QUIET_LOOKS - 1, cut_off=True))
         assert not watch.stuck(cut_off=False)
         assert not any(looks(watch, thread, QUIET_LOOKS - 1, cut_off=True))

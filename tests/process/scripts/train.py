@@ -1,6 +1,7 @@
 """A small training job that says where it is; each test tells it by variables what else to do."""
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -52,8 +53,16 @@ def train(state: edriver.TorchState) -> str:
                 dist.all_reduce(torch.ones(1), group=group)
             if fault("RAISE"):
                 raise ValueError("the script's own mistake")
+            if fault("EXEC"):
+                os.execvp("sleep", ["sleep", "3600"])
+            if fault("INTERRUPT"):
+                os.kill(os.getpid(), signal.SIGINT)
             if fault("EXIT"):
                 sys.exit(0)
+            if fault("FORK"):
+                if (child := os.fork()) == 0:
+                    sys.exit(0)
+                print(f"rank {edriver.rank()} forked, {os.waitpid(child, 0)[1]}", flush=True)
             if fault("HANG"):
                 print(f"rank {edriver.rank()} hangs", flush=True)
                 hold.wait()

@@ -1,0 +1,17 @@
+"""Text from outside on its way to a terminal, which must not be made to do anything by it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_KEPT: Final = "\n\t"
+
+
+def printable(text: str) -> str:
+    r"""The text with every control character written out (\x1b); line ends and tabs stay.
+
+    Those of Unicode are among them, which turn the direction of writing or have no width.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in _KEPT else ascii(c)[1:-1] for c in text)

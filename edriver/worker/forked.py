@@ -1,0 +1,46 @@
+"""What a forked child of a worker must leave alone: connections that it shares with its parent.
+
+A child that ends by `sys.exit`, or by an exception, finalizes the interpreter as its parent would: it runs the hooks
+that it has inherited, and destroys gRPC's server and torch's process groups. Those take their connections out of epoll
+sets and shut them down, which the parent shares, and wait for threads that no child has. Data loaders are spared that,
+because multiprocessing ends its processes by os._exit.
+
+So a child keeps what it has inherited of these for good: what is never destroyed cannot do any harm.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Iterable
+
+_keepers: list[Callable[[], Iterable[object]]] = []
+
+
+def keep_in_children(shared: Callable[[], Iterable[object]]) -> None:
+    """Have no forked child destroy certain objects.
+
+    Args:
+        shared: called in each child right after the fork: tells the objects. It must take no lock.
+    """
+    if not _keepers:
+        os.register_at_fork(after_in_child=_keep)
+    _keepers.append(shared)
+
+
+def _keep() -> None:
+    for shared in _keepers:
+        for kept in shared():
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+
+
+class Owner:
+    """The process that has made something, as against a child that inherited it."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is that process."""
+        return os.getpid() == self._pid

@@ -1,0 +1,126 @@
+"""Whether the kernel has killed a process for want of memory: it sends SIGKILL, and counts that in its cgroup.
+
+Files: memory.events and memory.max of cgroup v2 (the kernel's admin-guide/cgroup-v2.rst), memory.oom_control and
+memory.limit_in_bytes of v1 (admin-guide/cgroup-v1/memory.rst), and /proc/vmstat for the whole machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+NO_LIMIT: Final = 1 << 60
+"""What v1 writes where there is no limit is about 2^63, rounded to pages."""
+
+
+class MemoryGroup(NamedTuple):
+    """A cgroup that has the memory controller.
+
+    Attributes:
+        folder: below the controller's mount.
+        mount: the controller's mount.
+        events: the file that counts kills,
+        limit: and the one that has the limit.
+    """
+
+    folder: Path
+    mount: Path
+    events: str
+    limit: str
+
+
+def memory_groups(text: str, root: Path) -> Iterator[MemoryGroup]:
+    """The cgroups that may have the memory controller, from the text of /proc/PID/cgroup (cgroups(7)).
+
+    Args:
+        text: a line `number:controllers:path` for each hierarchy; version 2 has number 0 and no controllers.
+        root: where the hierarchies are mounted: /sys/fs/cgroup.
+    """
+    for line in text.splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        # In a container without a namespace of its own for cgroups, the path is the host's, the mount the container's.
+        inside = path.lstrip("/")
+        if number == "0" and not controllers:
+            yield MemoryGroup(root / inside, root, "memory.events", "memory.max")
+            yield MemoryGroup(root, root, "memory.events", "memory.max")
+        elif "memory" in controllers.split(","):
+            mount = root / "memory"
+            yield MemoryGroup(mount / inside, mount, "memory.oom_control", "memory.limit_in_bytes")
+            yield MemoryGroup(mount, mount, "memory.oom_control", "memory.limit_in_bytes")
+
+
+def oom_kills(text: str) -> int | None:
+    """How many processes the kernel has killed, from one of its files that count them; None: it does not say."""
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        if name == "oom_kill" and value.strip().isdecimal():
+            return int(value)
+    return None
+
+
+def limit_of(text: str) -> int | None:
+    """The bytes of a limit, from memory.max or memory.limit_in_bytes; None: there is none."""
+    value = text.strip()
+    return int(value) if value.isdecimal() and int(value) < NO_LIMIT else None
+
+
+class MemoryWatch:
+    """Keeps the count of one process's cgroup, so that a kill can be told from any other.
+
+    Args:
+        pid: the process.
+        proc: where the kernel's files about processes are,
+        root: and those about cgroups.
+    """
+
+    def __init__(self, pid: int, proc: Path = Path("/proc"), root: Path = Path("/sys/fs/cgroup")) -> None:
+        self._cgroup = proc / str(pid) / "cgroup"
+        self._machine = proc / "vmstat"
+        self._root = root
+        self._group: MemoryGroup | None = None
+        self.look()
+
+    def look(self) -> None:
+        """Note the count as it is; a process may be moved to another cgroup, so that is looked up each time."""
+        with suppress(OSError):  # it has just ended: what was noted last is what counts
+            groups = memory_groups(self._cgroup.read_text(), self._root)
+            self._group = next((group for group in groups if self._count(group) is not None), None)
+        self._known = self._count(self._group)
+        self._known_of_machine = _kills_in(self._machine)
+
+    def verdict(self) -> str:
+        """Why the process, which SIGKILL has ended, was killed; empty if it was not the kernel that did it."""
+        if self._group and _more(self._count(self._group), self._known):
+            limit = self._limit()
+            why = "" if limit is None else f" (its cgroup may use {limit / (1 << 20):.0f} MiB)"
+            return f"was killed by the kernel: out of memory{why}"
+        if _more(_kills_in(self._machine), self._known_of_machine):
+            return "was killed by SIGKILL, just when the kernel killed a process of its host for want of memory"
+        return ""
+
+    def _count(self, group: MemoryGroup | None) -> int | None:
+        return None if group is None else _kills_in(group.folder / group.events)
+
+    def _limit(self) -> int | None:
+        """The lowest limit of the cgroup and of those above it."""
+        assert self._group is not None
+        found, folder = [], self._group.folder
+        while folder.is_relative_to(self._group.mount):
+            with suppress(OSError):
+                found.append(limit_of((folder / self._group.limit).read_text()))
+            folder = folder.parent
+        return min((limit for limit in found if limit is not None), default=None)
+
+
+def _more(now: int | None, before: int | None) -> bool:
+    return now is not None and before is not None and now > before
+
+
+def _kills_in(file: Path) -> int | None:
+    try:
+        return oom_kills(file.read_text())
+    except OSError:
+        return None

@@ -1,0 +1,33 @@
+"""Whether a process runs, as the kernel sees it: what needs no answer of its interpreter.
+
+One that is stopped (SIGSTOP, Ctrl-Z, a debugger) or frozen (a container that is paused) does nothing and hears nothing.
+One that only does not answer may be in a long call of native code that keeps the interpreter's lock: it lives.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+STOPPED: Final = "Tt"
+"""Of proc(5), /proc/PID/stat: stopped by a signal, or by a debugger."""
+
+PROC: Final = Path("/proc")
+CGROUPS: Final = Path("/sys/fs/cgroup")
+
+
+def stands_still(pid: int, proc: Path = PROC, cgroups: Path = CGROUPS) -> bool:
+    """Whether a process is stopped or frozen. One that has ended is not: its exit tells.
+
+    Args:
+        pid: the process.
+        proc: where proc(5) is mounted,
+        cgroups: and cgroups(7), version 2.
+    """
+    with suppress(OSError, IndexError):
+        if (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[0] in STOPPED:
+            return True
+        group = (proc / str(pid) / "cgroup").read_text(errors="replace").strip().rpartition("0::/")[2]
+        return "frozen 1" in (cgroups / group / "cgroup.events").read_text()
+    return False

@@ -1,0 +1,31 @@
+"""A training job in which a collective breaks every few steps: one round follows the other, ROUNDS times."""
+
+import os
+
+import torch
+import torch.distributed as dist
+
+import edriver
+
+STEPS = 3 * int(os.environ["ROUNDS"])
+
+
+@edriver.run
+def train(state: edriver.TorchState) -> str:
+    print(f"rank {edriver.rank()} of {edriver.size()} pid {os.getpid()} at step {state.steps}", flush=True)
+    while state.steps < STEPS:
+        told = torch.ones(1)
+        dist.all_reduce(told)
+        assert told == edriver.size(), "what was summed up is not the members'"
+        state.sum.add_(told / edriver.size())
+        state.steps += 1
+        state.commit()
+        if state.steps % 3 == 0 and state.steps < STEPS and edriver.rank() == 1:
+            raise RuntimeError("[gloo/broken on purpose")
+    return "trained"
+
+
+state = edriver.TorchState(sum=torch.zeros(1), steps=0)
+outcome = train(state)
+assert state.sum == state.steps, "the state is not what the members have made of it"
+print(f"rank {edriver.rank()} is done: {outcome}", flush=True)

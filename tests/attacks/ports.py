@@ -1,0 +1,74 @@
+"""The TCP ports of a victim, from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import grpc
+import psutil
+
+from edriver.invitation import SERVER_NAME, Invitation
+
+BOUND = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What leads to a driver: from the file that it has written for those who may come.
+
+    Attributes:
+        port: of the driver, on this machine.
+        authority: the certificate by which the caller knows it.
+        token: what the caller shows.
+    """
+
+    port: int
+    authority: str
+    token: str
+
+    @classmethod
+    def of(cls, credentials: Path) -> Way:
+        told = Invitation.from_json(credentials.read_bytes())
+        return cls(int(told.drivers[0].rpartition(":")[2]), told.authority, told.token)
+
+    def showing(self, token: str) -> Way:
+        """The same with another token."""
+        return replace(self, token=token)
+
+    @contextlib.contextmanager
+    def channel(self) -> Iterator[grpc.Channel]:
+        """Over TLS, with the token."""
+        papers = grpc.composite_channel_credentials(
+            grpc.ssl_channel_credentials(self.authority.encode()), grpc.access_token_call_credentials(self.token)
+        )
+        options = (
+            ("grpc.ssl_target_name_override", SERVER_NAME),
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.use_local_subchannel_pool", 1),  # a connection of its own
+        )
+        with grpc.secure_channel(f"ipv4:127.0.0.1:{self.port}", papers, options=options) as channel:
+            yield channel
+
+
+def say(port: int, data: bytes) -> bytes:
+    """All that a port answers to these bytes, and to the end of what is said, until it closes the connection."""
+    answer = b""
+    with socket.create_connection(("127.0.0.1", port), BOUND) as connection:
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(data)
+        with contextlib.suppress(OSError):  # the other side was faster
+            connection.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionError):
+            while chunk := connection.recv(65536):
+                answer += chunk
+    return answer
+
+
+def listening(pid: int) -> list[int]:
+    """The TCP ports at which a process listens."""
+    connections = psutil.Process(pid).net_connections(kind="tcp")
+    return sorted({found.laddr.port for found in connections if found.status == psutil.CONN_LISTEN})

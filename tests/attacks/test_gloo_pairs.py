@@ -1,0 +1,120 @@
+"""Another account of the machine races for the connections of a run's Gloo groups (gloo_stranger.py).
+
+python -m pytest tests/attacks/test_gloo_pairs.py             a few rounds
+ATTACKED_ROUNDS=100 python -m pytest -s tests/attacks/...     as many as the figures in the docs are of
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edriver.worker.membership_proof import PROOF_BYTES
+from tests.linked_hosts import make_namespace
+from tests.process.running import Run, running
+
+ROUNDS = int(os.environ.get("ATTACKED_ROUNDS", "6"))
+OTHER_ACCOUNT = 65_534
+BOUND = 60.0 + 6.0 * ROUNDS
+"""Seconds that a run may take in which the stranger wins every other round in silence, each for PROOF_BOUND."""
+
+STRANGER, VICTIM = (Path(__file__).with_name(name) for name in ("gloo_stranger.py", "gloo_victim.py"))
+
+
+class Stranger:
+    """The attacker's process.
+
+    Attributes:
+        taken: how many connections victims took for a member's.
+        asked: the lengths that victims have asked it for, and how often.
+    """
+
+    def __init__(self, namespace: str, folder: Path, how: str, size: int) -> None:
+        self.taken = 0
+        self.asked: Counter[int] = Counter()
+        command = (
+            *("nice", "-n", "-19", "ip", "netns", "exec", namespace),
+            *("setpriv", f"--reuid={OTHER_ACCOUNT}", f"--regid={OTHER_ACCOUNT}", "--clear-groups"),
+            *("/usr/bin/env", "python3", "-I", "-c", STRANGER.read_text()),
+            *(str(os.getuid()), str(size), str(folder), how),
+        )
+        self.process = subprocess.Popen(
+            command,
+            cwd="/",
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        ready = self.process.stdout.readline()
+        assert ready, "the stranger cannot be started"
+        assert json.loads(ready)["ready"] == OTHER_ACCOUNT
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            said = json.loads(line)
+            self.taken += "taken" in said
+            self.asked.update([said["asked"]] if "asked" in said else [])
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def namespace() -> Iterator[str]:
+    """A network of its own, so that nothing else of this machine is attacked."""
+    if os.getuid() != 0:
+        assert "CI" not in os.environ, "only root can act as another account"
+        pytest.skip("only root can act as another account")
+    with contextlib.ExitStack() as made:
+        yield make_namespace(f"edriver-stranger-{os.getpid()}", made)
+
+
+def rounds_of(run: Run) -> int:
+    return len(re.findall(r"^edriver: round \S+: \d workers", run.text, re.MULTILINE))
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("how", ["answers", "silent"])
+def test_another_account_that_races_for_connections_gets_nothing_into_the_run(
+    namespace: str, how: str, tmp_path: Path
+) -> None:
+    loot = tmp_path / "made by the stranger"
+    rounds = ROUNDS if how == "answers" else min(ROUNDS, 6)  # each that is won in silence takes PROOF_BOUND
+    environ = {"ROUNDS": str(rounds)}
+    told = tmp_path / "events.jsonl"
+    command = ["-np", "2", "--min-np", "1", "--verbose", "--event-log", str(told), sys.executable, str(VICTIM)]
+    with running(command, tmp_path, environ, through=["ip", "netns", "exec", namespace]) as run:
+        stranger = Stranger(namespace, loot, how, size=2)
+        try:
+            code = run.process.wait(timeout=BOUND)
+        finally:
+            stranger.end()
+    won = len(re.findall(r"^edriver: round \S+ ended: .*did not prove", run.text, re.MULTILINE))
+    print(
+        f"\n{how}: {rounds_of(run)} rounds, {stranger.taken} connections taken for a member's, {won} rounds ended "
+        f"by it, asked for {dict(stranger.asked)}, code run: {loot.exists()}"
+    )
+    assert not loot.exists(), "the stranger's code was run"
+    assert set(stranger.asked) <= {PROOF_BYTES}, "more was asked of the stranger than to prove its membership"
+    assert code == 0, run.text
+    assert "secret" not in run.text + told.read_text()
+    assert "is done: trained" in run.text
+    if won:
+        assert f"(uid {OTHER_ACCOUNT})" in run.text

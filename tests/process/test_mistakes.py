@@ -1,0 +1,79 @@
+"""Mistakes of scripts, under a real driver: each is told as what it is, with its place, and no run waits in silence."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.process.running import SCRIPTS, edriver, running
+
+MISTAKES = [sys.executable, str(SCRIPTS / "mistakes.py")]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "kind"),
+    [
+        pytest.param("surrogate", "ValueError", id="a-lone-surrogate"),
+        pytest.param("large", "ValueError", id="a-message-of-5-MB"),
+        pytest.param("unprintable", "UnprintableError", id="a-message-that-raises"),
+    ],
+)
+def test_an_exception_whose_text_cannot_be_sent(tmp_path: Path, mistake: str, kind: str) -> None:
+    with running(["-np", "1", *MISTAKES], tmp_path, {"MISTAKE": mistake}) as run:
+        assert run.end() == 1, run.text
+        run.line(rf"its only worker raised {kind} at .*mistakes.py:\d+, in {mistake}$")
+        run.line(r"failed: worker 1 \(rank 0, localhost:0\) raised an exception$")
+
+
+def test_uneven_steps_are_said_with_who_is_done_and_who_waits(tmp_path: Path) -> None:
+    with running(["-np", "2", *MISTAKES], tmp_path, {"MISTAKE": "uneven"}) as run:
+        run.line(r"rank 1 is done")
+        said = run.line(
+            r"edriver: (uneven steps: worker 2 \(rank 1, localhost:1\) is done after 5 steps; "
+            r"worker 1 \(rank 0, localhost:0\) is waiting in a collective after 5 steps)$"
+        )
+        assert said[1] in edriver("status").stdout
+
+
+def test_a_run_inside_a_run(tmp_path: Path) -> None:
+    with running(["-np", "1", *MISTAKES], tmp_path, {"MISTAKE": "nested"}) as run:
+        assert run.end() == 1, run.text
+        run.line(r"RuntimeError: edriver.run was entered again, with evaluate at .*mistakes.py:\d+, inside a function")
+        assert "never" not in run.text
+
+
+def test_a_script_that_catches_what_leads_to_the_next_round(tmp_path: Path) -> None:
+    with running(["-np", "2", "--min-np", "1", *MISTAKES], tmp_path, {"MISTAKE": "swallow"}) as run:
+        run.line("rank 0 is careless")
+        run.line("rank 1 is careless")
+        os.kill(run.pids()[1], signal.SIGKILL)
+        run.line("caught PeerLostError")
+        run.line(
+            r"SwallowedInterruptError: worker 1 \(rank 0\) went on in a round that is over: the script caught "
+            r"PeerLostError, raised by the boundary at .*mistakes.py:\d+, and called again at .*mistakes.py:\d+\."
+        )
+        assert run.end() == 1, run.text
+
+
+def test_a_script_that_catches_the_loss_of_a_peer_around_a_step_is_shown(tmp_path: Path) -> None:
+    with running(["-np", "2", "--min-np", "1", *MISTAKES], tmp_path, {"MISTAKE": "skip"}) as run:
+        run.line("rank 0 is careless")
+        run.line("rank 1 is careless")
+        os.kill(run.pids()[1], signal.SIGKILL)
+        run.line(
+            r"\[0\]<stderr>:the script is still in round 1\.1, which is over: does it catch RuntimeError around a step"
+        )
+        run.line(r"\[0\]<stderr>:  File \".*mistakes.py\", line \d+, in skip_what_fails$")
+
+
+def test_a_thread_that_keeps_a_process_from_ending_is_named(tmp_path: Path) -> None:
+    with running(["-np", "2", *MISTAKES], tmp_path, {"MISTAKE": "thread"}) as run:
+        run.line(
+            r"\[1\]<stderr>:the script has ended, and this process waits for its thread uploader, which is no daemon$"
+        )
+        run.line(r"\[1\]<stderr>:thread uploader:$")
+        run.line(r"\[1\]<stderr>:  File \".*threading.py\", line \d+, in wait$")

@@ -1,0 +1,179 @@
+"""A driver's service for agents over real gRPC, for a test that is its agent."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import tempfile
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+import grpc.aio
+
+from edriver.driver import events
+from edriver.driver.arrivals import Arrivals
+from edriver.driver.mailbox import Mailbox
+from edriver.driver.server import AgentServer
+from edriver.release import VERSION
+from edriver.v1 import agent_pb2, agent_pb2_grpc
+from edriver.v1.agent_pb2 import FromAgent, FromDriver
+
+WELCOME = agent_pb2.Welcome(command=["train"], driver_lease=5.0, worker_lease=9.0, output_folder="/out", agent_id=1)
+
+Stream = grpc.aio.StreamStreamCall[FromAgent, FromDriver]
+
+
+def secret_of(agent_id: int) -> bytes:
+    """The secret of an agent, where they are expected in the order of their ids."""
+    return b"secret %d" % agent_id
+
+
+class Time:
+    """A clock and a sleep for the server's heartbeat: nothing passes until `advance`."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self._sleepers: asyncio.Queue[tuple[float, asyncio.Future[None]]] = asyncio.Queue()
+
+    async def sleep(self, seconds: float) -> None:
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sleepers.put_nowait((self.now + seconds, woken))
+        await woken
+
+    async def advance(self, seconds: float) -> None:
+        """Let so much time pass at once; returns when the server sleeps until later."""
+        self.now += seconds
+        until, sleeper = await self._sleepers.get()
+        while until <= self.now:
+            sleeper.set_result(None)
+            until, sleeper = await self._sleepers.get()
+        self._sleepers.put_nowait((until, sleeper))
+
+
+class KnownArrivals(Arrivals):
+    """Attributes:
+    arrived: set once a host has.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arrived = asyncio.Event()
+
+    def arrive(self, host: str, slots: int) -> asyncio.Future[int]:
+        place = super().arrive(host, slots)
+        self.arrived.set()
+        return place
+
+
+@dataclass
+class Driver:
+    """A served AgentServer, and what came out of it."""
+
+    server: AgentServer
+    inbox: Mailbox[events.Event]
+    time: Time
+    channel: grpc.aio.Channel
+    output: list[tuple[str, agent_pb2.OutputBatch]] = field(default_factory=list)
+    departed: list[int] = field(default_factory=list)
+    heard: list[agent_pb2.WorkerStanding] = field(default_factory=list)
+    arrivals: KnownArrivals = field(default_factory=lambda: KnownArrivals())
+
+    def stub(self) -> agent_pb2_grpc.AgentServiceAsyncStub:
+        return agent_pb2_grpc.AgentServiceStub(self.channel)
+
+    async def dial(
+        self, ack: int = 0, run_id: str = "run", host: str = "a", agent_id: int = 1, secret: bytes | None = None
+    ) -> Stream:
+        stream = self.stub().Connect()
+        shown = secret_of(agent_id) if secret is None else secret
+        hello = agent_pb2.Hello(run_id=run_id, host=host, agent_id=agent_id, pid=7, version=VERSION, secret=shown)
+        await stream.write(FromAgent(hello=hello, ack=ack))
+        return stream
+
+    async def arrive(self, host: str) -> Stream:
+        """A host dials in by itself, and is let in as agent 1."""
+        stream = self.stub().Connect()
+        await stream.write(FromAgent(hello=agent_pb2.Hello(run_id="run", host=host, pid=7, version=VERSION, slots=1)))
+        await self.arrivals.arrived.wait()
+        self.server.expect(host, 1)
+        assert self.arrivals.admit(host, 1)
+        return stream
+
+    async def event(self) -> events.Event:
+        event = await self.inbox.get()
+        assert event is not None
+        return event
+
+
+@asynccontextmanager
+async def driver() -> AsyncIterator[Driver]:
+    with tempfile.TemporaryDirectory(prefix="ed-") as folder:
+        address = f"unix:{Path(folder, 's')}"
+        time = Time()
+        inbox: Mailbox[events.Event] = Mailbox(100)
+        output: list[tuple[str, agent_pb2.OutputBatch]] = []
+        departed: list[int] = []
+        heard: list[agent_pb2.WorkerStanding] = []
+        arrivals = KnownArrivals()
+        server = AgentServer(
+            "run",
+            WELCOME,
+            inbox,
+            lambda host, batch: output.append((host, batch)),
+            lambda: time.now,
+            departed=departed.append,
+            arrivals=arrivals,
+            heard=heard.append,
+            draw_secret=map(secret_of, itertools.count(1)).__next__,
+        )
+        service = grpc.aio.server()
+        agent_pb2_grpc.add_AgentServiceServicer_to_server(server, service)
+        service.add_insecure_port(address)
+        await service.start()
+        beating = asyncio.create_task(server.beat(time.sleep))
+        async with grpc.aio.insecure_channel(address) as channel:
+            yield Driver(server, inbox, time, channel, output, departed, heard, arrivals)
+        beating.cancel()
+        await service.stop(grace=5)
+
+
+def serve(work: Callable[[Driver], Coroutine[None, None, None]]) -> None:
+    async def served() -> None:
+        async with driver() as made:
+            await work(made)
+
+    asyncio.run(asyncio.wait_for(served(), 30))
+
+
+async def read(stream: Stream) -> FromDriver:
+    message = await stream.read()
+    assert isinstance(message, FromDriver), f"the stream has ended: {await stream.code()}"
+    return message
+
+
+async def ended(stream: Stream) -> bool:
+    """Read on; returns whether there was no further message."""
+    return not isinstance(await stream.read(), FromDriver)
+
+
+async def connect(made: Driver, *workers: int) -> Stream:
+    """A first connection of agent 1 on host a, past its Welcome; these workers have been started there."""
+    made.server.expect("a", 1)
+    stream = await made.dial()
+    assert (await read(stream)).welcome == WELCOME
+    assert await made.event() == events.AgentConnected("a", 1)
+    for worker_id in workers:
+        made.server.send("a", start(worker_id))
+        await read(stream)
+    return stream
+
+
+def start(worker_id: int) -> FromDriver:
+    return FromDriver(start_worker=agent_pb2.StartWorker(worker_id=worker_id, slot=0))
+
+
+def exited(seq: int) -> FromAgent:
+    return FromAgent(seq=seq, worker_exited=agent_pb2.WorkerExited(worker_id=seq, code=-9, tail="bye"))

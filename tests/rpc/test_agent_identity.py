@@ -1,0 +1,162 @@
+"""Agents speak for themselves alone, and within bounds: the driver's service over real gRPC."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from edriver.driver import events
+from edriver.release import VERSION
+from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2
+from edriver.v1.agent_pb2 import FromAgent, FromDriver
+from tests.rpc.served_driver import Driver, connect, exited, read, secret_of, serve, start
+
+
+def of_a_stranger(kind: str) -> FromAgent:
+    """What an agent may say of a worker, said of one that is not its own."""
+    match kind:
+        case "worker_report":
+            report = notification_pb2.Report(failed=notification_pb2.Failed(traceback="boom"))
+            return FromAgent(seq=1, worker_report=agent_pb2.WorkerReport(worker_id=2, report=report))
+        case "worker_exited":
+            return FromAgent(seq=1, worker_exited=agent_pb2.WorkerExited(worker_id=2, code=1))
+        case "worker_ending":
+            return FromAgent(seq=1, worker_ending=agent_pb2.WorkerEnding(worker_id=2))
+        case "lease_expired":
+            return FromAgent(seq=1, lease_expired=agent_pb2.LeaseExpired(worker_id=2))
+        case _:
+            standing = agent_pb2.WorkerStanding(worker_id=2, pid=1)
+            return FromAgent(seq=1, heartbeat=agent_pb2.Heartbeat(standings=[standing]))
+
+
+@pytest.mark.parametrize("kind", ["worker_report", "worker_exited", "worker_ending", "lease_expired", "heartbeat"])
+def test_it_speaks_for_its_own_workers_only(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def work(made: Driver) -> None:
+        made.server.expect("b", 1)
+        made.server.send("b", start(2))
+        made.server.expect("a", 2)
+        made.server.send("a", start(1))
+        stream = await made.dial(agent_id=2)
+        for number in range(3):
+            said = of_a_stranger(kind)
+            said.seq = number + 1
+            await stream.write(said)
+        await stream.write(FromAgent(seq=4, lease_expired=agent_pb2.LeaseExpired(worker_id=1)))
+        assert await made.event() == events.AgentConnected("a", 2)
+        assert await made.event() == events.LeaseExpired(1, lease=9.0)
+        assert made.heard == []
+
+    serve(work)
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["the agent of host a speaks of worker 2, which is none of its own: that is left out"]
+
+
+def test_lines_of_other_agents_workers_are_left_out() -> None:
+    async def work(made: Driver) -> None:
+        made.server.expect("a", 1)
+        made.server.send("a", start(1))
+        seats = [rounds_pb2.Seat(worker_id=1, rank=1)]
+        made.server.send("a", FromDriver(assign_round=agent_pb2.AssignRound(seats=seats)))
+        line = agent_pb2.OutputLine
+        lines = [
+            line(worker_id=2, text=b"no worker of its own"),
+            line(worker_id=1, text=b"before its first round"),
+            line(worker_id=1, rank=1, text=b"its own"),
+            line(worker_id=1, rank=0, text=b"not its rank"),
+            line(worker_id=1, slot=1, text=b"not its slot"),
+        ]
+        await made.stub().ForwardOutput(iter([agent_pb2.OutputBatch(agent_id=1, secret=secret_of(1), lines=lines)]))
+        assert [(host, [line.text for line in batch.lines]) for host, batch in made.output] == [
+            ("a", [b"before its first round", b"its own"])
+        ]
+
+    serve(work)
+
+
+@pytest.mark.parametrize("secret", [b"", b"secret 2", b"x" * 64], ids=["none", "another-agents", "wrong"])
+def test_an_agent_without_its_secret_is_refused_and_the_real_one_goes_on(
+    secret: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(made: Driver) -> None:
+        real = await connect(made, 1)
+        for _ in range(2):
+            impostor = await made.dial(secret=secret)
+            assert await impostor.code() is grpc.StatusCode.PERMISSION_DENIED
+            assert await impostor.details() == "agent 1 of host a is known by its secret"
+        batch = agent_pb2.OutputBatch(agent_id=1, secret=secret, lines=[agent_pb2.OutputLine(worker_id=1)])
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await made.stub().ForwardOutput(iter([batch]))
+        assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        await real.write(exited(1))
+        assert await made.event() == events.WorkerExited(1, -9, "bye")
+        assert made.output == []
+
+    serve(work)
+    [record] = caplog.records
+    assert "it claimed to be the agent of host a and did not know its secret" in record.getMessage()
+    assert "secret 1" not in caplog.text
+
+
+def test_an_impostor_before_the_agents_first_word_is_refused_and_costs_nothing() -> None:
+    async def work(made: Driver) -> None:
+        made.server.expect("a", 1)
+        impostor = made.stub().Connect()
+        hello = agent_pb2.Hello(run_id="run", host="a", agent_id=1, pid=7, version="another")
+        await impostor.write(FromAgent(hello=hello))
+        assert await impostor.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert made.inbox.drain() == []
+        assert (await read(await made.dial())).HasField("welcome")
+
+    serve(work)
+
+
+def test_a_host_that_dials_in_gets_a_secret_and_shows_it_from_then_on() -> None:
+    async def work(made: Driver) -> None:
+        first = await made.arrive("h")
+        welcome = (await read(first)).welcome
+        assert (welcome.agent_id, welcome.secret) == (1, secret_of(1))
+        first.cancel()
+        again = await made.dial(host="h", agent_id=1)
+        assert not (await read(again)).welcome.secret
+        impostor = await made.dial(host="h", agent_id=1, secret=b"")
+        assert await impostor.code() is grpc.StatusCode.PERMISSION_DENIED
+
+    serve(work)
+
+
+@pytest.mark.parametrize(
+    ("hello", "sentence"),
+    [
+        pytest.param({"slots": 4294967295}, "Hello.slots is 4294967295: at most 4096 is allowed", id="slots"),
+        pytest.param({"slots": 0}, "the number of slots (--slots) of host h is 0: a host has 1 to 4096", id="no-slots"),
+        pytest.param({"host": "x" * 300}, "Hello.host has 300 characters: 253 are allowed", id="long-host"),
+        pytest.param({"host": "a\x1b[2J"}, "Hello.host has a control character in it", id="control-character"),
+        pytest.param({"host": "../../etc"}, "'../../etc', which is no host's name", id="a-path"),
+        pytest.param({"version": "9" * 2000}, "Hello.version has 2000 characters: 1024 are allowed", id="version"),
+    ],
+)
+def test_a_hello_out_of_bounds_is_refused_by_a_sentence(hello: dict[str, Any], sentence: str) -> None:
+    async def work(made: Driver) -> None:
+        stream = made.stub().Connect()
+        said = {"run_id": "run", "host": "h", "version": VERSION, "slots": 1, **hello}
+        await stream.write(FromAgent(hello=agent_pb2.Hello(**said)))
+        assert await stream.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert sentence in (await stream.details() or "")
+        assert list(await made.arrivals.find()) == []
+
+    serve(work)
+
+
+def test_a_message_out_of_bounds_ends_the_connection_by_a_sentence(caplog: pytest.LogCaptureFixture) -> None:
+    async def work(made: Driver) -> None:
+        stream = await connect(made, 1)
+        await stream.write(FromAgent(seq=1, host_leaving=agent_pb2.HostLeaving(reason="\x1b[2J")))
+        assert await stream.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "HostLeaving.reason has a control character in it" in (await stream.details() or "")
+        assert made.inbox.drain() == []
+
+    serve(work)
+    assert "HostLeaving.reason" in caplog.text

@@ -1,0 +1,146 @@
+"""Gloo's listener once its group is built: nothing new connects, and what was connected goes on; two ranks in one
+process."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+from torch._C._distributed_c10d import HashStore, ProcessGroupGloo
+
+from edriver.worker import listener_filter
+from edriver.worker.listener_filter import close_to_strangers
+from edriver.worker.sever import GlooDevice, duplicate, gloo_devices, sever_gloo
+from tests.torch.test_sever import Pair
+
+LIMIT_SECONDS = 30.0
+ESTABLISHED, SYN_SENT = 1, 2
+NO_PAIR = struct.pack("=q", 1 << 40)
+
+
+def addresses(pair: Pair) -> list[tuple[str, int]]:
+    listeners = [duplicate(device.listener) for device in pair.devices().values()]
+    assert None not in listeners
+    with contextlib.ExitStack() as stack:
+        return [stack.enter_context(listener).getsockname() for listener in listeners if listener is not None]
+
+
+@contextlib.contextmanager
+def knocking(address: tuple[str, int]) -> Iterator[socket.socket]:
+    """A connection that is begun; over loopback it is made at once, if at all."""
+    with socket.socket() as caller:
+        caller.setblocking(False)
+        caller.connect_ex(address)
+        yield caller
+
+
+def state(connection: socket.socket) -> int:
+    return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+
+
+def until(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_nothing_new_connects_and_the_group_goes_on() -> None:
+    pair = Pair()
+    assert close_to_strangers(lambda: pair.devices().values(), 2) == pair.devices().keys()
+    before = pair.devices()
+    for address in addresses(pair):
+        with knocking(address) as caller:
+            assert pair.all_reduce() == [2.0, 2.0]
+            assert state(caller) == SYN_SENT
+    assert pair.devices() == before
+
+
+def test_connections_over_ipv6_are_refused_too() -> None:
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as listener:
+        assert listener_filter._drop_all(listener)
+        with socket.socket(socket.AF_INET6) as caller:
+            caller.setblocking(False)
+            caller.connect_ex(listener.getsockname())
+            assert state(caller) == SYN_SENT
+
+
+def test_another_group_is_left_open() -> None:
+    other = Pair()
+    address = addresses(other)[0]
+    pair = Pair()
+    close_to_strangers(lambda: pair.devices().values(), 2)
+    with knocking(address) as caller:
+        assert state(caller) == ESTABLISHED
+
+
+def test_silent_strangers_that_came_before_are_hung_up_on_and_others_are_not_waited_for() -> None:
+    pair = Pair()
+    with contextlib.ExitStack() as stack:
+        silent = [
+            stack.enter_context(socket.create_connection(address, LIMIT_SECONDS))
+            for address in addresses(pair)
+            for _ in range(20)
+        ]
+        wrong = stack.enter_context(socket.create_connection(addresses(pair)[0], LIMIT_SECONDS))
+        wrong.sendall(NO_PAIR)
+        # Gloo's thread takes its turn when it gets the processor; one that it is just accepting is in no list.
+        until(lambda: sum(len(device.connections) for device in pair.devices().values()) == len(silent) + 1 + 2)
+        assert close_to_strangers(lambda: pair.devices().values(), 2) == pair.devices().keys()
+        for stranger in silent:
+            assert stranger.recv(1) == b""
+        assert pair.all_reduce() == [2.0, 2.0]
+
+
+def test_one_who_waits_to_be_accepted_is_hung_up_on() -> None:
+    """Gloo's thread accepts one after the other; that it is behind is made by a listener of our own."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname(), LIMIT_SECONDS),
+    ):
+        assert listener_filter._await_queue(listener)  # nothing accepts it: given up at the bound
+        listener.accept()[0].close()
+        assert not listener_filter._await_queue(listener)
+
+
+def test_a_group_that_connects_at_first_use_is_left_open() -> None:
+    pair = Pair(lazy=True)
+    assert close_to_strangers(lambda: pair.devices().values(), 2) == set()
+    assert pair.all_reduce() == [2.0, 2.0]
+
+
+def test_a_group_of_one_is_closed_too() -> None:
+    others = gloo_devices().keys()
+    alone = ProcessGroupGloo(HashStore(), 0, 1, timedelta(seconds=LIMIT_SECONDS))
+
+    def devices() -> list[GlooDevice]:
+        return [device for inode, device in gloo_devices().items() if inode not in others]
+
+    assert len(close_to_strangers(devices, 1)) == 1
+    del alone
+
+
+def test_a_system_without_socket_filters_is_told_of_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(listener_filter, "_SO_ATTACH_FILTER", -1)
+    listener_filter._warn.cache_clear()
+    pair = Pair()
+    assert close_to_strangers(lambda: pair.devices().values(), 2) == set()
+    assert close_to_strangers(lambda: pair.devices().values(), 2) == set()
+    (record,) = caplog.records
+    assert record.message.endswith("because this system has no socket filters: Protocol not available")
+    assert pair.all_reduce() == [2.0, 2.0]
+
+
+def test_a_closed_group_can_be_severed() -> None:
+    pair = Pair()
+    close_to_strangers(lambda: pair.devices().values(), 2)
+    assert sever_gloo(pair.devices().values()) >= 1
+    with pytest.raises(RuntimeError):
+        pair.all_reduce()

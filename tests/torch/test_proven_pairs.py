@@ -1,0 +1,158 @@
+"""A stranger who is faster than a member gets a connection of a group, and nothing else."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import psutil
+import pytest
+
+from tests.torch.group_ranks import Member, Outcome, build, members, place
+
+PREAMBLE = struct.Struct("=6Q")
+"""Of a message of Gloo's: bytes in all, kind, slot, offset, length, remote offset (gloo/transport/tcp/pair.h)."""
+UNBOUND, SEND_READY, RECV_READY = 1, 2, 3
+
+
+def ports_of(member: Member) -> set[int]:
+    """Where a member's Gloo listens."""
+    listening = psutil.Process(member.pid).net_connections("tcp")
+    return {c.laddr.port for c in listening if c.status == psutil.CONN_LISTEN} - {member.store[1]}
+
+
+def answer_all(connection: socket.socket) -> None:
+    """Send as much of anything as is asked for, as a member would."""
+    with connection, connection.makefile("rb") as said:
+        while head := said.read(PREAMBLE.size):
+            _, kind, slot, _, length, _ = PREAMBLE.unpack(head)
+            if kind == RECV_READY:
+                connection.sendall(PREAMBLE.pack(PREAMBLE.size + length, UNBOUND, slot, 0, length, 0) + b"x" * length)
+            elif kind == SEND_READY:
+                connection.sendall(PREAMBLE.pack(PREAMBLE.size, RECV_READY, slot, 0, length, 0))
+            elif kind == UNBOUND:
+                said.read(length)
+
+
+def say_nothing(connection: socket.socket) -> None:
+    with connection, connection.makefile("rb") as said:
+        said.read()
+
+
+def hang_up(connection: socket.socket) -> None:
+    with connection:
+        connection.recv(PREAMBLE.size)
+
+
+@contextmanager
+def strangers(victims: list[Member], behave: Callable[[socket.socket], None]) -> Iterator[list[str]]:
+    """Connect as each rank to each member; yields the addresses, while they behave so."""
+    opened, threads = [], []
+    for victim in victims:
+        for port in ports_of(victim):
+            for pair in range(len(victims)):
+                connection = socket.create_connection(("127.0.0.1", port))
+                connection.sendall(struct.pack("=q", pair))
+                opened.append(connection)
+                threads.append(threading.Thread(target=behave, args=(connection,)))
+    names = [f"127.0.0.1:{connection.getsockname()[1]}" for connection in opened]
+    for thread in threads:
+        thread.start()
+    try:
+        yield names
+    finally:
+        for connection in opened:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in threads:
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("behave", "how"),
+    [(answer_all, "what was said is wrong"), (say_nothing, "not within 1 s"), (hang_up, " by peer")],
+)
+def test_a_stranger_in_a_members_place_ends_the_round_and_the_next_one_is_built(
+    behave: Callable[[socket.socket], None], how: str
+) -> None:
+    with members(2) as group:
+        for member in group:
+            member.call("bound_proofs", 1.0)
+            member.call("pause_before_the_mesh")
+        for rank, member in enumerate(group):
+            member.begin("build", place(1, rank, group[0].store, 2))
+        for member in group:
+            member.wait_for("the mesh")
+        with strangers(group, behave) as addresses:
+            for member in group:
+                member.go_on()
+            outcomes = [member.end() for member in group]
+        for member in group:
+            member.call("teardown")
+        build(group, 2)
+    assert all(outcome.error.startswith("UnprovenPeerError") for outcome in outcomes), outcomes
+    assert any(how in outcome.error for outcome in outcomes), outcomes
+    if behave is not hang_up:  # nothing is left of that one to be seen
+        assert any(address in outcome.error for outcome in outcomes for address in addresses), outcomes
+
+
+def test_the_groups_of_a_round_that_no_stranger_meets_are_proven_each() -> None:
+    with members(3) as group:
+        build(group, 1)
+        for member in group:
+            member.begin("new_group")
+        assert [member.end().error for member in group] == ["", "", ""]
+        assert [len(member.call("proven_groups")) for member in group] == [2, 2, 2]
+
+
+def test_a_subgroup_whose_members_do_not_share_the_secret_is_not_made() -> None:
+    with members(2) as group:
+        build(group, 1)
+        group[1].call("forget_the_secret")
+        for member in group:
+            member.begin("new_group")
+        outcomes = [member.end() for member in group]
+    assert all(outcome.error.startswith("UnprovenPeerError") for outcome in outcomes), outcomes
+    assert all("what was said is wrong" in outcome.error for outcome in outcomes), outcomes
+
+
+def test_groups_of_one_and_of_some_ranks_are_made_as_before() -> None:
+    with members(3) as group:
+        build(group, 1)
+        for member in group:
+            member.begin("several_groups")
+        assert [member.end() for member in group] == [Outcome(1.0), Outcome(3.0), Outcome(3.0)]
+
+
+def test_torchs_debug_mode_works_in_proven_groups() -> None:
+    with members(2) as group:
+        for member in group:
+            member.call("debug_in_detail")
+        build(group, 1)
+        for member in group:
+            member.begin("all_reduce")
+        assert [member.end() for member in group] == [Outcome(2.0), Outcome(2.0)]
+        assert [len(member.call("proven_groups")) for member in group] == [2, 2]
+
+
+def test_a_group_that_would_be_made_past_the_proof_is_not_made() -> None:
+    with members(2) as group:
+        build(group, 1)
+        for member in group:
+            member.begin("split_group")
+        outcomes = [member.end() for member in group]
+    assert all(outcome.error for outcome in outcomes), outcomes
+
+
+def test_a_round_whose_group_is_made_past_the_proof_is_refused() -> None:
+    with members(2) as group:
+        for rank, member in enumerate(group):
+            member.call("bypass_the_proof")
+            member.begin("build", place(1, rank, group[0].store, 2))
+        outcomes = [group[0].end()]
+        outcomes.append(group[1].sever(1))  # it may wait for the other, which has left
+    assert all(outcome.error for outcome in outcomes), outcomes
+    assert any("in which none is proven" in outcome.error for outcome in outcomes), outcomes

@@ -1,0 +1,104 @@
+"""The limits of what comes from outside: what is refused, what is cut, and that nothing honest meets them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from google.protobuf.message import Message
+
+from edriver import bounds, message_bounds
+from edriver.v1 import agent_pb2, control_pb2, notification_pb2, rounds_pb2
+from edriver.worker import capture, forward, stall
+from edriver.worker.account import with_reports
+
+
+def report(**kind: Message) -> agent_pb2.FromAgent:
+    said = notification_pb2.Report(**kind)  # type: ignore[arg-type]  # one of its kinds
+    return agent_pb2.FromAgent(worker_report=agent_pb2.WorkerReport(worker_id=1, report=said))
+
+
+def standings(count: int) -> agent_pb2.FromAgent:
+    beat = agent_pb2.Heartbeat(standings=[agent_pb2.WorkerStanding(worker_id=number) for number in range(count)])
+    return agent_pb2.FromAgent(heartbeat=beat)
+
+
+@pytest.mark.parametrize(
+    ("message", "sentence"),
+    [
+        pytest.param(standings(4097), "Heartbeat.standings has 4097 items: 4096 are allowed", id="standings"),
+        pytest.param(
+            report(waiting=notification_pb2.Waiting(store_host="x" * 1025)),
+            "Waiting.store_host has 1025 characters: 1024 are allowed",
+            id="store-host",
+        ),
+        pytest.param(
+            report(waiting=notification_pb2.Waiting(store_port=70_000)), "Waiting.store_port is 70000", id="store-port"
+        ),
+        pytest.param(
+            report(stalled=notification_pb2.Stalled(phase="\N{RIGHT-TO-LEFT OVERRIDE}")),
+            "Stalled.phase has a control character in it",
+            id="phase",
+        ),
+        pytest.param(
+            report(stalled=notification_pb2.Stalled(seconds=math.nan)), "Stalled.seconds is nan, which is", id="nan"
+        ),
+        pytest.param(
+            agent_pb2.OutputBatch(lines=[agent_pb2.OutputLine()] * 1001),
+            "OutputBatch.lines has 1001 items: 1000 are allowed",
+            id="lines",
+        ),
+        pytest.param(
+            agent_pb2.OutputBatch(lines=[agent_pb2.OutputLine(text=b"x" * 65_537)]),
+            "OutputLine.text has 65537 bytes: 65536 are allowed",
+            id="line",
+        ),
+        pytest.param(agent_pb2.Hello(secret=b"x" * 65), "Hello.secret has 65 bytes: 64 are allowed", id="secret"),
+        pytest.param(
+            control_pb2.StopRequest(reason="\x1b]0;pwned\a"), "StopRequest.reason has a control character", id="reason"
+        ),
+        pytest.param(control_pb2.ResizeRequest(size=4_000_000), "ResizeRequest.size is 4000000: at most", id="size"),
+    ],
+)
+def test_what_is_out_of_bounds_is_refused_by_a_sentence_that_names_the_field(message: Message, sentence: str) -> None:
+    with pytest.raises(bounds.OutOfBoundsError) as caught:
+        message_bounds.check(message)
+    assert sentence in str(caught.value)
+
+
+def test_a_long_text_keeps_its_beginning_and_its_end() -> None:
+    message = report(failed=notification_pb2.Failed(traceback="first\n" + "x" * 10_000_000 + "\nValueError: last"))
+    message_bounds.check(message)
+    kept = message.worker_report.report.failed.traceback
+    assert len(kept) <= bounds.TEXT
+    assert kept.startswith("first\n")
+    assert kept.endswith("\nValueError: last")
+
+
+def test_of_what_a_script_reports_the_rest_is_kept() -> None:
+    reported = {"loss": math.inf, "x" * 101: 1.0, "\x1b[2J": 1.0}
+    standing = agent_pb2.WorkerStanding(worker_id=1, standing=notification_pb2.Standing(boundaries=7))
+    standing.standing.reported.update(reported)
+    message = agent_pb2.FromAgent(heartbeat=agent_pb2.Heartbeat(standings=[standing]))
+    message_bounds.check(message)
+    [kept] = message.heartbeat.standings
+    assert dict(kept.standing.reported) == {"loss": math.inf}
+    assert kept.standing.boundaries == 7
+
+
+@pytest.mark.parametrize("name", ["x" * 101, "a\nb", "\x1b[2J"], ids=["long", "two-lines", "escape"])
+def test_a_script_learns_at_once_that_a_name_will_not_do(name: str) -> None:
+    with pytest.raises(ValueError, match="takes names of printable characters, 100 at most"):
+        with_reports({}, {name: 1.0})
+
+
+def test_what_honest_agents_send_is_within_bounds() -> None:
+    assert capture.LINE_LIMIT <= bounds.LINE
+    assert forward.BATCH_LINES <= bounds.LINES
+    assert max(capture.TAIL_BYTES, stall.STACKS_LIMIT) <= bounds.TEXT
+    version = rounds_pb2.Version(round_id=rounds_pb2.RoundId(incarnation=1, n=2**40), boundaries=2**60)
+    waiting = notification_pb2.Waiting(ordinal=1, version=version, store_host="/tmp/x/w1.store", digest="a\nb" * 300)
+    for message in (report(waiting=waiting), standings(4096)):
+        before = message.SerializeToString(deterministic=True)
+        message_bounds.check(message)
+        assert message.SerializeToString(deterministic=True) == before

@@ -1,0 +1,64 @@
+"""Limits on open files: raised where they may be, and told of where they are too low; real processes, real limits."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from edriver.descriptors import FEWEST, check_room
+from edriver.invitation import Invitation
+
+ASK = (
+    "import resource; from edriver.descriptors import raise_limit; raise_limit(); "
+    "print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
+)
+
+
+def limited(soft: int, hard: int, *command: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        ["sh", "-c", f'ulimit -Sn {soft} && ulimit -Hn {hard} && exec "$@"', "sh", sys.executable, *command],
+        input=given,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(("soft", "hard"), [(100, 300), (300, 300)])
+def test_the_soft_limit_becomes_the_hard_one(soft: int, hard: int) -> None:
+    asked = limited(soft, hard, "-c", ASK)
+    assert asked.stdout.split() == [b"300", b"300"], asked.stderr
+
+
+@pytest.mark.parametrize("command", [["-np", "1", "true"], ["status"], ["agent", "--driver", "h:1"]])
+def test_too_few_for_any_command_is_one_sentence(command: list[str]) -> None:
+    refused = limited(16, 16, "-m", "edriver", *command)
+    assert (refused.returncode, refused.stdout) == (1, b"")
+    assert refused.stderr.decode() == (
+        "edriver: a process may have 16 open files here, and edriver needs 64 at least: raise the limit "
+        "(ulimit -Hn 64, or LimitNOFILE= of a systemd unit)\n"
+    )
+
+
+def test_too_few_for_an_agent_is_one_sentence() -> None:
+    invitation = Invitation("run", "here", 1, ("unix:/nowhere",), directory="", environment={}).to_json()
+    refused = limited(16, 16, "-m", "edriver.worker.agent_main", "--host", "here", given=invitation)
+    assert refused.returncode == 2
+    assert b"a process may have 16 open files here, and edriver needs 64 at least" in refused.stderr
+
+
+def test_the_fewest_are_enough_to_start_with() -> None:
+    started = limited(FEWEST, FEWEST, "-m", "edriver", "--no-records", "-np", "1", "true")
+    assert b"exited with code 0 before its edriver.run was done" in started.stderr
+
+
+def test_room_for_more() -> None:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    check_room(limit // 2, "a small thing")
+    with pytest.raises(
+        RuntimeError, match=rf"^a large thing needs {limit} more open files, and this process, which has \d+, may"
+    ):
+        check_room(limit, "a large thing")

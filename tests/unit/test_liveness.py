@@ -1,0 +1,113 @@
+"""What tells a process that lives from one that does not, apart from any process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from edriver.lease import LivedTime
+from edriver.stall_limits import Phase
+from edriver.v1 import rounds_pb2
+from edriver.worker.life_lock import LifeLock
+from edriver.worker.listening import nothing_listens
+from edriver.worker.muteness import Muteness
+from edriver.worker.vital_signs import stands_still
+
+
+@pytest.mark.parametrize(
+    ("state", "frozen", "still"),
+    [
+        pytest.param("R", 0, False, id="computes"),
+        pytest.param("S", 0, False, id="sleeps-in-a-call"),
+        pytest.param("D", 0, False, id="waits-for-a-disk"),
+        pytest.param("T", 0, True, id="stopped"),
+        pytest.param("t", 0, True, id="held-by-a-debugger"),
+        pytest.param("S", 1, True, id="in-a-frozen-container"),
+    ],
+)
+def test_a_process_stands_still_if_the_kernel_says_so(tmp_path: Path, state: str, frozen: int, still: bool) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/stat").write_text(f"7 (a (T) name) {state} 1 7 7 0")
+    (tmp_path / "7/cgroup").write_text("0::/job/7\n")
+    (tmp_path / "cgroups/job/7").mkdir(parents=True)
+    (tmp_path / "cgroups/job/7/cgroup.events").write_text(f"populated 1\nfrozen {frozen}\n")
+    assert stands_still(7, tmp_path, tmp_path / "cgroups") is still
+
+
+def test_a_process_that_has_ended_does_not_stand_still(tmp_path: Path) -> None:
+    assert not stands_still(7, tmp_path, tmp_path)
+
+
+def test_this_process_does_not_stand_still() -> None:
+    assert not stands_still(os.getpid())
+
+
+LIMITS = {"step": 20.0, "eval": 100.0, "save": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("phase", "seconds"),
+    [(Phase.STEP, 19.0), (Phase.EVAL, 99.0), (Phase.SAVE, 1e6), (Phase.INIT, 1e6), (None, 1e6)],
+)
+def test_a_mute_worker_may_take_as_long_as_its_phase(phase: Phase | None, seconds: float) -> None:
+    asked: list[bool] = []
+    mute = Muteness(lambda: asked.append(True))
+    assert [mute.look(s, phase, LIMITS) for s in (5.0, seconds, seconds)] == [None] * 3
+    assert not asked
+
+
+def test_one_that_is_mute_for_longer_is_asked_and_then_reported_once() -> None:
+    asked: list[bool] = []
+    mute = Muteness(lambda: asked.append(True))
+    mute.round_id.CopyFrom(rounds_pb2.RoundId(incarnation=1, n=3))
+    assert mute.look(20.0, Phase.STEP, LIMITS) is None
+    assert asked == [True]
+    report = mute.look(20.5, Phase.STEP, LIMITS)
+    assert report is not None
+    assert (report.stalled.phase, report.stalled.seconds, report.stalled.round_id.n) == ("step", 20.5, 3)
+    assert mute.look(21.0, Phase.STEP, LIMITS) is None
+    # It was heard meanwhile: this is another silence.
+    assert mute.look(5.0, Phase.STEP, LIMITS) is None
+    assert mute.look(20.0, Phase.STEP, LIMITS) is None
+    assert mute.look(20.5, Phase.STEP, LIMITS) is not None
+
+
+def test_a_phase_is_read_by_another_process_that_maps_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "w.life"
+    theirs = LifeLock.create(path)
+    own = LifeLock(path)
+    assert theirs.phase is None
+    for phase in (*Phase, None):
+        own.show_phase(phase)
+        assert theirs.phase is phase
+
+
+def test_time_that_a_process_did_not_live_through_is_not_counted() -> None:
+    real = [100.0]
+    lived = LivedTime(lambda: real[0], longest=2.0)
+    for at, counted in ((101.0, 101.0), (101.5, 101.5), (151.5, 103.5), (152.5, 104.5)):
+        real[0] = at
+        assert lived() == counted
+
+
+def test_whether_something_listens_on_a_unix_socket(tmp_path: Path) -> None:
+    path = tmp_path / "driver.sock"
+    assert asyncio.run(nothing_listens(f"unix:{path}"))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        assert not asyncio.run(nothing_listens(f"unix:{path}"))  # nobody accepts: as of a process that is stopped
+    assert asyncio.run(nothing_listens(f"unix:{path}"))
+
+
+def test_whether_something_listens_at_any_of_several_addresses() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_server(("127.0.0.1", 0)) as other:
+        free = other.getsockname()[1]
+        other.close()
+        used = listener.getsockname()[1]
+        assert not asyncio.run(nothing_listens(f"ipv4:127.0.0.1:{free},127.0.0.1:{used}"))
+        assert asyncio.run(nothing_listens(f"ipv4:127.0.0.1:{free}"))

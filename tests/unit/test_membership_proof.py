@@ -1,0 +1,61 @@
+"""What one end of a connection says to the other: it holds for nobody else, nowhere else and at no other time."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from edriver.driver.session import draw_secret
+from edriver.version import RoundId
+from edriver.worker.assignment import Assignment
+from edriver.worker.membership_proof import PROOF_BYTES, SECRET_BYTES, MembershipProof
+from edriver.worker.topology import ALONE
+
+SECRET = bytes(range(SECRET_BYTES))
+PROOF = MembershipProof(SECRET, RoundId(1, 7), "round/1.7//0")
+
+
+def test_what_a_rank_says_to_another_holds() -> None:
+    said = PROOF.said(speaker=0, listener=1)
+    assert len(said) == PROOF_BYTES
+    assert PROOF.holds(said, speaker=0, listener=1)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(dataclasses.replace(PROOF, secret=SECRET[::-1]), id="another-secret"),
+        pytest.param(dataclasses.replace(PROOF, round_id=RoundId(1, 8)), id="another-round"),
+        pytest.param(dataclasses.replace(PROOF, round_id=RoundId(2, 7)), id="another-incarnation"),
+        pytest.param(dataclasses.replace(PROOF, group="round/1.7//1"), id="another-group"),
+    ],
+)
+def test_it_holds_nowhere_else(other: MembershipProof) -> None:
+    assert not PROOF.holds(other.said(speaker=0, listener=1), speaker=0, listener=1)
+
+
+@pytest.mark.parametrize(("speaker", "listener"), [(1, 0), (0, 2), (2, 1), (1, 1)])
+def test_it_holds_for_no_other_pair_and_not_the_other_way_round(speaker: int, listener: int) -> None:
+    assert not PROOF.holds(PROOF.said(speaker=0, listener=1), speaker, listener)
+
+
+@pytest.mark.parametrize("heard", [b"", bytes(PROOF_BYTES), PROOF.said(0, 1)[:-1], PROOF.said(0, 1) + b"x"])
+def test_nothing_else_holds(heard: bytes) -> None:
+    assert not PROOF.holds(heard, speaker=0, listener=1)
+
+
+def test_less_than_a_secret_proves_nothing() -> None:
+    with pytest.raises(ValueError, match="needs a secret of 32 bytes, not 0"):
+        MembershipProof(b"", RoundId(1, 1), "group")
+
+
+def test_the_driver_draws_as_much_as_workers_expect_and_anew_each_time() -> None:
+    assert len(draw_secret()) == SECRET_BYTES
+    assert draw_secret() != draw_secret()
+
+
+@pytest.mark.parametrize("holder", [PROOF, dataclasses.replace(ALONE, secret=SECRET)], ids=["proof", "assignment"])
+def test_a_secret_is_not_shown(holder: MembershipProof | Assignment) -> None:
+    assert "secret" not in repr(holder)
+    assert repr(SECRET) not in repr(holder)

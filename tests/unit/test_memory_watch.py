@@ -1,0 +1,114 @@
+"""What the kernel's files say of processes that it has killed for want of memory; texts as recorded from machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edriver.worker.memory_watch import MemoryWatch, limit_of, memory_groups, oom_kills
+
+V2 = "0::/kubepods.slice/pod7.slice/worker.scope\n"
+V1 = "9:name=systemd:/\n5:cpu,cpuacct:/a\n4:memory:/docker/4f\n0::/\n"
+EVENTS = "low 0\nhigh 0\nmax 1254\noom 3\noom_kill {}\noom_group_kill 0\n"
+CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"
+VMSTAT = "nr_free_pages 1\noom_kill {}\nnuma_hit 7\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "kills"),
+    [
+        pytest.param(EVENTS.format(2), 2, id="v2"),
+        pytest.param(CONTROL.format(1), 1, id="v1"),
+        pytest.param(VMSTAT.format(12), 12, id="machine"),
+        pytest.param("oom_kill_disable 0\nunder_oom 0\n", None, id="old-kernel"),
+        pytest.param("", None, id="empty"),
+    ],
+)
+def test_kills(text: str, kills: int | None) -> None:
+    assert oom_kills(text) == kills
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        pytest.param("2147483648\n", 2 << 30, id="v2"),
+        pytest.param("max\n", None, id="v2-none"),
+        pytest.param("9223372036854771712\n", None, id="v1-none"),
+    ],
+)
+def test_limit(text: str, limit: int | None) -> None:
+    assert limit_of(text) == limit
+
+
+def test_where_the_files_are() -> None:
+    root = Path("/c")
+    v2 = [group.folder for group in memory_groups(V2, root)]
+    assert v2 == [root / "kubepods.slice/pod7.slice/worker.scope", root]
+    v1 = [(group.folder, group.events) for group in memory_groups(V1, root)][:2]
+    assert v1 == [(root / "memory/docker/4f", "memory.oom_control"), (root / "memory", "memory.oom_control")]
+
+
+class Machine:
+    """A machine's files, in a folder."""
+
+    def __init__(self, folder: Path, cgroup: str, events: Path) -> None:
+        self.proc, self.root = folder / "proc", folder / "cgroup"
+        self.events = self.root / events
+        (self.proc / "7").mkdir(parents=True)
+        (self.proc / "7" / "cgroup").write_text(cgroup)
+        self.events.parent.mkdir(parents=True)
+        self.kills(0, 0)
+
+    def kills(self, here: int, machine: int) -> None:
+        text = CONTROL if self.events.name == "memory.oom_control" else EVENTS
+        self.events.write_text(text.format(here))
+        (self.proc / "vmstat").write_text(VMSTAT.format(machine))
+
+    def watch(self) -> MemoryWatch:
+        return MemoryWatch(7, self.proc, self.root)
+
+
+LAYOUTS = [
+    pytest.param(V2, Path("kubepods.slice/pod7.slice/worker.scope/memory.events"), "memory.max", id="v2"),
+    pytest.param("0::/../../host/path\n", Path("memory.events"), "memory.max", id="v2-in-a-container"),
+    pytest.param(V1, Path("memory/docker/4f/memory.oom_control"), "memory.limit_in_bytes", id="v1"),
+]
+
+
+@pytest.mark.parametrize(("cgroup", "events", "limit"), LAYOUTS)
+def test_a_kill_for_want_of_memory(tmp_path: Path, cgroup: str, events: Path, limit: str) -> None:
+    machine = Machine(tmp_path, cgroup, events)
+    machine.kills(3, 9)
+    watch = machine.watch()
+    assert watch.verdict() == ""
+    (machine.proc / "7" / "cgroup").unlink()  # it has been reaped
+    machine.kills(4, 10)
+    assert watch.verdict() == "was killed by the kernel: out of memory"
+    (machine.events.parent / limit).write_text(f"{512 << 20}\n")
+    assert watch.verdict() == "was killed by the kernel: out of memory (its cgroup may use 512 MiB)"
+
+
+def test_an_earlier_kill_of_another_process_is_not_its_own(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, V2, Path("kubepods.slice/pod7.slice/worker.scope/memory.events"))
+    watch = machine.watch()
+    machine.kills(1, 1)
+    watch.look()
+    assert watch.verdict() == ""
+
+
+def test_the_limit_may_be_that_of_a_cgroup_above(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, V2, Path("kubepods.slice/pod7.slice/worker.scope/memory.events"))
+    (machine.events.parent / "memory.max").write_text("max\n")
+    (machine.events.parent.parent / "memory.max").write_text(f"{100 << 20}\n")
+    watch = machine.watch()
+    machine.kills(1, 1)
+    assert watch.verdict().endswith("(its cgroup may use 100 MiB)")
+
+
+def test_without_a_cgroup_the_machine_is_asked(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "", Path("elsewhere/memory.events"))
+    watch = machine.watch()
+    assert watch.verdict() == ""
+    machine.kills(0, 1)
+    assert watch.verdict().startswith("was killed by SIGKILL, just when the kernel killed")

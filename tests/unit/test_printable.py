@@ -1,0 +1,51 @@
+"""Text on its way to a terminal."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from rich.console import Console
+
+from edriver.client import Event, Run
+from edriver.commands.top import screen
+from edriver.driver.output import Output
+from edriver.printable import printable
+from edriver.v1 import status_pb2
+
+EVIL = "a\x1b[2J\x1b]0;title\a\r\x9b\u202eb"
+SHOWN = r"a\x1b[2J\x1b]0;title\x07\r\x9b\u202eb"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        pytest.param("plain, ü 日本 🙂", "plain, ü 日本 🙂", id="printable"),
+        pytest.param("two\n\tlines", "two\n\tlines", id="lines-and-tabs"),
+        pytest.param(EVIL, SHOWN, id="control-characters"),
+        pytest.param("\ud800", r"\ud800", id="lone-surrogate"),
+    ],
+)
+def test_control_characters_are_written_out(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+def test_the_drivers_own_lines_have_none() -> None:
+    read, write = os.pipe()
+    output = Output(stdout=write, stderr=write)
+    output.say(f"host {EVIL.replace(chr(13), '')} is lost")
+    output.close()
+    os.close(write)
+    with os.fdopen(read, "rb") as printed:
+        assert printed.read() == f"edriver: host {SHOWN.replace(chr(92) + 'r', '')} is lost\n".encode()
+
+
+def test_top_shows_none_and_takes_nothing_for_markup() -> None:
+    run = Run(run_id="r", doing=EVIL, hosts=[status_pb2.HostStatus(name=f"[red]{EVIL}", obstacle=EVIL)])
+    run.workers.add(host=EVIL)
+    run.progress.reported[EVIL] = 1.0
+    console = Console(width=200, color_system=None, force_terminal=False)
+    with console.capture() as drawn:
+        console.print(screen(run, [Event(text=EVIL)]))
+    assert "[red]a" in drawn.get()
+    assert printable(drawn.get()) == drawn.get()
