@@ -29,9 +29,10 @@ test: lint types proto-check ## everything that must hold before a change lands
 	$(py) -m pip install --quiet "$(TORCH)" -e ".[bench]"
 	touch $@
 
-lint: .venv/ready
+lint: .venv/ready ## ruff, and who may import whom (pyproject.toml)
 	$(py) -m ruff check
 	$(py) -m ruff format --check
+	.venv/bin/lint-imports
 
 format: .venv/ready
 	$(py) -m ruff check --fix

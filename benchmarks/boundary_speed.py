@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import edriver
-from edriver.worker.participant import Participant
+from edriver.worker.rounds.participant import Participant
 
 BLOCKS = ((64, 3), (128, 4), (256, 6), (512, 3))
 CHECKS, BOUNDARIES, STEPS = 200_000, 1000, 40

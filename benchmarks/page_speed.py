@@ -31,12 +31,12 @@ from playwright.async_api import Page, async_playwright
 
 from benchmarks.status_speed import Simulated, serve
 from edriver.client import Address, AsyncClient
+from edriver.common.ids import NO_VERSION, RoundId
 from edriver.dashboard.feed import Feed
 from edriver.dashboard.server import PageServer
-from edriver.driver import actions, events
-from edriver.driver.ranks import Candidate, plan_round
-from edriver.driver.roster import WorkerState
-from edriver.version import NO_VERSION, RoundId
+from edriver.driver.core import actions, events
+from edriver.driver.core.ranks import Candidate, plan_round
+from edriver.driver.core.roster import WorkerState
 from tests.process.chromium import CHROMIUM, FLAGS
 
 WATCH = """

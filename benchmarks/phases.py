@@ -1,6 +1,6 @@
 """Where the time of a recovery goes, from the event log that `edriver --event-log` writes. Pure but for the reading.
 
-The log has one JSON object a line (edriver/driver/event_log.py). Of each round the line is read that tells when each
+The log has one JSON object a line (edriver/text/event_lines.py). Of each round the line is read that tells when each
 member had passed each point on the way into it; times are seconds since the Unix epoch.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edriver.driver.phases import spans
+from edriver.driver.observe.recovery_phases import spans
 
 STAGES = ("notified", "stopped", "waiting", "assigned", "built", "synced", "stepped")
 """What each member passes, in this order."""

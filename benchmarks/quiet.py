@@ -13,7 +13,7 @@ from benchmarks.processes import usage_of
 from benchmarks.scenarios import WARM_STEPS
 from benchmarks.under_edriver import EdriverJob
 
-AGENT = "edriver.worker.agent_main"
+AGENT = "edriver.agent.main"
 FIRST_LINE_TRIES = 5
 WATCHED_SECONDS = 30.0
 

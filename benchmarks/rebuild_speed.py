@@ -20,12 +20,12 @@ from statistics import median
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
-from edriver.version import RoundId
+from edriver.common.ids import RoundId
 from edriver.worker.assignment import Assignment
-from edriver.worker.group import RoundGroup
-from edriver.worker.membership_proof import SECRET_BYTES
-from edriver.worker.store import StoreClient
-from edriver.worker.store_wire import StoreWire
+from edriver.worker.group.membership_proof import SECRET_BYTES
+from edriver.worker.group.round_group import RoundGroup
+from edriver.worker.group.store import StoreClient
+from edriver.worker.group.store_transport import StoreWire
 
 SIZE, REPEATS, TIMEOUT = 4, 20, 60.0
 Span = tuple[float, float]

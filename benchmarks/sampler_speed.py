@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DistributedSampler
 
 from edriver.worker import topology
-from edriver.worker.sampler import ElasticSampler
+from edriver.worker.sampler.elastic_sampler import ElasticSampler
 
 RANKS = 4
 ELASTIC_LENGTH = 10**8

@@ -40,7 +40,7 @@ WAVE_BOUND = 120.0
 COOLDOWN_FLAGS = ("--blacklist-cooldown-range", "0.001", "0.001")  # replacements come at once, however often
 LOOKS, LOOK_SECONDS = 3, 0.1
 PROGRESS_KILLS = 20
-ROLES = {"-m edriver ": "driver", "edriver.worker.agent_main": "agent", "guard_main.py": "guard"}
+ROLES = {"-m edriver ": "driver", "edriver.agent.main": "agent", "guard_main.py": "guard"}
 JOB = "benchmarks.churn_job"
 
 

@@ -21,7 +21,7 @@ from statistics import median
 
 from benchmarks.jobs import ROOT, HarnessError, free_port
 from benchmarks.processes import MARK, kill_all, processes_of
-from edriver.worker.worker_environment import MALLOC_DEFAULTS
+from edriver.agent.workers.worker_environment import MALLOC_DEFAULTS
 
 BOUND = 180.0
 WORKERS = 2

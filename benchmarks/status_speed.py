@@ -33,19 +33,19 @@ import grpc.aio
 import uvloop
 
 from edriver.client import Address, AsyncClient
+from edriver.common.ids import NO_VERSION, RoundId
 from edriver.discovery.hosts import Host, HostSet
-from edriver.driver import actions, events
-from edriver.driver.chronicle import Chronicle
-from edriver.driver.membership import Membership
-from edriver.driver.pace import Pace
-from edriver.driver.ranks import Candidate, plan_round
-from edriver.driver.roster import Worker, WorkerState
-from edriver.driver.round import Round
-from edriver.driver.server import SERVER_OPTIONS
-from edriver.driver.settings import Settings
-from edriver.driver.status import StatusServer
+from edriver.driver.core import actions, events
+from edriver.driver.core.membership import Membership
+from edriver.driver.core.ranks import Candidate, plan_round
+from edriver.driver.core.roster import Worker, WorkerState
+from edriver.driver.core.round import Round
+from edriver.driver.core.settings import Settings
+from edriver.driver.observe.event_history import Chronicle
+from edriver.driver.observe.progress import Pace
+from edriver.driver.rpc.agent_service import SERVER_OPTIONS
+from edriver.driver.rpc.status import StatusServer
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2, status_pb2, status_pb2_grpc
-from edriver.version import NO_VERSION, RoundId
 
 QUERIES = 50
 WATCHERS = 50

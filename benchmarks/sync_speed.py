@@ -22,10 +22,10 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 from torch.multiprocessing.spawn import spawn
 
+from edriver.agent.workers.worker_environment import MALLOC_DEFAULTS
 from edriver.worker import topology
 from edriver.worker.assignment import Assignment
-from edriver.worker.torch_state import TorchState
-from edriver.worker.worker_environment import MALLOC_DEFAULTS
+from edriver.worker.state.torch_state import TorchState
 
 RANKS = 4
 REPEATS = 7

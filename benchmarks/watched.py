@@ -21,8 +21,8 @@ from statistics import median
 from benchmarks.jobs import ROOT, Workload, end_well_on_sigterm
 from benchmarks.processes import usage_of
 from benchmarks.under_edriver import EdriverJob
+from edriver.agent.workers.priority import LAST, lower
 from edriver.client import here
-from edriver.worker.priority import LAST, lower
 
 WORKERS, WARM_STEPS = 2, 50
 TURN_SECONDS = 8.0

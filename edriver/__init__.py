@@ -13,46 +13,46 @@ torch would cost each of them 2 s and 200 MB.
 
 from __future__ import annotations
 
-from edriver import release
+from edriver.common import release
 
 TYPE_CHECKING = False  # typing's own takes 10 ms to import, in which Ctrl-C would print a traceback
 if TYPE_CHECKING:
     from edriver.worker.errors import HostsUpdatedInterrupt as HostsUpdatedInterrupt
     from edriver.worker.errors import PeerLostError as PeerLostError
-    from edriver.worker.handlers import StateHandler as StateHandler
-    from edriver.worker.handlers import register_handler as register_handler
     from edriver.worker.phases import phase as phase
-    from edriver.worker.rounds import run as run
-    from edriver.worker.sampler import ElasticSampler as ElasticSampler
-    from edriver.worker.state import ObjectState as ObjectState
-    from edriver.worker.state import State as State
+    from edriver.worker.rounds.loop import run as run
+    from edriver.worker.sampler.elastic_sampler import ElasticSampler as ElasticSampler
+    from edriver.worker.state.handlers import StateHandler as StateHandler
+    from edriver.worker.state.handlers import register_handler as register_handler
+    from edriver.worker.state.state import ObjectState as ObjectState
+    from edriver.worker.state.state import State as State
+    from edriver.worker.state.torch_state import TorchState as TorchState
     from edriver.worker.topology import cross_rank as cross_rank
     from edriver.worker.topology import cross_size as cross_size
     from edriver.worker.topology import local_rank as local_rank
     from edriver.worker.topology import local_size as local_size
     from edriver.worker.topology import rank as rank
     from edriver.worker.topology import size as size
-    from edriver.worker.torch_state import TorchState as TorchState
 
 __version__ = release.VERSION
 
 _HOMES = {
     "HostsUpdatedInterrupt": "errors",
     "PeerLostError": "errors",
-    "StateHandler": "handlers",
-    "register_handler": "handlers",
+    "StateHandler": "state.handlers",
+    "register_handler": "state.handlers",
     "phase": "phases",
-    "run": "rounds",
-    "ElasticSampler": "sampler",
-    "ObjectState": "state",
-    "State": "state",
+    "run": "rounds.loop",
+    "ElasticSampler": "sampler.elastic_sampler",
+    "ObjectState": "state.state",
+    "State": "state.state",
     "cross_rank": "topology",
     "cross_size": "topology",
     "local_rank": "topology",
     "local_size": "topology",
     "rank": "topology",
     "size": "topology",
-    "TorchState": "torch_state",
+    "TorchState": "state.torch_state",
 }
 
 __all__ = [*sorted(_HOMES), "__version__"]

@@ -2,6 +2,6 @@
 
 import sys
 
-from edriver.start import main
+from edriver.cli.start import main
 
 sys.exit(main())

@@ -9,8 +9,8 @@ from typing import Final
 import grpc
 
 from edriver.client.errors import RunError
-from edriver.driver.runs import living_runs
-from edriver.invitation import SERVER_NAME, Invitation
+from edriver.common.invitation import SERVER_NAME, Invitation
+from edriver.system.runs import living_runs
 
 __all__ = ["OPTIONS", "Address", "elsewhere", "here", "living_runs"]
 

@@ -7,11 +7,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from edriver.bounds import is_host_name
 from edriver.client import RunError
+from edriver.common.limits import is_host_name
 from edriver.dashboard.report import history_of, html_report, text_summary
-from edriver.private_files import open_private
-from edriver.records import RecordError, records_of
+from edriver.history.records import RecordError, records_of
+from edriver.system.private_files import open_private
 
 
 def parser() -> argparse.ArgumentParser:

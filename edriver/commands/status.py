@@ -11,9 +11,9 @@ from typing import Final
 
 from edriver.client import Client, HostStatus, Run, RunError, WorkerStatus, here, living_runs
 from edriver.commands.which_run import add_run_flags, client_of
-from edriver.driver.event_log import plain
-from edriver.driver.words import count_text
-from edriver.progress import lasted, progress_text, time_text
+from edriver.text.event_lines import plain
+from edriver.text.phrases import count_text
+from edriver.text.progress_text import lasted, progress_text, time_text
 from edriver.v1 import status_pb2
 
 LISTING_BOUND: Final = 3.0

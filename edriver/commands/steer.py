@@ -8,7 +8,7 @@ from typing import Final
 
 from edriver.client import RunError
 from edriver.commands.which_run import add_run_flags, client_of
-from edriver.driver.words import count_text
+from edriver.text.phrases import count_text
 
 WHAT: Final = {
     "drain": "Have a host, or one slot of it, left at the next agreed step and not used again: nothing is lost.",

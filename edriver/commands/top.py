@@ -19,10 +19,10 @@ from rich.text import Text
 from edriver.client import Client, Event, Run, RunError
 from edriver.commands.status import counts, host_text, state_text
 from edriver.commands.which_run import add_run_flags, client_of
-from edriver.driver.words import count_text
-from edriver.printable import printable
-from edriver.progress import age, lasted, progress_text, time_text
-from edriver.wire import version_of
+from edriver.common.wire import version_of
+from edriver.text.phrases import count_text
+from edriver.text.printable import printable
+from edriver.text.progress_text import age, lasted, progress_text, time_text
 
 PERIOD: Final = 1.0
 """Seconds between two looks."""

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any, Final
 
-from edriver.causes import PHASES
 from edriver.dashboard.assets import SCRIPTS, filled, page_file, plotly_script
-from edriver.driver.words import count_text
 from edriver.history.history import History
+from edriver.history.records import Records, read
 from edriver.history.rounds import RoundPart
-from edriver.progress import time_text
-from edriver.records import Records, read
+from edriver.text.cause_names import PHASES
+from edriver.text.phrases import count_text
+from edriver.text.progress_text import time_text
 from edriver.v1 import status_pb2
 
 MOST_RECOVERIES: Final = 500

@@ -10,7 +10,7 @@ import ipaddress
 import re
 from collections.abc import Iterable
 
-from edriver.bounds import HOST_NAME, SLOTS, TOTAL_SLOTS, is_host_name
+from edriver.common.limits import HOST_NAME, SLOTS, TOTAL_SLOTS, is_host_name
 from edriver.discovery.errors import DiscoveryError
 from edriver.discovery.hosts import Host, HostSet
 

@@ -13,7 +13,7 @@ from edriver.discovery.errors import DiscoveryError, UnusableSourceError
 from edriver.discovery.hosts import HostSet
 from edriver.discovery.poll_filter import PollFilter, Verdict
 from edriver.discovery.sources import HostSource
-from edriver.wire_text import wire_text
+from edriver.text.wire_text import wire_text
 
 _log = logging.getLogger("edriver.discovery")
 

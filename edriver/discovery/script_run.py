@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from typing import IO
 
 from edriver.discovery.errors import DiscoveryError
-from edriver.printable import printable
-from edriver.tether import Tether
+from edriver.system.tether import Tether
+from edriver.text.printable import printable
 
 MAX_OUTPUT_BYTES = 4 * 1024 * 1024
 _CHUNK_BYTES = 64 * 1024

@@ -9,21 +9,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from edriver import bounds
+from edriver.common import limits as bounds
+from edriver.common.lease import SHORTEST
+from edriver.common.record_folder import default_root
+from edriver.common.stall_limits import DEFAULTS, boundary_bound, collective_timeout, limits_of
 from edriver.discovery.errors import DiscoveryError
 from edriver.discovery.host_lines import parse_host_list
 from edriver.discovery.hosts import Host, HostSet
 from edriver.discovery.sources import FixedHosts, HostDiscoveryScript, HostSource, read_hostfile
-from edriver.driver.arrivals import Arrivals
-from edriver.driver.local import interface_address
-from edriver.driver.record_folder import default_root
-from edriver.driver.settings import Settings
-from edriver.driver.ssh import SshOptions, identity_error
-from edriver.driver.words import count_text
-from edriver.lease import SHORTEST
-from edriver.private_files import open_private
-from edriver.stall_limits import DEFAULTS, boundary_bound, collective_timeout, limits_of
-from edriver.wire_text import wire_text
+from edriver.driver.core.settings import Settings
+from edriver.driver.launch.local import interface_address
+from edriver.driver.launch.ssh import SshOptions, identity_error
+from edriver.driver.rpc.dial_in_hosts import Arrivals
+from edriver.system.private_files import open_private
+from edriver.text.phrases import count_text
+from edriver.text.wire_text import wire_text
 
 POLL_LIMIT = 20.0
 """Longest that one run of a discovery script may take, in seconds."""

@@ -18,43 +18,43 @@ from typing import TYPE_CHECKING, Final
 import grpc.aio
 import uvloop
 
+from edriver.common.lease import LivedTime
+from edriver.common.record_folder import remove_old
+from edriver.common.release import VERSION
 from edriver.discovery.errors import UnusableSourceError
 from edriver.discovery.poll_filter import PollFilter, Verdict
 from edriver.discovery.poller import Poller
-from edriver.driver import actions, events
-from edriver.driver.announcements import Announcements
-from edriver.driver.arrivals import Arrivals
-from edriver.driver.chronicle import Chronicle
-from edriver.driver.control import ControlServer
-from edriver.driver.credentials_file import CredentialsFile
-from edriver.driver.door import AGENTS, CONTROL, STATUS, Door
-from edriver.driver.failure_report import Tally, failure_report, success_report, with_last_words
-from edriver.driver.introspection import add_introspection
-from edriver.driver.launcher import Launcher
-from edriver.driver.local import LocalStart, address_among, interface_address
-from edriver.driver.mailbox import Mailbox
-from edriver.driver.membership import Membership
+from edriver.driver.core import actions, events
+from edriver.driver.core.membership import Membership
+from edriver.driver.launch.launcher import Launcher
+from edriver.driver.launch.local import LocalStart, address_among, interface_address
+from edriver.driver.launch.ssh import SshStart
+from edriver.driver.observe.console.announcements import Announcements
+from edriver.driver.observe.console.failure_report import Tally, failure_report, success_report, with_last_words
+from edriver.driver.observe.console.output import Output
+from edriver.driver.observe.event_history import Chronicle
+from edriver.driver.observe.progress import Pace
+from edriver.driver.observe.records.record_file import RecordFile
+from edriver.driver.observe.records.recorder import EventBook, Recorder, books_of, describe
+from edriver.driver.observe.snapshots import size_of
 from edriver.driver.options import RunOptions
-from edriver.driver.orders import orders_of
-from edriver.driver.output import Output
-from edriver.driver.pace import Pace
-from edriver.driver.portraits import size_of
-from edriver.driver.record_file import RecordFile
-from edriver.driver.record_folder import remove_old
-from edriver.driver.recorder import EventBook, Recorder, books_of, describe
-from edriver.driver.runs import MARK, SOCKET, folder_of
-from edriver.driver.server import BEAT, SERVER_OPTIONS, AgentServer
-from edriver.driver.ssh import SshStart
-from edriver.driver.status import StatusServer
-from edriver.guard import Guard
-from edriver.lease import LivedTime
-from edriver.leftovers import hold, remove_leftovers
-from edriver.progress import progress_text
-from edriver.release import VERSION
+from edriver.driver.rpc.agent_service import BEAT, SERVER_OPTIONS, AgentServer
+from edriver.driver.rpc.control import ControlServer
+from edriver.driver.rpc.credentials_file import CredentialsFile
+from edriver.driver.rpc.dial_in_hosts import Arrivals
+from edriver.driver.rpc.health_and_reflection import add_introspection
+from edriver.driver.rpc.mailbox import Mailbox
+from edriver.driver.rpc.orders import orders_of
+from edriver.driver.rpc.status import StatusServer
+from edriver.driver.rpc.tcp_endpoint import AGENTS, CONTROL, STATUS, Door
+from edriver.system.guard import Guard
+from edriver.system.leftovers import hold, remove_leftovers
+from edriver.system.runs import MARK, SOCKET, folder_of
+from edriver.text.progress_text import progress_text
 from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2_grpc, status_pb2_grpc
 
 if TYPE_CHECKING:
-    from edriver.driver.metrics_server import MetricsServer
+    from edriver.driver.observe.metrics.server import MetricsServer
 
 _log = logging.getLogger("edriver.driver")
 
@@ -203,7 +203,7 @@ class Session:
         self._metrics = None if options.metrics is None else self._metrics_server(run_id, *options.metrics)
 
     def _metrics_server(self, run_id: str, address: str, port: int) -> MetricsServer:
-        from edriver.driver.metrics_server import MetricsServer  # prometheus_client, which others do without
+        from edriver.driver.observe.metrics.server import MetricsServer  # prometheus_client, which others do without
 
         return MetricsServer(run_id, self._membership, self._chronicle, self._poller.polls, address, port)
 
@@ -344,7 +344,7 @@ class Session:
         """Record it; show it on a terminal, elsewhere print a line now and then, while there is progress."""
         bar = None
         if os.isatty(2):
-            from edriver.driver.progress_bar import bar_of_stderr  # rich is for terminals
+            from edriver.driver.observe.console.progress_bar import bar_of_stderr  # rich is for terminals
 
             bar = bar_of_stderr()
         steps, told_at = 0, self._clock()

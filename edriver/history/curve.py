@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from edriver.thinned import Thinned
+from edriver.common.downsample import Thinned
 from edriver.v1 import status_pb2
 
 MOST_NAMES: Final = 20

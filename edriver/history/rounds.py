@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final
 
-from edriver.causes import CAUSES, PHASES
+from edriver.common.wire import round_id_of
+from edriver.text.cause_names import CAUSES, PHASES
 from edriver.v1 import status_pb2
-from edriver.wire import round_id_of
 
 MOST: Final = 4000
 """Rounds that are remembered; of more, every second one of the older half is forgotten."""

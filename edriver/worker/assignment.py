@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from edriver.version import RoundId
+from edriver.common.ids import RoundId
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from edriver.stall_limits import Phase
+from edriver.common.stall_limits import Phase
 
 
 class _Current:

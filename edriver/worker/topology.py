@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from edriver.version import RoundId
+from edriver.common.ids import RoundId
 from edriver.worker.assignment import Assignment
 
 ALONE = Assignment(

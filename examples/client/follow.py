@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from edriver.client import find
-from edriver.progress import progress_text
+from edriver.text.progress_text import progress_text
 
 
 def main() -> None:

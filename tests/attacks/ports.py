@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import psutil
 
-from edriver.invitation import SERVER_NAME, Invitation
+from edriver.common.invitation import SERVER_NAME, Invitation
 
 BOUND = 30.0
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from edriver.invitation import SERVER_NAME, Invitation
-from edriver.release import VERSION
+from edriver.common.invitation import SERVER_NAME, Invitation
+from edriver.common.release import VERSION
 from edriver.v1 import agent_pb2, agent_pb2_grpc
 from edriver.v1.agent_pb2 import FromAgent
 from tests.process.dialling import TRAIN, Agents, dialled

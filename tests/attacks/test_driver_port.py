@@ -13,8 +13,8 @@ import grpc
 import psutil
 import pytest
 
-from edriver.driver.authority import Authority
-from edriver.release import VERSION
+from edriver.common.release import VERSION
+from edriver.driver.rpc.certificate_authority import Authority
 from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2, control_pb2_grpc, status_pb2, status_pb2_grpc
 from tests.attacks.ports import BOUND, Way, say
 from tests.attacks.victim import Victim, victim

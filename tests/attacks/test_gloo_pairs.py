@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from edriver.worker.membership_proof import PROOF_BYTES
+from edriver.worker.group.membership_proof import PROOF_BYTES
 from tests.linked_hosts import make_namespace
 from tests.process.running import Run, running
 

@@ -16,21 +16,21 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from edriver import bounds
+from edriver.common import limits
+from edriver.common.invitation import SERVER_NAME
+from edriver.common.release import VERSION
 from edriver.discovery.hosts import Host, HostSet
-from edriver.driver import actions, events
-from edriver.driver.arrivals import Arrivals
-from edriver.driver.chronicle import Chronicle
-from edriver.driver.control import ControlServer
-from edriver.driver.door import Door
-from edriver.driver.mailbox import Mailbox
-from edriver.driver.membership import Membership
-from edriver.driver.pace import Pace
-from edriver.driver.server import AgentServer
-from edriver.driver.settings import Settings
-from edriver.driver.status import StatusServer
-from edriver.invitation import SERVER_NAME
-from edriver.release import VERSION
+from edriver.driver.core import actions, events
+from edriver.driver.core.membership import Membership
+from edriver.driver.core.settings import Settings
+from edriver.driver.observe.event_history import Chronicle
+from edriver.driver.observe.progress import Pace
+from edriver.driver.rpc.agent_service import AgentServer
+from edriver.driver.rpc.control import ControlServer
+from edriver.driver.rpc.dial_in_hosts import Arrivals
+from edriver.driver.rpc.mailbox import Mailbox
+from edriver.driver.rpc.status import StatusServer
+from edriver.driver.rpc.tcp_endpoint import Door
 from edriver.v1 import (
     agent_pb2,
     agent_pb2_grpc,
@@ -41,8 +41,8 @@ from edriver.v1 import (
     status_pb2,
     status_pb2_grpc,
 )
-from edriver.worker.notification import NotificationServer
-from edriver.worker.participant import Participant
+from edriver.worker.rounds.notification import NotificationServer
+from edriver.worker.rounds.participant import Participant
 from tests.fuzz.messages import Fuzzer
 from tests.serving import served
 
@@ -217,8 +217,8 @@ class Newcomers(Target):
         assert inbox.drain() == []
         assert crowd.noted, "hardly anything has been looked at"
         for host in crowd.noted:
-            assert bounds.check_host(host.name, "a name").isprintable()
-            assert bounds.check_slots(host.slots, "a number")
+            assert limits.check_host(host.name, "a name").isprintable()
+            assert limits.check_slots(host.slots, "a number")
 
 
 class Output(Target):

@@ -16,8 +16,8 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from edriver.invitation import Invitation
-from edriver.link import Link
+from edriver.common.invitation import Invitation
+from edriver.common.link import Link
 from edriver.v1 import agent_pb2, agent_pb2_grpc, notification_pb2
 
 RUN_ID = "run-1"
@@ -175,7 +175,7 @@ class AgentProcess:
     def __init__(self, driver: Path, folder: Path) -> None:
         invitation = Invitation(RUN_ID, "a", AGENT_ID, (f"unix:{driver}",), address="127.0.0.1", folder=str(folder))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "edriver.worker.agent_main", "--host", "a"],
+            [sys.executable, "-m", "edriver.agent.main", "--host", "a"],
             stdin=subprocess.PIPE,
             start_new_session=True,
         )

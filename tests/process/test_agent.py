@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from edriver.agent.workers.processes import children_of
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2
-from edriver.worker.processes import children_of
 from tests.process.fake_driver import AGENT_ID, AMPLE, RUN_ID, FakeDriver, Host, end_of, host, pidfd_of
 
 FAKE_WORKER = [sys.executable, str(Path(__file__).with_name("fake_worker.py"))]

@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from edriver.client import Client, here
-from edriver.driver.event_log import event_line
+from edriver.text.event_lines import event_line
 from edriver.v1 import rounds_pb2, status_pb2
 from tests.process.chromium import CHROMIUM, FLAGS
 from tests.process.running import BOUND, ROOT, SCRIPTS, Run, running

@@ -25,7 +25,7 @@ def steered(run: Run, *words: str) -> subprocess.CompletedProcess[str]:
 
 def agent_of(run: Run, host: str) -> int:
     """The process id of a host's agent."""
-    agents = [text for text in run.left_behind() if re.search(rf"agent_main --host {re.escape(host)} $", text)]
+    agents = [text for text in run.left_behind() if re.search(rf"edriver.agent.main --host {re.escape(host)} $", text)]
     assert len(agents) == 1, run.left_behind()
     return int(agents[0].partition(":")[0])
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from edriver.worker.life_lock import LifeLock
+from edriver.system.life_lock import LifeLock
 
 HOLDER = """
 import os, pathlib, sys
-from edriver.worker.life_lock import LifeLock
+from edriver.system.life_lock import LifeLock
 lock = LifeLock(pathlib.Path(sys.argv[1]))
 lock.hold()
 if sys.argv[2] == "fork" and os.fork() == 0:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from edriver.worker.processes import children_of
+from edriver.agent.workers.processes import children_of
 from tests.process.dialling import dialled
 from tests.process.running import SCRIPTS, Run, running, wait_for_exit
 from tests.process.sites import Site, parent_of, site, ssh_client

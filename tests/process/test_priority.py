@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edriver.worker import priority
+from edriver.agent.workers import priority
 
 
 def niceness(pid: int) -> int:

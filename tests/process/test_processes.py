@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from edriver.guard import Guard
-from edriver.worker.processes import Processes
+from edriver.agent.workers.processes import Processes
+from edriver.system.guard import Guard
 
 
 class RecordingGuard(Guard):

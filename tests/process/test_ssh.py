@@ -125,7 +125,7 @@ def test_nothing_secret_is_on_a_command_line(tmp_path: Path) -> None:
     with site(tmp_path, 1) as there, there.running(["-np", "1", "-H", "host1:1", *TRAIN], tmp_path, environ) as run:
         run.line("rank 0 passed step 5")
         commands = {text for entry in Path("/proc").glob("[0-9]*/cmdline") if (text := _read(entry))}
-        assert any("edriver.worker.agent_main" in text and "ssh" in text for text in commands)
+        assert any("edriver.agent.main" in text and "ssh" in text for text in commands)
         assert not any("swordfish" in text or "MY_SECRET" in text for text in commands)
         worker = Path(f"/proc/{run.pids()[0]}")
         assert b"MY_SECRET=swordfish" in (worker / "environ").read_bytes().split(b"\0")

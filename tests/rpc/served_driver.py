@@ -13,11 +13,11 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
-from edriver.driver import events
-from edriver.driver.arrivals import Arrivals
-from edriver.driver.mailbox import Mailbox
-from edriver.driver.server import AgentServer
-from edriver.release import VERSION
+from edriver.common.release import VERSION
+from edriver.driver.core import events
+from edriver.driver.rpc.agent_service import AgentServer
+from edriver.driver.rpc.dial_in_hosts import Arrivals
+from edriver.driver.rpc.mailbox import Mailbox
 from edriver.v1 import agent_pb2, agent_pb2_grpc
 from edriver.v1.agent_pb2 import FromAgent, FromDriver
 

@@ -8,8 +8,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from edriver.driver import events
-from edriver.release import VERSION
+from edriver.common.release import VERSION
+from edriver.driver.core import events
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2
 from edriver.v1.agent_pb2 import FromAgent, FromDriver
 from tests.rpc.served_driver import Driver, connect, exited, read, secret_of, serve, start

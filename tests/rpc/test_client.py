@@ -15,13 +15,13 @@ import pytest
 
 from edriver.client import Address, AsyncClient, Client, RunError, elsewhere
 from edriver.discovery.hosts import Host, HostSet
-from edriver.driver import events
-from edriver.driver.chronicle import Chronicle
-from edriver.driver.control import ControlServer
-from edriver.driver.membership import Membership
-from edriver.driver.pace import Pace
-from edriver.driver.settings import Settings
-from edriver.driver.status import StatusServer
+from edriver.driver.core import events
+from edriver.driver.core.membership import Membership
+from edriver.driver.core.settings import Settings
+from edriver.driver.observe.event_history import Chronicle
+from edriver.driver.observe.progress import Pace
+from edriver.driver.rpc.control import ControlServer
+from edriver.driver.rpc.status import StatusServer
 from edriver.v1 import control_pb2_grpc, status_pb2, status_pb2_grpc
 
 

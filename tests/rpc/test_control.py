@@ -11,10 +11,10 @@ import grpc.aio
 import pytest
 
 from edriver.discovery.hosts import Host, HostSet
-from edriver.driver import events
-from edriver.driver.control import ControlServer
-from edriver.driver.membership import Membership
-from edriver.driver.settings import Settings
+from edriver.driver.core import events
+from edriver.driver.core.membership import Membership
+from edriver.driver.core.settings import Settings
+from edriver.driver.rpc.control import ControlServer
 from edriver.v1 import control_pb2, control_pb2_grpc
 from tests import serving
 

@@ -16,21 +16,21 @@ import pytest
 from aiohttp import web
 
 from edriver.client import Address, AsyncClient
+from edriver.common.ids import NO_VERSION, RoundId
+from edriver.common.wire import round_id_message
 from edriver.dashboard import feed as feed_module
 from edriver.dashboard import server as server_module
 from edriver.dashboard.feed import Feed
 from edriver.dashboard.server import PageServer, is_ours, runner_of
 from edriver.discovery.hosts import Host, HostSet
-from edriver.driver import events
-from edriver.driver.chronicle import Chronicle
-from edriver.driver.membership import Membership
-from edriver.driver.pace import Pace
-from edriver.driver.ranks import Candidate, plan_round
-from edriver.driver.settings import Settings
-from edriver.driver.status import StatusServer
+from edriver.driver.core import events
+from edriver.driver.core.membership import Membership
+from edriver.driver.core.ranks import Candidate, plan_round
+from edriver.driver.core.settings import Settings
+from edriver.driver.observe.event_history import Chronicle
+from edriver.driver.observe.progress import Pace
+from edriver.driver.rpc.status import StatusServer
 from edriver.v1 import agent_pb2, notification_pb2, status_pb2_grpc
-from edriver.version import NO_VERSION, RoundId
-from edriver.wire import round_id_message
 
 SECRET = "hush"
 

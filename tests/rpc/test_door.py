@@ -18,20 +18,21 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from edriver.driver import door, events
-from edriver.driver.authority import Authority
-from edriver.driver.chronicle import Chronicle
-from edriver.driver.control import ControlServer
-from edriver.driver.door import Door
-from edriver.driver.mailbox import Mailbox
-from edriver.driver.membership import Membership
-from edriver.driver.pace import Pace
-from edriver.driver.server import MESSAGE_LIMIT, AgentServer
-from edriver.driver.settings import Settings
-from edriver.driver.status import StatusServer
-from edriver.driver.strangers import Connection, Connections
-from edriver.invitation import SERVER_NAME
-from edriver.release import VERSION
+from edriver.common.invitation import SERVER_NAME
+from edriver.common.release import VERSION
+from edriver.driver.core import events
+from edriver.driver.core.membership import Membership
+from edriver.driver.core.settings import Settings
+from edriver.driver.observe.event_history import Chronicle
+from edriver.driver.observe.progress import Pace
+from edriver.driver.rpc import tcp_endpoint
+from edriver.driver.rpc.agent_service import MESSAGE_LIMIT, AgentServer
+from edriver.driver.rpc.certificate_authority import Authority
+from edriver.driver.rpc.control import ControlServer
+from edriver.driver.rpc.mailbox import Mailbox
+from edriver.driver.rpc.status import StatusServer
+from edriver.driver.rpc.tcp_endpoint import Door
+from edriver.driver.rpc.unauthenticated import Connection, Connections
 from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2, control_pb2_grpc, status_pb2, status_pb2_grpc
 from edriver.v1.agent_pb2 import FromAgent, FromDriver
 
@@ -240,7 +241,10 @@ def test_a_driver_of_another_run_is_not_believed() -> None:
 
 def test_who_speaks_no_tls_hears_nothing() -> None:
     async def work() -> None:
-        async with open_door() as (door, _), grpc.aio.insecure_channel(f"ipv4:127.0.0.1:{door.port}") as channel:
+        async with (
+            open_door() as (door, _),
+            grpc.aio.insecure_channel(f"ipv4:127.0.0.1:{door.port}") as channel,
+        ):
             stream = agent_pb2_grpc.AgentServiceStub(channel).Connect()
             assert await refusal(stream) is grpc.StatusCode.UNAVAILABLE
 
@@ -263,8 +267,8 @@ def test_a_caller_who_says_nothing_disturbs_nobody() -> None:
 def test_strangers_are_hung_up_on_the_oldest_first_and_who_has_a_token_stays(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(door, "MOST_STRANGERS", 20)
-    monkeypatch.setattr(door, "LOOK", (0.01, 0.01))
+    monkeypatch.setattr(tcp_endpoint, "MOST_STRANGERS", 20)
+    monkeypatch.setattr(tcp_endpoint, "LOOK", (0.01, 0.01))
 
     async def work() -> None:
         async with open_door() as (opened, server):
@@ -288,8 +292,8 @@ def test_strangers_are_hung_up_on_the_oldest_first_and_who_has_a_token_stays(
 
 
 def test_who_calls_again_and_again_without_a_token_is_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "PATIENCE", 0.2)
-    monkeypatch.setattr(door, "LOOK", (0.01, 0.01))
+    monkeypatch.setattr(tcp_endpoint, "PATIENCE", 0.2)
+    monkeypatch.setattr(tcp_endpoint, "LOOK", (0.01, 0.01))
 
     async def work() -> None:
         async with open_door() as (opened, _):
@@ -314,8 +318,8 @@ def test_a_look_that_fails_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> N
         return really(connections)
 
     monkeypatch.setattr(Connections, "look", look)
-    monkeypatch.setattr(door, "MOST_STRANGERS", 0)
-    monkeypatch.setattr(door, "LOOK", (0.01, 0.01))
+    monkeypatch.setattr(tcp_endpoint, "MOST_STRANGERS", 0)
+    monkeypatch.setattr(tcp_endpoint, "LOOK", (0.01, 0.01))
 
     async def work() -> None:
         async with open_door() as (opened, _):
@@ -328,7 +332,7 @@ def test_a_look_that_fails_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_there_are_never_more_connections_than_half_of_the_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "MOST_CONNECTIONS", 10)
+    monkeypatch.setattr(tcp_endpoint, "MOST_CONNECTIONS", 10)
 
     async def work() -> None:
         async with open_door() as (opened, _):
@@ -349,8 +353,10 @@ async def ends(reader: asyncio.StreamReader) -> None:
 
 
 def test_a_caller_who_shakes_hands_and_then_asks_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    shorter = tuple((name, 100 if name == "grpc.max_connection_idle_ms" else value) for name, value in door._OPTIONS)
-    monkeypatch.setattr(door, "_OPTIONS", shorter)
+    shorter = tuple(
+        (name, 100 if name == "grpc.max_connection_idle_ms" else value) for name, value in tcp_endpoint._OPTIONS
+    )
+    monkeypatch.setattr(tcp_endpoint, "_OPTIONS", shorter)
 
     async def work() -> None:
         async with open_door() as (opened, _):
@@ -372,7 +378,10 @@ def test_a_message_that_is_too_long_ends_one_connection_and_no_other() -> None:
         async with open_door() as (door, server):
             server.expect("a", 1)
             authority = certificate_of(door)
-            async with dialled(door, authority, door.token) as good, dialled(door, authority, door.token) as bad:
+            async with (
+                dialled(door, authority, door.token) as good,
+                dialled(door, authority, door.token) as bad,
+            ):
                 await welcome(good)
                 reason = "x" * (MESSAGE_LIMIT + 1)
                 await bad.write(FromAgent(seq=1, host_leaving=agent_pb2.HostLeaving(reason=reason)))

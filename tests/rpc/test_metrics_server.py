@@ -16,12 +16,12 @@ from socketserver import TCPServer
 import pytest
 
 from edriver.discovery.poller import Polls
-from edriver.driver import metrics_server
-from edriver.driver.chronicle import Chronicle
-from edriver.driver.membership import Membership
-from edriver.driver.metrics_server import MOST_AT_ONCE, MetricsServer
-from edriver.driver.pace import Pace
-from edriver.driver.settings import Settings
+from edriver.driver.core.membership import Membership
+from edriver.driver.core.settings import Settings
+from edriver.driver.observe.event_history import Chronicle
+from edriver.driver.observe.metrics import server as metrics_server
+from edriver.driver.observe.metrics.server import MOST_AT_ONCE, MetricsServer
+from edriver.driver.observe.progress import Pace
 from edriver.v1 import status_pb2
 
 BOUND = 60.0

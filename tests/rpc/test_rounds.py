@@ -11,16 +11,17 @@ from pathlib import Path
 import grpc
 import pytest
 
+from edriver.common.ids import RoundId, Version
+from edriver.common.wire import round_id_message, version_of
+from edriver.system.life_lock import LifeLock
 from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import notification_pb2_grpc, rounds_pb2
-from edriver.version import RoundId, Version
-from edriver.wire import round_id_message, version_of
-from edriver.worker import notification, topology
+from edriver.worker import topology
 from edriver.worker.assignment import Assignment
 from edriver.worker.errors import HostsUpdatedInterrupt, PeerLostError, SwallowedInterruptError
-from edriver.worker.life_lock import LifeLock
-from edriver.worker.rounds import WorkerRounds
-from edriver.worker.state import ObjectState
+from edriver.worker.rounds import notification
+from edriver.worker.rounds.loop import WorkerRounds
+from edriver.worker.state.state import ObjectState
 
 BOUND = 120.0
 

@@ -6,9 +6,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from edriver.driver import events
-from edriver.driver.server import AGENT_LEASE, BEAT, BOOT_LEASE
-from edriver.release import VERSION
+from edriver.common.release import VERSION
+from edriver.driver.core import events
+from edriver.driver.rpc.agent_service import AGENT_LEASE, BEAT, BOOT_LEASE
 from edriver.v1 import agent_pb2, notification_pb2
 from edriver.v1.agent_pb2 import FromAgent
 from tests.rpc.served_driver import WELCOME, Driver, connect, ended, exited, read, secret_of, serve, start

@@ -38,11 +38,11 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 
+from edriver.common.ids import NO_VERSION, RoundId, Version
 from edriver.discovery.hosts import Host, HostSet
-from edriver.driver import actions, events
-from edriver.driver.membership import Membership
-from edriver.driver.settings import Settings
-from edriver.version import NO_VERSION, RoundId, Version
+from edriver.driver.core import actions, events
+from edriver.driver.core.membership import Membership
+from edriver.driver.core.settings import Settings
 from tests.script.rendering import render
 
 LEASE = 10.0

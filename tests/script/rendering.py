@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from edriver.driver import actions
-from edriver.driver.actions import Action, Failure
-from edriver.driver.ranks import RoundPlan
-from edriver.version import NO_VERSION
+from edriver.common.ids import NO_VERSION
+from edriver.driver.core import actions
+from edriver.driver.core.actions import Action, Failure
+from edriver.driver.core.ranks import RoundPlan
 
 
 def render(action: Action) -> Iterator[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from edriver.driver import actions, events
-from edriver.driver.settings import HOST_COOLDOWN, Settings
+from edriver.driver.core import actions, events
+from edriver.driver.core.settings import HOST_COOLDOWN, Settings
 from tests.sim.invariants import Violation, check
 from tests.sim.trainee import BUG_LINE, Job
 from tests.sim.world import World

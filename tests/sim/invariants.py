@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from edriver.driver import actions
-from edriver.driver.ranks import RoundPlan
-from edriver.driver.roster import WorkerState
-from edriver.version import NO_ROUND, NO_VERSION, RoundId, Version
-from edriver.worker.participant import Stage
+from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
+from edriver.driver.core import actions
+from edriver.driver.core.ranks import RoundPlan
+from edriver.driver.core.roster import WorkerState
+from edriver.worker.rounds.participant import Stage
 from tests.sim.trainee import BUG_LINE
 
 if TYPE_CHECKING:

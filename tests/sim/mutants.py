@@ -11,23 +11,24 @@ from typing import Any
 
 import pytest
 
-from edriver.driver import events, membership, ranks, selection, soundness
-from edriver.driver.budgets import Budget
-from edriver.driver.membership import Membership
-from edriver.driver.quarantine import Quarantine
-from edriver.driver.ranks import Candidate, RoundPlan
-from edriver.driver.roster import WorkerState
-from edriver.driver.round import Interrupt, Round
-from edriver.driver.script_error import ScriptError
-from edriver.driver.selection import Selection
-from edriver.driver.settings import Settings
-from edriver.driver.soundness import ErrorWatch
-from edriver.driver.suspicion import Suspects
-from edriver.driver.uneven import UnevenWatch
+from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
+from edriver.driver.core import events, membership, ranks, selection
+from edriver.driver.core.failures import consistency
+from edriver.driver.core.failures.budgets import Budget
+from edriver.driver.core.failures.consistency import ErrorWatch
+from edriver.driver.core.failures.quarantine import Quarantine
+from edriver.driver.core.failures.script_error import ScriptError
+from edriver.driver.core.failures.suspicion import Suspects
+from edriver.driver.core.failures.uneven_steps import UnevenWatch
+from edriver.driver.core.membership import Membership
+from edriver.driver.core.ranks import Candidate, RoundPlan
+from edriver.driver.core.roster import WorkerState
+from edriver.driver.core.round import Interrupt, Round
+from edriver.driver.core.selection import Selection
+from edriver.driver.core.settings import Settings
 from edriver.v1 import notification_pb2 as pb
-from edriver.version import NO_ROUND, NO_VERSION, RoundId, Version
-from edriver.worker.cursor import Cursor
-from edriver.worker.participant import Participant, Stage, Verdict
+from edriver.worker.rounds.participant import Participant, Stage, Verdict
+from edriver.worker.sampler.cursor import Cursor
 from tests.sim.trainee import Trainee
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -243,8 +244,8 @@ def every_error_is_the_same(patch: pytest.MonkeyPatch) -> None:
 
 def one_accident_is_a_bug(patch: pytest.MonkeyPatch) -> None:
     """The first exception of one worker ends the run."""
-    patch.setattr(soundness, "PATIENCE", 1)
-    patch.setattr(soundness, "PATIENCE_WITH_A_PLACE", 1)
+    patch.setattr(consistency, "PATIENCE", 1)
+    patch.setattr(consistency, "PATIENCE_WITH_A_PLACE", 1)
 
 
 def quarantine_stops_the_run(patch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from edriver.driver.round import Interrupt
+from edriver.common.ids import RoundId
+from edriver.driver.core.round import Interrupt
 from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import rounds_pb2
-from edriver.version import RoundId
-from edriver.worker.participant import Participant, Stage, Verdict
+from edriver.worker.rounds.participant import Participant, Stage, Verdict
 
 ROUND = rounds_pb2.RoundId(incarnation=1, n=1)
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from edriver.common.ids import NO_VERSION, Version
 from edriver.v1 import notification_pb2 as pb
-from edriver.version import NO_VERSION, Version
-from edriver.worker.account import Copied
-from edriver.worker.cursor import Cursor, CursorState
-from edriver.worker.participant import Participant, Stage, Verdict
-from edriver.worker.round_times import RoundTimes
+from edriver.worker.reports import Copied
+from edriver.worker.rounds.participant import Participant, Stage, Verdict
+from edriver.worker.rounds.round_times import RoundTimes
+from edriver.worker.sampler.cursor import Cursor, CursorState
 from tests.sim.fabric import Severed
 
 

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from edriver.agent.assignments import place_notices
+from edriver.common.ids import RoundId
+from edriver.common.wire import round_id_message
 from edriver.discovery.hosts import Host, HostSet
-from edriver.driver import actions, events
-from edriver.driver.membership import Membership
-from edriver.driver.settings import Settings
-from edriver.driver.translate import assignments_by_host, event_of_report, notice_of
+from edriver.driver.core import actions, events
+from edriver.driver.core.membership import Membership
+from edriver.driver.core.settings import Settings
+from edriver.driver.rpc.translate import assignments_by_host, event_of_report, notice_of
 from edriver.v1 import notification_pb2 as pb
-from edriver.version import RoundId
-from edriver.wire import round_id_message
-from edriver.worker.participant import Stage
-from edriver.worker.places import place_notices
+from edriver.worker.rounds.participant import Stage
 from tests.sim.clockwork import Channel, Clockwork
 from tests.sim.fabric import Fabric
 from tests.sim.invariants import Invariants

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from edriver.worker.torch_state import TorchState
+from edriver.worker.state.torch_state import TorchState
 
 
 def fingerprint(state: TorchState) -> str:

@@ -40,15 +40,16 @@ from torch._C._distributed_c10d import (
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
-from edriver.version import RoundId
-from edriver.worker import group, proven_pairs
+from edriver.common.ids import RoundId
 from edriver.worker.assignment import Assignment
+from edriver.worker.backend.peer_loss import looks_like_peer_loss
 from edriver.worker.errors import PeerLostError
-from edriver.worker.group import RoundGroup
-from edriver.worker.peer_loss import looks_like_peer_loss
-from edriver.worker.proven_pairs import PairsOfRound
-from edriver.worker.store import StoreClient
-from edriver.worker.store_wire import StoreWire
+from edriver.worker.group import proven_pairs
+from edriver.worker.group import round_group as group
+from edriver.worker.group.proven_pairs import PairsOfRound
+from edriver.worker.group.round_group import RoundGroup
+from edriver.worker.group.store import StoreClient
+from edriver.worker.group.store_transport import StoreWire
 from edriver.worker.topology import ALONE
 from tests.linked_hosts import INTERFACE, LinkedHost
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime
 from pathlib import Path
 
-from edriver.driver.authority import Authority
+from edriver.common.tls_files import keep_papers
+from edriver.driver.rpc.certificate_authority import Authority
 from edriver.v1 import agent_pb2
-from edriver.worker.papers import keep_papers
 
 
 def papers(folder: Path, run_id: str = "run") -> Path:

@@ -11,8 +11,8 @@ import numpy
 import pytest
 import torch
 
-from edriver.worker.sampler import ElasticSampler
-from edriver.worker.torch_state import TorchState
+from edriver.worker.sampler.elastic_sampler import ElasticSampler
+from edriver.worker.state.torch_state import TorchState
 
 
 class Rounds:

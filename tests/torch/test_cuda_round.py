@@ -9,12 +9,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from edriver.version import RoundId
-from edriver.worker.group import RoundGroup
-from edriver.worker.nccl import nccl_here
-from edriver.worker.peer_loss import looks_like_peer_loss
+from edriver.agent.workers.worker_environment import NCCL_DEFAULTS
+from edriver.common.ids import RoundId
+from edriver.worker.backend.nccl import nccl_here
+from edriver.worker.backend.peer_loss import looks_like_peer_loss
+from edriver.worker.group.round_group import RoundGroup
 from edriver.worker.topology import ALONE
-from edriver.worker.worker_environment import NCCL_DEFAULTS
 
 pytestmark = pytest.mark.skipif(nccl_here() is None, reason="no GPU here, or a torch without NCCL")
 

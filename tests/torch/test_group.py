@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from torch import distributed as dist
 
-from edriver.version import RoundId
-from edriver.worker.group import RoundGroup
-from edriver.worker.sever import GlooDevice, duplicate, gloo_devices
+from edriver.common.ids import RoundId
+from edriver.worker.backend.sever import GlooDevice, duplicate, gloo_devices
+from edriver.worker.group.round_group import RoundGroup
 from tests.torch.group_ranks import LIMIT_SECONDS, Member, Resources, build, members, place
 from tests.torch.run_papers import papers
 
@@ -41,7 +41,9 @@ def test_once_built_no_group_takes_a_connection_and_each_is_severed_without_one(
 ) -> None:
     group = RoundGroup("127.0.0.1")
     released: list[GlooDevice] = []
-    monkeypatch.setattr("edriver.worker.group.release_waiting_pairs", lambda device, _pairs: released.append(device))
+    monkeypatch.setattr(
+        "edriver.worker.group.round_group.release_waiting_pairs", lambda device, _pairs: released.append(device)
+    )
     before = gloo_devices().keys()
     group.build(place(1, 0, (group.store_host, group.store_port), 1), LIMIT_SECONDS)
     try:

@@ -13,9 +13,9 @@ from datetime import timedelta
 import pytest
 from torch._C._distributed_c10d import HashStore, ProcessGroupGloo
 
-from edriver.worker import listener_filter
-from edriver.worker.listener_filter import close_to_strangers
-from edriver.worker.sever import GlooDevice, duplicate, gloo_devices, sever_gloo
+from edriver.worker.backend import listener_filter
+from edriver.worker.backend.listener_filter import close_to_strangers
+from edriver.worker.backend.sever import GlooDevice, duplicate, gloo_devices, sever_gloo
 from tests.torch.test_sever import Pair
 
 LIMIT_SECONDS = 30.0

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from edriver.version import RoundId
-from edriver.worker.group import RoundGroup
-from edriver.worker.nccl import Communicator, Nccl, abort_together
+from edriver.common.ids import RoundId
+from edriver.worker.backend.nccl import Communicator, Nccl, abort_together
+from edriver.worker.group.round_group import RoundGroup
 from edriver.worker.topology import ALONE
 
 LIMIT_SECONDS = 300.0

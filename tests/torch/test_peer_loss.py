@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from edriver.worker.backend.peer_loss import looks_like_peer_loss
 from edriver.worker.errors import PeerLostError
-from edriver.worker.peer_loss import looks_like_peer_loss
 
 PAIR = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] "
 BUFFER = "[/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] "

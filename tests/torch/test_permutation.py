@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import pytest
 import torch
 
-from edriver.worker.permutation import Permutation
+from edriver.worker.sampler.permutation import Permutation
 
 LENGTHS = sorted({*range(1, 131), *(2**k + d for k in range(1, 17) for d in (-1, 0, 1))})
 
@@ -91,7 +91,7 @@ def test_long_ones_are_computed_where_they_are_looked_at(length: int) -> None:
 
 def test_another_process_has_the_same_order() -> None:
     program = (
-        "import torch; from edriver.worker.permutation import Permutation; "
+        "import torch; from edriver.worker.sampler.permutation import Permutation; "
         "print(Permutation(1000, 4, 2).order(torch.arange(1000)).tolist())"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)

@@ -10,8 +10,8 @@ import numpy
 import pytest
 import torch
 
-from edriver.worker import random_states
-from edriver.worker.random_states import RandomStates
+from edriver.worker.copies import random_states
+from edriver.worker.copies.random_states import RandomStates
 
 DRAWS: dict[str, Callable[[], Any]] = {
     "nothing": lambda: None,

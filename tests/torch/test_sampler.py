@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from edriver.version import RoundId
+from edriver.common.ids import RoundId
 from edriver.worker import topology
-from edriver.worker.sampler import CHUNK, ElasticSampler
-from edriver.worker.torch_state import TorchState
+from edriver.worker.sampler.elastic_sampler import CHUNK, ElasticSampler
+from edriver.worker.state.torch_state import TorchState
 
 Loader = DataLoader[torch.Tensor]
 

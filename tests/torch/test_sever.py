@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch._C._distributed_c10d import HashStore, ProcessGroupGloo
 
-from edriver.worker.sever import Descriptor, GlooDevice, gloo_devices, sever_gloo
+from edriver.worker.backend.sever import Descriptor, GlooDevice, gloo_devices, sever_gloo
 
 LIMIT = timedelta(seconds=60)
 """Longer than any test: what is freed was freed by severing."""

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from edriver.worker.side_stream import Copy, SideCopies
-from edriver.worker.snapshot import belongs_to
-from edriver.worker.torch_state import TorchState
+from edriver.worker.copies.side_stream import Copy, SideCopies
+from edriver.worker.copies.snapshot import belongs_to
+from edriver.worker.state.torch_state import TorchState
 
 
 class LateCopies:

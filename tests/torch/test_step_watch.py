@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from edriver.worker.errors import PeerLostError
-from edriver.worker.torch_state import TorchState
+from edriver.worker.state.torch_state import TorchState
 
 
 class Rounds:

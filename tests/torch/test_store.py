@@ -18,9 +18,9 @@ import pytest
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import DistNetworkError, DistStoreError
 
-from edriver.worker.store import StoreClient, StoreServer
-from edriver.worker.store_wire import StoreWire
-from edriver.worker.strangers import Strangers
+from edriver.worker.group.store import StoreClient, StoreServer
+from edriver.worker.group.store_transport import StoreWire
+from edriver.worker.group.unauthenticated import Strangers
 from tests.torch.run_papers import papers
 
 LIMIT_SECONDS = 300.0

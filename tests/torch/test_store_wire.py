@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from torch.distributed import DistNetworkError
 
-from edriver.worker.store import StoreClient, StoreServer
-from edriver.worker.store_wire import StoreWire
+from edriver.worker.group.store import StoreClient, StoreServer
+from edriver.worker.group.store_transport import StoreWire
 from tests.torch.run_papers import papers
 
 LIMIT_SECONDS = 300.0

@@ -19,15 +19,16 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from edriver.version import RoundId
-from edriver.worker import relay, sync, topology
+from edriver.common.ids import RoundId
+from edriver.worker import topology
 from edriver.worker.assignment import Assignment
-from edriver.worker.packing import ALIGNMENT, Layout, packed
-from edriver.worker.relay import Downstream, Upstream
-from edriver.worker.sampler import ElasticSampler
-from edriver.worker.sever import gloo_devices, sever_gloo
-from edriver.worker.sync import sync_state
-from edriver.worker.torch_state import TorchState
+from edriver.worker.backend.sever import gloo_devices, sever_gloo
+from edriver.worker.sampler.elastic_sampler import ElasticSampler
+from edriver.worker.state.torch_state import TorchState
+from edriver.worker.sync import relay, sync
+from edriver.worker.sync.packing import ALIGNMENT, Layout, packed
+from edriver.worker.sync.relay import Downstream, Upstream
+from edriver.worker.sync.sync import sync_state
 from tests.torch.fingerprint import fingerprint, tree_fingerprint
 from tests.torch.ranks import run_ranks
 

@@ -13,9 +13,9 @@ import torch
 from torch._C._distributed_c10d import HashStore
 from torch.distributed import distributed_c10d as c10d
 
-from edriver.worker import sync
 from edriver.worker.errors import PeerLostError
-from edriver.worker.sync import Record
+from edriver.worker.sync import sync
+from edriver.worker.sync.sync import Record
 from tests.torch.test_sync import Custom, new_state, train
 
 

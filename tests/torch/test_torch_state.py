@@ -18,9 +18,9 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DistributedSampler
 
-from edriver.worker import handlers
-from edriver.worker.handlers import StateHandler, handler_for, register_handler
-from edriver.worker.torch_state import TorchState
+from edriver.worker.state import handlers
+from edriver.worker.state.handlers import StateHandler, handler_for, register_handler
+from edriver.worker.state.torch_state import TorchState
 from tests.torch.fingerprint import fingerprint, tree_fingerprint
 
 

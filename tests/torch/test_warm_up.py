@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 from torch.distributed import distributed_c10d as c10d
 
-from edriver.worker.warm_up import warm_up
+from edriver.worker.group.warm_up import warm_up
 
 
 def test_the_script_sees_nothing_of_it() -> None:
@@ -38,7 +38,7 @@ def test_a_group_of_the_scripts_own_is_left_alone() -> None:
 def test_what_comes_after_it_finds_its_memory_ready() -> None:
     source = """
 import resource, torch
-from edriver.worker.warm_up import warm_up
+from edriver.worker.group.warm_up import warm_up
 warm_up()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 kept = [torch.zeros(2**20, dtype=torch.uint8) for _ in range(24)]

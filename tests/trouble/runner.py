@@ -248,7 +248,7 @@ def _alarm(schedule: Schedule, before: Round, after: Round) -> str:
 def agents_on(hosts: Iterable[LinkedHost]) -> list[int]:
     """The process ids of the agents on these hosts."""
     pids = set().union(*(host.processes() for host in hosts))
-    return sorted(pid for pid in pids if "edriver.worker.agent_main" in _command(pid))
+    return sorted(pid for pid in pids if "edriver.agent.main" in _command(pid))
 
 
 def _left_behind(hosts: Mapping[str, LinkedHost], servers: Mapping[str, set[int]]) -> list[str]:

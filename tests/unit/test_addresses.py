@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from edriver.worker import addresses
-from edriver.worker.addresses import drivers_by_ssh, interface_of, own_address, target_of
+from edriver.agent import addresses
+from edriver.agent.addresses import drivers_by_ssh, interface_of, own_address, target_of
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from edriver.guard_main import duties
-from edriver.lease import Lease
-from edriver.worker.processes import parent_of
-from edriver.worker.ready_socket import check_folder
-from edriver.worker.worker_environment import MALLOC_DEFAULTS, NCCL_DEFAULTS, cuda_devices, worker_environment
+from edriver.agent.workers.processes import parent_of
+from edriver.agent.workers.ready_socket import check_folder
+from edriver.agent.workers.worker_environment import MALLOC_DEFAULTS, NCCL_DEFAULTS, cuda_devices, worker_environment
+from edriver.common.lease import Lease
+from edriver.system.guard_main import duties
 
 
 class FakeClock:

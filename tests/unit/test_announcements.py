@@ -1,10 +1,10 @@
 from __future__ import annotations
 
+from edriver.common.ids import RoundId
 from edriver.discovery.hosts import Host, HostSet
-from edriver.driver import actions, events
-from edriver.driver.announcements import Announcements
-from edriver.driver.roster import Roster, Worker, WorkerState
-from edriver.version import RoundId
+from edriver.driver.core import actions, events
+from edriver.driver.core.roster import Roster, Worker, WorkerState
+from edriver.driver.observe.console.announcements import Announcements
 
 ROUND = RoundId(1, 2)
 

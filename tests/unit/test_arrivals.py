@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 import pytest
 
 from edriver.discovery.hosts import Host
-from edriver.driver.arrivals import Arrivals
+from edriver.driver.rpc.dial_in_hosts import Arrivals
 
 
 def soon(work: Callable[[Arrivals], Coroutine[None, None, None]]) -> None:

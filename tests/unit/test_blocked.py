@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from edriver.worker.blocked import BLOCKED_AFTER, BlockedWatch
-from edriver.worker.stuck import state_of
+from edriver.worker.watch.blocked import BLOCKED_AFTER, BlockedWatch
+from edriver.worker.watch.stuck import state_of
 from tests.unit.test_stuck import thread_in
 
 COLLECTIVE = "/x/torch/distributed/c10d.py"

@@ -7,10 +7,12 @@ import math
 import pytest
 from google.protobuf.message import Message
 
-from edriver import bounds, message_bounds
+from edriver.agent import forward
+from edriver.agent.workers import capture
+from edriver.common import limits, message_limits
 from edriver.v1 import agent_pb2, control_pb2, notification_pb2, rounds_pb2
-from edriver.worker import capture, forward, stall
-from edriver.worker.account import with_reports
+from edriver.worker.reports import with_reports
+from edriver.worker.watch import stall
 
 
 def report(**kind: Message) -> agent_pb2.FromAgent:
@@ -61,16 +63,16 @@ def standings(count: int) -> agent_pb2.FromAgent:
     ],
 )
 def test_what_is_out_of_bounds_is_refused_by_a_sentence_that_names_the_field(message: Message, sentence: str) -> None:
-    with pytest.raises(bounds.OutOfBoundsError) as caught:
-        message_bounds.check(message)
+    with pytest.raises(limits.OutOfBoundsError) as caught:
+        message_limits.check(message)
     assert sentence in str(caught.value)
 
 
 def test_a_long_text_keeps_its_beginning_and_its_end() -> None:
     message = report(failed=notification_pb2.Failed(traceback="first\n" + "x" * 10_000_000 + "\nValueError: last"))
-    message_bounds.check(message)
+    message_limits.check(message)
     kept = message.worker_report.report.failed.traceback
-    assert len(kept) <= bounds.TEXT
+    assert len(kept) <= limits.TEXT
     assert kept.startswith("first\n")
     assert kept.endswith("\nValueError: last")
 
@@ -80,7 +82,7 @@ def test_of_what_a_script_reports_the_rest_is_kept() -> None:
     standing = agent_pb2.WorkerStanding(worker_id=1, standing=notification_pb2.Standing(boundaries=7))
     standing.standing.reported.update(reported)
     message = agent_pb2.FromAgent(heartbeat=agent_pb2.Heartbeat(standings=[standing]))
-    message_bounds.check(message)
+    message_limits.check(message)
     [kept] = message.heartbeat.standings
     assert dict(kept.standing.reported) == {"loss": math.inf}
     assert kept.standing.boundaries == 7
@@ -93,12 +95,12 @@ def test_a_script_learns_at_once_that_a_name_will_not_do(name: str) -> None:
 
 
 def test_what_honest_agents_send_is_within_bounds() -> None:
-    assert capture.LINE_LIMIT <= bounds.LINE
-    assert forward.BATCH_LINES <= bounds.LINES
-    assert max(capture.TAIL_BYTES, stall.STACKS_LIMIT) <= bounds.TEXT
+    assert capture.LINE_LIMIT <= limits.LINE
+    assert forward.BATCH_LINES <= limits.LINES
+    assert max(capture.TAIL_BYTES, stall.STACKS_LIMIT) <= limits.TEXT
     version = rounds_pb2.Version(round_id=rounds_pb2.RoundId(incarnation=1, n=2**40), boundaries=2**60)
     waiting = notification_pb2.Waiting(ordinal=1, version=version, store_host="/tmp/x/w1.store", digest="a\nb" * 300)
     for message in (report(waiting=waiting), standings(4096)):
         before = message.SerializeToString(deterministic=True)
-        message_bounds.check(message)
+        message_limits.check(message)
         assert message.SerializeToString(deterministic=True) == before

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from edriver.driver.budgets import Budget, Budgets
-from edriver.driver.settings import Settings
+from edriver.driver.core.failures.budgets import Budget, Budgets
+from edriver.driver.core.settings import Settings
 
 
 def spent(limit: int | None, window: float, *times: float) -> Budget:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from edriver.agent.forward import BATCH_BYTES, BATCH_LINES, BUFFER_BYTES, BUFFER_LINES, OutputBuffer
+from edriver.agent.workers.capture import LINE_LIMIT, TAIL_BYTES, TAIL_LINES, LineSplitter, Tail
 from edriver.v1 import agent_pb2
-from edriver.worker.capture import LINE_LIMIT, TAIL_BYTES, TAIL_LINES, LineSplitter, Tail
-from edriver.worker.forward import BATCH_BYTES, BATCH_LINES, BUFFER_BYTES, BUFFER_LINES, OutputBuffer
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edriver.causes import CAUSES
+from edriver.text.cause_names import CAUSES
 from edriver.v1 import status_pb2
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from edriver.common.ids import NO_VERSION, RoundId, Version
 from edriver.discovery.hosts import Host, HostSet
-from edriver.driver import events
-from edriver.driver.announcements import Announcements
-from edriver.driver.chronicle import Chronicle, ForgottenError
-from edriver.driver.membership import Membership
-from edriver.driver.pace import Pace
-from edriver.driver.settings import Settings
+from edriver.driver.core import events
+from edriver.driver.core.membership import Membership
+from edriver.driver.core.settings import Settings
+from edriver.driver.observe.console.announcements import Announcements
+from edriver.driver.observe.event_history import Chronicle, ForgottenError
+from edriver.driver.observe.progress import Pace
 from edriver.v1 import status_pb2
-from edriver.version import NO_VERSION, RoundId, Version
 
 
 class Story:

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from edriver.worker.cursor import Cursor, CursorState
+from edriver.worker.sampler.cursor import Cursor, CursorState
 
 
 def rows(cursors: list[Cursor], batch_size: int) -> list[int]:

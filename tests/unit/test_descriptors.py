@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from edriver.descriptors import FEWEST, check_room
-from edriver.invitation import Invitation
+from edriver.common.invitation import Invitation
+from edriver.system.descriptors import FEWEST, check_room
 
 ASK = (
-    "import resource; from edriver.descriptors import raise_limit; raise_limit(); "
+    "import resource; from edriver.system.descriptors import raise_limit; raise_limit(); "
     "print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
 )
 
@@ -45,7 +45,7 @@ def test_too_few_for_any_command_is_one_sentence(command: list[str]) -> None:
 
 def test_too_few_for_an_agent_is_one_sentence() -> None:
     invitation = Invitation("run", "here", 1, ("unix:/nowhere",), directory="", environment={}).to_json()
-    refused = limited(16, 16, "-m", "edriver.worker.agent_main", "--host", "here", given=invitation)
+    refused = limited(16, 16, "-m", "edriver.agent.main", "--host", "here", given=invitation)
     assert refused.returncode == 2
     assert b"a process may have 16 open files here, and edriver needs 64 at least" in refused.stderr
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edriver.worker.device_mark import DeviceMark
+from edriver.worker.state.device_mark import DeviceMark
 
 
 class Device:

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from edriver.driver.strangers import Connection, Connections, Strangers, plain_address, shut_down
+from edriver.driver.rpc.unauthenticated import Connection, Connections, Strangers, plain_address, shut_down
 
 
 def caller(inode: int) -> Connection:

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from edriver.worker.effort import Effort, processor_seconds
+from edriver.agent.health.cpu_use import Effort, processor_seconds
 
 
 @pytest.mark.parametrize(

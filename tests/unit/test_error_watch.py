@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from edriver.driver.ranks import Candidate, plan_round
-from edriver.driver.round import Round
-from edriver.driver.script_error import ScriptError
-from edriver.driver.soundness import STATE_LOST, ErrorWatch, state_lost
-from edriver.version import NO_VERSION, RoundId, Version
+from edriver.common.ids import NO_VERSION, RoundId, Version
+from edriver.driver.core.failures.consistency import STATE_LOST, ErrorWatch, state_lost
+from edriver.driver.core.failures.script_error import ScriptError
+from edriver.driver.core.ranks import Candidate, plan_round
+from edriver.driver.core.round import Round
 
 SAVE = ScriptError("OSError", "train.py", 88, "save")
 LABEL = ScriptError("ValueError", "train.py", 17, "train")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from edriver.driver.event_log import event_line, progress_line
+from edriver.text.event_lines import event_line, progress_line
 from edriver.v1 import rounds_pb2, status_pb2
 
 

@@ -12,28 +12,29 @@ from pathlib import Path
 import pytest
 
 import edriver.driver
-from edriver.cli import main, parser
-from edriver.commands.explain import BOUNDS, NO_SETTINGS, SETTINGS, WIDTH, explanation
-from edriver.driver import server, session
+from edriver.cli.explain import BOUNDS, NO_SETTINGS, SETTINGS, WIDTH, explanation
+from edriver.cli.main import main, parser
+from edriver.driver import session
+from edriver.driver.core.settings import Settings
 from edriver.driver.options import options_of
-from edriver.driver.settings import Settings
+from edriver.driver.rpc import agent_service as server
 
 NO_TIMES = {
-    ("edriver.driver.soundness", "PATIENCE"),  # rounds
-    ("edriver.driver.soundness", "PATIENCE_WITH_A_PLACE"),
+    ("edriver.driver.core.failures.consistency", "PATIENCE"),  # rounds
+    ("edriver.driver.core.failures.consistency", "PATIENCE_WITH_A_PLACE"),
     ("edriver.driver.session", "INBOX_LIMIT"),  # messages
-    ("edriver.driver.agent_peer", "STREAM_LIMIT"),
-    ("edriver.driver.server", "MESSAGE_LIMIT"),  # bytes
-    ("edriver.driver.output", "LIMIT"),
-    ("edriver.driver.recorder", "LIMIT"),
-    ("edriver.driver.ssh", "HOST_BOUND"),  # names
-    ("edriver.driver.ssh", "HOST_BOUND_PREFIXES"),
+    ("edriver.driver.rpc.agent_peer", "STREAM_LIMIT"),
+    ("edriver.driver.rpc.agent_service", "MESSAGE_LIMIT"),  # bytes
+    ("edriver.driver.observe.console.output", "LIMIT"),
+    ("edriver.driver.observe.records.recorder", "LIMIT"),
+    ("edriver.driver.launch.ssh", "HOST_BOUND"),  # names
+    ("edriver.driver.launch.ssh", "HOST_BOUND_PREFIXES"),
     ("edriver.driver.options", "POLL_LIMIT"),  # shown as what becomes of them
-    ("edriver.driver.settings", "SLOT_COOLDOWN"),
-    ("edriver.driver.settings", "HOST_COOLDOWN"),
-    ("edriver.driver.pace", "WINDOW"),  # of a number that is shown, no bound
-    ("edriver.driver.ssh", "HINT_SECONDS"),
-    ("edriver.driver.recorder", "PROGRESS_SHARE"),
+    ("edriver.driver.core.settings", "SLOT_COOLDOWN"),
+    ("edriver.driver.core.settings", "HOST_COOLDOWN"),
+    ("edriver.driver.observe.progress", "WINDOW"),  # of a number that is shown, no bound
+    ("edriver.driver.launch.ssh", "HINT_SECONDS"),
+    ("edriver.driver.observe.records.recorder", "PROGRESS_SHARE"),
 }
 A_TIME = re.compile(
     r"[A-Z_]*(BEAT|BOUND|COOLDOWN|DELAY|GRACE|INTERVAL|LEASE|LIMIT|PATIENCE|PERIOD|SECONDS|WAIT|WINDOW)\w*"

@@ -4,8 +4,14 @@ import textwrap
 
 import pytest
 
-from edriver.driver.actions import Failure, FinishRun
-from edriver.driver.failure_report import TAIL_LINES, Tally, failure_report, success_report, with_last_words
+from edriver.driver.core.actions import Failure, FinishRun
+from edriver.driver.observe.console.failure_report import (
+    TAIL_LINES,
+    Tally,
+    failure_report,
+    success_report,
+    with_last_words,
+)
 
 TRACEBACK = """\
 Traceback (most recent call last):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edriver import bounds
+from edriver.common import limits
 from edriver.discovery.errors import DiscoveryError
 from edriver.discovery.host_lines import (
     MAX_LINE_CHARACTERS,
@@ -32,7 +32,7 @@ def pairs(text: str | bytes) -> list[tuple[str, int]]:
         pytest.param("[::1]:2\n[fe80::1%eth0]", [("::1", 2), ("fe80::1%eth0", 7)], id="ipv6"),
         pytest.param("gpu-1.rack_2.example.org:2", [("gpu-1.rack_2.example.org", 2)], id="long-name"),
         pytest.param("a slots=4\nb  slots = 2\n[::1] slots=1", [("a", 4), ("b", 2), ("::1", 1)], id="mpirun"),
-        pytest.param(f"a:1\nb:{bounds.SLOTS}", [("a", 1), ("b", bounds.SLOTS)], id="slots-limits"),
+        pytest.param(f"a:1\nb:{limits.SLOTS}", [("a", 1), ("b", limits.SLOTS)], id="slots-limits"),
         pytest.param("z:1\na:1\n", [("z", 1), ("a", 1)], id="order-kept"),
         pytest.param("", [], id="empty"),
         pytest.param("# none today\n", [], id="only-comments"),
@@ -55,7 +55,7 @@ SLOTS = "slots must be a whole number from 1 to 4096"
         pytest.param("a:2.5", f"line 1: 'a:2.5': {SLOTS}", id="fraction"),
         pytest.param("a:", f"line 1: 'a:': {SLOTS}", id="nothing-after-colon"),
         pytest.param("a: 2", f"line 1: 'a: 2': {SLOTS}", id="space-after-colon"),
-        pytest.param(f"a:{bounds.SLOTS + 1}", f"line 1: 'a:4097': {SLOTS}", id="too-many"),
+        pytest.param(f"a:{limits.SLOTS + 1}", f"line 1: 'a:4097': {SLOTS}", id="too-many"),
         pytest.param("a:" + "9" * 900, SLOTS, id="absurdly-many"),
         pytest.param("a:\u0662", SLOTS, id="digits-of-another-script"),
         pytest.param("a slots=0", f"line 1: 'a slots=0': {SLOTS}", id="mpirun-zero"),

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from edriver.driver.agent_identity import AgentIdentity
-from edriver.invitation import Invitation, at_port
-from edriver.worker.agent import AgentSettings
-from edriver.worker.dial_in import invitation_of
+from edriver.agent.agent import AgentSettings
+from edriver.agent.dial_in import invitation_of
+from edriver.common.invitation import Invitation, at_port
+from edriver.driver.rpc.agent_identity import AgentIdentity
 
 INVITATION = Invitation(
     "run", "a", 3, ("10.0.0.1:5", "[fd00::1]:5"), authority="PEM", token="s3cret", environment={"A": "1"}

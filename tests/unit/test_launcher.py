@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from edriver.driver.launcher import APART, SIDE_BY_SIDE, Launcher
-from edriver.driver.local import address_among, address_here
+from edriver.driver.launch.launcher import APART, SIDE_BY_SIDE, Launcher
+from edriver.driver.launch.local import address_among, address_here
 
 
 def soon(work: Coroutine[None, None, None]) -> None:

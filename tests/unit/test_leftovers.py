@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edriver.leftovers import LOCK, PREFIX, hold, remove_leftovers
+from edriver.system.leftovers import LOCK, PREFIX, hold, remove_leftovers
 
 
 @pytest.fixture

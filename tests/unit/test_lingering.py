@@ -10,7 +10,7 @@ import pytest
 SCRIPT = """
 import sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
-from edriver.worker.lingering import EndWatch
+from edriver.worker.watch.lingering import EndWatch
 
 go = threading.Event()
 clock = iter(range(1000)).__next__

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from edriver.link import Link, LinkOverflowError
+from edriver.common.link import Link, LinkOverflowError
 
 
 @dataclass(slots=True)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from edriver.lease import LivedTime
-from edriver.stall_limits import Phase
+from edriver.agent.health.listening import nothing_listens
+from edriver.agent.health.process_state import stands_still
+from edriver.agent.health.unresponsive import Muteness
+from edriver.common.lease import LivedTime
+from edriver.common.stall_limits import Phase
+from edriver.system.life_lock import LifeLock
 from edriver.v1 import rounds_pb2
-from edriver.worker.life_lock import LifeLock
-from edriver.worker.listening import nothing_listens
-from edriver.worker.muteness import Muteness
-from edriver.worker.vital_signs import stands_still
 
 
 @pytest.mark.parametrize(

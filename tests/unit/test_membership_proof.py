@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
+from edriver.common.ids import RoundId
 from edriver.driver.session import draw_secret
-from edriver.version import RoundId
 from edriver.worker.assignment import Assignment
-from edriver.worker.membership_proof import PROOF_BYTES, SECRET_BYTES, MembershipProof
+from edriver.worker.group.membership_proof import PROOF_BYTES, SECRET_BYTES, MembershipProof
 from edriver.worker.topology import ALONE
 
 SECRET = bytes(range(SECRET_BYTES))

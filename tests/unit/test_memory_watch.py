@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edriver.worker.memory_watch import MemoryWatch, limit_of, memory_groups, oom_kills
+from edriver.agent.health.memory_watch import MemoryWatch, limit_of, memory_groups, oom_kills
 
 V2 = "0::/kubepods.slice/pod7.slice/worker.scope\n"
 V1 = "9:name=systemd:/\n5:cpu,cpuacct:/a\n4:memory:/docker/4f\n0::/\n"

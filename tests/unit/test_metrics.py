@@ -14,19 +14,19 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from edriver.causes import CAUSES, PHASES
+from edriver.common.ids import NO_VERSION, RoundId, Version
+from edriver.common.release import VERSION
 from edriver.discovery.hosts import Host, HostSet
 from edriver.discovery.poller import Polls
-from edriver.driver import events
-from edriver.driver.chronicle import Chronicle
-from edriver.driver.gauges import LONGEST_NAME, REPORTED_NAMES, RunGauges
-from edriver.driver.membership import Membership
-from edriver.driver.metrics import EventMetrics
-from edriver.driver.pace import Pace
-from edriver.driver.settings import Settings
-from edriver.release import VERSION
+from edriver.driver.core import events
+from edriver.driver.core.membership import Membership
+from edriver.driver.core.settings import Settings
+from edriver.driver.observe.event_history import Chronicle
+from edriver.driver.observe.metrics.counters import EventMetrics
+from edriver.driver.observe.metrics.gauges import LONGEST_NAME, REPORTED_NAMES, RunGauges
+from edriver.driver.observe.progress import Pace
+from edriver.text.cause_names import CAUSES, PHASES
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2, status_pb2
-from edriver.version import NO_VERSION, RoundId, Version
 
 DOCS = Path(__file__).parents[2] / "docs"
 

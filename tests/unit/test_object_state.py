@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from edriver.worker import account
+from edriver.worker import reports
 from edriver.worker.errors import HostsUpdatedInterrupt
-from edriver.worker.state import DIGEST_LENGTH, ObjectState
+from edriver.worker.state.state import DIGEST_LENGTH, ObjectState
 
 
 class RecordingRounds:
@@ -159,7 +159,7 @@ def test_a_sync_resets_before_it_saves() -> None:
 
 def test_torch_is_not_imported() -> None:
     code = (
-        "import sys; import edriver.worker.state as s, edriver.worker.cursor; state = "
+        "import sys; import edriver.worker.state.state as s, edriver.worker.sampler.cursor; state = "
         "s.ObjectState(epoch=0); state.sync(); state.commit(); state.restore(); "
         "state.digest(committed=True); sys.exit('torch' in sys.modules)"
     )
@@ -224,9 +224,9 @@ def test_the_committed_digest_is_of_the_last_commit() -> None:
 
 
 def test_commits_of_all_states_of_a_process_are_counted() -> None:
-    before = account.commits.count, account.commits.seconds
+    before = reports.commits.count, reports.commits.seconds
     for state in (ObjectState(a=1), ObjectState(b=2)):
         state.commit()
         state.commit()
-    assert account.commits.count == before[0] + 4
-    assert account.commits.seconds > before[1]
+    assert reports.commits.count == before[0] + 4
+    assert reports.commits.seconds > before[1]

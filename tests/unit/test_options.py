@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from edriver.cli import parser
+from edriver.cli.main import parser
 from edriver.discovery.sources import HostDiscoveryScript
+from edriver.driver.core.settings import Settings
 from edriver.driver.options import RunOptions, UsageError, options_of
-from edriver.driver.settings import Settings
 
 
 def read(line: str) -> RunOptions:

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from edriver.driver.output import Lane, Output, prefixed
+from edriver.driver.observe.console.output import Lane, Output, prefixed
 from edriver.v1.agent_pb2 import OutputBatch, OutputLine
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from edriver.driver.pace import WINDOW, Commits, Pace
-from edriver.driver.progress_history import ProgressHistory
-from edriver.driver.ranks import Candidate, plan_round
+from edriver.common.ids import NO_VERSION, RoundId, Version
+from edriver.driver.core.ranks import Candidate, plan_round
+from edriver.driver.observe.progress import WINDOW, Commits, Pace
+from edriver.driver.observe.progress_history import ProgressHistory
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2, status_pb2
-from edriver.version import NO_VERSION, RoundId, Version
 
 
 class Story:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
+from edriver.common.wire import round_id_message, version_of
 from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import rounds_pb2
-from edriver.version import NO_ROUND, NO_VERSION, RoundId, Version
-from edriver.wire import round_id_message, version_of
-from edriver.worker.participant import Participant, Stage, Verdict
+from edriver.worker.rounds.participant import Participant, Stage, Verdict
 
 FIRST = RoundId(1, 1)
 SECOND = RoundId(1, 2)
@@ -86,7 +86,7 @@ def training(boundaries: int = 0) -> Participant:
 
 
 def reach(participant: Participant, committed: bool = True) -> Verdict:
-    """Reach a boundary, as rounds.py does."""
+    """Reach a boundary, as loop.py does."""
     return participant.verdict() if participant.passed(committed) else Verdict.PASS
 
 

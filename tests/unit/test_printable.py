@@ -9,8 +9,8 @@ from rich.console import Console
 
 from edriver.client import Event, Run
 from edriver.commands.top import screen
-from edriver.driver.output import Output
-from edriver.printable import printable
+from edriver.driver.observe.console.output import Output
+from edriver.text.printable import printable
 from edriver.v1 import status_pb2
 
 EVIL = "a\x1b[2J\x1b]0;title\a\r\x9b\u202eb"

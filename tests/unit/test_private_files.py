@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edriver.private_files import open_private
+from edriver.system.private_files import open_private
 
 
 def mode_of(path: Path) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edriver.progress import age, lasted, progress_text, time_text
+from edriver.text.progress_text import age, lasted, progress_text, time_text
 from edriver.v1 import status_pb2
 
 

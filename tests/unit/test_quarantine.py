@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from edriver.driver.quarantine import Quarantine
-from edriver.driver.roster import Roster, Worker, WorkerState
-from edriver.driver.settings import Settings
-from edriver.driver.staffing import Staffing
+from edriver.driver.core.failures.quarantine import Quarantine
+from edriver.driver.core.roster import Roster, Worker, WorkerState
+from edriver.driver.core.settings import Settings
+from edriver.driver.core.staffing import Staffing
 from tests.unit.test_hosts import hosts
 
 

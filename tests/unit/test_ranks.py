@@ -1,4 +1,4 @@
-"""Rank assignment: the rule of edriver/driver/ranks.py, row by row."""
+"""Rank assignment: the rule of edriver/driver/core/ranks.py, row by row."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from edriver.driver.ranks import Candidate, RoundPlan, highest_version, in_order_of_rank, plan_round
-from edriver.version import NO_VERSION, RoundId, Version
+from edriver.common.ids import NO_VERSION, RoundId, Version
+from edriver.driver.core.ranks import Candidate, RoundPlan, highest_version, in_order_of_rank, plan_round
 
 ROUND = RoundId(1, 9)
 

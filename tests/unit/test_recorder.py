@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from edriver.driver import recorder as recorder_module
-from edriver.driver.event_log import event_line, gap_line
-from edriver.driver.record_file import RecordFile
-from edriver.driver.record_folder import SAFE_AGE, default_root, make, remove_old
-from edriver.driver.recorder import EventBook, Recorder, books_of, describe, progress_is_due
-from edriver.records import read
+from edriver.common.record_folder import SAFE_AGE, default_root, make, remove_old
+from edriver.driver.observe.records import recorder as recorder_module
+from edriver.driver.observe.records.record_file import RecordFile
+from edriver.driver.observe.records.recorder import EventBook, Recorder, books_of, describe, progress_is_due
+from edriver.history.records import read
+from edriver.text.event_lines import event_line, gap_line
 from edriver.v1 import status_pb2
 
 MONTH = 30 * 24 * 3600

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from google.protobuf.message import Message
 
-from edriver.driver.event_log import event_line, plain
-from edriver.records import RecordError, message_of, read, records_of
+from edriver.history.records import RecordError, message_of, read, records_of
+from edriver.text.event_lines import event_line, plain
 from edriver.v1 import rounds_pb2, status_pb2
 from tests.fuzz.messages import Fuzzer
 

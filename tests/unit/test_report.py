@@ -15,7 +15,7 @@ from edriver.commands.report import report
 from edriver.dashboard import assets
 from edriver.dashboard.assets import INSTALL, filled, plotly_script
 from edriver.dashboard.report import history_of, html_report, script_safe, text_summary
-from edriver.records import Records
+from edriver.history.records import Records
 
 HOSTILE = "</script><script>alert(1)</script><!-- <b onclick=x>&amp;"
 T = 1700000000.0

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from edriver.driver import runs
+from edriver.system import runs
 
 NOBODY = 65534
 

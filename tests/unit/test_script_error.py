@@ -7,11 +7,11 @@ import traceback
 
 import pytest
 
-from edriver.driver.script_error import ScriptError, script_error
+from edriver.driver.core.failures.script_error import ScriptError, script_error
 
 PLAIN = """\
 Traceback (most recent call last):
-  File "/opt/venv/lib/python3.11/site-packages/edriver/worker/rounds.py", line 161, in _one_round
+  File "/opt/venv/lib/python3.11/site-packages/edriver/worker/rounds/loop.py", line 161, in _one_round
     result = function(state, *args, **kwargs)
              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
   File "/home/me/train.py", line 17, in train
@@ -62,7 +62,7 @@ IndexError: list index out of range
 
 UNCALLED = """\
 Traceback (most recent call last):
-  File "/opt/venv/lib/python3.11/site-packages/edriver/worker/state.py", line 90, in sync
+  File "/opt/venv/lib/python3.11/site-packages/edriver/worker/state/state.py", line 90, in sync
     raise StateError
 edriver.StateError
 """
@@ -80,7 +80,7 @@ edriver.StateError
         pytest.param(
             UNCALLED,
             ScriptError(
-                "edriver.StateError", "/opt/venv/lib/python3.11/site-packages/edriver/worker/state.py", 90, "sync"
+                "edriver.StateError", "/opt/venv/lib/python3.11/site-packages/edriver/worker/state/state.py", 90, "sync"
             ),
             id="without-a-place-of-the-users",
         ),

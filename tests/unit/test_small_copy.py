@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from edriver.worker.small_copy import NotSmallError, SmallCopies
+from edriver.worker.copies.small_copy import NotSmallError, SmallCopies
 
 
 class Phase(enum.Enum):

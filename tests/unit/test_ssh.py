@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edriver.driver.ssh import SshOptions, failure, identity_error, remote_command, travelling
+from edriver.driver.launch.ssh import SshOptions, failure, identity_error, remote_command, travelling
 
 VERSION = "1.2.3"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from edriver.driver.actions import Action, StartAgent, StartWorker, StopAgent, StopWorker
-from edriver.driver.roster import Roster, Worker, WorkerState
-from edriver.driver.settings import Settings
-from edriver.driver.staffing import Staffing
+from edriver.driver.core.actions import Action, StartAgent, StartWorker, StopAgent, StopWorker
+from edriver.driver.core.roster import Roster, Worker, WorkerState
+from edriver.driver.core.settings import Settings
+from edriver.driver.core.staffing import Staffing
 from tests.unit.test_hosts import hosts
 
 

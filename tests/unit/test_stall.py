@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from edriver.stall_limits import DEFAULTS, Phase, collective_timeout, limits_of, text_of
+from edriver.common.stall_limits import DEFAULTS, Phase, collective_timeout, limits_of, text_of
 from edriver.worker import phases
-from edriver.worker.stall import LOOK_BOUND, Stall, StallWatch, stacks
+from edriver.worker.watch.stall import LOOK_BOUND, Stall, StallWatch, stacks
 
 
 class Time:

@@ -12,7 +12,7 @@ INTERRUPTED_IMPORT = """
 import sys
 sys.path.insert(0, sys.argv[1])
 before = set(sys.modules)
-from edriver.start import main
+from edriver.cli.start import main
 print(sorted(set(sys.modules) - before))
 
 class Interrupt:
@@ -32,4 +32,5 @@ def test_ctrl_c_while_the_command_is_imported_is_said_by_the_exit_code_alone() -
         [sys.executable, "-I", "-S", "-c", INTERRUPTED_IMPORT, root], capture_output=True, text=True, timeout=60
     )
     assert (ended.returncode, ended.stderr) == (130, "")
-    assert ended.stdout == "['__future__', 'edriver', 'edriver.release', 'edriver.start']\n"
+    names = ["__future__", "edriver", "edriver.cli", "edriver.cli.start", "edriver.common", "edriver.common.release"]
+    assert ended.stdout == f"{names}\n"

@@ -8,15 +8,15 @@ import json
 import pytest
 
 from edriver.commands.status import lines, listed, status
+from edriver.common.ids import NO_VERSION
 from edriver.discovery.hosts import Host, HostSet
-from edriver.driver import events
-from edriver.driver.chronicle import Chronicle
-from edriver.driver.membership import Membership
-from edriver.driver.pace import Pace
-from edriver.driver.settings import Settings
-from edriver.driver.status import FRESH, StatusServer
+from edriver.driver.core import events
+from edriver.driver.core.membership import Membership
+from edriver.driver.core.settings import Settings
+from edriver.driver.observe.event_history import Chronicle
+from edriver.driver.observe.progress import Pace
+from edriver.driver.rpc.status import FRESH, StatusServer
 from edriver.v1 import status_pb2
-from edriver.version import NO_VERSION
 
 NOTHING = "0 rounds; 0 failures, 0 preemptions, 0 resizes; 0 steps lost"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edriver.worker.strangers import Strangers
+from edriver.worker.group.unauthenticated import Strangers
 
 
 @pytest.fixture

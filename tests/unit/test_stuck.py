@@ -11,7 +11,7 @@ from itertools import count
 
 import pytest
 
-from edriver.worker.stuck import QUIET_LOOKS, StuckWatch
+from edriver.worker.watch.stuck import QUIET_LOOKS, StuckWatch
 
 
 def thread_in(filename: str, source: str) -> tuple[threading.Thread, Callable[[], None]]:
@@ -55,7 +55,7 @@ def looks(watch: StuckWatch, thread: threading.Thread, times: int, cut_off: bool
     [
         pytest.param("/x/torch/distributed/c10d.py", "lock.acquire()", True, id="asleep in a collective"),
         pytest.param("/x/torch/autograd/graph.py", "lock.acquire()", True, id="asleep in backward"),
-        pytest.param("/x/edriver/worker/relay.py", "lock.acquire()", True, id="asleep in a relay"),
+        pytest.param("/x/edriver/worker/sync/relay.py", "lock.acquire()", True, id="asleep in a relay"),
         pytest.param("/x/torch/utils/data/dataloader.py", "lock.acquire()", False, id="waits for data"),
         pytest.param("/x/train.py", "lock.acquire()", False, id="asleep in the script"),
         pytest.param("/x/torch/autograd/graph.py", "while go: pass", False, id="computes in backward"),
@@ -110,7 +110,7 @@ def test_who_wants_a_processor() -> None:
     # A process of its own: this one may have threads of which a test knows nothing. Deriving a key releases the lock.
     program = """if True:
         import hashlib, threading
-        from edriver.worker.stuck import others_want_a_processor
+        from edriver.worker.watch.stuck import others_want_a_processor
         assert not others_want_a_processor()
         helper = threading.Thread(target=lambda: hashlib.pbkdf2_hmac("sha256", b"a", b"b", 10_000_000), daemon=True)
         helper.start()

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from edriver.thinned import Thinned
+from edriver.common.downsample import Thinned
 
 
 def test_what_comes_too_soon_is_passed_over() -> None:

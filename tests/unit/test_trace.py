@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from edriver.driver import events
-from edriver.driver.recorder import Recorder, books_of
-from edriver.driver.trace import REMARKS, Trace
+from edriver.common.ids import RoundId, Version
+from edriver.driver.core import events
+from edriver.driver.observe.records.recorder import Recorder, books_of
+from edriver.driver.observe.records.trace import REMARKS, Trace
 from edriver.v1 import status_pb2
-from edriver.version import RoundId, Version
 from tests.unit.test_chronicle import Story
 
 Entry = dict[str, Any]

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from edriver.driver.script_error import script_error
+from edriver.driver.core.failures.script_error import script_error
+from edriver.text.wire_text import TEXT_LIMIT, wire_text
 from edriver.v1 import notification_pb2 as pb
-from edriver.wire_text import TEXT_LIMIT, wire_text
-from edriver.worker.traceback_text import traceback_text
+from edriver.worker.watch.traceback_text import traceback_text
 
 
 @pytest.mark.parametrize(

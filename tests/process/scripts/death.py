@@ -9,7 +9,7 @@ from typing import Any
 import torch.distributed as dist
 
 import edriver
-from edriver.worker.store import StoreClient
+from edriver.worker.group.store import StoreClient
 
 
 def arrange(variable: str) -> None:

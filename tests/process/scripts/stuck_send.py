@@ -7,9 +7,9 @@ import torch
 import torch.distributed as dist
 
 import edriver
-from edriver.worker import rounds
+from edriver.worker.rounds import loop
 
-rounds.STUCK_BOUND = 3600.0  # only a thread that nothing can wake any more is to be given up
+loop.STUCK_BOUND = 3600.0  # only a thread that nothing can wake any more is to be given up
 state = edriver.ObjectState(round=0)
 
 

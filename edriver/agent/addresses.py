@@ -1,0 +1,126 @@
+"""Where this host is reached, and through which interface."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import psutil
+
+from edriver.common.invitation import at_port
+
+RESOLVE_SECONDS: Final = 5.0
+"""How long looking up the driver's names may take, if one of its addresses is known."""
+
+
+def drivers_by_ssh(environment: Mapping[str, str], drivers: Sequence[str]) -> tuple[str, ...]:
+    """Where the driver may be reached, with the address from which ssh has come before all others.
+
+    Args:
+        environment: the agent's; sshd has set SSH_CONNECTION in it (sshd(8)): the client's address and port, then ours.
+        drivers: what the driver itself thinks.
+    """
+    came_from = environment.get("SSH_CONNECTION", "").split()[:1]
+    ports = {driver.rpartition(":")[2] for driver in drivers}
+    return tuple(dict.fromkeys([*(at_port(came_from[0], int(port)) for port in ports if came_from), *drivers]))
+
+
+def target_of(drivers: Sequence[str]) -> str:
+    """All addresses of the driver as one target of gRPC's, which tries them in their order.
+
+    gRPC takes several only if all of them are numbers of one family; of others the first kind is taken.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if not drivers:
+        raise ValueError("the invitation names no address of the driver")
+    if drivers[0].startswith("unix:"):
+        return drivers[0]
+    found: dict[str, list[str]] = {"ipv4": [], "ipv6": []}
+    for family, where in _look_up(drivers):
+        found["ipv4" if family == socket.AF_INET else "ipv6"].append(where)
+    first = max(found, key=lambda kind: (bool(found[kind]), drivers[0] in found[kind]))
+    if not found[first]:
+        raise ValueError(f"no address of the driver is known here: {', '.join(drivers)}")
+    return f"{first}:{','.join(dict.fromkeys(found[first]))}"
+
+
+def _look_up(drivers: Sequence[str]) -> list[tuple[int, str]]:
+    """What these come to in numbers: families, and addresses with ports.
+
+    A name that is not known here may take a name server minutes; it is not waited for if there is anything else.
+    """
+    found: list[list[tuple[int, str]]] = [[] for _ in drivers]
+
+    def look(driver: str, into: list[tuple[int, str]]) -> None:
+        host, _, port = driver.rpartition(":")
+        with contextlib.suppress(OSError, UnicodeError):
+            for family, _, _, _, where in socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM):
+                into.append((family, at_port(str(where[0]), int(port))))
+
+    lookups = [threading.Thread(target=look, args=task, daemon=True) for task in zip(drivers, found, strict=True)]
+    for lookup in lookups:
+        lookup.start()
+    deadline = time.monotonic() + RESOLVE_SECONDS
+    for lookup in lookups:
+        lookup.join(max(0.0, deadline - time.monotonic()))
+    if not any(found):
+        for lookup in lookups:
+            lookup.join()
+    return [where for some in found for where in some]
+
+
+def own_address(seen_from: str, interface: str = "") -> str:
+    """The address at which this host's workers are reached: the one that the driver sees, if it is ours.
+
+    Behind a translation of addresses it is not; then it is the one from which ours reach that.
+
+    Args:
+        seen_from: the address that the driver sees.
+        interface: the network interface whose address it is to be; empty: any.
+
+    Raises:
+        OSError: there is no way there.
+        ValueError: there is no such interface, or it has no address of that kind.
+    """
+    family = socket.AF_INET6 if ":" in seen_from else socket.AF_INET
+    if interface:
+        return min(addresses_of(interface, family), key=_is_of_the_link_only)
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.bind((seen_from, 0))
+        return seen_from
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((seen_from, 9))  # sends nothing
+        return str(probe.getsockname()[0])
+
+
+def addresses_of(interface: str, *families: int) -> list[str]:
+    """The addresses of an interface of this host.
+
+    Raises:
+        ValueError: there is no such interface, or it has no address of these kinds.
+    """
+    entries = psutil.net_if_addrs().get(interface, [])
+    found = [entry.address for entry in entries if entry.family in (families or (socket.AF_INET, socket.AF_INET6))]
+    if not found:
+        raise ValueError(f"there is no interface {interface!r} with an address here (--network-interface)")
+    return found
+
+
+def _is_of_the_link_only(address: str) -> bool:
+    """Whether an address is one that IPv6 gives each interface, and that needs a scope to be reached."""
+    return ipaddress.ip_address(address.partition("%")[0]).is_link_local
+
+
+def interface_of(address: str) -> str | None:
+    """The name of the interface that has an address; None if none has."""
+    for name, entries in psutil.net_if_addrs().items():
+        if any(entry.address.partition("%")[0] == address for entry in entries):
+            return name
+    return None

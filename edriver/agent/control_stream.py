@@ -1,0 +1,243 @@
+"""The agent's control stream to the driver: opened again when it breaks, given up when the driver's lease expires."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+import grpc
+import grpc.aio
+import tenacity
+
+from edriver.common.grpc_streams import StreamBrokenError, stream_errors
+from edriver.common.lease import Lease
+from edriver.common.link import Link, LinkOverflowError
+from edriver.v1 import agent_pb2, agent_pb2_grpc
+
+logger = logging.getLogger("edriver.agent")
+
+HEARTBEAT_PERIOD = 1.0
+"""Seconds between two heartbeats."""
+
+FIRST_LEASE = 10.0
+"""Seconds that the driver may take to answer the first Hello: only its Welcome says how long its lease is."""
+
+GONE_BOUND = 3.0
+"""Seconds for which a broken stream cannot be opened again, for nothing listens there: then the driver is gone. One
+that is only stopped still has its connections, and new ones are accepted by the kernel."""
+
+REDIAL_DELAYS = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""Seconds before the first, second, ... attempt in a row to open the stream; the last one repeats."""
+
+_REFUSALS = frozenset(
+    {
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.UNAUTHENTICATED,
+    }
+)
+"""What a driver says to an agent that it will never take."""
+
+Call: TypeAlias = "grpc.aio.StreamStreamCall[agent_pb2.FromAgent, agent_pb2.FromDriver]"
+
+
+class DriverLostError(ConnectionError):
+    """The driver is gone, or wants no more of this agent."""
+
+
+class ControlStream:
+    """Carries messages between the agent and the driver, in order and without loss across broken connections.
+
+    Args:
+        stub: the driver's service.
+        hello: what opens each stream.
+        clock: the event loop's time.
+        on_welcome: called with each Welcome.
+        on_message: called with each other message of the driver's, once.
+        heartbeat: makes the next heartbeat.
+        first_lease: seconds that the driver may take to answer the first Hello.
+        nothing_listens: looks whether the driver's address refuses connections.
+    """
+
+    def __init__(
+        self,
+        stub: agent_pb2_grpc.AgentServiceAsyncStub,
+        hello: agent_pb2.Hello,
+        clock: Callable[[], float],
+        on_welcome: Callable[[agent_pb2.Welcome], None],
+        on_message: Callable[[agent_pb2.FromDriver], None],
+        heartbeat: Callable[[], agent_pb2.Heartbeat] = agent_pb2.Heartbeat,
+        first_lease: float = FIRST_LEASE,
+        nothing_listens: Callable[[], Awaitable[bool]] | None = None,
+    ) -> None:
+        self._stub = stub
+        self._hello = hello
+        self._clock = clock
+        self._on_welcome = on_welcome
+        self._on_message = on_message
+        self._heartbeat = heartbeat
+        self._link: Link[Any] = Link()  # numbers FromAgent, and reads the numbers of FromDriver
+        self._lease = Lease(first_lease, clock)
+        self._nothing_listens = nothing_listens
+        self._welcomed = False
+        self._failed_attempts = 0
+        self._outgoing: asyncio.Queue[agent_pb2.FromAgent | None] | None = None
+        self._closing = False
+        self._overflowed = asyncio.Event()
+
+    def send(self, message: agent_pb2.FromAgent) -> None:
+        """Send a message, now or as soon as there is a stream again."""
+        try:
+            self._link.send(message)
+        except LinkOverflowError:
+            self._overflowed.set()
+            return
+        if self._outgoing:
+            self._outgoing.put_nowait(message)
+
+    def close(self) -> None:
+        """Nothing more will be sent: `run` returns when the driver has all that was."""
+        self._closing = True
+        if self._outgoing:
+            self._outgoing.put_nowait(None)
+
+    async def run(self) -> None:
+        """Keep the stream open until `close`.
+
+        Raises:
+            DriverLostError: the driver was silent for its lease, refuses this agent, takes no messages, or breaks the
+                protocol.
+        """
+        watches = (self._watch_lease(), self._watch_overflow(), self._watch_address())
+        parts = {asyncio.create_task(part) for part in (self._dial(), *watches)}
+        heartbeats = asyncio.create_task(self._send_heartbeats())
+        try:
+            ended, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            for part in ended:
+                part.result()
+        finally:
+            for task in (*parts, heartbeats):
+                task.cancel()
+            await asyncio.wait({*parts, heartbeats})
+
+    async def _watch_lease(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease.next_tick)
+            if self._lease.tick():
+                raise DriverLostError(f"no word from the driver for {self._lease.duration:g} s")
+
+    async def _watch_address(self) -> None:
+        """While there is no stream, look whether there is a driver."""
+        gone = Lease(GONE_BOUND, self._clock)
+        while True:
+            await asyncio.sleep(gone.next_tick)
+            if self._outgoing or not self._welcomed or not (self._nothing_listens and await self._nothing_listens()):
+                gone.renew()
+            elif gone.tick():
+                raise DriverLostError("the driver is gone: nothing listens where it was")
+
+    async def _watch_overflow(self) -> None:
+        await self._overflowed.wait()
+        raise DriverLostError("the driver acknowledges nothing")
+
+    async def _send_heartbeats(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_PERIOD)
+            if self._outgoing and self._outgoing.empty():  # whatever else is sent acknowledges as well
+                self._outgoing.put_nowait(self._link.stamp(agent_pb2.FromAgent(heartbeat=self._heartbeat())))
+
+    async def _dial(self) -> None:
+        """Converse until all is said, on one stream after the other; the lease bounds how long that is tried."""
+        dialling = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception_type(StreamBrokenError), wait=self._redial_delay, reraise=True
+        )
+        await dialling(self._converse_to_the_end)
+
+    def _redial_delay(self, _attempt: tenacity.RetryCallState) -> float:
+        delay = REDIAL_DELAYS[min(self._failed_attempts, len(REDIAL_DELAYS) - 1)]
+        self._failed_attempts += 1
+        return delay
+
+    async def _converse_to_the_end(self) -> None:
+        """One stream.
+
+        Raises:
+            StreamBrokenError: there is more to be said, on another one.
+            DriverLostError: the driver refuses this agent.
+        """
+        try:
+            await self._converse()
+        except StreamBrokenError as error:
+            if error.code in _REFUSALS:
+                raise DriverLostError(f"the driver refuses this agent: {error}") from None
+            if self._closing and not self._link.again():
+                return
+            logger.info("the stream to the driver is broken (%s); opening it again", error)
+            raise
+        if not self._closing:
+            logger.info("the driver has ended the stream; opening it again")
+            raise StreamBrokenError(grpc.StatusCode.OK, "the driver has ended the stream")
+
+    async def _converse(self) -> None:
+        """Open the stream, and read it to its end. While gRPC cannot connect, this waits."""
+        call: Call = self._stub.Connect(wait_for_ready=True)
+        writer: asyncio.Task[None] | None = None
+        try:
+            with stream_errors():
+                await call.write(self._link.stamp(agent_pb2.FromAgent(hello=self._hello)))
+                first = await call.read()
+            self._take_welcome(first)
+            writer = asyncio.create_task(self._write(call, self._open_outgoing()))
+            await self._read(call)
+        finally:
+            self._outgoing = None
+            if writer is not None:
+                writer.cancel()
+                await asyncio.wait({writer})
+            call.cancel()
+
+    def _take_welcome(self, message: object) -> None:
+        if not isinstance(message, agent_pb2.FromDriver) or message.WhichOneof("kind") != "welcome":
+            raise StreamBrokenError(grpc.StatusCode.INTERNAL, "the driver's first message is no Welcome")
+        self._receive(message)
+        self._lease = Lease(message.welcome.driver_lease, self._clock)
+        self._failed_attempts = 0
+        self._welcomed = True
+        self._on_welcome(message.welcome)
+
+    def _open_outgoing(self) -> asyncio.Queue[agent_pb2.FromAgent | None]:
+        # No bound of its own: all but one heartbeat in it is in the link, which has one.
+        self._outgoing = asyncio.Queue()
+        for message in self._link.again():
+            self._outgoing.put_nowait(message)
+        if self._closing:
+            self._outgoing.put_nowait(None)
+        return self._outgoing
+
+    async def _write(self, call: Call, outgoing: asyncio.Queue[agent_pb2.FromAgent | None]) -> None:
+        try:
+            with stream_errors():
+                while (message := await outgoing.get()) is not None:
+                    await call.write(message)
+                await call.done_writing()
+        except StreamBrokenError:
+            pass  # the reader gets the reason
+
+    async def _read(self, call: Call) -> None:
+        while True:
+            with stream_errors():
+                message = await call.read()
+            if not isinstance(message, agent_pb2.FromDriver):
+                return
+            self._lease.renew()
+            if self._receive(message) and message.WhichOneof("kind") != "heartbeat":
+                self._on_message(message)
+
+    def _receive(self, message: agent_pb2.FromDriver) -> bool:
+        try:
+            return self._link.receive(message)
+        except ValueError as error:
+            raise DriverLostError(f"the driver breaks the protocol: {error}") from None

@@ -1,0 +1,70 @@
+"""`edriver agent`: an agent that anything may start (a pod, a batch job), and that dials in by itself."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from edriver.agent.workers.worker_environment import cuda_devices
+from edriver.common import limits
+from edriver.common.invitation import Invitation
+
+NO_ID: Final = 0
+"""The agent_id of one that has yet to be given its own."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags."""
+    made = argparse.ArgumentParser(
+        prog="edriver agent",
+        description="Lends this host to a run that was started with --hosts-dial-in, until the run ends.",
+        allow_abbrev=False,
+    )
+    made.add_argument("--driver", required=True, metavar="HOST:PORT", help="where the run's driver listens")
+    made.add_argument(
+        "--credentials", required=True, metavar="FILE", type=Path, help="what the run's driver has written"
+    )
+    made.add_argument(
+        "--host", default=socket.gethostname(), metavar="NAME", help="this host's name (default: %(default)s)"
+    )
+    made.add_argument(
+        "--slots", type=int, metavar="N", help="how many workers it takes (default: one for each GPU, or 1)"
+    )
+    made.add_argument(
+        "--network-interface", default="", metavar="NAME", help="through which other hosts reach this one"
+    )
+    return made
+
+
+def invitation_of(arguments: Sequence[str]) -> Invitation:
+    """What the flags and the credentials come to.
+
+    Raises:
+        ValueError: the credentials cannot be used.
+    """
+    flags = parser().parse_args(arguments)
+    try:
+        if flags.credentials.stat().st_mode & 0o077:
+            raise ValueError(f"{flags.credentials} can be read by others: chmod 600 it, for it holds the run's token")
+        run = Invitation.from_json(flags.credentials.read_bytes())
+    except OSError as error:
+        raise ValueError(f"--credentials {flags.credentials}: {error.strerror}") from None
+    host, colon, port = flags.driver.rpartition(":")
+    if not colon or not host or not port.isdecimal():
+        raise ValueError(f"--driver {flags.driver!r} is no HOST:PORT")
+    limits.check_host(flags.host, "--host")
+    slots = limits.check_slots(max(1, len(cuda_devices(os.environ))) if flags.slots is None else flags.slots, "--slots")
+    return Invitation(
+        run_id=run.run_id,
+        host=flags.host,
+        agent_id=NO_ID,
+        drivers=(flags.driver,),
+        authority=run.authority,
+        token=run.token,
+        interface=flags.network_interface,
+        slots=slots,
+    )

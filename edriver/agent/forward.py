@@ -1,0 +1,108 @@
+"""The workers' output on its way to the driver: buffered within bounds, sent in batches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+import grpc.aio
+
+from edriver.common.grpc_streams import StreamBrokenError, stream_errors
+from edriver.v1 import agent_pb2, agent_pb2_grpc
+
+BUFFER_LINES = 10_000
+BUFFER_BYTES = 8 * 1024 * 1024
+"""How much may wait for the driver; what comes on top of it is dropped, and counted."""
+
+BATCH_LINES = 200
+BATCH_BYTES = 64 * 1024
+"""When a batch is full."""
+
+
+class OutputBuffer:
+    """Lines that wait to be sent. Pure."""
+
+    def __init__(self) -> None:
+        self._lines: deque[agent_pb2.OutputLine] = deque()
+        self._bytes = 0
+        self._dropped = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._lines or self._dropped)
+
+    def add(self, line: agent_pb2.OutputLine) -> None:
+        """One more line; dropped if the buffer is full."""
+        if len(self._lines) >= BUFFER_LINES or self._bytes + len(line.text) > BUFFER_BYTES:
+            self._dropped += 1
+            return
+        self._lines.append(line)
+        self._bytes += len(line.text)
+
+    def take(self, agent_id: int, secret: bytes = b"") -> agent_pb2.OutputBatch:
+        """Take the next batch out: at least one line if there is one."""
+        batch = agent_pb2.OutputBatch(agent_id=agent_id, dropped=self._dropped, secret=secret)
+        self._dropped = 0
+        size = 0
+        while self._lines and len(batch.lines) < BATCH_LINES and size + len(self._lines[0].text) <= BATCH_BYTES:
+            line = self._lines.popleft()
+            size += len(line.text)
+            self._bytes -= len(line.text)
+            batch.lines.append(line)
+        return batch
+
+
+class OutputForwarder:
+    """Sends lines to the driver, each batch as soon as the driver has taken the one before it.
+
+    A stream that breaks is opened again. What it had taken and not delivered is lost: output is not worth a protocol;
+    files have all of it.
+    """
+
+    def __init__(self, stub: agent_pb2_grpc.AgentServiceAsyncStub, agent_id: int, secret: bytes = b"") -> None:
+        self._stub = stub
+        self.agent_id = agent_id
+        self.secret = secret
+        self._buffer = OutputBuffer()
+        self._changed = asyncio.Event()
+        self._closing = False
+
+    def add(self, line: agent_pb2.OutputLine) -> None:
+        """Send a line."""
+        self._buffer.add(line)
+        self._changed.set()
+
+    def close(self) -> None:
+        """No more lines will come: `run` ends when those that wait have been delivered."""
+        self._closing = True
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Send what comes, until `close`."""
+        unsent: agent_pb2.OutputBatch | None = None
+        while unsent is not None or await self._some():
+            call = self._stub.ForwardOutput(wait_for_ready=True)
+            try:
+                with stream_errors():
+                    while unsent is not None or await self._some():
+                        unsent = unsent if unsent is not None else self._buffer.take(self.agent_id, self.secret)
+                        await call.write(unsent)
+                        unsent = None
+                    await self._end(call)
+            except StreamBrokenError:
+                await asyncio.sleep(0.1)  # a driver that refuses at once is not to be asked in a tight loop
+            finally:
+                call.cancel()
+
+    async def _some(self) -> bool:
+        """Wait until there is something to send; False: there will never be."""
+        while not self._buffer:
+            if self._closing:
+                return False
+            self._changed.clear()
+            await self._changed.wait()
+        return True
+
+    @staticmethod
+    async def _end(call: grpc.aio.StreamUnaryCall[agent_pb2.OutputBatch, agent_pb2.OutputSummary]) -> None:
+        await call.done_writing()
+        await call

@@ -1,0 +1,57 @@
+"""A worker that lives and does not answer, as its agent sees it: native code keeps the interpreter's lock.
+
+Such a worker cannot watch itself (stall.py), so its agent does: what it is doing may last as long as its phase. One
+that waits for others has let the lock go, and answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from edriver.common.stall_limits import Phase
+from edriver.v1 import notification_pb2, rounds_pb2
+
+STACKS = "its standard error says where each thread stands (native code keeps the interpreter's lock)"
+"""Instead of stacks: only a signal handler in C can write them then, and it writes there."""
+
+
+class Muteness:
+    """Says once for each silence that it has lasted longer than the worker's phase may.
+
+    Args:
+        ask: has the worker write to its standard error where it stands.
+
+    Attributes:
+        round_id: the worker's latest round.
+    """
+
+    def __init__(self, ask: Callable[[], None]) -> None:
+        self.round_id = rounds_pb2.RoundId()
+        self._ask = ask
+        self._seconds = 0.0
+        self._asked = False
+        self._told = False
+
+    def look(self, seconds: float, phase: Phase | None, limits: Mapping[str, float]) -> notification_pb2.Report | None:
+        """Look again; returns what the worker would report of itself, if it has been silent for too long.
+
+        The worker is asked where it stands at one look, and reported at the next: its answer comes first.
+
+        Args:
+            seconds: for how long it has been silent.
+            phase: what it is doing; None: it is in no round, and may take as long as it likes.
+            limits: seconds that each phase may last; 0, or none: for ever.
+        """
+        if seconds < self._seconds:
+            self._asked = self._told = False
+        self._seconds = seconds
+        limit = limits.get(phase, 0.0) if phase else 0.0
+        if phase is None or not limit or seconds < limit or self._told:
+            return None
+        if not self._asked:
+            self._asked = True
+            self._ask()
+            return None
+        self._told = True
+        stalled = notification_pb2.Stalled(round_id=self.round_id, phase=phase, seconds=seconds, stacks=STACKS)
+        return notification_pb2.Report(stalled=stalled)

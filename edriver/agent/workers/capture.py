@@ -1,0 +1,204 @@
+"""A worker's output: read as it comes, kept in files, cut into lines for the driver, its end remembered."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from edriver.system.private_files import open_private
+from edriver.v1 import agent_pb2
+
+logger = logging.getLogger("edriver.agent")
+
+LINE_LIMIT = 64 * 1024
+"""Longest line in bytes; a longer one goes on as several."""
+
+TAIL_LINES = 20
+TAIL_BYTES = 8 * 1024
+"""How much of a worker's output is reported with its exit."""
+
+READ_SIZE = 64 * 1024
+"""What a pipe holds."""
+
+DRAIN_LIMIT = 1024 * 1024
+"""Most bytes read from a pipe after its worker's exit: as much as the largest pipe holds. Children that still write to
+it could go on for ever."""
+
+
+class LineSplitter:
+    """Cuts a stream of bytes into lines, without their ends; only a newline ends a line."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Take more of the stream; returns the lines that are now complete, or longer than LINE_LIMIT."""
+        self._rest += data
+        *lines, rest = bytes(self._rest).split(b"\n")
+        pieces = [piece for line in lines for piece in self._cut(line)]
+        *full, last = self._cut(rest)
+        self._rest = bytearray(last)
+        return pieces + full
+
+    def flush(self) -> list[bytes]:
+        """What is left at the stream's end, if anything."""
+        rest, self._rest = bytes(self._rest), bytearray()
+        return [rest] if rest else []
+
+    @staticmethod
+    def _cut(line: bytes) -> list[bytes]:
+        return [line[start : start + LINE_LIMIT] for start in range(0, max(1, len(line)), LINE_LIMIT)]
+
+
+class Tail:
+    """The last lines of a worker's output: TAIL_LINES of them at most, and TAIL_BYTES."""
+
+    def __init__(self) -> None:
+        self._lines: deque[bytes] = deque(maxlen=TAIL_LINES)
+
+    def add(self, line: bytes) -> None:
+        """Remember one more line."""
+        self._lines.append(line[-TAIL_BYTES:])
+
+    def text(self) -> str:
+        """The lines, in the order in which they came; what is not UTF-8 shows as the replacement character."""
+        return b"\n".join(self._lines)[-TAIL_BYTES:].decode(errors="replace")
+
+
+class OutputFile:
+    """One file of a worker's output. A disk that is full or gone is logged once and never disturbs the worker."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.fdopen(open_private(path, os.O_TRUNC), "wb", buffering=0)
+        except OSError as error:
+            self._give_up(error)
+
+    def write(self, data: bytes) -> None:
+        """Append bytes as they are."""
+        try:
+            while data and self._file:
+                data = data[self._file.write(data) :]
+        except OSError as error:
+            self._give_up(error)
+
+    def close(self) -> None:
+        """Nothing comes any more."""
+        if self._file:
+            self._file.close()
+            self._file = None
+
+    def _give_up(self, error: OSError) -> None:
+        logger.warning("the worker's output goes on, but not to %s: %s", self._path, error.strerror)
+        self.close()
+
+
+class PipeReader:
+    """Reads one pipe of a worker.
+
+    Args:
+        fd: its end to read, non-blocking; closed by `finish`.
+        file: where all that comes is written, or None.
+        on_line: called with each line.
+    """
+
+    def __init__(self, fd: int, file: OutputFile | None, on_line: Callable[[bytes], None]) -> None:
+        self._fd = fd
+        self._file = file
+        self._on_line = on_line
+        self._splitter = LineSplitter()
+        asyncio.get_running_loop().add_reader(fd, self._read)
+
+    def _read(self) -> int:
+        """Read once; returns the number of bytes, 0 if there are none for now or for ever."""
+        try:
+            data = os.read(self._fd, READ_SIZE)
+        except BlockingIOError:
+            return 0
+        if not data:
+            asyncio.get_running_loop().remove_reader(self._fd)
+            return 0
+        if self._file:
+            self._file.write(data)
+        for line in self._splitter.feed(data):
+            self._on_line(line)
+        return len(data)
+
+    def finish(self) -> None:
+        """The worker has exited: take what is in the pipe, and close it.
+
+        Never waits for the pipe's end: a process that the worker has left may hold it open.
+        """
+        left = DRAIN_LIMIT
+        while left > 0 and (count := self._read()):
+            left -= count
+        for line in self._splitter.flush():
+            self._on_line(line)
+        asyncio.get_running_loop().remove_reader(self._fd)
+        os.close(self._fd)
+        if self._file:
+            self._file.close()
+
+
+class Capture:
+    """Captures one worker's output.
+
+    Args:
+        worker_id: the worker,
+        slot: and its slot: both are put on each line.
+        folder: where its files go, worker.<id>.stdout and worker.<id>.stderr; None: nowhere.
+        stdout: the ends to read of its pipes, non-blocking; closed by `finish`.
+        stderr: see above.
+        forward: called with each line, in the order in which they are read.
+
+    Attributes:
+        rank: the worker's rank in the current round, for its lines from now on; None before its first round.
+    """
+
+    def __init__(
+        self,
+        worker_id: int,
+        slot: int,
+        folder: Path | None,
+        stdout: int,
+        stderr: int,
+        forward: Callable[[agent_pb2.OutputLine], None],
+    ) -> None:
+        self.rank: int | None = None
+        self._worker_id = worker_id
+        self._slot = slot
+        self._folder = folder
+        self._forward = forward
+        self._tail = Tail()
+        self._readers = (self._reader(stdout, is_stderr=False), self._reader(stderr, is_stderr=True))
+
+    def finish(self) -> str:
+        """The worker has exited: take in what it still wrote.
+
+        Returns:
+            the last lines of its output.
+        """
+        for reader in self._readers:
+            reader.finish()
+        return self._tail.text()
+
+    def _reader(self, fd: int, *, is_stderr: bool) -> PipeReader:
+        name = f"worker.{self._worker_id}.{'stderr' if is_stderr else 'stdout'}"
+        file = OutputFile(self._folder / name) if self._folder else None
+        return PipeReader(fd, file, lambda line: self._take(line, is_stderr))
+
+    def _take(self, line: bytes, is_stderr: bool) -> None:
+        self._tail.add(line)
+        self._forward(
+            agent_pb2.OutputLine(
+                worker_id=self._worker_id, slot=self._slot, rank=self.rank, stderr=is_stderr, text=line
+            )
+        )

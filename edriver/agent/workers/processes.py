@@ -1,0 +1,230 @@
+"""The agent's child processes: started in groups of their own, reaped when they exit, none left behind.
+
+The agent is a subreaper: processes whose parents die become its children, so it can reap what a killed trainer leaves,
+and find at its end even a daemon that has left its session.
+
+Process ids are reused. A group is signalled only while its leader has not been reaped: until then nobody else can get
+its number. So an exit is looked at first (WNOWAIT), the rest of the group is killed, the guard forgets the group, and
+only then is the leader reaped. If the agent dies, the guard's list is exact to the last of these steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from edriver.system.guard import Guard
+from edriver.system.start_failure import start_failure
+from edriver.system.tether import Tether
+
+PR_SET_CHILD_SUBREAPER = 36
+
+
+class SpawnError(RuntimeError):
+    """A worker's process could not be started.
+
+    Attributes:
+        code: the exit code that a shell would give: 127 for a command that was not found, 126 for any other reason.
+    """
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def spawn_in_session(
+    command: Sequence[str], environment: Mapping[str, str], stdout: int, stderr: int, kept: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
+    """Start a command in a session and process group of its own, with nothing on its standard input.
+
+    Args:
+        command: the program and its arguments.
+        environment: its environment.
+        stdout: its standard output,
+        stderr: and its standard error.
+        kept: other descriptors that it inherits, under the same numbers.
+    """
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,
+        pass_fds=kept,
+    )
+
+
+def become_subreaper() -> None:
+    """Adopt the orphans among this process's descendants, so that they can be reaped and found.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"cannot become a child subreaper: {os.strerror(number)}")
+
+
+def parent_of(stat: str) -> int:
+    """The parent's process id in the text of /proc/PID/stat; the command in it may hold spaces and parentheses."""
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+def children_of(parent: int) -> list[int]:
+    """The process ids of a process's children, zombies included (proc(5): /proc/PID/stat)."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):  # it has ended meanwhile
+                if parent_of((entry / "stat").read_text(errors="replace")) == parent:
+                    found.append(int(entry.name))
+    return found
+
+
+class Processes:
+    """All child processes of the agent.
+
+    Args:
+        on_exit: called with a worker's process id and its exit code (negative: the signal that ended it), when it has
+            exited, the rest of its group has been killed, and it has been reaped.
+        guard: who ends them if the agent cannot; started here, if it is not yet.
+    """
+
+    def __init__(self, on_exit: Callable[[int, int], None], guard: Guard) -> None:
+        self._on_exit = on_exit
+        self._guard = guard
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._tethers: dict[int, Tether] = {}
+        self._closing = False
+        self._reaped = asyncio.Event()
+
+    def open(self) -> None:
+        """Adopt orphans, start the guard, and from now on reap whatever exits (in the running event loop)."""
+        become_subreaper()
+        if self._guard.pid is None:
+            self._guard.start()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self.reap)
+        self.reap()  # what has exited before the handler was there
+
+    def start(self, command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, int, int]:
+        """Start a worker.
+
+        Returns:
+            its process id, which is also its group's, and the ends to read, non-blocking, of the pipes from its
+            standard output and error. Closing them is the caller's business.
+
+        Raises:
+            SpawnError: it could not be started; the message says why.
+        """
+        pipes: list[int] = []
+        tether: Tether | None = None
+        try:
+            pipes += os.pipe()
+            pipes += os.pipe()
+            stdout, child_stdout, stderr, child_stderr = pipes
+            tether = Tether()
+            process = spawn_in_session(command, environment, child_stdout, child_stderr, kept=(tether.end,))
+        except OSError as error:
+            for fd in pipes:
+                os.close(fd)
+            if tether:
+                tether.cut()
+            raise SpawnError(
+                127 if isinstance(error, FileNotFoundError) else 126,
+                f"could not be started: {command[0]!r}: {start_failure(command[0], error, 'a program on this host')}",
+            ) from error
+        os.close(child_stdout)
+        os.close(child_stderr)
+        os.set_blocking(stdout, False)
+        os.set_blocking(stderr, False)
+        tether.tie(process.pid)
+        self._tethers[process.pid] = tether
+        self._running[process.pid] = process
+        self._guard.watch(process.pid)
+        return process.pid, stdout, stderr
+
+    def signal_group(self, group: int, number: signal.Signals) -> None:
+        """Send a signal to a worker's whole process group; nothing happens if the worker has been reaped."""
+        if group in self._running:
+            self._signal(group, number)
+
+    def reap(self) -> None:
+        """Take in all exits so far."""
+        while True:
+            try:
+                exited = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if exited is None:
+                return
+            self._reap(exited.si_pid, exited.si_status if exited.si_code == os.CLD_EXITED else -exited.si_status)
+
+    def _reap(self, pid: int, code: int) -> None:
+        process = self._running.pop(pid, None)
+        if process:
+            self._signal(pid, signal.SIGKILL)
+            self._tethers.pop(pid).cut()
+            self._guard.forget(pid)
+            process.returncode = code  # or Popen would wait for it, too
+        os.waitpid(pid, 0)
+        if pid == self._guard.pid:
+            self._guard.reaped(code)
+            if not self._closing:
+                self._replace_guard()
+        self._reaped.set()
+        if process:
+            self._on_exit(pid, code)
+
+    def _replace_guard(self) -> None:
+        self._guard.start()
+        for group in self._running:
+            self._guard.watch(group)
+
+    def _signal(self, group: int, number: signal.Signals) -> None:
+        # EPERM: a setuid program; there is nothing that could be done about it.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, number)
+
+    async def close(self, bound: float) -> bool:
+        """Kill every descendant that is left, then end the guard.
+
+        Each killed process's children become children of the agent, so this goes on until there are none.
+
+        Args:
+            bound: seconds that it may take in all.
+
+        Returns:
+            whether nothing was left.
+        """
+        self._closing = True
+        try:
+            async with asyncio.timeout(bound):
+                while left := self._children():
+                    for pid in left:
+                        with suppress(ProcessLookupError, PermissionError):
+                            os.kill(pid, signal.SIGKILL)
+                    await self._next_reaping()
+                self._guard.close()
+                while self._guard.pid is not None:
+                    await self._next_reaping()
+        except TimeoutError:
+            return False
+        finally:
+            self._guard.close()
+        return True
+
+    def _children(self) -> list[int]:
+        self.reap()
+        return [pid for pid in children_of(os.getpid()) if pid != self._guard.pid]
+
+    async def _next_reaping(self) -> None:
+        self._reaped.clear()
+        self.reap()
+        await self._reaped.wait()

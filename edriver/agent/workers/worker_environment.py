@@ -1,0 +1,108 @@
+"""The environment of a worker's process: how it finds its agent, and what is best unless the user knows better."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from edriver.common import stall_limits as limits
+
+MALLOC_DEFAULTS = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+"""malloc asks for huge pages, where the kernel gives them on request. A page fault for every 4 KiB of a model that a
+newcomer receives takes longer than the transfer; and large tensors are faster in them ever after."""
+
+NCCL_DEFAULTS = {
+    # Else torch's watchdog ends the process when NCCL reports a lost peer, before the round could be given up in order.
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    # Else it asks the store every second whether to dump, and ends the process after it has.
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    # Else it sleeps four times this, 60 s, after an error, and the group cannot be torn down meanwhile.
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0",
+}
+"""What torch's NCCL watchdog does by default about a lost peer is right for processes that end with it."""
+
+READY = "EDRIVER_READY"
+"""The variable that names the agent's socket: all that a worker starts has it, and nobody else."""
+
+_DEVICE = re.compile(r"nvidia\d+")
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address is one that only this machine reaches."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+def cuda_devices(base: Mapping[str, str], devices: Path = Path("/dev")) -> list[str]:
+    """The GPUs that this host's workers may use, in CUDA_VISIBLE_DEVICES' words: the user's choice, else all."""
+    if (chosen := base.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return [name.strip() for name in chosen.split(",") if name.strip()]
+    return [str(number) for number in range(sum(bool(_DEVICE.fullmatch(path.name)) for path in devices.iterdir()))]
+
+
+def worker_environment(
+    base: Mapping[str, str],
+    *,
+    run_id: str,
+    worker_id: int,
+    host: str,
+    slot: int,
+    address: str,
+    socket_path: Path,
+    ready_path: Path,
+    life_path: Path,
+    store_path: Path,
+    papers: Path | None = None,
+    interface: str | None = None,
+    devices: Sequence[str] = (),
+    stall_limits: Mapping[str, float] | None = None,
+) -> dict[str, str]:
+    """The environment of a worker.
+
+    Args:
+        base: the agent's own environment.
+        run_id: the run.
+        worker_id: the worker.
+        host: the name under which discovery knows this host.
+        slot: the worker's slot.
+        address: where this host's workers reach each other.
+        socket_path: where the worker's notification service is to listen.
+        ready_path: the datagram socket to which the worker sends its worker_id as text once it listens.
+        life_path: the file of the lock that the worker holds while it lives.
+        store_path: the unix socket of its store, if only this machine's workers are to reach it.
+        papers: the folder of what it shows the others (store_transport.py).
+        interface: the network interface that has the address, if it is known.
+        devices: the host's GPUs. A slot has the one of its number for good, whatever rank its worker has; more slots
+            than GPUs share them in turn.
+        stall_limits: seconds that each phase may last, by name; none: for ever.
+    """
+    # As torchrun does: several workers on one host that each take all its cores slow one another down.
+    defaults = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **MALLOC_DEFAULTS, **NCCL_DEFAULTS}
+    # Gloo looks its interface up by the host's name, NCCL takes any: it may be one that the others cannot reach.
+    if is_loopback(address):
+        defaults["GLOO_SOCKET_IFNAME"] = "lo"
+    elif interface:
+        defaults |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
+    ours = {
+        "EDRIVER_RUN_ID": run_id,
+        "EDRIVER_WORKER_ID": str(worker_id),
+        "EDRIVER_HOST": host,
+        "EDRIVER_SLOT": str(slot),
+        "EDRIVER_STORE": str(store_path) if is_loopback(address) else address,
+        "EDRIVER_SOCKET": str(socket_path),
+        READY: str(ready_path),
+        "EDRIVER_LIFE": str(life_path),
+        # A data loader forks; gRPC's handlers for that would wait for its threads.
+        "GRPC_ENABLE_FORK_SUPPORT": "0",
+    }
+    if stall_limits:
+        ours["EDRIVER_STALL_LIMITS"] = limits.text_of(stall_limits)
+    if papers:
+        ours["EDRIVER_PAPERS"] = str(papers)
+    if devices:
+        ours["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
+    return {**defaults, **base, **ours}

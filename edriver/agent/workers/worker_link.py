@@ -1,0 +1,195 @@
+"""The agent's stream to one worker: notices down, reports up, and a lease."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import grpc.aio
+
+from edriver.common.grpc_streams import CHANNEL_OPTIONS, StreamBrokenError, stream_errors
+from edriver.common.lease import Lease
+from edriver.v1 import notification_pb2, notification_pb2_grpc
+
+logger = logging.getLogger("edriver.agent")
+
+NOTICE_LIMIT = 10_000
+"""Most notices that may wait for a worker."""
+
+PINGS = 4
+"""How many signs of life are asked for in a lease. Each interrupts a step of the worker's; see also PING_BOUND."""
+
+PING_BOUND = 3.0
+"""Most seconds for which nothing is said to a worker, which counts on hearing from its agent."""
+
+Call: TypeAlias = "grpc.aio.StreamStreamCall[notification_pb2.Notice, notification_pb2.Report]"
+
+
+class WorkerLink:
+    """Carries what passes between the agent and one worker, in order.
+
+    Notices wait until the worker has said that it listens (`attach`). If the stream breaks while the process lives, it
+    is not opened again: no worker's service comes back. Its exit or its lease will tell.
+
+    Attributes:
+        standing: how far the worker has come, as it has said last; None once that was passed on.
+        parted: whether its script has ended in good order.
+
+    Args:
+        run_id: the run,
+        worker_id: and the worker: a service that belongs to another refuses the stream.
+        socket_path: where the worker's service listens.
+        lease: how long it may be silent, once attached.
+        on_report: called with each report but Pong.
+        on_expired: called when a worker that does not live has been silent for the lease, once per silence, or when
+            more than NOTICE_LIMIT notices wait.
+        on_overdue: called once, when the worker's service has ended and its process, without a sign of life for the
+            exit_timeout, has not.
+        exit_timeout: seconds.
+        on_heard: called when a worker answers again, or lives, whose lease had expired.
+        lives: told, again and again, for how many seconds a worker has been silent whose lease is over; tells whether
+            it lives all the same, as the kernel sees it.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        worker_id: int,
+        socket_path: Path,
+        lease: Lease,
+        on_report: Callable[[notification_pb2.Report], None],
+        on_expired: Callable[[], None],
+        on_overdue: Callable[[], None],
+        exit_timeout: float,
+        on_heard: Callable[[], None] = lambda: None,
+        lives: Callable[[float], bool] = lambda _seconds: False,
+    ) -> None:
+        self.socket_path = socket_path
+        self._worker_id = worker_id
+        self._lease = lease
+        self._on_report = on_report
+        self._on_expired = on_expired
+        self._on_overdue = on_overdue
+        self._exit_timeout = exit_timeout
+        self._on_heard = on_heard
+        self._lives = lives
+        self._overflowed = False
+        self._expired = False
+        self._parting = False
+        self._pings = 0
+        self.parted = False
+        self.standing: notification_pb2.Standing | None = None
+        self._notices: asyncio.Queue[notification_pb2.Notice] = asyncio.Queue(NOTICE_LIMIT)
+        self._stream: asyncio.Task[None] | None = None
+        self._first = notification_pb2.Notice(attached=notification_pb2.Attached(run_id=run_id, worker_id=worker_id))
+
+    def attach(self) -> None:
+        """The worker's service listens: open the stream, count the lease. Only the first call does anything."""
+        if self._stream is None:
+            self._lease.renew()
+            self._stream = asyncio.create_task(self._converse(), name=f"worker {self._worker_id}")
+
+    def deliver(self, notice: notification_pb2.Notice) -> None:
+        """Pass a notice on, after those before it."""
+        try:
+            self._notices.put_nowait(notice)
+        except asyncio.QueueFull:
+            self._overflowed = True  # what it was not told, it can never make up for
+            self._expire()
+
+    @property
+    def ending(self) -> bool:
+        """Whether the worker's service has ended, and its process has not."""
+        return self._parting
+
+    @property
+    def next_tick(self) -> float:
+        """Seconds until `tick` is to be called."""
+        over = self._lease.silence >= self._lease.duration
+        return self._lease.period if self._stream is None or self._expired or over else self._lease.next_tick
+
+    def tick(self) -> None:
+        """After `next_tick`: ask a silent worker for a sign of life; give one up whose lease is over."""
+        if self._stream is None:
+            return
+        if self._stream.done() and not self._parting:
+            self._parting, self._expired = True, False
+            self._lease.lengthen(self._exit_timeout)
+        if self._lease.tick():
+            if not self._parting and self._lives(self._lease.silence):
+                self._note_life()
+            else:
+                self._expire()
+            return  # it is asked no more: what it was asked before lies unread, and is answered when it can
+        if not self._stream.done() and self._lease.silence >= min(self._lease.duration / PINGS, PING_BOUND):
+            self._pings += 1
+            self.deliver(notification_pb2.Notice(ping=notification_pb2.Ping(number=self._pings)))
+
+    def show_life(self) -> None:
+        """The worker's process has shown that it lives, otherwise than by its service, which has ended."""
+        if self._parting:
+            self._lease.renew()
+
+    async def ended(self, bound: float) -> None:
+        """Wait for the stream's end, which has all reports of a process that is gone; not longer than this."""
+        if self._stream:
+            await asyncio.wait({self._stream}, timeout=bound)
+
+    async def close(self) -> None:
+        """End the stream."""
+        if self._stream:
+            self._stream.cancel()
+            await asyncio.wait({self._stream})
+        self.socket_path.unlink(missing_ok=True)
+
+    def _note_life(self) -> None:
+        if self._expired and not self._overflowed:
+            self._expired = False
+            self._on_heard()
+
+    def _expire(self) -> None:
+        if not self._expired:
+            self._expired = True
+            (self._on_overdue if self._parting else self._on_expired)()
+
+    async def _converse(self) -> None:
+        async with grpc.aio.insecure_channel(f"unix:{self.socket_path}", options=CHANNEL_OPTIONS) as channel:
+            stub = notification_pb2_grpc.NotificationServiceStub(channel)
+            call: Call = stub.Attach(wait_for_ready=True)
+            writer = asyncio.create_task(self._write(call))
+            try:
+                await self._read(call)
+            except StreamBrokenError as error:
+                logger.debug("the stream to worker %d has ended: %s", self._worker_id, error)
+            finally:
+                writer.cancel()
+                await asyncio.wait({writer})
+                call.cancel()
+
+    async def _write(self, call: Call) -> None:
+        try:
+            with stream_errors():
+                await call.write(self._first)
+                while True:
+                    await call.write(await self._notices.get())
+        except StreamBrokenError:
+            pass  # the reader gets the reason
+
+    async def _read(self, call: Call) -> None:
+        while True:
+            with stream_errors():
+                report = await call.read()
+            if not isinstance(report, notification_pb2.Report):
+                return
+            self._lease.renew()
+            self._note_life()
+            match report.WhichOneof("kind"):
+                case "pong":
+                    self.standing = report.pong.standing
+                case "parting":
+                    self.parted = True
+                case _:
+                    self._on_report(report)

@@ -1,0 +1,237 @@
+"""`edriver ... --explain`: every setting of a run with its origin, and every bound that follows. Nothing is started.
+
+What is shown is read from where the driver itself reads it: the judged options, and the constants of its modules.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import shlex
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from edriver.common.stall_limits import collective_timeout, limits_of
+from edriver.driver import options, session
+from edriver.driver.core import settings
+from edriver.driver.launch import local, ssh
+from edriver.driver.observe.metrics import server as metrics_server
+from edriver.driver.observe.records import recorder
+from edriver.driver.options import RunOptions, poll_limit
+from edriver.driver.rpc import agent_service as server
+from edriver.driver.rpc import status, tcp_endpoint, unauthenticated
+
+FLAG, DEFAULT, FIXED = "flag", "default", "fixed"
+"""Origins, beside those that say what a value was derived from."""
+
+NO_SETTINGS: Final = frozenset({"help", "version", "explain", "command"})
+"""What the parser takes that is no setting; the command is shown by itself."""
+
+WIDTH: Final = 100
+_NAME, _VALUE = 38, 31
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A constant of the driver.
+
+    Attributes:
+        module: in which it stands,
+        name: under which name.
+        words: what it bounds.
+    """
+
+    module: ModuleType
+    name: str
+    words: str
+
+    @property
+    def value(self) -> Any:
+        """The constant, in seconds; a pair is a range."""
+        return getattr(self.module, self.name)
+
+
+BOUNDS: Final = (
+    Bound(session, "POLL_INTERVAL", "discovery is asked every"),
+    Bound(server, "AGENT_LEASE", "an agent may be silent for"),
+    Bound(server, "BEAT", "an agent is heard of every"),
+    Bound(server, "BOOT_LEASE", "an agent may take to start"),
+    Bound(server, "ARRIVAL_BOUND", "a host that dials in waits for"),
+    Bound(ssh, "CONNECT_BOUND", "ssh may take to connect"),
+    Bound(local, "RESOLVE_SECONDS", "a host's name may take to resolve"),
+    Bound(tcp_endpoint, "HANDSHAKE_BOUND", "a stranger's TLS handshake may take"),
+    Bound(tcp_endpoint, "IDLE_BOUND", "a stranger may be silent for"),
+    Bound(session, "SHUTDOWN_GRACE", "workers have to end after SIGTERM"),
+    Bound(session, "EXIT_BOUND", "and their agent after them"),
+    Bound(session, "HURRY_BOUND", "both after a second Ctrl-C"),
+    Bound(session, "PROGRESS_PERIOD", "progress is looked at every"),
+    Bound(session, "PROGRESS_LINE_PERIOD", "a line about it is printed every"),
+    Bound(status, "PROGRESS_PERIOD", "watchers are told of it every"),
+    Bound(status, "LONGEST_WAIT", "and look for themselves every"),
+    Bound(unauthenticated, "PATIENCE", "a caller at the TCP port may take to show its token"),
+    Bound(metrics_server, "ANSWER_BOUND", "the driver may take to answer Prometheus"),
+    Bound(metrics_server, "SILENCE_BOUND", "who asks for metrics may be silent for"),
+    Bound(metrics_server, "REQUEST_BOUND", "and take for all of it"),
+    Bound(recorder, "RETRY", "records that failed are tried again every"),
+    Bound(recorder, "PROGRESS_SPACING", "it is recorded every"),
+    Bound(recorder, "DELAY", "events are recorded within"),
+    Bound(recorder, "PATIENCE", "the end waits for the records for"),
+)
+"""The driver's fixed times."""
+
+SETTINGS: Final[Mapping[str, str]] = {
+    "preemption_limit": "preemptions that are survived",
+    "resize_limit": "resizes that are survived",
+    "join_window": "newcomers wait for one another for",
+    "rejoin_bound": "a survivor may take to be ready",
+    "settling_in": "newcomers start after a round by",
+    "report_bound": "a member may take to answer",
+    "boundary_bound": "and then to reach the boundary",
+    "uneven_bound": "it may wait for members that are done",
+    "wake_window": "suspects are spared after one wakes for",
+    "leave_grace": "a worker may take to leave",
+    "failure_window": "failures are remembered for",
+}
+"""What Settings has beside what flags set."""
+
+
+def explanation(parser: argparse.ArgumentParser, arguments: Sequence[str], judged: RunOptions) -> str:
+    """All of it, grouped as --help is.
+
+    Args:
+        parser: the flags there are.
+        arguments: the command line.
+        judged: what became of it.
+    """
+    flags, _ = parser.parse_known_args(arguments)
+    given = given_flags(parser, arguments)
+    parts = []
+    for group in parser._action_groups:
+        rows = [
+            (_flag_text(action), *value_of(action.dest, flags, judged, given))
+            for action in group._group_actions
+            if action.dest not in NO_SETTINGS
+        ]
+        if rows:
+            parts.append([f"{group.title}:", *_table(rows)])
+    parts.append(["bounds:", *_table(bounds_of(judged, flags, given))])
+    command = shlex.join(judged.command) if judged.command else "none is given: a run needs one"
+    return "\n".join([f"command: {command}", *(line for part in parts for line in ("", *part))])
+
+
+def given_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> frozenset[str]:
+    """The flags (argparse's dest) that the command line names, also where they repeat a default."""
+    names = vars(parser.parse_known_args([])[0])
+    # Argparse sets a default where the namespace has no such name yet; what a flag sets is never None.
+    bare, _ = parser.parse_known_args(arguments, argparse.Namespace(**dict.fromkeys(names)))
+    return frozenset(name for name, value in vars(bare).items() if value is not None)
+
+
+def value_of(name: str, flags: argparse.Namespace, judged: RunOptions, given: frozenset[str]) -> tuple[str, str]:
+    """A setting's value and its origin, in words."""
+    if name in given:
+        return _DERIVED[name](judged)[0] if name in _JUDGED else _text(getattr(flags, name)), FLAG
+    return _DERIVED[name](judged) if name in _DERIVED else (_text(getattr(flags, name)), DEFAULT)
+
+
+def bounds_of(judged: RunOptions, flags: argparse.Namespace, given: frozenset[str]) -> Iterator[tuple[str, str, str]]:
+    """Each bound: in words, its value, its origin."""
+    limits, named = judged.stall_limits, limits_of(flags.stall_timeout, base={})
+    for phase, seconds in limits.items():
+        origin = "derived: from --stall-timeout" if phase in named else DEFAULT
+        yield f"a worker may take in phase {phase}", _limit_text(seconds), origin
+    yield "a collective may take", f"{collective_timeout(limits):g} s", "derived: from --stall-timeout"
+    seconds = poll_limit(judged.settings)
+    short = seconds < options.POLL_LIMIT
+    yield "the discovery script may take", f"{seconds:g} s", "derived: from --start-timeout" if short else FIXED
+    low_high = judged.settings.cooldown_range
+    for place, usual in (("slot", settings.SLOT_COOLDOWN), ("host", settings.HOST_COOLDOWN)):
+        of_flag = "cooldown_range" in given
+        yield f"cooldown of a {place}", _text(low_high or usual), "derived: from --cooldown-range" if of_flag else FIXED
+    for name, words in SETTINGS.items():
+        value = getattr(judged.settings, name)
+        origin = "derived: from --stall-timeout" if name in ("boundary_bound", "report_bound") else FIXED
+        yield words, "no limit" if value in (None, math.inf) else f"{value:g} s", origin
+    for bound in BOUNDS:
+        yield bound.words, f"{_text(bound.value)}{'' if isinstance(bound.value, tuple) else ' s'}", FIXED
+
+
+def _records(judged: RunOptions) -> tuple[str, str]:
+    if judged.records is None:
+        return "none", "derived: from --no-records"
+    of_environment = Path(os.environ.get("XDG_STATE_HOME", "")).is_absolute()
+    return f"{judged.records}/RUN_ID", f"derived: from {'XDG_STATE_HOME' if of_environment else 'HOME'}"
+
+
+def _hosts(judged: RunOptions) -> tuple[str, str]:
+    if judged.hosts == options.THIS_MACHINE:
+        return f"localhost:{judged.settings.max_np}", "derived: from --max-np"
+    return "none", DEFAULT
+
+
+_DERIVED: Final[Mapping[str, Callable[[RunOptions], tuple[str, str]]]] = {
+    "min_np": lambda judged: (str(judged.settings.min_np), "derived: from -np"),
+    "max_np": lambda judged: (str(judged.settings.max_np), "derived: from -np"),
+    "hosts": _hosts,
+    "port": lambda _: ("any that is free", DEFAULT),
+    "ssh_port": lambda _: ("as ssh is configured", DEFAULT),
+    "ssh_identity_file": lambda _: ("as ssh is configured", DEFAULT),
+    "network_interface": lambda _: ("whichever leads there", DEFAULT),
+    "stall_timeout": lambda judged: (
+        ", ".join(f"{phase} {_limit_text(seconds)}" for phase, seconds in judged.stall_limits.items()),
+        DEFAULT,
+    ),
+    "reset_limit": lambda _: ("no limit", DEFAULT),
+    "reset_window": lambda _: ("the whole run", DEFAULT),
+    "cooldown_range": lambda _: (
+        f"slot: 0, then {_text(settings.SLOT_COOLDOWN)}; host: {_text(settings.HOST_COOLDOWN)}",
+        DEFAULT,
+    ),
+    "records": _records,
+}
+"""Settings whose value, if no flag says it, is not the parser's default."""
+
+_JUDGED: Final = frozenset({"records", "stall_timeout"})
+"""Settings of which the judged value says more than the flag's words."""
+
+
+def _flag_text(action: argparse.Action) -> str:
+    return ", ".join(action.option_strings)
+
+
+def _limit_text(seconds: float) -> str:
+    return f"{seconds:g} s" if seconds else "for ever"
+
+
+def _text(value: Any) -> str:
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return "yes" if value else "no"
+        case float() | int():
+            return f"{value:g}"
+        case (low, high):
+            return f"{low:g} to {high:g} s"
+    return str(value)
+
+
+def _table(rows: Iterable[tuple[str, str, str]]) -> Iterator[str]:
+    """Three columns within WIDTH; a value that is too long for its own goes on below."""
+    for name, value, origin in rows:
+        left = f"  {name}"
+        if len(left) >= _NAME:
+            yield left
+            left = ""
+        if len(value) < _VALUE:
+            yield f"{left:<{_NAME}}{value:<{_VALUE}}{origin}"
+            continue
+        first, *more = textwrap.wrap(value, WIDTH - _NAME - 1)
+        yield f"{left:<{_NAME}}{first}"
+        yield from (f"{'':<{_NAME}}{line}" for line in more)
+        yield f"{'':<{_NAME + _VALUE}}{origin}"

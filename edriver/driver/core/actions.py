@@ -1,0 +1,194 @@
+"""What the driver orders: the only output of `Membership.step`, imperative throughout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edriver.common.ids import RoundId
+from edriver.discovery.hosts import HostUpdateResult
+from edriver.driver.core.ranks import RoundPlan
+
+
+@dataclass(frozen=True, slots=True)
+class StartAgent:
+    """Start an agent on a host. Answered by AgentConnected or AgentLost with this agent_id."""
+
+    host: str
+    agent_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopAgent:
+    """End a host's agent: the host is gone and none of its workers is left."""
+
+    host: str
+    agent_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class AbandonAgent:
+    """Give up an agent that is silent, with its workers: it is heard no more, and killed as far as that can be done."""
+
+    host: str
+    agent_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorker:
+    """Start a worker in a slot. Answered by WorkerWaiting or WorkerExited.
+
+    Attributes:
+        worker_id: its id.
+        host: where,
+        slot: and in which slot.
+        background: whether others train meanwhile, and go before it until it is ready.
+    """
+
+    worker_id: int
+    host: str
+    slot: int
+    background: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StopWorker:
+    """Terminate a worker's process group: SIGTERM, and SIGKILL after `grace` seconds (0: at once)."""
+
+    worker_id: int
+    host: str
+    grace: float
+
+
+@dataclass(frozen=True, slots=True)
+class Notify:
+    """Tell members that the hosts have changed; each answers at once with BoundaryReached of the same number."""
+
+    workers: tuple[int, ...]
+    round_id: RoundId
+    number: int
+    result: HostUpdateResult
+
+
+@dataclass(frozen=True, slots=True)
+class StopAt:
+    """The verdict of an interrupt: every member stops at this boundary of the round."""
+
+    workers: tuple[int, ...]
+    round_id: RoundId
+    number: int
+    boundary: int
+
+
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """The verdict of an interrupt whose cause was undone: nobody stops."""
+
+    workers: tuple[int, ...]
+    round_id: RoundId
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Break the round's collectives: a member is lost. Every member rejoins with the version it can offer."""
+
+    workers: tuple[int, ...]
+    round_id: RoundId
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class AssignRound:
+    """Begin a round: every member learns its place."""
+
+    plan: RoundPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """All members are done: their `run` returns."""
+
+    workers: tuple[int, ...]
+    round_id: RoundId
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """A waiting worker has no place any more: it exits with 0."""
+
+    worker_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """A newcomer is behind: its `run` call of this ordinal returns None at once."""
+
+    worker_id: int
+    ordinal: int
+
+
+@dataclass(frozen=True, slots=True)
+class Explain:
+    """Say why things are as they are; emitted when the reason changes, and for each quarantine and its end."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What is known of a worker that failed.
+
+    Attributes:
+        worker_id: the worker.
+        host: its host.
+        slot: its slot.
+        rank: its last rank, or None if it never had one.
+        reason: exit code or signal by name, or how else it was lost.
+        traceback: the exception that left the training function, if it reported one.
+        tail: its last lines of output.
+    """
+
+    worker_id: int
+    host: str
+    slot: int
+    rank: int | None
+    reason: str
+    traceback: str = ""
+    tail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishRun:
+    """End the run: stop whatever is left and exit.
+
+    Attributes:
+        success: whether the members of the last round were done and every process then ended with 0.
+        reason: one sentence.
+        failures: what led to it, the root cause first.
+        itself: whether the reason is the root cause, and the failures are only what happened before.
+    """
+
+    success: bool
+    reason: str
+    failures: tuple[Failure, ...] = ()
+    itself: bool = False
+
+
+Action = (
+    StartAgent
+    | StopAgent
+    | AbandonAgent
+    | StartWorker
+    | StopWorker
+    | Notify
+    | StopAt
+    | GoOn
+    | Abort
+    | AssignRound
+    | Finish
+    | Leave
+    | Skip
+    | Explain
+    | FinishRun
+)

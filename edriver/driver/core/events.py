@@ -1,0 +1,322 @@
+"""What happens to a run: the only input of `Membership.step`, past tense throughout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from edriver.common.ids import RoundId, Version
+from edriver.discovery.hosts import HostSet
+
+
+@dataclass(frozen=True, slots=True)
+class HostsObserved:
+    """Discovery's answer changed; hosts are in order of age."""
+
+    hosts: HostSet
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveryFailed:
+    """No hosts are known, and discovery gives no answer."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConnected:
+    """A host's agent has dialled in and takes orders; or it was silent, and is heard of again."""
+
+    host: str
+    agent_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class AgentLost:
+    """A host's agent could not be started, or has exited. Its workers are lost with it."""
+
+    host: str
+    agent_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSilent:
+    """Nothing has been heard of a host's agent for a whole lease. It and its workers may live."""
+
+    host: str
+    agent_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerWaiting:
+    """A worker entered `edriver.run`, or left a round that ended: it is ready for the next one.
+
+    Attributes:
+        worker_id: the worker.
+        ordinal: which `run` call of the script it is in, from 1.
+        version: the state that it can offer.
+        store_host: the address at which its store listens, should it become rank 0,
+        store_port: and the port.
+        digest: a text of the small parts of the state it offers: the same for all holders of one version.
+    """
+
+    worker_id: int
+    ordinal: int
+    version: Version
+    store_host: str
+    store_port: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class BoundaryReached:
+    """A member's answer to a Notify: how many boundaries of the round it had passed when the notice came."""
+
+    worker_id: int
+    round_id: RoundId
+    number: int
+    boundaries: int
+
+
+@dataclass(frozen=True, slots=True)
+class FirstBoundaryPassed:
+    """A member has passed its first boundary of the round.
+
+    Attributes:
+        worker_id: the worker.
+        round_id: the round.
+        times: RoundTimes (notification.proto), by name, for the event log: when it got how far on its way into the
+            round, and how much it has copied.
+    """
+
+    worker_id: int
+    round_id: RoundId
+    times: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDone:
+    """A member's training function returned after this many boundaries of the round."""
+
+    worker_id: int
+    round_id: RoundId
+    boundaries: int
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveRaised:
+    """A member's collective failed: somebody is lost, or the link is."""
+
+    worker_id: int
+    round_id: RoundId
+    traceback: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerUnproven:
+    """A connection of the round did not prove to lead to a member: a stranger was faster, and no member is to blame."""
+
+    worker_id: int
+    round_id: RoundId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFailed:
+    """An exception of the script's own left the training function; the process is about to end."""
+
+    worker_id: int
+    traceback: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEnding:
+    """A worker's process has ended, but is not reaped yet: WorkerExited, with the reason, is to follow.
+
+    Attributes:
+        worker_id: the worker.
+        seen: when, in seconds since the epoch, for the event log.
+    """
+
+    worker_id: int
+    seen: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerExited:
+    """A worker's process was reaped.
+
+    Attributes:
+        worker_id: the worker.
+        code: its exit code; negative: the signal that ended it.
+        tail: its last lines of output, for the report of the root cause.
+        reaped: when, in seconds since the epoch, for the event log.
+        reason: why, in words that follow its name, where its agent knows more than the code says; else empty.
+    """
+
+    worker_id: int
+    code: int
+    tail: str = ""
+    reaped: float = 0.0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseExpired:
+    """A worker's process is there but has not answered its agent for a whole lease.
+
+    Attributes:
+        worker_id: the worker.
+        lease: that lease, in seconds.
+    """
+
+    worker_id: int
+    lease: float
+
+    @property
+    def reason(self) -> str:
+        """What it has not done."""
+        return f"did not answer for {self.lease:g} s"
+
+
+@dataclass(frozen=True, slots=True)
+class ExitOverdue:
+    """A worker's script has ended, and its process is still there, without a sign of life.
+
+    Attributes:
+        worker_id: the worker.
+        seconds: since the last sign of life.
+    """
+
+    worker_id: int
+    seconds: float
+
+    @property
+    def reason(self) -> str:
+        """What it has not done."""
+        silent = f"without a sign of life for {self.seconds:g} s (--exit-timeout)"
+        return f"was still there after its script had ended, {silent}"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerHeard:
+    """A worker whose lease had expired answers again."""
+
+    worker_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStuck:
+    """A member's training thread sits in a collective of an aborted round, and nothing that it can do frees it."""
+
+    worker_id: int
+    round_id: RoundId
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStalled:
+    """A member lives and answers, but has made no progress for longer than its phase may last.
+
+    Attributes:
+        worker_id: the worker.
+        round_id: the round.
+        phase: what it was doing: init, step, commit, eval or save.
+        seconds: for how long.
+        stacks: where each of its threads stands.
+    """
+
+    worker_id: int
+    round_id: RoundId
+    phase: str
+    seconds: float
+    stacks: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerBlocked:
+    """A member stands still in a collective: it waits for other members.
+
+    Attributes:
+        worker_id: the worker.
+        round_id: the round.
+        boundaries: boundaries of the round that it has passed.
+        seconds: for how long so far; 0: it goes on.
+    """
+
+    worker_id: int
+    round_id: RoundId
+    boundaries: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class DrainRequested:
+    """A host, or one slot of it, is to be left in good order, and not used again until UndrainRequested.
+
+    Attributes:
+        host: the host.
+        slot: the slot; None: all of the host.
+        reason: who wants it, for those who watch.
+    """
+
+    host: str
+    slot: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class UndrainRequested:
+    """A host, or one slot of it, may be used again; None: all of the host."""
+
+    host: str
+    slot: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeRequested:
+    """No more workers than this are to be used from now on, as far as that lies between min_np and max_np."""
+
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """The operator wants the run to end."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Time has passed: a deadline of `Membership.next_deadline` may be due."""
+
+
+Event = (
+    HostsObserved
+    | DiscoveryFailed
+    | AgentConnected
+    | AgentLost
+    | AgentSilent
+    | WorkerWaiting
+    | BoundaryReached
+    | FirstBoundaryPassed
+    | WorkerDone
+    | CollectiveRaised
+    | PeerUnproven
+    | WorkerFailed
+    | WorkerEnding
+    | WorkerExited
+    | LeaseExpired
+    | WorkerHeard
+    | WorkerStuck
+    | ExitOverdue
+    | WorkerStalled
+    | WorkerBlocked
+    | DrainRequested
+    | UndrainRequested
+    | ResizeRequested
+    | StopRequested
+    | Ticked
+)

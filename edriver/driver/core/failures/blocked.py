@@ -1,0 +1,99 @@
+"""Uneven steps: some members of a round have made their last one, others wait in a collective for them. Pure.
+
+Nothing that a member does can help then: one that is done, or has stopped at the agreed boundary, calls no further
+collective of the round. As long as one other member still computes, the wait may be for that one, and its own limit
+applies (an evaluation of rank 0 may last an hour). Once all that are left wait, the round is only a matter of time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from edriver.text.phrases import count_text
+
+SAID_AFTER: Final = 7.0
+"""Seconds of waiting after which it is said: a last step that is slow on one host is no news."""
+
+NAMED: Final = 3
+"""Workers that are named one by one; further ones are counted."""
+
+
+class Uneven(NamedTuple):
+    """Members that wait for others that are done.
+
+    Attributes:
+        text: who is done and who waits, with the boundaries that each has passed.
+        since: since when they wait.
+        hopeless: whether no member is left that they could rightly wait for.
+    """
+
+    text: str
+    since: float
+    hopeless: bool
+
+
+@dataclass(slots=True)
+class BlockedMembers:
+    """Which members of a round stand still in a collective.
+
+    Attributes:
+        blocked: since when, and after how many boundaries, by worker_id.
+        waits_from: when the last member came that calls no further collective; None: there is none.
+    """
+
+    blocked: dict[int, tuple[float, int]] = field(default_factory=dict)
+    waits_from: float | None = None
+
+    def note(self, worker_id: int, since: float, boundaries: int, seconds: float) -> None:
+        """A member says that it stands still in a collective; with 0 seconds, that it goes on."""
+        if seconds > 0:
+            self.blocked[worker_id] = (since, boundaries)
+        else:
+            self.blocked.pop(worker_id, None)
+
+    def uneven(
+        self, members: Collection[int], done: Mapping[int, int], stopped: Mapping[int, int], name: Callable[[int], str]
+    ) -> Uneven | None:
+        """Whether members wait for others that are done, and who.
+
+        Args:
+            members: the workers that are in the round.
+            done: those of them that are done, and how many boundaries each has passed.
+            stopped: workers that have left the round at the agreed boundary, likewise.
+            name: names a worker.
+        """
+        waiting = {w: self.blocked[w] for w in members if w in self.blocked and w not in done}
+        ended = {**stopped, **done}
+        if not waiting or not ended or self.waits_from is None:
+            return None
+        busy = len(members) - len(done) - len(waiting)
+        counts = {w: boundaries for w, (_, boundaries) in waiting.items()}
+        over = [_listed(done, "done", name), _listed(stopped, "stopped as agreed", name)]
+        text = f"uneven steps: {' and '.join(filter(None, over))}; {_listed(counts, 'waiting in a collective', name)}"
+        if busy:
+            text += f"; {count_text(busy, 'other')} still at work"
+        return Uneven(text, max(self.waits_from, *(since for since, _ in waiting.values())), hopeless=not busy)
+
+    def deadlines(self, bound: float) -> Iterator[float]:
+        """When something may be due, if it may last so many seconds."""
+        if self.waits_from is not None:
+            for since, _ in self.blocked.values():
+                yield max(self.waits_from, since) + SAID_AFTER
+                yield max(self.waits_from, since) + bound
+
+
+def _listed(counts: Mapping[int, int], doing: str, name: Callable[[int], str]) -> str:
+    """Workers by the boundaries they have passed: `worker 1 (...) is done after 3 steps`."""
+    groups: dict[int, list[int]] = {}
+    for worker in sorted(counts):
+        groups.setdefault(counts[worker], []).append(worker)
+    texts = []
+    for boundaries, workers in sorted(groups.items()):
+        names = [name(worker) for worker in workers[:NAMED]]
+        if len(workers) > NAMED:
+            names.append(count_text(len(workers) - NAMED, "other"))
+        verb = "is" if len(workers) == 1 else "are"
+        texts.append(f"{' and '.join(names)} {verb} {doing} after {count_text(boundaries, 'step')}")
+    return ", ".join(texts)

@@ -1,0 +1,171 @@
+"""What must not be trained on: states that claim to be equal and are not, and rounds that only break again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from edriver.common.ids import NO_ROUND, NO_VERSION, Version
+from edriver.driver.core.failures.script_error import ScriptError
+from edriver.driver.core.roster import Roster, Worker
+from edriver.driver.core.round import Round
+from edriver.driver.core.wording import worker_text
+
+STATE_LOST = "every worker that held the state of the run is gone"
+"""Why a run ends rather than start from scratch behind its user's back."""
+
+
+PATIENCE: Final = 2
+"""In how many rounds running the script may raise one error, with nothing gained between them."""
+
+PATIENCE_WITH_A_PLACE: Final = 3
+"""The same while one slot or host alone raises it: by then that one has been quarantined, if there is another."""
+
+
+def state_lost(last: Round) -> str:
+    """Why the run ends once no member of its last round is left."""
+    raised = set(last.errors.values())
+    if len(raised) == 1 and last.errors.keys() == set(last.plan.workers):
+        who = "its only worker" if len(last.errors) == 1 else f"each of its {len(last.errors)} workers"
+        return f"{STATE_LOST}: {who} raised {raised.pop()}"
+    return STATE_LOST
+
+
+def disagreement(waiting: Iterable[Worker], version: Version) -> str | None:
+    """What holders of one version say differently about their state; None if they agree."""
+    said: dict[str, Worker] = {}
+    for worker in waiting:
+        assert worker.offer is not None
+        if worker.offer.version == version != NO_VERSION:
+            said.setdefault(worker.offer.digest, worker)
+    if len(said) < 2:
+        return None
+    values = "; ".join(f"{worker_text(worker)} has {digest}" for digest, worker in said.items())
+    return (
+        f"workers that hold the same version {version} disagree about the state: {values}. Attributes of the state "
+        "must be equal on all ranks; keep what differs out of it"
+    )
+
+
+class BreakageWatch:
+    """Notices rounds that end by raised collectives, one after the other, with nobody lost and nothing gained.
+
+    Such a thing does not go away by itself: unequal shapes, a bad link between two hosts that both live.
+    """
+
+    def __init__(self) -> None:
+        """Nothing has broken yet."""
+        self._in_a_row = 0
+
+    def clear(self) -> None:
+        """A round ended well."""
+        self._in_a_row = 0
+
+    def hopeless(self, ended: Round | None, version: Version, roster: Roster) -> str | None:
+        """Why the next round would only break again; None if there is hope.
+
+        Args:
+            ended: the round that has just ended.
+            version: the highest version offered for the next one.
+            roster: to name workers by.
+        """
+        if ended is None or ended.abort_cause is None:
+            return None
+        if not ended.broke or ended.lost or ended.members or ended.besieged:
+            self._in_a_row = 0
+            return None
+        self._in_a_row += 1
+        if self._in_a_row < 2 or version > Version(ended.plan.round_id, 0):
+            return None
+        raised = [(roster.workers[w], text) for w, text in sorted(ended.raised.items()) if w in roster.workers]
+        tracebacks = "\n".join(f"{worker_text(worker)}:\n{text}" for worker, text in raised)
+        return (
+            f"collectives failed in two rounds in a row at version {ended.plan.version} with no worker lost (unequal "
+            f"shapes or a bad link?):\n{tracebacks}"
+        )
+
+
+class StrangerWatch:
+    """Spaces out the rounds that strangers end, by taking a member's place in a connection before the member does.
+
+    The next round may well succeed, so it is tried at once, and again at once; then after pauses that double up to
+    LONGEST_PAUSE, so that a stranger who never gives up costs few messages and little of the processor.
+    """
+
+    FIRST_PAUSE: Final = 0.25
+    LONGEST_PAUSE: Final = 5.0
+    """In seconds."""
+    FREE: Final = 2
+    """How many rounds in a row may end so before there is a pause."""
+
+    def __init__(self) -> None:
+        """No stranger has been met yet."""
+        self._last: Round | None = None
+        self._in_a_row = 0
+
+    def met(self, ended: Round, now: float) -> None:
+        """A round that has not ended yet ends by this; says in it when the next one may be begun."""
+        if not ended.running:
+            return
+        before = self._last
+        again = before is not None and before.plan.round_id.n + 1 == ended.plan.round_id.n and not ended.under_way
+        self._in_a_row = self._in_a_row + 1 if again else 1
+        ended.besieged_since = before.besieged_since if before is not None and again else now
+        doublings = self._in_a_row - self.FREE - 1
+        pause = min(self.FIRST_PAUSE * 2.0 ** min(doublings, 10), self.LONGEST_PAUSE) if doublings >= 0 else 0.0
+        ended.resume_at = now + pause
+        self._last = ended
+
+
+class ErrorWatch:
+    """Notices an error that the script raises in one round after the other, at one place, with nothing gained between.
+
+    That is a bug, or a sample that cannot be read, or a disk that is full: it hits whoever comes to that place, and
+    each new round costs the worker that does. One worker alone is no proof: its device may be broken.
+    """
+
+    def __init__(self) -> None:
+        """Nothing has been raised yet."""
+        self._judged = NO_ROUND
+        self._version = NO_VERSION
+        self.clear()
+
+    def clear(self) -> None:
+        """A round ended well."""
+        self._met: dict[ScriptError, list[set[tuple[str, int]]]] = {}  # in which slots, for each round in a row
+
+    def hopeless(self, ended: Round | None, version: Version) -> str | None:
+        """Why the next round would only meet the same error; None if there is hope.
+
+        Args:
+            ended: the round that has just ended.
+            version: the highest version offered for the next one.
+        """
+        if ended is None:
+            return None
+        if ended.plan.round_id != self._judged:
+            self._judge(ended, version)
+            self._judged, self._version = ended.plan.round_id, version
+        hosts = {seat.host for seat in ended.plan.seats}
+        for error, rounds in self._met.items():
+            places = set().union(*rounds)
+            one_host = len({host for host, _ in places}) == 1 < len(hosts)
+            if len(rounds) >= (PATIENCE_WITH_A_PLACE if len(places) == 1 or one_host else PATIENCE):
+                where = ", ".join(f"{host}:{slot}" for host, slot in sorted(places))
+                return (
+                    f"the script raised {error} in {len(rounds)} rounds in a row (in {where}) without a step between "
+                    "them: another round would meet the same error"
+                )
+        return None
+
+    def _judge(self, ended: Round, version: Version) -> None:
+        # A survivor who came after the last judgement may have brought a step of the round that was judged.
+        late_gain = ended.plan.version > max(self._version, Version(self._judged, 0))
+        if late_gain or version > Version(ended.plan.round_id, 0):
+            self.clear()
+        if ended.errors:
+            slots = {seat.worker_id: (seat.host, seat.slot) for seat in ended.plan.seats}
+            self._met = {
+                error: [*self._met.get(error, []), {slots[w] for w, other in ended.errors.items() if other == error}]
+                for error in ended.errors.values()
+            }

@@ -1,0 +1,143 @@
+"""Which slots and hosts are left alone for a while because their workers failed; part of the core.
+
+A slot rests after each failure of its own; a host is quarantined when the fault seems to be the whole host's. Both
+pauses grow with every failure (Settings.cooldown, Settings.host_cooldown) and end by themselves.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from edriver.driver.core.roster import HostRecord, Roster, Slot, Worker
+from edriver.driver.core.settings import Settings
+from edriver.driver.core.wording import place_text
+from edriver.text.phrases import count_text
+
+FEWEST: Final = 4
+"""Failures below which no host is quarantined: with fewer, chance looks like guilt (docs/architecture.md)."""
+
+ABOVE_OTHERS: Final = 3
+"""How many times as often as the other hosts' slots a host's must have failed."""
+
+WORTH_A_LINE: Final = 1.0
+"""Seconds of cooldown below which nobody is told of it."""
+
+
+class Quarantine:
+    """Who may not be used now, and what onlookers are told of it.
+
+    Args:
+        settings: the operator's limits.
+        roster: the hosts, and the workers on them.
+        draw: a random number from 0 up to 1 at each call, for the jitter.
+    """
+
+    def __init__(self, settings: Settings, roster: Roster, draw: Callable[[], float]) -> None:
+        self._settings = settings
+        self._roster = roster
+        self._draw = draw
+        self._news: list[str] = []
+        self._told: dict[tuple[str, int | None], float] = {}  # what was told to be quarantined, and until when
+        self._needed: set[str] = set()  # hosts that are used in spite of it
+
+    def worker_failed(self, worker: Worker, now: float) -> None:
+        """Note a failure for which nobody but the worker itself, its slot or its host can be blamed."""
+        record = self._roster.hosts[worker.host]
+        place = record.places.setdefault(worker.slot, Slot())
+        window = self._settings.failure_window
+        pause = place.fail(now, window, self._slot_cooldown)
+        self._tell(record.name, worker.slot, place.free_at, pause, count_text(place.failures, "failure"))
+        record.failed.append((now, worker.slot))
+        if record.rest.free_at <= now and (blame := self._blame(record, now)):
+            pause = record.rest.fail(now, window, self._host_cooldown)
+            self._tell(record.name, None, record.rest.free_at, pause, blame)
+
+    def agent_failed(self, record: HostRecord, now: float) -> None:
+        """Note that a host's agent could not be started, or was lost."""
+        record.start.fail(now, self._settings.failure_window, self._slot_cooldown)
+        # An agent that could not be started will hardly start a moment later.
+        record.start.free_at = max(record.start.free_at, now + 1.0)
+
+    def left_out(self, now: float) -> set[str]:
+        """The hosts on which no worker is to be started now."""
+        return {r.name for r in self._resting(now) if r.name not in self._needed}
+
+    def review(self, now: float) -> Iterator[str]:
+        """Let hosts be used that the run cannot do without; tells, a line each, what has changed since the last call.
+
+        Quarantine chooses between hosts, it does not stop the run: as long as the others cannot make up --min-np, the
+        host whose cooldown ends first is used all the same, from then on. A slot's own cooldown is not waived: nothing
+        but that pause lies between a script that cannot start and a new process every few milliseconds.
+        """
+        yield from self._news
+        self._news.clear()
+        for (host, slot), end in list(self._told.items()):
+            record = self._roster.hosts.get(host)
+            if end <= now or record is None:
+                del self._told[host, slot]
+                if record and record.wanted and record.rest.free_at <= now:
+                    yield f"{place_text(host, slot)} may be used again: its cooldown is over"
+        resting = sorted(self._resting(now), key=lambda record: record.rest.free_at)
+        self._needed &= {record.name for record in resting}
+        left_out = self.left_out(now)
+        if not left_out:
+            return
+        staying = Counter(self._roster.workers[w].host for w in self._roster.fitting())
+        room = sum(staying[name] for name in left_out)  # who trains there goes on
+        room += sum(
+            len(record.ready_slots(now))
+            for record in self._roster.hosts.values()
+            if record.wanted and record.connected and record.name not in left_out
+        )
+        for record in resting:
+            if room >= self._settings.min_np:
+                return
+            more = len(record.ready_slots(now)) - staying[record.name]
+            if record.name in left_out and record.connected and more > 0:
+                room += more
+                self._needed.add(record.name)
+                if (record.name, None) in self._told:
+                    least = f"the others do not make up --min-np {self._settings.min_np}"
+                    yield f"host {record.name} is used in spite of its quarantine: {least}"
+
+    def deadlines(self) -> Iterator[float]:
+        """When a host or a slot may be used again."""
+        for record in self._roster.hosts.values():
+            if record.agent_id is None:
+                yield record.start.free_at
+            if record.rest.failures:
+                yield record.rest.free_at
+            for place in record.places.values():
+                yield place.free_at
+
+    def _blame(self, record: HostRecord, now: float) -> str:
+        """Why a host is taken for the cause of its slots' failures; empty if it is not."""
+        window = self._settings.failure_window
+        others = [r for r in self._roster.hosts.values() if r.wanted and r is not record]
+        for each in (record, *others):
+            each.forget_failures_before(now - window)
+        failures, elsewhere = len(record.failed), sum(len(r.failed) for r in others)
+        slots, slots_elsewhere = len(record.open_slots), sum(len(r.open_slots) for r in others)
+        struck = len({slot for _, slot in record.failed})
+        if failures < max(FEWEST, slots) or 2 * struck < slots or not slots_elsewhere:
+            return ""
+        if failures * slots_elsewhere <= ABOVE_OTHERS * elsewhere * slots:
+            return ""
+        here = f"{failures} failures in its {count_text(slots, 'slot')} within {window:g} s"
+        return f"{here}, and {elsewhere} in the {slots_elsewhere} of other hosts"
+
+    def _resting(self, now: float) -> list[HostRecord]:
+        return [record for record in self._roster.hosts.values() if record.wanted and record.rest.free_at > now]
+
+    def _slot_cooldown(self, failures: int) -> float:
+        return self._settings.cooldown(failures, self._draw())
+
+    def _host_cooldown(self, quarantines: int) -> float:
+        return self._settings.host_cooldown(quarantines, self._draw())
+
+    def _tell(self, host: str, slot: int | None, end: float, pause: float, reason: str) -> None:
+        if pause >= WORTH_A_LINE:
+            self._told[host, slot] = end
+            self._news.append(f"{place_text(host, slot)} is quarantined for {pause:.1f} s: {reason}")

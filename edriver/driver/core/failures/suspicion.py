@@ -1,0 +1,234 @@
+"""Workers that are suspected: silent, stalled, stuck, or out of reach. Part of the core.
+
+A suspicion is no proof: what is silent may wake up. So a suspected worker breaks its round, for the others cannot train
+with it, but it is killed only once another worker has shown that it lives and holds the state. Until then it is left
+alone: killing the last one that holds the state would end the run, and nothing worse than that can come of waiting.
+It is no longer suspected as soon as it gives a sign of life.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from edriver.common.ids import NO_VERSION, Version
+from edriver.driver.core import events
+from edriver.driver.core.roster import Roster, Worker
+from edriver.driver.core.round import Round
+from edriver.driver.core.settings import Settings
+from edriver.driver.core.wording import STUCK_TEXT, stall_text, worker_text
+
+SHOWN_AFTER: Final = 1.0
+"""Seconds after which it is said that a worker is left alone: as a rule the others show themselves before."""
+
+TOGETHER: Final = 2.0
+"""Seconds within which those are suspected that went silent together. An offer that is older than the suspicion counts
+after them alone: who made it may be silent as well."""
+
+NAMED: Final = 4
+"""How many suspected workers are named in a reason."""
+
+
+class Kind(enum.Enum):
+    """What speaks against a worker, and so which sign of life clears it."""
+
+    SILENT = "silent"  # its process does not answer: any word of its own
+    IDLE = "idle"  # it answers, and its training thread stands still: a word of that thread
+    UNREACHABLE = "unreachable"  # its agent is silent: a word of the agent
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """What speaks against one worker.
+
+    Attributes:
+        reason: in words that follow the worker's name.
+        kind: see Kind.
+        since: when it was first suspected.
+        own: whether the fault is its slot's.
+    """
+
+    reason: str
+    kind: Kind
+    since: float
+    own: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What decides whether a suspected worker may be killed.
+
+    Attributes:
+        last: the running round, or the last one; None before the first.
+        ordinal: the script's current `run` call.
+        best: the highest version that was ever offered in it.
+        now: the time.
+    """
+
+    last: Round | None
+    ordinal: int
+    best: Version
+    now: float
+
+
+class Suspects:
+    """All workers and agents that are suspected.
+
+    Args:
+        settings: the operator's limits.
+        roster: who is there.
+    """
+
+    def __init__(self, settings: Settings, roster: Roster) -> None:
+        self._settings = settings
+        self._roster = roster
+        self._workers: dict[int, Suspicion] = {}
+        self._agents: dict[str, tuple[int, str]] = {}  # by host: its agent, and why it is suspected
+        self._spared_until = float("-inf")
+
+    def __contains__(self, worker_id: int) -> bool:
+        return worker_id in self._workers
+
+    def __bool__(self) -> bool:
+        return bool(self._workers)
+
+    # ---- events ----------------------------------------------------------------------------------------------
+
+    def note(self, event: events.Event, last: Round | None, now: float) -> None:
+        """Write down what speaks against a worker. What was said of it first stands."""
+        match event:
+            case events.LeaseExpired(worker_id):
+                self._suspect(worker_id, Suspicion(event.reason, Kind.SILENT, now, own=True))
+            case events.WorkerStalled(worker_id, round_id, phase, seconds, stacks):
+                if last and last.has(worker_id, round_id):
+                    self._roster.workers[worker_id].traceback = stacks
+                    self._suspect(worker_id, Suspicion(stall_text(phase, seconds), Kind.IDLE, now, own=True))
+            case events.WorkerStuck(worker_id, round_id):
+                if last and last.has(worker_id, round_id) and not last.running:
+                    self._suspect(worker_id, Suspicion(STUCK_TEXT, Kind.IDLE, now, own=False))
+            case events.AgentSilent(host, agent_id, reason):
+                self._agents[host] = agent_id, reason
+                for worker in self._roster.on(host):
+                    text = f"is out of reach: {reason}"
+                    self._suspect(worker.worker_id, Suspicion(text, Kind.UNREACHABLE, now, own=False))
+
+    def _suspect(self, worker_id: int, suspicion: Suspicion) -> None:
+        worker = self._roster.workers.get(worker_id)
+        if worker and worker.live:
+            self._workers.setdefault(worker_id, suspicion)
+
+    def heard(self, event: events.Event, now: float) -> bool:
+        """Clear whom an event is a sign of life of; returns whether that is anybody.
+
+        The others are spared for a while then: what has stopped one of them may well have stopped them all, and they
+        come to life one after the other.
+        """
+        before = len(self._workers)
+        match event:
+            case events.AgentConnected(host) if host in self._agents:
+                del self._agents[host]
+                self._clear({w.worker_id for w in self._roster.on(host)}, Kind.UNREACHABLE)
+            case events.WorkerHeard(worker_id) | events.BoundaryReached(worker_id):
+                self._clear({worker_id}, Kind.SILENT)
+            case (
+                events.WorkerWaiting(worker_id)
+                | events.WorkerDone(worker_id)
+                | events.CollectiveRaised(worker_id)
+                | events.FirstBoundaryPassed(worker_id)
+            ):
+                self._clear({worker_id}, Kind.SILENT)
+                self._clear({worker_id}, Kind.IDLE)
+        cleared = len(self._workers) < before
+        if cleared:
+            self._spared_until = now + self._settings.wake_window
+        return cleared
+
+    def _clear(self, workers: set[int], kind: Kind) -> None:
+        self._workers = {w: s for w, s in self._workers.items() if not (w in workers and s.kind is kind)}
+
+    def forget_the_gone(self) -> None:
+        """Drop those that have been given up, or have ended, since."""
+        if self._workers or self._agents:
+            known = self._roster.workers
+            self._workers = {w: s for w, s in self._workers.items() if w in known and known[w].live}
+            hosts = self._roster.hosts
+            self._agents = {h: a for h, a in self._agents.items() if h in hosts and hosts[h].agent_id == a[0]}
+
+    # ---- decisions -------------------------------------------------------------------------------------------
+
+    def agents_to_give_up(self, at: Situation) -> Iterator[tuple[str, int, str]]:
+        """Silent agents, none of whose workers the run depends on: host, agent_id and reason."""
+        for host, (agent_id, reason) in list(self._agents.items()):
+            if all(self._dispensable(worker, at) for worker in self._roster.on(host) if worker.live):
+                del self._agents[host]
+                for worker in self._roster.on(host):
+                    self._workers.pop(worker.worker_id, None)
+                yield host, agent_id, reason
+
+    def to_kill(self, at: Situation) -> Iterator[tuple[Worker, Suspicion]]:
+        """Suspected workers that the run does not depend on. Those of a silent agent share its fate."""
+        for worker_id, suspicion in list(self._workers.items()):
+            worker = self._roster.workers[worker_id]
+            if worker.host not in self._agents and self._dispensable(worker, at):
+                del self._workers[worker_id]
+                yield worker, suspicion
+
+    def _dispensable(self, worker: Worker, at: Situation) -> bool:
+        """Whether the run can go on without it: it holds no state, or another that does has shown itself."""
+        if at.last is None or worker.worker_id not in at.last.plan.workers:
+            return True
+        suspicion = self._workers.get(worker.worker_id)
+        silent = suspicion is not None and suspicion.kind is not Kind.IDLE
+        since = suspicion.since if suspicion and silent else float("-inf")
+        if at.now < self._spared_until:
+            return False
+        others = (self._roster.workers.get(w) for w in at.last.plan.workers if w != worker.worker_id)
+        return any(other and self._offers_the_state(other, since, at) for other in others)
+
+    def _offers_the_state(self, worker: Worker, since: float, at: Situation) -> bool:
+        """Whether a worker has shown that it lives and holds the state, to one that has been suspected since then."""
+        if worker.worker_id in self._workers or not worker.waits_in(at.ordinal) or worker.offer is None:
+            return False
+        fresh = worker.waiting_since >= since or at.now >= since + TOGETHER
+        return fresh and (worker.offer.version != NO_VERSION or at.best == NO_VERSION)
+
+    def breaking(self, current: Round) -> tuple[Worker, str] | None:
+        """For whose sake a round is to be aborted, and why; None: nothing would be gained, or it is over already.
+
+        If all of its members are silent, none of them waits for another, and one word of theirs is enough to go on.
+        One that stands still has to leave the round to show that it does not.
+        """
+        if current.finished or current.abort_cause is not None:
+            return None
+        found = [(self._roster.workers[w], self._workers[w]) for w in current.order(current.members) if w in self]
+        idle = any(suspicion.kind is Kind.IDLE for _, suspicion in found)
+        if not found or not (idle or len(found) < len(current.members)):
+            return None
+        worker, suspicion = found[0]
+        return worker, suspicion.reason
+
+    def overdue(self, now: float) -> list[tuple[Worker, Suspicion]]:
+        """Those that have been left alone for the whole of --elastic-timeout."""
+        limit = now - self._settings.elastic_timeout
+        return [(self._roster.workers[w], s) for w, s in self._workers.items() if s.since <= limit]
+
+    def text(self, now: float) -> str:
+        """Who is left alone and why, in a sentence; empty while that is not known yet."""
+        shown = [(w, s) for w, s in self._workers.items() if s.since + SHOWN_AFTER <= now]
+        if not shown or now < self._spared_until:
+            return ""
+        texts = [f"{worker_text(self._roster.workers[w])} {s.reason}" for w, s in shown[:NAMED]]
+        if len(shown) > NAMED:
+            texts.append(f"and {len(shown) - NAMED} more")
+        return f"left alone, because no other worker is known to hold the state: {'; '.join(texts)}"
+
+    def deadlines(self) -> Iterator[float]:
+        """When something may be due here."""
+        for suspicion in self._workers.values():
+            yield suspicion.since + SHOWN_AFTER
+            yield suspicion.since + TOGETHER
+            yield suspicion.since + self._settings.elastic_timeout
+        if self._workers:
+            yield self._spared_until

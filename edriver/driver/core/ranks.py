@@ -1,0 +1,146 @@
+"""Who gets which rank: a pure function of the members and what they hold.
+
+Rank 0 is the oldest holder of the highest version. Its host comes first, then hosts by the age of their oldest
+survivor; within a host survivors come by age, then newcomers. Ranks of one host are contiguous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from edriver.common.ids import NO_VERSION, RoundId, Version
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A waiting worker, as far as its rank depends on it.
+
+    Attributes:
+        worker_id: grows with every worker started, so it is also the order of age.
+        host: its host's name.
+        slot: its place on the host.
+        version: what it offers.
+        store_host: where its store listens: an address,
+        store_port: and a port.
+    """
+
+    worker_id: int
+    host: str
+    slot: int
+    version: Version
+    store_host: str
+    store_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One member's place in a round; ranks with Horovod's meanings."""
+
+    worker_id: int
+    host: str
+    slot: int
+    rank: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPlan:
+    """A round as the driver assigns it.
+
+    Attributes:
+        round_id: the round.
+        ordinal: which `run` call of the script it belongs to.
+        version: the highest version offered: what rank 0 holds.
+        seats: the members in order of rank.
+        store_host: where rank 0's store listens: an address,
+        store_port: and a port.
+        receivers: the ranks that receive rank 0's state, ascending.
+    """
+
+    round_id: RoundId
+    ordinal: int
+    version: Version
+    seats: tuple[Seat, ...]
+    store_host: str
+    store_port: int
+    receivers: tuple[int, ...]
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """The members' worker_ids in order of rank."""
+        return tuple(seat.worker_id for seat in self.seats)
+
+
+def highest_version(candidates: Iterable[Candidate]) -> Version:
+    """The highest version that any candidate offers."""
+    return max((c.version for c in candidates), default=NO_VERSION)
+
+
+def in_order_of_rank(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates in the order of the ranks they get; see the module's text for the rule."""
+    best = highest_version(candidates)
+    first = min((c for c in candidates if c.version == best), key=lambda c: c.worker_id)
+
+    def newcomer(c: Candidate) -> bool:
+        return c.version == NO_VERSION
+
+    by_host: dict[str, list[Candidate]] = {}
+    for candidate in candidates:
+        by_host.setdefault(candidate.host, []).append(candidate)
+    for group in by_host.values():
+        group.sort(key=lambda c: (c is not first, newcomer(c), c.worker_id))
+    hosts = sorted(by_host.values(), key=lambda group: (group[0] is not first, newcomer(group[0]), group[0].worker_id))
+    return [candidate for group in hosts for candidate in group]
+
+
+def plan_round(round_id: RoundId, ordinal: int, candidates: Sequence[Candidate], first: bool) -> RoundPlan:
+    """Assign all ranks at once.
+
+    Args:
+        round_id: the round's id.
+        ordinal: which `run` call of the script it belongs to.
+        candidates: its members.
+        first: whether nothing has made the members' states equal yet, as before the call's first sync: then everybody
+            but rank 0 receives state. Otherwise whoever does not hold the highest version does.
+    """
+    ordered = in_order_of_rank(candidates)
+    best = ordered[0].version
+    local_sizes: dict[str, int] = {}
+    for candidate in ordered:
+        local_sizes[candidate.host] = local_sizes.get(candidate.host, 0) + 1
+    local_ranks: dict[str, int] = dict.fromkeys(local_sizes, 0)
+    hosts_with: dict[int, int] = {}
+    places = []
+    for candidate in ordered:
+        local_rank = local_ranks[candidate.host]
+        local_ranks[candidate.host] += 1
+        cross_rank = hosts_with.get(local_rank, 0)
+        hosts_with[local_rank] = cross_rank + 1
+        places.append((candidate, local_rank, cross_rank))
+    seats = tuple(
+        Seat(
+            worker_id=candidate.worker_id,
+            host=candidate.host,
+            slot=candidate.slot,
+            rank=rank,
+            local_rank=local_rank,
+            local_size=local_sizes[candidate.host],
+            cross_rank=cross_rank,
+            cross_size=hosts_with[local_rank],
+        )
+        for rank, (candidate, local_rank, cross_rank) in enumerate(places)
+    )
+    receivers = tuple(rank for rank, c in enumerate(ordered) if rank > 0 and (first or c.version != best))
+    return RoundPlan(
+        round_id=round_id,
+        ordinal=ordinal,
+        version=best,
+        seats=seats,
+        store_host=ordered[0].store_host,
+        store_port=ordered[0].store_port,
+        receivers=receivers,
+    )

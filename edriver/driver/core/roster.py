@@ -1,0 +1,289 @@
+"""Who is out there: the records of hosts, slots and workers that the core keeps."""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from edriver.common.ids import Version
+from edriver.discovery.hosts import HostSet
+from edriver.driver.core.actions import Failure
+from edriver.driver.core.ranks import Candidate
+
+
+class WorkerState(enum.Enum):
+    """Where a worker stands in its life."""
+
+    BOOTING = "booting"  # started, not yet waiting: importing, building its model, or between two `run` calls
+    WAITING = "waiting"  # ready for a round
+    TRAINING = "training"  # a member of the running round, or of one that has ended and that it has yet to leave
+    DONE = "done"  # a member whose training function returned; still elastic
+    FINISHED = "finished"  # told that all are done; its `run` has returned
+    STOPPING = "stopping"  # told to leave, or lost for the run; only its exit is awaited
+
+
+@dataclass(slots=True)
+class Offer:
+    """What a waiting worker said of itself."""
+
+    ordinal: int
+    version: Version
+    store_host: str
+    store_port: int
+    digest: str
+
+
+@dataclass(slots=True)
+class Worker:
+    """One incarnation of a process in a slot.
+
+    Attributes:
+        worker_id: never reused, and the order of age.
+        host: its host's name.
+        slot: its place there, kept for life.
+        state: see WorkerState.
+        offer: what it offers while it is WAITING.
+        waiting_since: when it became WAITING.
+        rank: its last rank, or None.
+        traceback: an exception of the script's own that it reported.
+        stop_at: when a worker that was told to leave is terminated.
+        ending: whether its process has ended, and why is still to be heard.
+    """
+
+    worker_id: int
+    host: str
+    slot: int
+    state: WorkerState = WorkerState.BOOTING
+    offer: Offer | None = None
+    waiting_since: float = 0.0
+    rank: int | None = None
+    traceback: str = ""
+    stop_at: float | None = None
+    ending: bool = False
+
+    @property
+    def live(self) -> bool:
+        """Whether the run may still count on it."""
+        return self.state is not WorkerState.STOPPING
+
+    @property
+    def in_run(self) -> bool:
+        """Whether it is inside a `run` that is not over: its process must not end now."""
+        return self.state in (WorkerState.WAITING, WorkerState.TRAINING, WorkerState.DONE)
+
+    def trainer_ended(self, stop_at: float) -> None:
+        """Its training process has ended. A command that goes on without it (a shell, a program that it became by exec)
+        is terminated then; what it does after a script that was done, though, has --exit-timeout.
+        """
+        if self.state is not WorkerState.FINISHED and self.stop_at is None:
+            self.stop_at = stop_at
+
+    def waits_in(self, ordinal: int) -> bool:
+        """Whether it is ready for a round of this `run` call."""
+        return self.state is WorkerState.WAITING and self.offer is not None and self.offer.ordinal == ordinal
+
+    def candidate(self) -> Candidate:
+        """Its offer, as rank assignment reads it."""
+        assert self.offer is not None
+        return Candidate(
+            worker_id=self.worker_id,
+            host=self.host,
+            slot=self.slot,
+            version=self.offer.version,
+            store_host=self.offer.store_host,
+            store_port=self.offer.store_port,
+        )
+
+    def failure(self, reason: str, tail: str = "") -> Failure:
+        """What is known of it, now that it has failed."""
+        return Failure(
+            worker_id=self.worker_id,
+            host=self.host,
+            slot=self.slot,
+            rank=self.rank,
+            reason=reason,
+            traceback=self.traceback,
+            tail=tail,
+        )
+
+
+@dataclass(slots=True)
+class Backoff:
+    """How often something has failed, and until when it is left alone for that.
+
+    Attributes:
+        failures: how often, without a whole failure window in good order between two of them.
+        last_failure: when it failed last.
+        free_at: when it may be used again.
+    """
+
+    failures: int = 0
+    last_failure: float = 0.0
+    free_at: float = 0.0
+
+    def fail(self, now: float, window: float, cooldown: Callable[[int], float]) -> float:
+        """Count a failure and begin the cooldown that it earns; returns that in seconds.
+
+        Args:
+            now: the time.
+            window: seconds in good order after which earlier failures are forgotten.
+            cooldown: seconds for a number of failures, this one included.
+        """
+        if now - max(self.last_failure, self.free_at) > window:
+            self.failures = 0
+        self.failures += 1
+        self.last_failure = now
+        pause = cooldown(self.failures)
+        self.free_at = now + pause
+        return pause
+
+
+@dataclass(slots=True)
+class Slot(Backoff):
+    """One place on a host, and how its workers fared.
+
+    Attributes:
+        completed: whether its worker went through the whole script.
+    """
+
+    completed: bool = False
+
+
+@dataclass(slots=True)
+class HostRecord:
+    """A host, from its first appearance on.
+
+    Attributes:
+        name: the host's name.
+        slots: how many slots it has; 0 once discovery no longer names it.
+        agent_id: its agent, or None while none is started.
+        connected: whether that agent takes orders.
+        start: how starting its agent fares, counted like a slot's workers.
+        rest: its quarantines.
+        places: its slots by number.
+        failed: its workers' own failures: when, and in which slot.
+        drained: slots that are to be left, and not used.
+        drained_whole: whether all of them are, those to come included.
+    """
+
+    name: str
+    slots: int = 0
+    agent_id: int | None = None
+    connected: bool = False
+    start: Backoff = field(default_factory=Backoff)
+    rest: Backoff = field(default_factory=Backoff)
+    places: dict[int, Slot] = field(default_factory=dict)
+    failed: deque[tuple[float, int]] = field(default_factory=deque)
+    drained: set[int] = field(default_factory=set)
+    drained_whole: bool = False
+
+    @property
+    def present(self) -> bool:
+        """Whether discovery names it."""
+        return self.slots > 0
+
+    @property
+    def wanted(self) -> bool:
+        """Whether it is to be used: discovery names it, and it is not drained."""
+        return self.present and not self.drained_whole
+
+    @property
+    def open_slots(self) -> list[int]:
+        """The slots that are to be used."""
+        return [slot for slot in range(self.slots) if not self.is_drained(slot)]
+
+    def ready_slots(self, now: float) -> list[int]:
+        """The slots to be used that do not rest, whether taken or not."""
+        return [slot for slot in self.open_slots if self.places.setdefault(slot, Slot()).free_at <= now]
+
+    def forget_failures_before(self, then: float) -> None:
+        """Keep the workers' failures of a window."""
+        while self.failed and self.failed[0][0] < then:
+            self.failed.popleft()
+
+    def is_drained(self, slot: int) -> bool:
+        """Whether a slot is to be left."""
+        return self.drained_whole or slot in self.drained
+
+    def drain(self, slot: int | None) -> None:
+        """Leave a slot; None: all."""
+        if slot is None:
+            self.drained_whole = True
+        else:
+            self.drained.add(slot)
+
+    def undrain(self, slot: int | None) -> None:
+        """Use a slot again; None: all."""
+        self.drained_whole = False
+        if slot is None:
+            self.drained.clear()
+        else:
+            self.drained.discard(slot)
+
+
+class Roster:
+    """All hosts in order of age, and all workers that are not known to have exited."""
+
+    def __init__(self) -> None:
+        """An empty roster."""
+        self.hosts: dict[str, HostRecord] = {}
+        self.workers: dict[int, Worker] = {}
+
+    def observe(self, answer: HostSet) -> None:
+        """Take over discovery's answer; records of hosts that are gone stay until their workers are."""
+        for record in self.hosts.values():
+            record.slots = answer.slots(record.name)
+        kept = {name: record for name, record in self.hosts.items() if not record.present}
+        for host in answer:
+            record = self.hosts.get(host.name) or HostRecord(host.name)
+            record.slots = host.slots
+            kept[host.name] = record
+        self.hosts = kept
+
+    def on(self, host: str) -> Iterator[Worker]:
+        """The workers on a host."""
+        return (w for w in self.workers.values() if w.host == host)
+
+    def live(self) -> Iterator[Worker]:
+        """The workers that the run may still count on, oldest first."""
+        return (w for w in self.workers.values() if w.live)
+
+    def waiting(self) -> Iterator[Worker]:
+        """The workers that are ready for a round."""
+        return (w for w in self.workers.values() if w.state is WorkerState.WAITING)
+
+    def fitting(self) -> set[int]:
+        """The live workers that have a slot now: per host the oldest ones, as many as it has slots to be used."""
+        room = {name: len(record.open_slots) for name, record in self.hosts.items()}
+        fitting = set()
+        for worker in self.live():  # worker_ids only grow, and dicts keep their order: oldest first
+            if room.get(worker.host, 0) > 0 and not self.hosts[worker.host].is_drained(worker.slot):
+                room[worker.host] -= 1
+                fitting.add(worker.worker_id)
+        return fitting
+
+    def keeps(self, worker: Worker) -> bool:
+        """Whether a worker's place is to be used: its host is named by discovery, and it is not drained."""
+        record = self.hosts[worker.host]
+        return record.present and not record.is_drained(worker.slot)
+
+    def free_slots(self, now: float) -> Iterator[tuple[HostRecord, int]]:
+        """Slots on connected hosts in which a worker may be started now, oldest host first."""
+        all_taken: dict[str, set[int]] = {name: set() for name in self.hosts}
+        for worker in self.workers.values():
+            all_taken[worker.host].add(worker.slot)
+        for record in self.hosts.values():
+            if not (record.wanted and record.connected):
+                continue
+            taken = all_taken[record.name]
+            room = len(record.open_slots) - sum(not record.is_drained(slot) for slot in taken)
+            for slot in record.ready_slots(now):
+                if room > 0 and slot not in taken and not record.places[slot].completed:
+                    room -= 1
+                    yield record, slot
+
+    def usable_slots(self) -> int:
+        """How many slots there are on hosts whose agent runs, or has not failed to start."""
+        return sum(len(r.open_slots) for r in self.hosts.values() if r.connected or not r.start.failures)

@@ -1,0 +1,161 @@
+"""One round as the driver sees it, and the agreed interrupt that may end it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from edriver.common.ids import RoundId
+from edriver.driver.core import events
+from edriver.driver.core.failures.blocked import BlockedMembers, Uneven
+from edriver.driver.core.failures.script_error import ScriptError
+from edriver.driver.core.ranks import RoundPlan
+
+Report: TypeAlias = events.BoundaryReached | events.FirstBoundaryPassed | events.WorkerDone | events.WorkerBlocked
+
+
+@dataclass(slots=True)
+class Interrupt:
+    """An agreed interrupt: all members stop at the same boundary (docs/architecture.md, "Agreed interrupt").
+
+    Every member answers a notice at once with the boundaries it has passed, and from then on waits for the verdict
+    at its next one. The highest answer plus one is then a boundary that nobody has passed and that everybody reaches.
+
+    Attributes:
+        number: told apart from other interrupts of the round by it.
+        deadline: when a member that has not answered, or has not stopped, counts as hung.
+        reports: boundaries passed, by worker_id.
+        boundary: the boundary at which all stop, once the verdict is known.
+    """
+
+    number: int
+    deadline: float
+    reports: dict[int, int] = field(default_factory=dict)
+    boundary: int | None = None
+
+    def answered(self, members: set[int]) -> bool:
+        """Whether every one of these members has reported."""
+        return members <= self.reports.keys()
+
+    def agree(self) -> int:
+        """The boundary at which all stop."""
+        return max(self.reports.values()) + 1
+
+
+@dataclass(slots=True)
+class Round:
+    """The running round, or the last one.
+
+    Attributes:
+        plan: as it was assigned.
+        members: the workers still in it: not lost, not yet waiting for the next one.
+        done: members whose training function has returned, with the boundaries they passed.
+        lost: members that failed.
+        expired: those of them that were suspected, and are being killed.
+        raised: tracebacks of collectives that failed, by worker_id.
+        broke: whether it was one of these that ended the round; others fail because it has ended.
+        errors: exceptions of the script's own, by worker_id.
+        blocked: members that stand still in a collective.
+        interrupt: the agreed interrupt under way.
+        interrupts: how many there have been.
+        abort_cause: why the round was aborted.
+        resume_at: after an unproven connection: when the next round may be begun,
+        besieged_since: and since when one round after the other has ended so.
+        settled_by: when a round that has ended is given up by those that have not come back.
+        settling_in_until: when newcomers' processes are started at the latest, see `settled_in`.
+        under_way: members that have passed a boundary.
+        finished: whether all were done and were told so.
+        entered_next: whether a member has since entered the script's next `run`.
+    """
+
+    plan: RoundPlan
+    members: set[int]
+    settling_in_until: float
+    under_way: set[int] = field(default_factory=set)
+    done: dict[int, int] = field(default_factory=dict)
+    lost: set[int] = field(default_factory=set)
+    expired: set[int] = field(default_factory=set)
+    raised: dict[int, str] = field(default_factory=dict)
+    broke: bool = False
+    errors: dict[int, ScriptError] = field(default_factory=dict)
+    blocked: BlockedMembers = field(default_factory=BlockedMembers)
+    interrupt: Interrupt | None = None
+    interrupts: int = 0
+    abort_cause: str | None = None
+    resume_at: float | None = None
+    besieged_since: float | None = None
+    settled_by: float | None = None
+    finished: bool = False
+    entered_next: bool = False
+
+    @property
+    def running(self) -> bool:
+        """Whether its members train, as far as the driver has decided."""
+        return not self.finished and self.abort_cause is None and not self.stopping
+
+    @property
+    def stopping(self) -> bool:
+        """Whether its members have been told at which boundary to stop."""
+        return self.interrupt is not None and self.interrupt.boundary is not None
+
+    def note_raised(self, worker_id: int, traceback: str) -> None:
+        """A member's collective has failed."""
+        self.raised[worker_id] = traceback
+        self.broke = self.broke or self.abort_cause is None
+
+    @property
+    def besieged(self) -> bool:
+        """Whether it has met a connection that did not prove to lead to a member."""
+        return self.resume_at is not None
+
+    def uneven(self, name: Callable[[int], str]) -> Uneven | None:
+        """Whether members wait in collectives for others that are done, or have stopped; `name` names a worker."""
+        if not self.blocked.blocked or self.finished or self.abort_cause is not None:
+            return None
+        boundary = self.interrupt.boundary if self.interrupt else None
+        away = () if boundary is None else (w for w in self.plan.workers if w not in self.members | self.lost)
+        return self.blocked.uneven(self.members, self.done, dict.fromkeys(away, boundary or 0), name)
+
+    def begin_interrupt(self, deadline: float) -> None:
+        """Ask all members for their boundaries; those that are done have answered."""
+        self.interrupts += 1
+        self.interrupt = Interrupt(self.interrupts, deadline, reports=dict(self.done))
+
+    def note(self, event: Report, now: float) -> None:
+        """Write down what a member has said of its progress in this round."""
+        match event:
+            case events.BoundaryReached(worker_id, _, number, boundaries):
+                if self.interrupt and self.interrupt.number == number:
+                    self.interrupt.reports[worker_id] = boundaries
+            case events.FirstBoundaryPassed(worker_id):
+                self.under_way.add(worker_id)
+            case events.WorkerDone(worker_id, _, boundaries):
+                self.done[worker_id], self.blocked.waits_from = boundaries, now
+                if self.interrupt:  # it will pass no further boundary, and answers no further notice
+                    self.interrupt.reports[worker_id] = boundaries
+            case events.WorkerBlocked(worker_id, _, boundaries, seconds):
+                self.blocked.note(worker_id, now - seconds, boundaries, seconds)
+
+    def has(self, worker_id: int, round_id: RoundId) -> bool:
+        """Whether this is the round's id and the worker is still in it; else a message that says so is an old one."""
+        return self.plan.round_id == round_id and worker_id in self.members and not self.finished
+
+    def settled_in(self, now: float) -> bool:
+        """Whether its members have their first step behind them, so that others may use their hosts' processors."""
+        return self.members <= self.under_way | self.done.keys() or now >= self.settling_in_until
+
+    def deadlines(self) -> Iterator[float]:
+        """When something may be due here."""
+        if self.running and not self.members <= self.under_way | self.done.keys():
+            yield self.settling_in_until
+        if self.interrupt and not self.finished and self.abort_cause is None:
+            yield self.interrupt.deadline
+        if self.settled_by is not None:
+            yield self.settled_by
+        if self.resume_at is not None:
+            yield self.resume_at
+
+    def order(self, workers: set[int]) -> tuple[int, ...]:
+        """These workers in order of rank."""
+        return tuple(w for w in self.plan.workers if w in workers)

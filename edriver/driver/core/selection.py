@@ -1,0 +1,60 @@
+"""Who should be in a round: pure choices, apart from when they are acted upon."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from edriver.common.ids import NO_VERSION, Version
+from edriver.driver.core.ranks import Candidate, highest_version
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Who a forming round would have.
+
+    Attributes:
+        version: the highest version that any waiting worker offers.
+        members: the candidates that have a slot, at most max_np of them.
+        guest: a holder of that version without a slot of its own, kept because no member holds it: it is rank 0 until
+            the members are synced, counts neither for min_np nor for max_np, and then leaves.
+    """
+
+    version: Version
+    members: tuple[Candidate, ...]
+    guest: Candidate | None
+
+    @property
+    def all(self) -> tuple[Candidate, ...]:
+        """Members and guest."""
+        return self.members if self.guest is None else (*self.members, self.guest)
+
+
+def select(candidates: Sequence[Candidate], fitting: Collection[int], max_np: int) -> Selection:
+    """Choose a round's members among the workers that wait.
+
+    Over max_np the youngest give way; holders of the highest version come before other survivors, and those before
+    newcomers.
+
+    Args:
+        candidates: the waiting workers.
+        fitting: worker_ids that have a slot now.
+        max_np: most members.
+    """
+    best = highest_version(candidates)
+    ordered = sorted(candidates, key=lambda c: (c.version != best, c.version == NO_VERSION, c.worker_id))
+    members = tuple([c for c in ordered if c.worker_id in fitting][:max_np])
+    if best == NO_VERSION or highest_version(members) == best:
+        return Selection(best, members, guest=None)
+    return Selection(best, members, guest=ordered[0])
+
+
+def wanted_members(members: Iterable[int], newcomers: Iterable[int], fitting: Collection[int], max_np: int) -> set[int]:
+    """Who a running round should have: its members that still have a slot, then newcomers that are ready.
+
+    If no member has a slot any more, the oldest stays, so that somebody holds the state.
+    """
+    staying = sorted(w for w in members if w in fitting)[:max_np]
+    joining = sorted(w for w in newcomers if w in fitting)[: max_np - len(staying)]
+    guest = [] if staying else [min(members)]
+    return {*staying, *joining, *guest}

@@ -1,0 +1,126 @@
+"""What the operator decides about a run, checked once at the start."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from edriver.common.limits import TOTAL_SLOTS
+
+SLOT_COOLDOWN: Final = (1.0, 60.0)
+"""Shortest and longest pause of a slot by default, from its second failure on, in seconds."""
+
+HOST_COOLDOWN: Final = (10.0, 300.0)
+"""The same of a host. Longer: what a host has that its slots have not (a full disk, a driver) takes minutes to mend."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Limits and bounds of a run. Times are in seconds.
+
+    Attributes:
+        np: workers that the first round waits for.
+        min_np: fewest workers with which training goes on.
+        max_np: most workers that are ever used.
+        start_timeout: how long to wait for np slots; after it min_np will do.
+        elastic_timeout: how long to wait for min_np workers (and for a holder of the state) once training had begun.
+        reset_limit: how many rounds may end by a failure before the run is given up; None: no limit.
+        preemption_limit: how many may end because places are taken away (a drain, a host that discovery no longer
+            names).
+        resize_limit: how many may end for any other change of the members.
+        reset_window: a round that ended longer ago than this counts for none of the three limits.
+        cooldown_range: shortest and longest pause before a slot whose worker failed is used again, and a host whose
+            slots failed, doubling with every failure; None: the first replacement comes at once, later ones after 1 s
+            to 60 s, and a host's quarantine lasts 10 s to 300 s.
+        join_window: how long workers that are ready wait for others that still boot, so that they join together.
+        rejoin_bound: how long a survivor of an ended round may take to be waiting again before the next round forms
+            without it.
+        settling_in: how long after a round began newcomers are started at the latest: they would compete for the
+            processor with members that have not made a step yet.
+        report_bound: how long a member may take to answer a notice: longer than any phase may last.
+        boundary_bound: how long a member may take to reach the agreed boundary, if that is more than elastic_timeout: a
+            long evaluation is no failure. Follows from --stall-timeout.
+        uneven_bound: how long members may wait in collectives while the others are done, and no member is at work that
+            they could wait for.
+        wake_window: how long workers that are suspected are left alone after one of them shows a sign of life.
+        leave_grace: how long a worker that was told to leave may take to exit before it is terminated.
+        failure_window: failures of a slot or host longer ago than this are forgotten.
+    """
+
+    np: int
+    min_np: int
+    max_np: int
+    start_timeout: float = 30.0
+    elastic_timeout: float = 600.0
+    reset_limit: int | None = None
+    preemption_limit: int | None = None
+    resize_limit: int | None = None
+    reset_window: float = math.inf
+    cooldown_range: tuple[float, float] | None = None
+    join_window: float = 3.0
+    rejoin_bound: float = 30.0
+    settling_in: float = 1.0
+    report_bound: float = 2700.0
+    boundary_bound: float = 6600.0
+    uneven_bound: float = 60.0
+    wake_window: float = 10.0
+    leave_grace: float = 30.0
+    failure_window: float = 600.0
+
+    def __post_init__(self) -> None:
+        """Refuse limits that contradict each other.
+
+        Raises:
+            ValueError: with a sentence that names the flags.
+        """
+        if self.np < 1:
+            raise ValueError(f"-np is {self.np}: a run needs at least one worker")
+        if not 1 <= self.min_np <= self.np:
+            raise ValueError(f"--min-np is {self.min_np}: it must lie between 1 and -np ({self.np})")
+        if self.max_np < self.np:
+            raise ValueError(f"--max-np is {self.max_np}: it must not be below -np ({self.np})")
+        if self.max_np > TOTAL_SLOTS:
+            flag = "--max-np" if self.max_np > self.np else "-np"
+            raise ValueError(f"{flag} is {self.max_np}: a run has at most {TOTAL_SLOTS} workers")
+        for flag, value in (
+            ("--start-timeout", self.start_timeout),
+            ("--elastic-timeout", self.elastic_timeout),
+            ("--reset-window", self.reset_window),
+        ):
+            if value <= 0:
+                raise ValueError(f"{flag} is {value:g}: it must be above 0 seconds")
+        if self.reset_limit is not None and self.reset_limit < 0:
+            raise ValueError(f"--reset-limit is {self.reset_limit}: it must not be negative")
+        if self.cooldown_range is not None and not 0 < self.cooldown_range[0] <= self.cooldown_range[1]:
+            low, high = self.cooldown_range
+            raise ValueError(
+                f"--blacklist-cooldown-range is {low:g} {high:g}: it takes the shortest and the longest pause "
+                "in seconds, both above 0, the shortest first"
+            )
+
+    def cooldown(self, failures: int, draw: float) -> float:
+        """Seconds before a slot is used again.
+
+        Args:
+            failures: how often it has failed, at least once.
+            draw: a random number from 0 up to 1.
+        """
+        if self.cooldown_range is not None:
+            return _backed_off(self.cooldown_range, failures, draw)
+        return 0.0 if failures == 1 else _backed_off(SLOT_COOLDOWN, failures - 1, draw)
+
+    def host_cooldown(self, quarantines: int, draw: float) -> float:
+        """Seconds for which a host is left alone at this quarantine, counted from 1; `draw` as above."""
+        return _backed_off(self.cooldown_range or HOST_COOLDOWN, quarantines, draw)
+
+
+def _backed_off(limits: tuple[float, float], times: int, draw: float) -> float:
+    """A pause between two limits: exponential back-off with equal jitter.
+
+    Half of a ceiling that doubles, and a random share of the other half ("Exponential Backoff And Jitter", AWS
+    Architecture Blog, 2015): what has failed together, because of one file server, is not started together again.
+    """
+    low, high = limits
+    ceiling = min(low * 2.0 ** min(times, 32), high)
+    return max(low, ceiling * (1.0 + draw) / 2.0)

@@ -1,0 +1,257 @@
+"""Which agents and workers should run: hosts get an agent, free slots a worker; whoever has no place is sent off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from edriver.driver.core import events
+from edriver.driver.core.actions import Action, Skip, StartAgent, StartWorker, StopAgent, StopWorker
+from edriver.driver.core.failures.quarantine import Quarantine
+from edriver.driver.core.roster import HostRecord, Roster, Slot, Worker, WorkerState
+from edriver.driver.core.round import Round
+from edriver.driver.core.settings import Settings
+from edriver.text.phrases import count_text
+
+
+class DiscoveryTrouble:
+    """Why discovery gives no answer while no hosts are known.
+
+    Attributes:
+        first: the first of its failures in a row, which is said while others follow; empty: there is none.
+        last: the last one, of which a run ends.
+    """
+
+    def __init__(self) -> None:
+        """Nothing has failed yet."""
+        self.first = self.last = ""
+
+    def failed(self, reason: str) -> None:
+        """A poll has failed."""
+        self.first, self.last = self.first or reason, reason
+
+    def answered(self) -> None:
+        """A poll has answered."""
+        self.first = self.last = ""
+
+
+class Staffing:
+    """Part of the core: it decides who is started and stopped; Membership decides who is in a round.
+
+    Args:
+        settings: the operator's limits.
+        roster: who is there.
+        draw: see Quarantine.
+
+    Attributes:
+        most: most workers to be used now: max_np, or what the operator has asked for since.
+        quarantine: which slots and hosts are left alone for a while.
+        discovery: why no hosts are known.
+    """
+
+    def __init__(self, settings: Settings, roster: Roster, draw: Callable[[], float]) -> None:
+        self.most = settings.max_np
+        self.quarantine = Quarantine(settings, roster, draw)
+        self.discovery = DiscoveryTrouble()
+        self._settings = settings
+        self._roster = roster
+        self._agents = 0
+        self._workers = 0
+        self._trouble: dict[str, str] = {}
+
+    def slot_of(self, worker: Worker) -> Slot:
+        """The record of the worker's slot."""
+        return self._roster.hosts[worker.host].places.setdefault(worker.slot, Slot())
+
+    def discovered(self, event: events.HostsObserved | events.DiscoveryFailed) -> None:
+        """Note what discovery has said."""
+        match event:
+            case events.HostsObserved(hosts):
+                self._roster.observe(hosts)
+                self.discovery.answered()
+            case events.DiscoveryFailed(reason):
+                self.discovery.failed(reason)
+
+    def agent_connected(self, host: str, agent_id: int) -> None:
+        """Note that a host takes orders."""
+        record = self._roster.hosts.get(host)
+        if record and record.agent_id == agent_id:
+            record.connected = True
+            self._trouble.pop(host, None)
+
+    def agent_silent(self, host: str, agent_id: int, reason: str) -> bool:
+        """Note that nothing is heard of a host's agent; returns whether it is the one that the host has."""
+        record = self._roster.hosts.get(host)
+        if record is None or record.agent_id != agent_id:
+            return False
+        record.connected = False
+        self._trouble[host] = reason
+        return True
+
+    def agent_lost(self, host: str, agent_id: int, reason: str, now: float) -> list[Worker]:
+        """Note that a host takes no orders any more; returns its workers, of which nothing will be heard."""
+        record = self._roster.hosts.get(host)
+        if record is None or record.agent_id != agent_id:
+            return []
+        record.agent_id, record.connected = None, False
+        self.quarantine.agent_failed(record, now)
+        self._trouble[host] = reason
+        return list(self._roster.on(host))
+
+    def tend_hosts(self, now: float) -> Iterator[Action]:
+        """An agent for every host that discovery names; none for a host that is gone and empty."""
+        for record in list(self._roster.hosts.values()):
+            if record.wanted and record.agent_id is None and record.start.free_at <= now:
+                self._agents += 1
+                record.agent_id = self._agents
+                yield StartAgent(record.name, record.agent_id)
+            elif not record.wanted and not any(self._roster.on(record.name)):
+                if record.agent_id is not None:
+                    yield StopAgent(record.name, record.agent_id)
+                    record.agent_id, record.connected = None, False
+                if not record.present:
+                    del self._roster.hosts[record.name]
+                    self._trouble.pop(record.name, None)
+
+    def steer(self, wish: events.DrainRequested | events.UndrainRequested | events.ResizeRequested) -> None:
+        """Note what somebody wants. What cannot be is passed over: whoever was asked for it has refused it."""
+        match wish:
+            case events.ResizeRequested(size):
+                self.most = min(max(size, self._settings.min_np), self._settings.max_np)
+            case events.DrainRequested(host, slot, reason):
+                if record := self._roster.hosts.get(host):
+                    record.drain(slot)
+                    if slot is None:
+                        self._trouble[host] = f"drained, {reason}"
+            case events.UndrainRequested(host, slot):
+                if record := self._roster.hosts.get(host):
+                    record.undrain(slot)
+                    self._trouble.pop(host, None)
+
+    def dismiss(self, fitting: set[int], now: float) -> Iterator[Action]:
+        """Send off booting workers that are not needed any more, and terminate those that were told to leave in vain.
+
+        Workers whose host was gone and has come back may be more than `most` with those started in their place.
+        """
+        booting = [i for i in sorted(fitting) if self._roster.workers[i].state is WorkerState.BOOTING]
+        surplus = set(booting[::-1][: max(len(fitting) - self.most, 0)])
+        for worker in self._roster.workers.values():
+            if worker.state is WorkerState.BOOTING and (worker.worker_id not in fitting or worker.worker_id in surplus):
+                worker.state = WorkerState.STOPPING
+                yield StopWorker(worker.worker_id, worker.host, self._settings.leave_grace)
+            elif worker.stop_at is not None and worker.stop_at <= now:
+                worker.stop_at = None
+                yield StopWorker(worker.worker_id, worker.host, self._settings.leave_grace)
+
+    def start_workers(self, now: float, background: bool) -> Iterator[Action]:
+        """Fill free slots, oldest host first, up to `most` workers that have a slot."""
+        room = self.most - len(self._roster.fitting())
+        if room <= 0:
+            return
+        left_out = self.quarantine.left_out(now)
+        free = [place for place in self._roster.free_slots(now) if place[0].name not in left_out]
+        for record, slot in free[:room]:
+            self._workers += 1
+            worker = Worker(self._workers, record.name, slot)
+            self._roster.workers[worker.worker_id] = worker
+            yield StartWorker(worker.worker_id, record.name, slot, background)
+
+    def booting(self) -> bool:
+        """Whether a worker with a slot is on its way."""
+        fitting = self._roster.fitting()
+        return any(w.state is WorkerState.BOOTING and w.worker_id in fitting for w in self._roster.workers.values())
+
+    def ready_newcomers(self, ordinal: int, now: float, patient: bool) -> list[int]:
+        """Waiting workers that may join the running round now.
+
+        Args:
+            ordinal: the script's current `run` call.
+            now: the time.
+            patient: whether to wait a while for those that still boot, so that all join in one go.
+        """
+        waiting = [w for w in self._roster.workers.values() if w.waits_in(ordinal)]
+        window = self._settings.join_window
+        if patient and self.booting() and all(now < w.waiting_since + window for w in waiting):
+            return []
+        return [w.worker_id for w in waiting]
+
+    def skip_those_behind(self, ordinal: int, current: Round | None) -> Iterator[Action]:
+        """A newcomer enters the script's first `run`; where the others are further on, that one is over."""
+        begun = current is not None and current.plan.ordinal == ordinal and not current.finished
+        if not begun and not any(w.waits_in(ordinal) for w in self._roster.workers.values()):
+            return
+        for worker in self._roster.workers.values():
+            if worker.state is WorkerState.WAITING and worker.offer and worker.offer.ordinal < ordinal:
+                worker.state = WorkerState.BOOTING
+                yield Skip(worker.worker_id, worker.offer.ordinal)
+
+    def hopeless(self, now: float) -> bool:
+        """Whether every slot has been tried and failed: nobody waits, nobody boots for the first time."""
+        hosts = [record for record in self._roster.hosts.values() if record.present]
+        tried = [place for record in hosts for place in record.places.values() if place.failures]
+        if not tried or any(record.agent_id is not None and not record.connected for record in hosts):
+            return False
+        if any(self.slot_of(w).failures == 0 or w.state is WorkerState.WAITING for w in self._roster.live()):
+            return False
+        return not any(self._untried(record, slot) for record, slot in self._roster.free_slots(now))
+
+    def troubles(self, now: float, late: bool = False) -> str:
+        """Why hosts and slots are not used, for a reason's end; empty if all are.
+
+        Args:
+            now: the time.
+            late: whether a host should have answered by now.
+        """
+        texts = [f"host {host} {words}" for host, words in self.obstacles(now, late)]
+        if trouble := self.discovery.last if late else self.discovery.first:
+            texts.insert(0, f"discovery fails: {trouble}")
+        return f" ({'; '.join(texts)})" if texts else ""
+
+    def obstacles(self, now: float, late: bool = False) -> Iterator[tuple[str, str]]:
+        """The hosts that are not used, or not in all of their slots; each with the words that follow its name.
+
+        Args:
+            now: the time.
+            late: whether a host should have answered by now.
+        """
+        left_out = self.quarantine.left_out(now)
+        awaited = self._awaited() if late else []
+        for record in self._roster.hosts.values():
+            if record.name in awaited:
+                yield record.name, "has not answered yet"
+            yield from ((record.name, words) for words in self._obstacles_of(record, now, left_out))
+
+    def obstacle_of(self, host: str, now: float) -> str:
+        """Why a host is not used, or not in all of its slots, in words that follow its name; empty if it is."""
+        record = self._roster.hosts.get(host)
+        return "" if record is None else "; ".join(self._obstacles_of(record, now, self.quarantine.left_out(now)))
+
+    def _obstacles_of(self, record: HostRecord, now: float, left_out: set[str]) -> Iterator[str]:
+        cooling = sum(place.free_at > now for place in record.places.values())
+        if record.name in self._trouble:
+            yield f"is not used: {self._trouble[record.name]}"
+        if record.name in left_out:
+            yield "is quarantined"
+        elif record.present and cooling:
+            yield f"has {count_text(cooling, 'slot')} cooling down after a failure"
+        elif record.drained and not record.drained_whole:
+            yield f"has {count_text(len(record.drained), 'slot')} drained"
+
+    def deadlines(self) -> Iterator[float]:
+        """When something may be due here."""
+        yield from self.quarantine.deadlines()
+        for worker in self._roster.workers.values():
+            if worker.stop_at is not None:
+                yield worker.stop_at
+            if worker.state is WorkerState.WAITING:
+                yield worker.waiting_since + self._settings.join_window
+
+    def _awaited(self) -> list[str]:
+        """Hosts whose first agent is on its way."""
+        hosts = [
+            record for record in self._roster.hosts.values() if record.present and record.name not in self._trouble
+        ]
+        return [record.name for record in hosts if record.agent_id is not None and not record.connected]
+
+    @staticmethod
+    def _untried(record: HostRecord, slot: int) -> bool:
+        return record.places[slot].failures == 0

@@ -1,0 +1,108 @@
+"""What keeps a round from forming, in words; part of the core."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from edriver.common.ids import NO_VERSION, Version
+from edriver.driver.core.failures.consistency import STATE_LOST, state_lost
+from edriver.driver.core.failures.suspicion import Suspects
+from edriver.driver.core.roster import Roster, WorkerState
+from edriver.driver.core.round import Round
+from edriver.driver.core.selection import Selection
+from edriver.driver.core.settings import Settings
+from edriver.driver.core.staffing import Staffing
+from edriver.text.phrases import count_text
+
+
+class Obstacle(NamedTuple):
+    """Why there can be no round now.
+
+    Attributes:
+        text: what is waited for; of a final one, why the run is over.
+        final: whether no event will ever help.
+    """
+
+    text: str
+    final: bool = False
+
+
+class Waiting(NamedTuple):
+    """What a run that waits for its next round looks at.
+
+    Attributes:
+        settings: the operator's limits.
+        roster: who is there.
+        staffing: who is on the way.
+        suspects: who may yet come to life.
+        last: the last round; None before the first.
+        best: the highest version that was ever offered.
+        started: when the run began.
+        now: the time.
+    """
+
+    settings: Settings
+    roster: Roster
+    staffing: Staffing
+    suspects: Suspects
+    last: Round | None
+    best: Version
+    started: float
+    now: float
+
+    def obstacle(self, chosen: Selection) -> Obstacle | None:
+        """What keeps a round of these from forming; None if nothing does."""
+        settings = self.settings
+        start_over = self.last is None and self.now >= self.started + settings.start_timeout
+        needed = min(settings.np, self.staffing.most) if self.last is None and not start_over else settings.min_np
+        found = self._at_the_start(start_over) if self.last is None else self._after(self.last)
+        if found:
+            return found
+        if chosen.all and chosen.version == NO_VERSION != self.best:
+            if all(w.state is WorkerState.WAITING for w in self.roster.live() if w.rank is not None):
+                return Obstacle(STATE_LOST, final=True)
+            return Obstacle(f"for a worker that holds version {self.best}, or what is left of it")
+        if len(chosen.members) < needed:
+            guest = "; a worker without a slot keeps the state for them" if chosen.guest else ""
+            trouble = self.staffing.troubles(self.now)
+            return Obstacle(f"{len(chosen.members)} of {needed} workers are ready{guest}{trouble}")
+        survivors_ready = sum(c.version != NO_VERSION for c in chosen.members)
+        if survivors_ready < needed and self.staffing.booting() and len(chosen.members) < self.staffing.most:
+            newest = max(self.roster.workers[c.worker_id].waiting_since for c in chosen.members)
+            if self.now < newest + settings.join_window:
+                return Obstacle("for workers that still boot")
+        return None
+
+    def _at_the_start(self, start_over: bool) -> Obstacle | None:
+        slots, settings = self.roster.usable_slots(), self.settings
+        if start_over and slots < settings.min_np:
+            return Obstacle(
+                f"found {count_text(slots, 'usable slot')} within --start-timeout {settings.start_timeout:g} s, fewer "
+                f"than --min-np {settings.min_np}{self.staffing.troubles(self.now, late=True)}",
+                final=True,
+            )
+        if self.staffing.hopeless(self.now):
+            return Obstacle("every worker failed before training began", final=True)
+        return None
+
+    def _after(self, last: Round) -> Obstacle | None:
+        survivors = [w for i in last.plan.workers if (w := self.roster.workers.get(i)) and w.live]
+        if not survivors:
+            return Obstacle(state_lost(last), final=True)
+        if self.suspects:  # who is in the next round is known when they have shown themselves, or are gone
+            return Obstacle("for workers that are suspected")
+        if not any(w.state is WorkerState.WAITING for w in survivors):
+            return Obstacle("no survivor of the last round is back yet")
+        return self._strangers(last)
+
+    def _strangers(self, last: Round) -> Obstacle | None:
+        if last.resume_at is None or last.besieged_since is None:
+            return None
+        limit = self.settings.elastic_timeout
+        if self.now >= last.besieged_since + limit:
+            return Obstacle(
+                f"strangers' connections have ended every round for --elastic-timeout {limit:g} s; the last: "
+                f"{last.abort_cause}",
+                final=True,
+            )
+        return Obstacle("after strangers' connections, to try again") if self.now < last.resume_at else None

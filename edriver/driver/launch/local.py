@@ -1,0 +1,214 @@
+"""Agents on this machine: which names are its own, and how an agent is started here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from edriver.common.invitation import Invitation
+from edriver.system.runs import MARK
+
+RESOLVE_SECONDS: Final = 3.0
+"""How long looking up a host's name may take. This machine's own name is in a file; one for which a name server needs
+longer (a question is repeated after 5 s) is another machine's, and ssh, which may know it, is not kept waiting."""
+
+_Where: TypeAlias = "tuple[str | int | bytes, ...]"
+"""A socket's address, as the socket module has it."""
+
+
+async def address_here(name: str) -> str | None:
+    """The address by which this machine is called so; None if the name is another's, or nobody's.
+
+    An address is this machine's if a socket can be bound to it.
+    """
+    try:
+        found = await _look_up(name, 0, socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return None  # ssh's configuration may know it
+    return next((str(where[0]) for family, where in found if _is_here(family, where)), None)
+
+
+async def address_towards(name: str, bound: float = RESOLVE_SECONDS) -> str | None:
+    """The address that this machine has on the way to another; None if the other's name is not known here.
+
+    Args:
+        name: the other's name.
+        bound: seconds that looking it up may take.
+    """
+    with contextlib.suppress(OSError, UnicodeError):
+        for family, where in await _look_up(name, 9, socket.SOCK_DGRAM, bound):
+            with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(where)  # sends nothing
+                return str(probe.getsockname()[0])
+    return None
+
+
+async def address_among(name: str, others: Iterable[str], chosen: str = "") -> str | None:
+    """As `address_here`, but by which these others can reach this machine, too, as far as there is one.
+
+    localhost beside hosts elsewhere is called by the address that this machine has on the way to them.
+
+    Args:
+        name: the host.
+        others: the run's hosts.
+        chosen: the address by which the operator wants this machine to be called; empty: any.
+    """
+    own = await address_here(name)
+    if own is not None and chosen:
+        return chosen
+    if own is None or not is_loopback(own):
+        return own
+    for other in others:
+        there = await address_here(other)
+        seen = await address_towards(other) if there is None else there
+        if seen is not None and not is_loopback(seen):
+            return seen
+    return own
+
+
+def interface_address(name: str) -> str:
+    """The address of a network interface, IPv4's first.
+
+    Raises:
+        ValueError: there is no such interface, or it has no address; names those that have.
+    """
+    found = _interfaces()
+    if not found.get(name):
+        there = ", ".join(interface for interface, addresses in found.items() if addresses)
+        raise ValueError(f"there is no interface {name!r} with an address here: there is {there}")
+    return min(found[name], key=_needs_a_scope)
+
+
+def own_addresses() -> list[str]:
+    """All addresses by which other machines may reach this one, IPv4's first."""
+    every = [address for addresses in _interfaces().values() for address in addresses]
+    mine = [address for address in every if not is_loopback(address) and not _needs_a_scope(address)]
+    return sorted(mine, key=lambda address: ":" in address)
+
+
+def _interfaces() -> dict[str, list[str]]:
+    """The addresses of each network interface, IPv4's first."""
+    import psutil  # a local run has no use for it
+
+    return {
+        interface: [
+            entry.address for family in (socket.AF_INET, socket.AF_INET6) for entry in entries if entry.family == family
+        ]
+        for interface, entries in psutil.net_if_addrs().items()
+    }
+
+
+def _needs_a_scope(address: str) -> bool:
+    """Whether it is one that IPv6 gives each interface, and that leads nowhere but to that interface's neighbours."""
+    return ipaddress.ip_address(address.partition("%")[0]).is_link_local
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can be reached by it."""
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+async def _look_up(
+    name: str, port: int, kind: socket.SocketKind, bound: float = RESOLVE_SECONDS
+) -> list[tuple[int, _Where]]:
+    """The addresses of a name, each with its family.
+
+    Each has a thread of its own, for which nobody waits: a name server that does not answer holds up no other host,
+    and not the driver's end.
+
+    Raises:
+        OSError: the name is not known, or was not found in time (TimeoutError).
+        UnicodeError: it is no name.
+    """
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[list[tuple[int, _Where]]] = loop.create_future()
+
+    def tell(answer: list[tuple[int, _Where]] | Exception) -> None:
+        if found.done():
+            return
+        if isinstance(answer, Exception):
+            found.set_exception(answer)
+        else:
+            found.set_result(answer)
+
+    def look() -> None:
+        answer: list[tuple[int, _Where]] | Exception
+        try:
+            answer = [(family, where) for family, _, _, _, where in socket.getaddrinfo(name, port, type=kind)]
+        except (OSError, UnicodeError) as error:
+            answer = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(tell, answer)
+
+    threading.Thread(target=look, name=f"look up {name}", daemon=True).start()
+    async with asyncio.timeout(bound):
+        return await found
+
+
+def _is_here(family: int, where: _Where) -> bool:
+    address = ipaddress.ip_address(str(where[0]).partition("%")[0])
+    # A bind to these succeeds, and makes them nobody's address.
+    if address.is_unspecified or address.is_multicast or where[0] == "255.255.255.255":
+        return False
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind(where)
+        except OSError:
+            return False
+    return True
+
+
+class LocalStart:
+    """Starts agents here.
+
+    Args:
+        run_folder: gets a folder for each agent.
+        socket_path: where the driver listens.
+        run_id: the run.
+        secret_of: what an agent has to show the driver.
+    """
+
+    def __init__(self, run_folder: Path, socket_path: Path, run_id: str, secret_of: Callable[[int], bytes]) -> None:
+        self._run_folder = run_folder
+        self._socket_path = socket_path
+        self._run_id = run_id
+        self._secret_of = secret_of
+
+    def __call__(self, host: str, agent_id: int, address: str) -> subprocess.Popen[bytes]:
+        """Start one.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        folder = self._run_folder / f"agent-{agent_id}"
+        folder.mkdir(mode=0o700)
+        invitation = Invitation(
+            run_id=self._run_id,
+            host=host,
+            agent_id=agent_id,
+            drivers=(f"unix:{self._socket_path}",),
+            address=address,
+            folder=str(folder),
+            secret=self._secret_of(agent_id).hex(),
+        )
+        inherited = {name: value for name, value in os.environ.items() if name != MARK}
+        with os.fdopen(os.memfd_create("invitation"), "w+b") as letter:
+            letter.write(invitation.to_json())
+            letter.seek(0)
+            return subprocess.Popen(
+                # -P: not what lies in the user's folder
+                [sys.executable, "-P", "-m", "edriver.agent.main", "--host", host],
+                stdin=letter,
+                stdout=2,  # it prints nothing of use to whoever reads our stdout
+                env={**inherited, "GRPC_ENABLE_FORK_SUPPORT": "0"},
+                start_new_session=True,
+            )

@@ -1,0 +1,122 @@
+"""How a run ended, in words: on failure the root cause first. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from edriver.driver.core.actions import Failure, FinishRun
+from edriver.driver.core.failures.script_error import ScriptError, script_error
+from edriver.driver.core.wording import failure_text, worker_text
+from edriver.text.phrases import count_text
+
+TRACEBACK_LINES = 60
+TAIL_LINES = 20
+_TRACEBACK = "Traceback (most recent call last):"
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What a run went through.
+
+    Attributes:
+        rounds: rounds that were begun.
+        failures: rounds that ended by a failure.
+        preemptions: rounds that ended because places were taken away.
+        resizes: rounds that ended for another change of the members.
+        seconds: how long the run took.
+    """
+
+    rounds: int
+    failures: int
+    preemptions: int
+    resizes: int
+    seconds: float
+
+
+def success_report(tally: Tally) -> str:
+    """One line for a run that succeeded."""
+    counts = (
+        (tally.failures, "failure", " survived"),
+        (tally.preemptions, "preemption", ""),
+        (tally.resizes, "resize", ""),
+    )
+    spent = "".join(f", {count_text(count, noun)}{more}" for count, noun, more in counts if count)
+    return f"done: {count_text(tally.rounds, 'round')}{spent}, {tally.seconds:.1f} s"
+
+
+def failure_report(finish: FinishRun, stopped: bool) -> str:
+    """The report of a run that did not succeed.
+
+    Args:
+        finish: how the core ended it.
+        stopped: whether the operator stopped it; then that is its cause, and failures are only what happened before.
+    """
+    return "\n".join(_stopped(finish) if stopped else _failed(finish))
+
+
+def with_last_words(failures: Sequence[Failure], worker_id: int, tail: str) -> tuple[Failure, ...]:
+    """The failures once a worker among them has been reaped, which is when its last lines of output are known."""
+    return tuple(
+        replace(failure, tail=tail) if failure.worker_id == worker_id and not failure.tail else failure
+        for failure in failures
+    )
+
+
+def _failed(finish: FinishRun) -> Iterator[str]:
+    if finish.itself or not finish.failures:
+        yield f"failed: {finish.reason}"
+        yield from _before(finish)
+        return
+    first, *others = finish.failures
+    yield f"failed: {failure_text(first)}"
+    yield from _details(first)
+    yield f"so the run ended: {finish.reason}"
+    alike = [other for other in others if _kind(other) == _kind(first)]
+    if alike:
+        yield f"in the same way: {', '.join(worker_text(failure) for failure in alike)}"
+    for failure in others:
+        if failure not in alike:
+            yield f"also: {failure_text(failure)}{_last_line(failure)}"
+
+
+def _stopped(finish: FinishRun) -> Iterator[str]:
+    yield f"stopped: {finish.reason}"
+    yield from _before(finish)
+
+
+def _before(finish: FinishRun) -> Iterator[str]:
+    for failure in finish.failures:
+        yield f"before that: {failure_text(failure)}{_last_line(failure)}"
+
+
+def _kind(failure: Failure) -> tuple[str, ScriptError | str]:
+    """What failures of one kind have in common: of exceptions the place, for their messages may differ in a number."""
+    return failure.reason, script_error(failure.traceback) if failure.traceback else _last_line(failure)
+
+
+def _details(failure: Failure) -> Iterator[str]:
+    traceback = failure.traceback.strip().splitlines()
+    yield from (f"  {line}" for line in _end(traceback, TRACEBACK_LINES))
+    tail = _without_traceback([line for line in failure.tail.splitlines() if line.strip()], traceback)
+    if tail:
+        yield "  its last lines of output:"
+        yield from (f"    {line}" for line in tail[-TAIL_LINES:])
+
+
+def _without_traceback(tail: list[str], traceback: list[str]) -> list[str]:
+    """The last lines of output without what the interpreter printed of the same exception: not twice in one report."""
+    if traceback and traceback[-1] in tail and _TRACEBACK in tail:
+        tail = tail[: len(tail) - 1 - tail[::-1].index(_TRACEBACK)]
+    seen = set(traceback)
+    return [line for line in tail if line not in seen]
+
+
+def _end(lines: list[str], most: int) -> list[str]:
+    """The lines, or their end if there are too many: that is where the exception is."""
+    return lines if len(lines) <= most else [f"... ({len(lines) - most} lines left out)", *lines[-most:]]
+
+
+def _last_line(failure: Failure) -> str:
+    text = failure.traceback.strip() or failure.tail.strip()
+    return f": {text.splitlines()[-1].strip()}" if text else ""

@@ -1,0 +1,226 @@
+"""What the run prints: the workers' lines with Horovod's prefix, and the driver's own.
+
+A terminal that is stopped with Ctrl-S, or a pager nobody scrolls, takes no more; the training must not feel it. So a
+thread for each stream does the writing, from a bounded queue: when that is full lines are left out, and counted.
+
+On a terminal a line about the progress may stand below all others. Whoever writes there takes it away first and puts it
+back afterwards, so both streams have one thread if they go to the same terminal. Nothing of a terminal's state is
+changed: a driver that is killed leaves that line, and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from edriver.driver.observe.console.omitted_lines import LeftOut
+from edriver.text.printable import printable
+
+if TYPE_CHECKING:  # the first line is printed before anything of the wire is imported
+    from edriver.v1 import agent_pb2
+
+LIMIT: Final = 8 * 1024 * 1024
+"""Bytes of workers' output that may wait for one stream; the driver's own words may fill as much again."""
+
+_ERASE: Final = b"\r\x1b[J"  # back to the line's beginning, and nothing from there on
+_CHUNK = 8192
+_PATIENCE = 5.0
+
+
+def prefixed(host: str, line: agent_pb2.OutputLine) -> bytes:
+    """A worker's line as it is printed: `[rank]<stdout>:text`, and before its first rank `[host:slot]<stdout>:text`."""
+    place = str(line.rank) if line.HasField("rank") else f"{host}:{line.slot}"
+    stream = "stderr" if line.stderr else "stdout"
+    return b"[%s]<%s>:%s\n" % (place.encode(), stream.encode(), line.text)
+
+
+class Lane:
+    """One stream and the thread that writes to it.
+
+    Args:
+        descriptor: the stream's file descriptor. Written to directly: a thread that hangs in a buffered file at exit
+            would hold the lock that the interpreter's shutdown needs.
+        name: for the line that tells how much was left out.
+        limit: most bytes that may wait.
+        clock: seconds that only grow.
+    """
+
+    def __init__(
+        self, descriptor: int, name: str, limit: int = LIMIT, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._descriptor = descriptor
+        self._name = name
+        self._limit = limit
+        self._waiting: deque[bytes] = deque()
+        self._size = 0
+        self._left_out = LeftOut(clock)
+        self._written = 0
+        self._broken = False
+        self._footer = b""
+        self._drawn = b""
+        self._changed = threading.Condition()
+        threading.Thread(target=self._write_on, name=f"edriver-{name}", daemon=True).start()
+
+    def put(self, line: bytes, own: bool = False) -> None:
+        """Queue a line with its end; never blocks for long. The driver's own lines are left out last."""
+        with self._changed:
+            if self._broken:
+                return
+            if self._size + len(line) > self._limit * (2 if own else 1):
+                self._left_out.add(1)
+                return
+            self._tell_left_out()
+            self._append(line)
+
+    def footer(self, line: bytes) -> None:
+        """Have this line, without its end, below all others from now on; empty: none. For terminals only."""
+        with self._changed:
+            self._footer = line
+            self._changed.notify_all()
+
+    def flush(self, patience: float) -> bool:
+        """Wait until all is written; give up after so many seconds in which nothing was. Returns whether it all is."""
+        with self._changed:
+            self._tell_left_out(last=True)
+            while (self._size or self._footer != self._drawn) and not self._broken:
+                before = self._written
+                self._changed.wait(patience)
+                if self._written == before and not self._broken:
+                    return False
+            return not self._broken
+
+    def _append(self, line: bytes) -> None:
+        self._waiting.append(line)
+        self._size += len(line)
+        self._changed.notify_all()
+
+    def _tell_left_out(self, *, last: bool = False) -> None:
+        if count := self._left_out.due(last=last):
+            self._append(f"edriver: {count} left out: {self._name} is read too slowly\n".encode())
+
+    def _write_on(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._footer != self._drawn)
+                lines: list[bytes] = []
+                size = 0
+                while self._waiting and (not lines or size + len(self._waiting[0]) <= _CHUNK):
+                    lines.append(self._waiting.popleft())
+                    size += len(lines[-1])
+                footer = self._footer
+                erase = _ERASE if self._drawn else b""
+            if not self._write(b"".join((erase, *lines, footer))):
+                return
+            with self._changed:
+                self._size -= size
+                self._drawn = footer
+                self._changed.notify_all()
+
+    def _write(self, data: bytes) -> bool:
+        """Write all of it, however long it takes; returns whether anybody still reads."""
+        left = memoryview(data)
+        while left:
+            try:
+                count = os.write(self._descriptor, left[:_CHUNK])
+            except BlockingIOError:  # somebody made a descriptor that we share non-blocking
+                poll = select.poll()
+                poll.register(self._descriptor, select.POLLOUT)
+                poll.poll()
+                continue
+            except OSError:  # nobody reads it any more (`| head`), or the disk is full: the run goes on in silence
+                with self._changed:
+                    self._broken = True
+                    self._waiting.clear()
+                    self._size = 0
+                    self._changed.notify_all()
+                return False
+            left = left[count:]
+            with self._changed:
+                self._written += count
+                self._changed.notify_all()
+        return True
+
+
+class Output:
+    """Both streams of the driver.
+
+    Args:
+        stdout: file descriptor for what workers write to theirs.
+        stderr: file descriptor for what workers write to theirs, and for the driver's own lines.
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, stdout: int = 1, stderr: int = 2, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._left_out: dict[str, LeftOut] = {}
+        self._stderr = Lane(stderr, "stderr", clock=clock)
+        self._stdout = self._stderr if _same_terminal(stdout, stderr) else Lane(stdout, "stdout", clock=clock)
+
+    def forward(self, host: str, batch: agent_pb2.OutputBatch) -> None:
+        """Print what a host's workers wrote."""
+        for line in batch.lines:
+            (self._stderr if line.stderr else self._stdout).put(prefixed(host, line))
+        if batch.dropped:
+            self._left_out.setdefault(host, LeftOut(self._clock)).add(batch.dropped)
+        if host in self._left_out:
+            self._tell_left_out(host)
+
+    def _tell_left_out(self, host: str, *, last: bool = False) -> None:
+        if count := self._left_out[host].due(last=last):
+            self.say(f"{count} of output from host {host} left out: they came faster than they were read")
+
+    def say(self, text: str) -> None:
+        """Print something of the driver's own to stderr, each line with its prefix."""
+        for line in text.splitlines():
+            self._stderr.put(
+                f"edriver: {printable(line)}".rstrip().encode("utf-8", "backslashreplace") + b"\n", own=True
+            )
+
+    def footer(self, line: bytes) -> None:
+        """Have this line, without its end, below all others on stderr, a terminal, from now on; empty: none."""
+        self._stderr.footer(line)
+
+    def take_logs(self, verbose: bool) -> None:
+        """Print what this process logs: of edriver's from INFO on (verbose: DEBUG), of others' from WARNING on."""
+        root = logging.getLogger()
+        root.handlers[:] = [_LogHandler(self)]
+        root.setLevel(logging.WARNING)
+        logging.getLogger("edriver").setLevel(logging.DEBUG if verbose else logging.INFO)
+
+    def close(self, patience: float = _PATIENCE) -> None:
+        """Wait until all is written and no line about the progress is left, or for so many seconds nothing could be."""
+        self._stderr.footer(b"")
+        for host in self._left_out:
+            self._tell_left_out(host, last=True)
+        self._stdout.flush(patience)
+        self._stderr.flush(patience)
+
+
+def _same_terminal(one: int, other: int) -> bool:
+    try:
+        return os.isatty(one) and os.path.samestat(os.fstat(one), os.fstat(other))
+    except OSError:  # closed by whoever started us
+        return False
+
+
+class _LogHandler(logging.Handler):
+    """Turns log records into lines of the driver's own; names the logger where it is not plainly the driver."""
+
+    def __init__(self, output: Output) -> None:
+        super().__init__()
+        self._output = output
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            text = self.format(record)
+        except Exception:  # noqa: BLE001  as logging does: a bad log call must not end the run
+            self.handleError(record)
+            return
+        name = record.name.removeprefix("edriver.")
+        self._output.say(text if name in ("edriver", "driver") else f"{name}: {text}")

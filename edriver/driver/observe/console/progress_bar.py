@@ -1,0 +1,66 @@
+"""How far training is, as one line at the bottom of a terminal. Drawn by rich; imported only where there is one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rich.console import Console
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from edriver.text.phrases import count_text
+from edriver.text.printable import printable
+from edriver.text.progress_text import left_of_epoch, time_text
+from edriver.v1 import status_pb2
+
+BAR: Final = 20
+"""Columns of the bar itself, if no more than a third of the terminal."""
+
+
+class Bar:
+    """Puts the progress into a line that fits.
+
+    Args:
+        console: of the terminal; its width is asked for anew each time, its colours are as NO_COLOR and TERM say.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def line(self, progress: status_pb2.Progress, size: int) -> bytes:
+        """One line, without its end, narrower than the terminal.
+
+        Args:
+            progress: how far training is.
+            size: how many workers train.
+        """
+        width = max(1, self._console.width - 1)  # in the last column, some terminals go on to the next line
+        grid = Table.grid(padding=(0, 1), expand=True)
+        cells: list[Text | ProgressBar] = []
+        if progress.HasField("epoch") and progress.samples:
+            epoch = Text(f"epoch {progress.epoch} {100 * progress.samples_done // progress.samples:3} %")
+            grid.add_column(no_wrap=True, width=epoch.cell_len)
+            grid.add_column(no_wrap=True, width=min(BAR, width // 3))
+            cells = [epoch, ProgressBar(total=progress.samples, completed=progress.samples_done)]
+        grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+        grid.add_row(*cells, Text("  ".join(_words(progress, size))))
+        with self._console.capture() as drawn:
+            self._console.print(grid, width=width, no_wrap=True, crop=True)
+        first = drawn.get().partition("\n")[0]
+        return first.encode(self._console.encoding, "replace")
+
+
+def bar_of_stderr() -> Bar | None:
+    """A bar for standard error; None: that is no terminal that can redraw a line."""
+    console = Console(stderr=True)
+    return Bar(console) if console.is_terminal and not console.is_dumb_terminal else None
+
+
+def _words(progress: status_pb2.Progress, size: int) -> list[str]:
+    """What is worth knowing, the most important first."""
+    words = [f"step {progress.steps}", f"{progress.step_rate:.1f} steps/s"]
+    if progress.HasField("epoch") and progress.sample_rate > 0:
+        words += [f"{time_text(left_of_epoch(progress))} left", f"{progress.sample_rate:.0f} samples/s"]
+    words.append(count_text(size, "worker"))
+    return words + [f"{printable(name)} {value:g}" for name, value in sorted(progress.reported.items())]

@@ -1,0 +1,71 @@
+"""What Prometheus counts of a run: the numbers that come of events. Those that are read when asked for: `gauges.py`.
+
+Names follow https://prometheus.io/docs/practices/naming. No label has more values than are written here, or in
+gauges.py. `docs/metrics.md` tells what each one means. This file imports prometheus_client, which a run without
+--metrics-port does without.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
+
+from edriver.text.cause_names import CAUSES, PHASES
+from edriver.v1 import status_pb2
+
+BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Seconds: of a local abort, of a sync of many gigabytes, and what lies between."""
+
+
+class EventMetrics:
+    """Counts a run's events.
+
+    Args:
+        registry: where the metrics are to be found.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # that each series began with the run is known
+        self._rounds = Counter("edriver_rounds", "Rounds that were begun.", ["cause"], registry=registry)
+        self._recovery = Histogram(
+            "edriver_recovery_seconds",
+            "Length of each part of the way into a round.",
+            ["phase", "cause"],
+            buckets=BUCKETS,
+            registry=registry,
+        )
+        self._syncs = Counter("edriver_syncs", "Times that a worker received the state.", registry=registry)
+        self._sync_seconds = Counter(
+            "edriver_sync_seconds", "Seconds that workers took to receive the state.", registry=registry
+        )
+        self._sync_bytes = Counter(
+            "edriver_sync_bytes", "Bytes of tensors that workers received with the state.", registry=registry
+        )
+        for cause in CAUSES.values():  # a rate over a series wants its first 0
+            self._rounds.labels(cause)
+            for phase in PHASES:
+                self._recovery.labels(phase, cause)
+
+    def observe(self, event: status_pb2.Event) -> None:
+        """Count one event."""
+        if event.WhichOneof("kind") != "round" or event.round.kind not in CAUSES or event.round.HasField("ended"):
+            return
+        cause = CAUSES[event.round.kind]
+        if not event.round.HasField("under_way"):
+            self._rounds.labels(cause).inc()
+            return
+        for phase in PHASES:
+            self._recovery.labels(phase, cause).observe(_sound(getattr(event.round.phases, phase)))
+        for member in event.round.members:
+            times = member.times
+            if times.received_bytes > 0:
+                self._syncs.inc()
+                self._sync_bytes.inc(times.received_bytes)
+                self._sync_seconds.inc(_sound(times.synced - times.built))
+
+
+def _sound(seconds: float) -> float:
+    """A length of time of which workers have told the ends: nonsense counts as none."""
+    return seconds if 0.0 < seconds < math.inf else 0.0

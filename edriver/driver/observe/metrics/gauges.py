@@ -1,0 +1,158 @@
+"""What Prometheus reads of a run when it asks: how the run stands, from what StatusService answers by, too.
+
+Names follow https://prometheus.io/docs/practices/naming. No label has more values than are written here.
+`docs/metrics.md` tells what each one means.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from edriver.common.release import VERSION
+from edriver.discovery.poller import Polls
+from edriver.driver.core.membership import Membership
+from edriver.driver.core.roster import HostRecord, WorkerState
+from edriver.driver.observe.event_history import Chronicle
+from edriver.driver.observe.snapshots import size_of
+
+REPORTED_NAMES: Final = 20
+"""Names of `state.report` that a run has series for: the first ones, should a script make up ever new ones."""
+
+LONGEST_NAME: Final = 100
+"""Characters of the longest such name."""
+
+HOST_STATES: Final = ("used", "unconnected", "quarantined", "drained", "gone")
+"""Where a host can stand; see `_state_of`."""
+
+
+class RunGauges(Collector):
+    """How a run stands.
+
+    Args:
+        run_id: the run.
+        membership: what is known; only looked at.
+        chronicle: what has happened, and how far workers have come; only looked at.
+        polls: how discovery fares; only looked at.
+        ask: calls what it is given where the run may be looked at, and returns its answer.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        membership: Membership,
+        chronicle: Chronicle,
+        polls: Polls,
+        ask: Callable[[Callable[[], list[Metric]]], list[Metric]],
+    ) -> None:
+        self._run_id = run_id
+        self._membership = membership
+        self._chronicle = chronicle
+        self._polls = polls
+        self._ask = ask
+        self._names: set[str] = set()
+
+    def collect(self) -> list[Metric]:
+        """All of it, as it is at one moment. Raises what `ask` raises."""
+        return self._ask(lambda: [*self._of_run(), *self._of_places(), *self._of_progress(), *self._of_discovery()])
+
+    def _of_run(self) -> Iterator[Metric]:
+        membership = self._membership
+        settings, budgets = membership.settings, membership.budgets
+        yield InfoMetricFamily("edriver_run", "The run, always 1.", value={"run_id": self._run_id, "version": VERSION})
+        yield _gauge("run_start_timestamp_seconds", "When the run began.", self._chronicle.began)
+        yield _gauge("size", "Workers that train in the round that is on; 0 between two rounds.", size_of(membership))
+        yield _gauge("np", "Workers that the run was to begin with.", settings.np)
+        yield _gauge("min_np", "Fewest workers that the run goes on with.", settings.min_np)
+        yield _gauge("max_np", "Most workers that the run may use.", settings.max_np)
+        ends = {"failure": budgets.failures, "preemption": budgets.preemptions, "resize": budgets.resizes}
+        yield _counters(
+            "interruptions",
+            "Rounds that ended before training was done.",
+            "cause",
+            {k: b.total for k, b in ends.items()},
+        )
+
+    def _of_places(self) -> Iterator[Metric]:
+        membership = self._membership
+        roster = membership.roster
+        workers = Counter(worker.state for worker in roster.workers.values())
+        yield _gauges("workers", "Worker processes.", "state", {state.value: workers[state] for state in WorkerState})
+        left_out = membership.staffing.quarantine.left_out(membership.now)
+        hosts = Counter(_state_of(record, left_out) for record in roster.hosts.values())
+        yield _gauges("hosts", "Hosts.", "state", {state: hosts[state] for state in HOST_STATES})
+
+    def _of_progress(self) -> Iterator[Metric]:
+        pace = self._chronicle.pace
+        progress = pace.progress()
+        steps = progress.steps if progress else 0
+        yield _gauge("step", "Steps that count, of all rounds.", steps)
+        yield _counter("steps", "Steps made, those that had to be made again included.", steps + pace.steps_lost)
+        yield _counter("steps_lost", "Steps that had to be made again.", pace.steps_lost)
+        yield _counter("commits", "Commits, each worker's counted.", pace.commits.count)
+        yield _counter("commit_seconds", "Seconds that scripts waited for commits.", pace.commits.seconds)
+        yield _counter("commit_bytes", "Bytes of tensors that were committed.", pace.commits.nbytes)
+        yield _gauge("steps_per_second", "Steps a second, lately.", progress.step_rate if progress else 0.0)
+        if progress is None:
+            return
+        if progress.HasField("epoch"):
+            yield _gauge("epoch", "The ElasticSampler's epoch.", progress.epoch)
+            yield _gauge("epoch_samples", "Samples of an epoch.", progress.samples)
+            yield _gauge(
+                "epoch_samples_done", "Samples of this epoch that all workers have done.", progress.samples_done
+            )
+            yield _gauge(
+                "samples_per_second", "Samples a second of all workers together, lately.", progress.sample_rate
+            )
+        for name in sorted(progress.reported):
+            if len(self._names) < REPORTED_NAMES and len(name) <= LONGEST_NAME:
+                self._names.add(name)
+        reported = {name: value for name, value in progress.reported.items() if name in self._names}
+        yield _gauges("reported", "What the script has reported last.", "name", reported)
+
+    def _of_discovery(self) -> Iterator[Metric]:
+        polls = self._polls
+        results = {"answered": polls.answered, "failed": polls.failed}
+        yield _counters("discovery_polls", "Questions to discovery.", "result", results)
+        yield _gauge("discovery_last_poll_seconds", "How long the last one took.", polls.seconds)
+        if polls.last_answer is not None:
+            yield _gauge(
+                "discovery_last_success_timestamp_seconds", "When the last believed answer came.", polls.last_answer
+            )
+
+
+def _state_of(record: HostRecord, left_out: set[str]) -> str:
+    """Where a host stands, in one of HOST_STATES: what is named last decides."""
+    if not record.present:
+        return "gone"  # discovery names it no more; workers of it are still there
+    if record.drained_whole:
+        return "drained"
+    if record.name in left_out:
+        return "quarantined"
+    return "used" if record.connected else "unconnected"
+
+
+def _gauge(name: str, words: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"edriver_{name}", words, value=value)
+
+
+def _gauges(name: str, words: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(f"edriver_{name}", words, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
+
+
+def _counter(name: str, words: str, value: float) -> Metric:
+    return CounterMetricFamily(f"edriver_{name}", words, value=value)
+
+
+def _counters(name: str, words: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = CounterMetricFamily(f"edriver_{name}", words, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family

@@ -1,0 +1,267 @@
+"""Writes down what happens in a run, beside the run: neither a full disk nor a file server that hangs is felt by it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from edriver.common import record_folder
+from edriver.driver.observe.records.record_file import RecordFile
+from edriver.driver.observe.records.trace import CLOSING, OPENING, Trace, gap_text, trace_text
+from edriver.text.event_lines import event_line, gap_line, progress_line
+from edriver.v1 import status_pb2
+
+LIMIT: Final = 32 * 1024 * 1024
+"""Bytes of events that may wait to be written."""
+
+LARGEST: Final = 256 * 1024 * 1024
+"""Bytes of a file of a run's records beyond which nothing more is written to it."""
+
+DELAY: Final = 0.2
+"""Seconds that events wait at most, so that those of one round are written together, and not while it forms."""
+
+RETRY: Final = 1.0
+"""Seconds after which what could not be written is tried again, if nothing happens before."""
+
+PATIENCE: Final = 5.0
+"""Seconds that the end of a run waits for what is still to be written."""
+
+PROGRESS_SHARE: Final = 0.01
+"""A line about the progress is written when so much of the run's age has passed since the last one,"""
+
+PROGRESS_SPACING: Final = (1.0, 60.0)
+"""but not sooner, and not later, than after so many seconds."""
+
+_log = logging.getLogger("edriver.driver")
+
+
+def progress_is_due(age: float, last: float) -> bool:
+    """Whether a line about the progress is due; pure.
+
+    So a run of a month has some 44,000 of them, and one of a minute sixty.
+
+    Args:
+        age: the run's, in seconds,
+        last: and what it was at the last such line; below 0: there was none.
+    """
+    shortest, longest = PROGRESS_SPACING
+    return last < 0 or age - last >= min(max(PROGRESS_SHARE * age, shortest), longest)
+
+
+class Book(Protocol):
+    """One thing that is written of a run."""
+
+    def events(self, told: Iterable[status_pb2.Event]) -> None:
+        """These have happened."""
+        ...
+
+    def progress(self, at: float, progress: status_pb2.Progress) -> None:
+        """So far is training at that time, in seconds since the epoch."""
+        ...
+
+    def settle(self) -> bool:
+        """Write what could not be written before; returns whether nothing is left."""
+        ...
+
+    def close(self) -> None:
+        """Nothing comes any more."""
+        ...
+
+
+class EventBook:
+    """The event log.
+
+    Args:
+        file: to which its lines are appended.
+        progress: whether lines about the progress are, too.
+    """
+
+    def __init__(self, file: RecordFile, progress: bool) -> None:
+        self._file = file
+        self._progress = progress
+
+    def events(self, told: Iterable[status_pb2.Event]) -> None:
+        """See Book."""
+        self._file.append(map(event_line, told))
+
+    def progress(self, at: float, progress: status_pb2.Progress) -> None:
+        """See Book."""
+        if self._progress:
+            self._file.append([progress_line(at, progress)])
+
+    def settle(self) -> bool:
+        """See Book."""
+        return self._file.settle()
+
+    def close(self) -> None:
+        """See Book."""
+        self._file.close()
+
+
+class TraceBook:
+    """The trace.
+
+    Args:
+        file: in which it is written.
+        trace: translates.
+    """
+
+    def __init__(self, file: RecordFile, trace: Trace) -> None:
+        self._file = file
+        self._trace = trace
+
+    def events(self, told: Iterable[status_pb2.Event]) -> None:
+        """See Book."""
+        self._file.append(self._texts(told))
+
+    def progress(self, at: float, progress: status_pb2.Progress) -> None:
+        """See Book; there is nothing to see."""
+
+    def settle(self) -> bool:
+        """See Book."""
+        return self._file.settle()
+
+    def close(self) -> None:
+        """See Book."""
+        self._file.close()
+
+    def _texts(self, told: Iterable[status_pb2.Event]) -> Iterator[str]:
+        for event in told:
+            yield from map(trace_text, self._trace.entries(event))
+            if event.HasField("run_ended"):
+                yield CLOSING
+
+
+def books_of(folder: Path, run_id: str, began: float) -> list[Book]:
+    """What is written into a run's folder.
+
+    Args:
+        folder: the run's.
+        run_id: its name.
+        began: when it began, in seconds since the epoch.
+    """
+    events = RecordFile(folder / record_folder.EVENTS, "record", largest=LARGEST, gap=gap_line)
+    trace = RecordFile(folder / record_folder.TRACE, "record", largest=LARGEST, opening=OPENING, gap=gap_text)
+    return [EventBook(events, progress=True), TraceBook(trace, Trace(run_id, began))]
+
+
+def describe(folder: Path, about: dict[str, Any]) -> None:
+    """Write what was run into its folder; once, before anything else."""
+    file = RecordFile(folder / record_folder.RUN, "record")
+    file.append([f"{json.dumps(about, indent=2)}\n"])
+    file.close()
+
+
+class Recorder:
+    """Takes what happens and has a thread write it. Never blocks but in `close`.
+
+    Args:
+        books: what is to be written.
+        began: when the run began, in seconds since the epoch.
+        clock: seconds since the epoch.
+        delay: seconds that events wait at most.
+        limit: bytes of events that may wait to be written.
+    """
+
+    def __init__(
+        self,
+        books: Sequence[Book],
+        began: float,
+        clock: Callable[[], float] = time.time,
+        delay: float = DELAY,
+        limit: int = LIMIT,
+    ) -> None:
+        self._books = books
+        self._began = began
+        self._clock = clock
+        self._delay = delay
+        self._limit = limit
+        self._changed = threading.Condition()
+        self._waiting: deque[tuple[status_pb2.Event | tuple[float, status_pb2.Progress], int]] = deque()
+        self._size = 0
+        self._complained = False
+        self._closing = False
+        self._last_progress = -1.0
+        self._thread: threading.Thread | None = None
+
+    def start(self, first: Callable[[], object] = lambda: None) -> None:
+        """Begin to write.
+
+        Args:
+            first: what the thread does before.
+        """
+        if self._books:
+            self._thread = threading.Thread(target=self._write_on, args=(first,), name="edriver-recorder", daemon=True)
+            self._thread.start()
+
+    def events(self, told: Iterable[status_pb2.Event]) -> None:
+        """These have happened; they are not to be changed any more."""
+        if self._books:
+            self._put([(event, event.ByteSize()) for event in told])
+
+    def progress(self, progress: status_pb2.Progress) -> None:
+        """So far is training now. Called often: what is not due is left out."""
+        now = self._clock()
+        if self._books and progress_is_due(now - self._began, self._last_progress):
+            self._last_progress = now - self._began
+            self._put([((now, progress), progress.ByteSize())])
+
+    def close(self, patience: float = PATIENCE) -> None:
+        """Wait until all is written, for so many seconds at most."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(patience)
+            if self._thread.is_alive():
+                _log.warning("the run's last events are not recorded: writing takes too long")
+
+    def _put(self, told: list[tuple[status_pb2.Event | tuple[float, status_pb2.Progress], int]]) -> None:
+        with self._changed:
+            for one, size in told:
+                if self._size + size > self._limit:
+                    if not self._complained:
+                        _log.warning("events are left out of the run's records: writing takes too long")
+                    self._complained = True
+                else:
+                    self._waiting.append((one, size))
+                    self._size += size
+            self._changed.notify_all()
+
+    def _write_on(self, first: Callable[[], object]) -> None:
+        first()
+        behind = False
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._closing, RETRY if behind else None)
+                self._changed.wait_for(lambda: self._closing, self._delay)
+                if self._closing and not self._waiting:
+                    break
+                taken, self._waiting = self._waiting, deque()
+            for book in self._books:
+                _tell(book, [one for one, _ in taken])
+            settled = [book.settle() for book in self._books]
+            behind = not all(settled)
+            with self._changed:
+                self._size -= sum(size for _, size in taken)
+        for book in self._books:
+            book.close()
+
+
+def _tell(book: Book, told: Iterable[status_pb2.Event | tuple[float, status_pb2.Progress]]) -> None:
+    """Tell a book, in order; events that follow one another at once."""
+    events: list[status_pb2.Event] = []
+    for one in told:
+        if isinstance(one, status_pb2.Event):
+            events.append(one)
+            continue
+        book.events(events)
+        events = []
+        book.progress(*one)
+    book.events(events)

@@ -1,0 +1,227 @@
+"""A run as a trace that chrome://tracing and https://ui.perfetto.dev open: what happens becomes slices; pure.
+
+The format is that of "Trace Event Format" (Google, https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU),
+in its JSON Array Format, of which the closing bracket is optional: so the file of a driver that was killed opens, too.
+
+Each host is a process there and each of its slots a thread, on which one slice follows the other, none in another: what
+the slot's worker does. The run is a process of its own, with a thread for its rounds, one for the phases of each
+recovery, and one for losses and remarks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+from edriver.driver.observe.recovery_phases import ENDS
+from edriver.text.cause_names import CAUSES
+from edriver.v1 import status_pb2
+
+Entry = dict[str, Any]
+Track = tuple[int, int]
+"""A process and a thread of the trace."""
+
+RUN: Final = 1
+ROUNDS, RECOVERY, REMARKS = (RUN, 1), (RUN, 2), (RUN, 3)
+"""The run's process and its threads."""
+
+ABORT: Final = "abort"
+"""From the end of a round until a member is out of it: the first phase of a recovery that a member has."""
+
+TRAINING: Final = "training"
+
+_JOINING: Final = {phase: end for phase, end in ENDS.items() if phase != ABORT}
+
+_SLICES: Final = {
+    status_pb2.WORKER_STATE_BOOTING: "booting",
+    status_pb2.WORKER_STATE_WAITING: "waiting",
+    status_pb2.WORKER_STATE_DONE: "done",
+    status_pb2.WORKER_STATE_FINISHED: "finished",
+    status_pb2.WORKER_STATE_STOPPING: "stopping",
+}
+"""What a worker does by its state; that it trains is known from its rounds."""
+
+
+OPENING, CLOSING = "[", "\n]\n"
+"""What a file has in place of its first entry's comma, and what it ends with."""
+
+
+def trace_text(entry: Entry) -> str:
+    """An entry in the file, which lacks no more than the closing bracket at any time."""
+    return f",\n{json.dumps(entry, separators=(',', ':'))}"
+
+
+def gap_text(missing: int) -> str:
+    """The same of an entry that stands for those that are missing."""
+    return trace_text({"ph": "M", "name": "missing", "pid": 0, "args": {"entries": missing}})
+
+
+class Trace:
+    """Translates a run's events, in their order.
+
+    Times are whole microseconds since the run's beginning by the driver's clock, and never go back: those that a member
+    tells of are moved between the driver's orders and their answers, should the host's clock be wrong.
+
+    Args:
+        run_id: the run.
+        began: when it began, in seconds since the epoch.
+    """
+
+    def __init__(self, run_id: str, began: float) -> None:
+        self._began = began
+        self._now = 0
+        self._hosts: dict[str, int] = {}
+        self._tracks: dict[tuple[str, int], Track] = {}
+        self._names: list[Entry] = []  # of new processes and threads, not in the trace yet
+        self._open: dict[Track, tuple[int, str]] = {}  # whose slice it is, and its name
+        self._members: dict[int, Track] = {}  # of the round that is on, but for those that are gone
+        self._assigned = 0
+        self._joined = False
+        self._recovered = 0
+        self._name_process(RUN, f"run {run_id}")
+        for track, name in ((ROUNDS, "rounds"), (RECOVERY, "recovery"), (REMARKS, "events")):
+            self._name_thread(track, name)
+
+    def entries(self, event: status_pb2.Event) -> Iterator[Entry]:
+        """What an event adds to the trace."""
+        self._now = max(self._now, self._microseconds(event.time))
+        match event.WhichOneof("kind"):
+            case "worker":
+                yield from self._worker(event.worker, event.text)
+            case "round" if event.round.HasField("ended"):
+                yield from self._round_ended(event.round)
+            case "round" if event.round.HasField("under_way"):
+                yield from self._under_way(event.round)
+            case "round":
+                yield from self._round_assigned(event.round)
+            case "run_ended":
+                for track in list(self._open):
+                    yield from self._end(track)
+        if event.text and event.WhichOneof("kind") != "round":
+            yield self._instant(REMARKS, event.text)
+        yield from self._names
+        self._names.clear()
+
+    # ---- workers ---------------------------------------------------------------------------------------------
+
+    def _worker(self, worker: status_pb2.WorkerStatus, text: str) -> Iterator[Entry]:
+        track = self._track(worker.host, worker.slot)
+        owner, name = self._open.get(track, (0, ""))
+        if worker.state == status_pb2.WORKER_STATE_GONE:
+            self._members.pop(worker.worker_id, None)
+            if owner == worker.worker_id:
+                yield from self._end(track)
+        elif (found := _SLICES.get(worker.state)) and (worker.worker_id, found) != (owner, name):
+            yield from self._begin(track, worker.worker_id, found)
+        if text:
+            yield self._instant(track, text)
+
+    def _round_assigned(self, told: status_pb2.Round) -> Iterator[Entry]:
+        self._assigned = self._now
+        self._joined = False
+        self._members = {}
+        for member in told.members:
+            track = self._track(member.host, member.slot)
+            self._members[member.worker_id] = track
+            if self._open.get(track, (0, ""))[0] == member.worker_id:
+                yield from self._end(track)
+        yield from self._end(ROUNDS)
+        number = f"{told.round_id.incarnation}.{told.round_id.n}"
+        about = {
+            "cause": told.cause,
+            "kind": CAUSES[told.kind],
+            "size": len(told.members),
+            "steps_lost": told.steps_lost,
+        }
+        yield from self._begin(ROUNDS, 0, f"round {number}", about)
+
+    def _under_way(self, told: status_pb2.Round) -> Iterator[Entry]:
+        """Its members' times are known now, and have all passed."""
+        yield from self._joining(told)
+        start = told.before_ended if told.HasField("before_ended") else told.assigned
+        yield from self._recovery(told, start)
+
+    def _joining(self, told: status_pb2.Round) -> Iterator[Entry]:
+        """Each member's way into the round, as far as it got; from then on it trains."""
+        self._joined = True
+        number = f"{told.round_id.incarnation}.{told.round_id.n}"
+        for member in told.members:
+            track = self._members.get(member.worker_id)
+            if track is None or track in self._open:  # it is gone, or done, already
+                continue
+            at = self._assigned
+            for phase, end in _JOINING.items():
+                reached = min(max(at, self._microseconds(getattr(member.times, end))), self._now)
+                if reached > at:
+                    yield _slice(track, phase, at, reached, {"round": number})
+                at = reached
+            if member.times.stepped:
+                yield from self._begin(track, member.worker_id, TRAINING, {"round": number}, at)
+
+    def _recovery(self, told: status_pb2.Round, start: float) -> Iterator[Entry]:
+        """The run's, phase after phase."""
+        at = max(self._recovered, self._microseconds(start - told.phases.detect))
+        number = f"{told.round_id.incarnation}.{told.round_id.n}"
+        for phase in ("detect", *ENDS):
+            end = min(at + round(getattr(told.phases, phase) * 1e6), self._now)
+            if end > at:
+                yield _slice(RECOVERY, phase, at, end, {"round": number})
+                at = end
+        self._recovered = at
+
+    def _round_ended(self, told: status_pb2.Round) -> Iterator[Entry]:
+        if not self._joined:
+            yield from self._joining(told)
+        for worker_id, track in self._members.items():
+            if self._open.get(track, (worker_id, TRAINING)) == (worker_id, TRAINING):
+                yield from self._begin(track, worker_id, ABORT)
+        yield from self._end(ROUNDS)
+
+    # ---- entries ---------------------------------------------------------------------------------------------
+
+    def _begin(
+        self, track: Track, owner: int, name: str, about: Entry | None = None, at: int | None = None
+    ) -> Iterator[Entry]:
+        """A slice begins; the one before it ends."""
+        yield from self._end(track)
+        self._open[track] = (owner, name)
+        entry = _entry("B", track, self._now if at is None else at, name=name, cat="edriver")
+        yield entry | {"args": ({"worker": owner} if owner else {}) | (about or {})}
+
+    def _end(self, track: Track) -> Iterator[Entry]:
+        if self._open.pop(track, None):
+            yield _entry("E", track, self._now)
+
+    def _instant(self, track: Track, text: str) -> Entry:
+        return _entry("i", track, self._now, name=text, cat="edriver", s="t")
+
+    def _track(self, host: str, slot: int) -> Track:
+        """A slot's, which is given its name."""
+        if found := self._tracks.get((host, slot)):
+            return found
+        if host not in self._hosts:
+            self._hosts[host] = RUN + 1 + len(self._hosts)
+            self._name_process(self._hosts[host], host)
+        track = self._tracks[host, slot] = (self._hosts[host], slot + 1)
+        self._name_thread(track, f"slot {slot}")
+        return track
+
+    def _name_process(self, process: int, name: str) -> None:
+        self._names.append(_entry("M", (process, 0), 0, name="process_name", args={"name": name}))
+        self._names.append(_entry("M", (process, 0), 0, name="process_sort_index", args={"sort_index": process}))
+
+    def _name_thread(self, track: Track, name: str) -> None:
+        self._names.append(_entry("M", track, 0, name="thread_name", args={"name": name}))
+        self._names.append(_entry("M", track, 0, name="thread_sort_index", args={"sort_index": track[1]}))
+
+    def _microseconds(self, time: float) -> int:
+        return max(0, round((time - self._began) * 1e6))
+
+
+def _entry(kind: str, track: Track, at: int, **more: Any) -> Entry:
+    return {"ph": kind, "pid": track[0], "tid": track[1], "ts": at, **more}
+
+
+def _slice(track: Track, name: str, start: int, end: int, about: Entry) -> Entry:
+    return _entry("X", track, start, dur=end - start, name=name, cat="edriver", args=about)

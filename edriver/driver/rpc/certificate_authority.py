@@ -1,0 +1,108 @@
+"""The certificate authority of one run: made when the run first needs the network, and forgotten with it.
+
+Its key signs two certificates, the driver's and one that all workers share, and is never written anywhere. Who holds
+the authority's own certificate knows this run's driver from every other, and its workers from everybody else.
+"""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from edriver.common.invitation import MEMBER_NAME, SERVER_NAME
+
+_PEM: Final = serialization.Encoding.PEM
+
+CLOCKS_APART = datetime.timedelta(days=1)
+"""How far the clocks of two hosts may be apart."""
+
+LIFE = datetime.timedelta(days=366)
+"""How long a run may last."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Authority:
+    """A run's authority and what it has signed, all in PEM.
+
+    Attributes:
+        certificate: the authority's own.
+        driver_key: the driver's private key,
+        driver_certificate: and its certificate.
+        member_key: the private key that all workers share,
+        member_certificate: and its certificate.
+    """
+
+    certificate: bytes
+    driver_key: bytes
+    driver_certificate: bytes
+    member_key: bytes
+    member_certificate: bytes
+
+    @classmethod
+    def of_run(cls, run_id: str, now: datetime.datetime) -> Authority:
+        """Make one.
+
+        Args:
+            run_id: the run, for whoever looks at the certificate.
+            now: the time, with its zone.
+        """
+        key = ec.generate_private_key(ec.SECP256R1())
+        issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"edriver run {run_id}")])
+        root = (
+            _certificate(issuer, issuer, key, now)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(signs=True), critical=True)
+        )
+
+        def signed(name: str, *purposes: x509.ObjectIdentifier) -> tuple[bytes, bytes]:
+            its_key = ec.generate_private_key(ec.SECP256R1())
+            subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+            made = (
+                _certificate(subject, issuer, its_key, now)
+                .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+                .add_extension(_usage(signs=False), critical=True)
+                .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+                .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+            )
+            private = its_key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+            return private, made.sign(key, hashes.SHA256()).public_bytes(_PEM)
+
+        return cls(
+            root.sign(key, hashes.SHA256()).public_bytes(_PEM),
+            *signed(SERVER_NAME, ExtendedKeyUsageOID.SERVER_AUTH),
+            *signed(MEMBER_NAME, ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH),
+        )
+
+
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime.datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCKS_APART)
+        .not_valid_after(now + LIFE)
+    )
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        key_cert_sign=signs,
+        crl_sign=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )

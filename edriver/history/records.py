@@ -1,0 +1,153 @@
+"""What a run has left behind, read back: its folder of records, or an event log alone.
+
+The folder, `$XDG_STATE_HOME/edriver/RUN_ID` (without the variable: `~/.local/state/edriver/RUN_ID`), has `run.json`, an
+object that says what the run was to be, and `events.jsonl`: a line for each event as the event log has it, and between
+them `{"time": T, "progress": {...}}`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from google.protobuf import json_format
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from edriver.common.record_folder import EVENTS, RUN, default_root
+from edriver.v1 import rounds_pb2, status_pb2
+
+Kind = TypeVar("Kind", bound=Message)
+
+
+class RecordError(ValueError):
+    """There are no such records, or they are nonsense; the message is one sentence for who asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Where a run's records are.
+
+    Attributes:
+        events: the file of its events.
+        run: what run.json says; empty: there is none.
+    """
+
+    events: Path
+    run: Mapping[str, Any] = field(default_factory=dict)
+
+
+def records_of(named: str, environ: Mapping[str, str] = os.environ) -> Records:
+    """A run's records.
+
+    Args:
+        named: a run's id, the folder, or an event log.
+        environ: the environment.
+
+    Raises:
+        RecordError: there are none.
+    """
+    path = Path(named)
+    if path.is_file():
+        return Records(path)
+    if path.is_dir():
+        return _records_in(path)
+    try:
+        root = default_root(environ)
+    except RuntimeError as error:
+        raise RecordError(f"{named!r} is neither a file nor a folder, and {error}") from None
+    if path.name != named or not (root / named).is_dir():
+        raise RecordError(f"there are no records of a run {named!r}: neither a file nor a folder, nor in {root}")
+    return _records_in(root / named)
+
+
+def _records_in(folder: Path) -> Records:
+    events = folder / EVENTS
+    if not events.is_file():
+        raise RecordError(f"{folder} is not the folder of a run: there is no {EVENTS} in it")
+    file = folder / RUN
+    if not file.is_file():
+        return Records(events)
+    try:
+        run = json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{file} is not JSON: {error}") from None
+    if not isinstance(run, dict):
+        raise RecordError(f"{file} is not an object")
+    return Records(events, run)
+
+
+def read(path: Path) -> Iterator[status_pb2.Event | status_pb2.ProgressSample]:
+    """What an event log tells, in its order. A torn last line, which a driver leaves that is killed, is not read.
+
+    Raises:
+        RecordError: a line is nonsense; the message names file and line.
+        OSError: the file cannot be read.
+    """
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                said = json.loads(line)
+                if not (isinstance(said, dict) and "missing" in said):  # what the driver could not write
+                    yield _told(said)
+            except (ValueError, json_format.ParseError, RecursionError) as error:
+                if not line.endswith(b"\n"):
+                    return
+                raise RecordError(f"{path}, line {number}, is nobody's event: {error}") from None
+
+
+def message_of(kind: type[Kind], said: object) -> Kind:
+    """The message that edriver.text.event_lines.plain has written so; fields that are not known are passed over.
+
+    Raises:
+        ValueError: it has not.
+    """
+    try:
+        return json_format.ParseDict(_spelt_out(kind.DESCRIPTOR, said), kind(), ignore_unknown_fields=True)
+    except json_format.ParseError as error:
+        raise ValueError(str(error)) from None
+
+
+def _told(said: object) -> status_pb2.Event | status_pb2.ProgressSample:
+    if isinstance(said, dict) and "progress" in said:
+        return message_of(status_pb2.ProgressSample, said)
+    event = message_of(status_pb2.Event, said)
+    if not event.seq:
+        raise ValueError("it has no number")
+    return event
+
+
+def _spelt_out(kind: Any, said: Any) -> Any:
+    """As protobuf's own JSON has it: ids as objects, numbers that are none as texts."""
+    if kind is rounds_pb2.RoundId.DESCRIPTOR and isinstance(said, str):
+        incarnation, _, n = said.partition(".")
+        return {"incarnation": int(incarnation), "n": int(n)}
+    if kind is rounds_pb2.Version.DESCRIPTOR and isinstance(said, str):
+        round_id, _, boundaries = said.partition(":")
+        return {"round_id": _spelt_out(rounds_pb2.RoundId.DESCRIPTOR, round_id), "boundaries": int(boundaries)}
+    if not isinstance(said, dict):
+        raise ValueError(f"a {kind.name} is not an object")
+    fields = kind.fields_by_name
+    return {name: _value(fields[name], value) for name, value in said.items() if name in fields}
+
+
+def _value(field: FieldDescriptor, value: Any) -> Any:
+    kind = field.message_type
+    if kind is None:
+        return _number(value)
+    if kind.GetOptions().map_entry:
+        return {key: _number(item) for key, item in value.items()} if isinstance(value, dict) else value
+    if field.is_repeated and isinstance(value, list):
+        return [_spelt_out(kind, item) for item in value]
+    return _spelt_out(kind, value)
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    return value

@@ -1,0 +1,91 @@
+"""What a process keeps a guard by: a small process that clears up after it, however it ends (guard_main.py)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from edriver.system import guard_main
+
+
+class Guard:
+    """One process's guard.
+
+    Process ids are reused: a group has to be forgotten before its leader is reaped.
+
+    Args:
+        folder: is removed in the end; None: none is. It need not be there yet: one that is made once the guard runs is
+            never left.
+        mark: whatever has this variable in its environment, NAME=VALUE, is killed in the end; empty: nothing is.
+    """
+
+    def __init__(self, folder: Path | None = None, mark: str = "") -> None:
+        self._duties = ["" if folder is None else str(folder), mark]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipe = -1
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id; None while it is not running."""
+        return self._process.pid if self._process else None
+
+    def start(self) -> None:
+        """Start the process; its list is empty.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        read_end, self._pipe = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", guard_main.__file__, *self._duties],
+                stdin=read_end,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        finally:
+            os.close(read_end)
+
+    def watch(self, group: int) -> None:
+        """Put a process group on the list."""
+        self._say(f"+{group}\n")
+
+    def forget(self, group: int) -> None:
+        """Take a process group off the list."""
+        self._say(f"-{group}\n")
+
+    def close(self) -> None:
+        """Let it do its duty and end. Nothing is being started any more."""
+        self._say(".\n")
+        if self._pipe >= 0:
+            os.close(self._pipe)
+            self._pipe = -1
+
+    def finish(self, bound: float) -> None:
+        """Close it, wait for its end, and remove the folder where it was killed before it could.
+
+        Args:
+            bound: seconds to wait at most.
+        """
+        self.close()
+        if self._process:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(bound)
+        if folder := self._duties[0]:
+            guard_main.remove(folder)
+
+    def reaped(self, code: int) -> None:
+        """Its process has ended and was reaped."""
+        if self._process:
+            self._process.returncode = code
+        self._process = None
+        self.close()
+
+    def _say(self, line: str) -> None:
+        if self._pipe >= 0:
+            with suppress(BrokenPipeError):  # somebody killed it
+                os.write(self._pipe, line.encode())

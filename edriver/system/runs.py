@@ -1,0 +1,67 @@
+"""Where this machine's runs are found: each has a folder that only its user can enter, with its driver's socket."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import stat
+import struct
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from edriver.system.leftovers import PREFIX
+from edriver.system.leftovers import SHORT as _SHORT
+
+SOCKET: Final = "driver.sock"
+
+MARK: Final = "EDRIVER_RUN_FOLDER"
+"""The variable by which a driver's guard knows what the driver has started, ssh and discovery's script, and what these
+have; not the agents: they end by themselves when the driver is silent, and all that is theirs with them."""
+
+_PEER: Final = struct.Struct("3i")
+"""What SO_PEERCRED answers: process, user, group."""
+
+_PATH_LIMIT: Final = 60  # of the 107 bytes that a socket's path may have: the rest is for the agents' folders
+
+
+def folder_of(run_id: str) -> Path:
+    """Where a run's folder is to be made: a path that nobody has, and that is short enough for sockets in it."""
+    name = f"{PREFIX}{run_id}-{secrets.token_hex(4)}"
+    usual = Path(tempfile.gettempdir(), name)
+    return usual if len(str(usual)) <= _PATH_LIMIT else Path(_SHORT, name)
+
+
+def living_runs() -> dict[str, Path]:
+    """The sockets of this user's runs on this machine whose driver answers, by run_id.
+
+    Others can make folders and sockets in the same place. A run counts only if the folder itself, not what a link leads
+    to, is this user's and closed to others, and if the process that listens at its socket is this user's.
+    """
+    found = {}
+    for place in dict.fromkeys((tempfile.gettempdir(), _SHORT)):
+        for folder in sorted(Path(place).glob(f"{PREFIX}*-*")):
+            run_id = folder.name.removeprefix(PREFIX).rpartition("-")[0]
+            if run_id and _is_private(folder) and _answers(folder / SOCKET):
+                found[run_id] = folder / SOCKET
+    return found
+
+
+def _is_private(folder: Path) -> bool:
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+
+
+def _answers(path: Path) -> bool:
+    try:
+        with socket.socket(socket.AF_UNIX) as caller:
+            caller.settimeout(1.0)
+            caller.connect(str(path))
+            _, user, _ = _PEER.unpack(caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    except OSError:
+        return False
+    return bool(user == os.getuid())

@@ -1,0 +1,20 @@
+"""Short phrases that several messages share."""
+
+from __future__ import annotations
+
+import signal
+
+
+def count_text(count: int, noun: str) -> str:
+    """A number of things: 1 worker, 2 workers."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def exit_text(code: int) -> str:
+    """An exit code in words; a negative one is the signal that ended the process."""
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

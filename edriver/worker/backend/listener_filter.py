@@ -1,0 +1,138 @@
+"""Closing a Gloo device's listener to all who come after its group was built, and turning out who came before.
+
+Gloo listens for as long as a group lives, accepts everyone, and aborts the process when no descriptor is left for that
+(torch 2.13, gloo/transport/tcp/listener.cc). Yet once a group is built none of its members connects any more. The
+listener cannot be closed, for Gloo also aborts when accept() fails; but a socket filter on it (SO_ATTACH_FILTER,
+socket(7); it takes no privilege) drops every packet that asks for a connection, and the last packet of a handshake that
+has begun. The connections that exist have filters of their own: none.
+
+A stranger may have come while the group was being built; it holds a descriptor until the group ends. Each member's
+connection begins with the number of a pair, 8 bytes. One that has brought less is no member's: it is shut down, and
+Gloo closes it. One that has brought a number to which no pair belongs is kept by Gloo, and cannot be freed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import logging
+import socket
+import struct
+import time
+from collections.abc import Callable, Collection
+
+from edriver.worker.backend.sever import Descriptor, GlooDevice, duplicate
+
+logger = logging.getLogger("edriver.worker")
+
+_SO_ATTACH_FILTER = 26
+_DROP_ALL = struct.pack("=HBBI", 0x06, 0, 0, 0)
+"""A classic BPF program of one instruction, "return 0": so many bytes of a packet are let through."""
+
+_PAIR_NUMBER = 8
+"""Bytes with which each member's connection to a listener begins."""
+
+_TCP_INFO_SIZE, _UNACKED, _BYTES_RECEIVED = 136, 24, 128
+"""Of struct tcp_info (linux/tcp.h): the offsets of tcpi_unacked, a listener's connections that wait to be accepted, and
+of tcpi_bytes_received."""
+
+QUEUE_BOUND = 0.1
+"""Seconds that Gloo may take to accept the connections that came before the filter."""
+
+_LOOK_PERIOD = 0.001
+
+
+def close_to_strangers(find: Callable[[], Collection[GlooDevice]], size: int) -> set[int]:
+    """Let nothing new connect to a group's devices, and shut down the connections that have said nothing.
+
+    To be called once the group is built on this rank: when `init_process_group` or `new_group` has returned. A device
+    with fewer connections than its group has pairs still needs its listener (TORCH_GLOO_LAZY_INIT connects at first
+    use), and is left open.
+
+    Args:
+        find: answers the devices of this group, and of no other, as they are now.
+        size: the group's number of ranks.
+
+    Returns:
+        The listeners' inodes of the devices that are closed now. No pair of theirs waits for a connection any more, and
+        a new one would wait in vain.
+    """
+    closed = set()
+    waited = False
+    devices = find()
+    for device in devices:
+        with contextlib.ExitStack() as stack:
+            listener = duplicate(device.listener)
+            if listener is None:
+                continue
+            stack.enter_context(listener)
+            if len(device.connections) - len(_silent(device)) < size - 1:
+                continue
+            if not _drop_all(listener):
+                continue
+            closed.add(device.listener.inode)
+            waited |= _await_queue(listener)
+    for device in find() if waited else devices:
+        if device.listener.inode in closed and len(device.connections) > size - 1:
+            for connection in _silent(device):
+                _shut_down(connection)
+    return closed
+
+
+def _drop_all(listener: socket.socket) -> bool:
+    program = ctypes.create_string_buffer(_DROP_ALL)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", 1, ctypes.addressof(program)))
+    except OSError as error:
+        _warn(error.strerror)
+        return False
+    return True
+
+
+@functools.cache
+def _warn(why: str) -> None:
+    logger.warning(
+        "Gloo's listening sockets stay open to all who reach them, because this system has no socket filters: %s", why
+    )
+
+
+def _await_queue(listener: socket.socket) -> bool:
+    """Wait until Gloo has accepted what came before the filter; answers whether there was anything."""
+    deadline = time.monotonic() + QUEUE_BOUND
+    waited = False
+    while _tcp_info(listener, _UNACKED, "=I") and time.monotonic() < deadline:
+        waited = True
+        time.sleep(_LOOK_PERIOD)
+    return waited
+
+
+def _silent(device: GlooDevice) -> list[Descriptor]:
+    """Connections that the device has accepted and that have not named a pair, so that they are no member's."""
+    listener = duplicate(device.listener)
+    if listener is None:
+        return []
+    with listener:
+        port = listener.getsockname()[1]
+    return [connection for connection in device.connections if _has_said_nothing(connection, port)]
+
+
+def _has_said_nothing(descriptor: Descriptor, port: int) -> bool:
+    connection = duplicate(descriptor)
+    if connection is None:
+        return False
+    with connection:
+        accepted = connection.getsockname()[1] == port
+        return accepted and _tcp_info(connection, _BYTES_RECEIVED, "=Q") < _PAIR_NUMBER
+
+
+def _shut_down(descriptor: Descriptor) -> None:
+    connection = duplicate(descriptor)
+    if connection is not None:
+        with connection, contextlib.suppress(OSError):  # its other end was faster
+            connection.shutdown(socket.SHUT_RDWR)
+
+
+def _tcp_info(connection: socket.socket, offset: int, kind: str) -> int:
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_SIZE)
+    return int(struct.unpack_from(kind, info, offset)[0])

@@ -1,0 +1,4 @@
+"""Copies of tensors and of small values, made at boundaries and commits.
+
+Start with `snapshot.py`.
+"""

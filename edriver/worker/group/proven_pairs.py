@@ -1,0 +1,172 @@
+"""Every Gloo group that is made in a round proves each of its connections before it can be used.
+
+All groups of this process come out of the constructor of torch's ProcessGroupGloo: the default one, those of
+`new_group` and DeviceMesh, and the helper that TORCH_DISTRIBUTED_DEBUG=DETAIL adds. So that is what is wrapped, once.
+Outside rounds torch is as it was. `split_group` makes its groups in C++, past the constructor: it asks the store for a
+clone, which ours refuses.
+
+Until its connection is proven a peer can make this process do two things: read 32 bytes into memory that is waiting for
+them, and parse Gloo's own message headers. The second cannot be helped from here: Gloo (torch 2.13) ends its process on
+some headers that no member would send.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final, Protocol
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import ProcessGroupGloo, Store
+
+from edriver.worker.assignment import Assignment
+from edriver.worker.backend.gloo_callers import Caller, names_of, suspects
+from edriver.worker.backend.sever import GlooDevice
+from edriver.worker.errors import UnprovenPeerError
+from edriver.worker.group.membership_proof import PROOF_BYTES, MembershipProof
+from edriver.worker.group.store import StoreClient
+
+_TIMED_OUT: Final = "Operation timed out"
+"""How the error of torch's Work.wait begins when its own bound is over; Gloo's are others."""
+
+logger = logging.getLogger("edriver.worker")
+
+PROOF_BOUND: Final = 5.0
+"""Seconds that the members of a group may take to prove their membership, once it is built.
+
+They have all met at the store a moment before. One that is stopped for longer costs another round, and nothing else.
+"""
+
+
+class Backend(Protocol):
+    """What is asked of a group: torch's ProcessGroupGloo has it."""
+
+    def rank(self) -> int:
+        """This process's rank in the group."""
+
+    def size(self) -> int:
+        """How many ranks the group has."""
+
+    def alltoall_base(
+        self, into: torch.Tensor, out_of: torch.Tensor, into_sizes: list[int], out_of_sizes: list[int], /
+    ) -> dist.Work:
+        """Begin to exchange equal parts, each over the connection of its two ranks."""
+
+
+@dataclass(slots=True, eq=False)
+class PairsOfRound:
+    """The proofs of one round in this process.
+
+    Attributes:
+        place: this worker's place in the round.
+        store: this worker's connection to the round's store, in which each group has keys of its own.
+        devices: the round's Gloo devices, as they are when it is called.
+        close: lets nothing new connect to a group of so many ranks; called with that number once the group is proven.
+        proven: the groups that have been proven, or tried to, by the names that they have in the round's store.
+    """
+
+    place: Assignment
+    store: StoreClient
+    devices: Callable[[], Mapping[int, GlooDevice]]
+    close: Callable[[int], object]
+    proven: set[str] = field(default_factory=set)
+    _proving: int = 0
+    _seen: list[Caller] = field(default_factory=list)
+
+    def witness(self) -> None:
+        """Note who is connected, if a proof is under way. Comes before connections are cut, which makes them forget."""
+        if self._proving and not self._seen:
+            self._seen = suspects(self.devices().values())
+
+    def prove(self, group: Backend, name: str) -> None:
+        """Exchange proofs over all pairs of a group at once; when all of them hold, let nothing new connect to it.
+
+        Args:
+            group: the group.
+            name: its own in the round, the same for all its ranks.
+
+        Raises:
+            UnprovenPeerError: a peer did not prove its membership, or not in time; or the round was severed.
+            RuntimeError: the round has had a group of this name before, in which a stranger may have heard proofs.
+        """
+        again = name in self.proven
+        self.proven.add(name)
+        if group.size() > 1:
+            self._prove(group, name, again)
+        self.close(group.size())
+
+    def _prove(self, group: Backend, name: str, again: bool) -> None:
+        if again:
+            raise RuntimeError(f"round {self.place.round_id} has had a group {name!r} before")
+        proof = MembershipProof(self.place.secret, self.place.round_id, name)
+        self._proving += 1
+        try:
+            self._exchange(group, proof)
+        finally:
+            self._proving -= 1
+
+    def _exchange(self, group: Backend, proof: MembershipProof) -> None:
+        # One collective rather than a send and a receive for each pair: those cost three times as long.
+        rank, ranks = group.rank(), range(group.size())
+        said = torch.frombuffer(bytearray(b"".join(proof.said(rank, peer) for peer in ranks)), dtype=torch.uint8)
+        heard = torch.zeros_like(said)
+        error: RuntimeError | None = None
+        try:
+            group.alltoall_base(heard, said, [], []).wait(timedelta(seconds=PROOF_BOUND))
+        except RuntimeError as raised:  # of whatever kind: which connections are not proven is seen below
+            error = raised
+        heard_of = heard.numpy().tobytes()
+        parts = [heard_of[peer * PROOF_BYTES : (peer + 1) * PROOF_BYTES] for peer in ranks]
+        peers = [peer for peer in ranks if peer != rank]
+        unproven = [peer for peer in peers if not proof.holds(parts[peer], speaker=peer, listener=rank)]
+        if unproven or error:
+            raise self._unproven(unproven or peers, error) from error
+
+    def _unproven(self, peers: list[int], error: RuntimeError | None) -> UnprovenPeerError:
+        self.witness()
+        if error is None:
+            how = "what was said is wrong"
+        elif str(error).startswith(_TIMED_OUT):
+            how = f"not within {PROOF_BOUND:g} s"
+        else:
+            how = str(error).partition(". This is typically")[0]
+        unproven = UnprovenPeerError(
+            f"the connections to ranks {', '.join(map(str, peers))} did not prove to lead to members of round "
+            f"{self.place.round_id} ({how}); {names_of(self._seen)}"
+        )
+        logger.warning("%s", unproven)
+        return unproven
+
+
+_current: PairsOfRound | None = None
+
+
+def enter(pairs: PairsOfRound) -> None:
+    """From now on groups that this process makes belong to this round. Main thread only."""
+    _install()
+    global _current
+    _current = pairs
+
+
+def leave() -> None:
+    """No round is on: groups are what torch makes of them."""
+    global _current
+    _current = None
+
+
+@functools.cache
+def _install() -> None:
+    """Wrap what makes Gloo groups, once in a process."""
+    make = ProcessGroupGloo.__init__
+
+    @functools.wraps(make)
+    def make_proven(self: Any, store: Store, *args: Any, **kwargs: Any) -> None:
+        make(self, store, *args, **kwargs)
+        if _current is not None:
+            _current.prove(self, _current.store.last_set.rpartition("/")[0])
+
+    ProcessGroupGloo.__init__ = make_proven  # type: ignore[method-assign]

@@ -1,0 +1,324 @@
+"""The process group of a round: built when the round begins, severed when a member is lost, torn down before the next.
+
+One RoundGroup lives as long as its worker process. The main thread builds and tears down; the notification thread
+severs. A round is dead for good once `sever` has named it, whether its group was built, being built or not yet begun.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import sys
+import threading
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store
+from torch.distributed import distributed_c10d as c10d
+
+from edriver.common.ids import NO_ROUND, RoundId
+from edriver.system.descriptors import check_room
+from edriver.worker.assignment import Assignment
+from edriver.worker.backend.listener_filter import close_to_strangers
+from edriver.worker.backend.nccl import Nccl, abort_together, nccl_here
+from edriver.worker.backend.peer_loss import looks_like_peer_loss
+from edriver.worker.backend.sever import GlooDevice, gloo_devices, release_waiting_pairs, sever_gloo
+from edriver.worker.errors import PeerLostError
+from edriver.worker.group import proven_pairs
+from edriver.worker.group.proven_pairs import PairsOfRound
+from edriver.worker.group.store import StoreClient, StoreServer
+from edriver.worker.group.store_transport import StoreWire
+from edriver.worker.watch.forked import Owner, keep_in_children
+
+logger = logging.getLogger("edriver.worker")
+
+DISPOSAL_BOUND = 0.2
+"""Seconds that the disposal of the round before the last may still take."""
+
+LAST_DISPOSAL_BOUND = 2.0
+"""The same when the process ends."""
+
+
+_DEVICE_DESCRIPTORS = 4
+"""Of a Gloo device beside its connections: an epoll set, both ends of a pipe, a listener."""
+
+_DESCRIPTORS_TO_SPARE = 16
+"""For what passes while a group is built: Gloo aborts the process when there is none left."""
+
+
+@dataclass(slots=True)
+class _Round:
+    """The round whose group exists or is being built.
+
+    Attributes:
+        place: this worker's place in it.
+        store: the connection to rank 0's store. torch holds on to its C++ half only.
+        strangers: the Gloo devices (listener inodes) that were there before: a group of the user's own with others.
+        released: the round's devices (listener inodes) none of whose pairs waits for a connection: the pairs have been
+            released, or the device takes no more (listener_filter.py).
+        built: the devices of all groups that have been built.
+        aborted: the process groups, by name, whose NCCL communicators have been aborted, or are being so
+        aborts: by these threads.
+        pairs: what proves its connections.
+    """
+
+    place: Assignment
+    store: StoreClient
+    strangers: frozenset[int]
+    released: set[int] = field(default_factory=set)
+    built: set[int] = field(default_factory=set)
+    aborted: set[str] = field(default_factory=set)
+    aborts: list[threading.Thread] = field(default_factory=list)
+    pairs: PairsOfRound = field(init=False)
+
+
+class RoundGroup:
+    """Makes torch.distributed's default process group anew for each round: Gloo, and NCCL where there is a GPU.
+
+    Every worker keeps a store listening from the start, so that it can be rank 0 of any round without another
+    message. Keys live under `round/<round id>`: what an older round left behind is not seen.
+    """
+
+    def __init__(self, host: str | None, nccl: Nccl | None = None, wire: StoreWire | None = None) -> None:
+        """Start this worker's store.
+
+        Args:
+            host: this host's name or address as the other members reach it, or the path of a unix socket; the store
+                listens there and nowhere else. None for a world of one, which has no store.
+            nccl: NCCL; None: this machine's, if it has a GPU.
+            wire: what connections to stores are made of; None: without TLS.
+
+        Raises:
+            OSError: the host does not resolve, or is not an address of this machine.
+        """
+        self._wire = wire or StoreWire()
+        self._server = None if host is None else StoreServer(host, self._wire)
+        self._nccl = nccl or nccl_here()
+        self._backend = "gloo" if self._nccl is None else self._nccl.backend
+        self._lock = threading.Lock()
+        self._round: _Round | None = None
+        self._severed = NO_ROUND
+        self._disposal: threading.Thread | None = None
+        self._owner = Owner()
+        keep_in_children(lambda: (self, *c10d._world.pg_map))
+        atexit.register(self._await_disposal, LAST_DISPOSAL_BOUND)
+
+    @property
+    def gloo_only(self) -> bool:
+        """Whether no collective can wait for a GPU."""
+        return self._nccl is None
+
+    @property
+    def store_host(self) -> str:
+        """The address at which this worker's store listens."""
+        return self._listening().host
+
+    @property
+    def store_port(self) -> int:
+        """The port at which this worker's store listens."""
+        return self._listening().port
+
+    def build(self, place: Assignment, timeout: float) -> None:
+        """Build the round's group and make it the default one. Main thread only.
+
+        Args:
+            place: this worker's place.
+            timeout: in seconds, for each step of building and, as torch has it, for each collective afterwards.
+
+        Raises:
+            PeerLostError: a member is gone, the round has been severed, or the others did not come in time. Nothing
+                is left of the group. UnprovenPeerError: a connection did not prove to lead to a member.
+            RuntimeError: a default process group exists already, or this process may not have the descriptors that a
+                group of this size needs.
+        """
+        _refuse_existing_group()
+        self._check_room(place)
+        store = StoreClient(place.store_host, place.store_port, timeout, self._wire)
+        current = _Round(place, store, frozenset(gloo_devices()))
+        current.pairs = PairsOfRound(place, store, partial(_devices, current), partial(self._close, current))
+        try:
+            with self._lock:
+                self._check(place)
+                self._round = current
+            store.connect()
+            prefixed = PrefixStore(f"round/{place.round_id}", store)
+            proven_pairs.enter(current.pairs)
+            _init(self._backend, prefixed, place.rank, place.size, timeout)
+            if not current.pairs.proven:
+                raise RuntimeError(f"torch {torch.__version__} makes Gloo groups in a way in which none is proven")
+            with self._lock:
+                self._check(place)  # severed too late to hinder the building, but the connections are dead
+        except Exception as error:
+            self.teardown()
+            store.close()
+            if isinstance(error, PeerLostError) or not (self._is_severed(place) or looks_like_peer_loss(error)):
+                raise
+            raise PeerLostError(f"a peer was lost while round {place.round_id}'s process group was built") from error
+
+    def build_alone(self) -> None:
+        """Build the group of a world of one, in which DistributedDataParallel works as anywhere. Main thread only.
+
+        Raises:
+            RuntimeError: a default process group exists already.
+        """
+        _refuse_existing_group()
+        _init(self._backend, HashStore(), 0, 1, c10d.default_pg_timeout.total_seconds())
+
+    def sever(self, round_id: RoundId) -> int:
+        """Break the round: what its members' collectives wait for will never come. From any thread, at any time.
+
+        Whatever of that round (or an older one) this process is building or computing raises within milliseconds,
+        and the round's group is never built again. A later round is not touched. Connections may be made while
+        this looks for them, so the caller repeats it until the main thread has acknowledged.
+
+        Returns:
+            How many connections were cut on which something was waited for.
+        """
+        with self._lock:
+            self._severed = max(self._severed, round_id)
+            current = self._round
+            if current is None or current.place.round_id > round_id:
+                return 0
+            current.pairs.witness()
+            current.store.sever()
+            self._abort_nccl(current)
+            devices = _devices(current)
+            for inode in devices.keys() - current.released:
+                current.released.add(inode)
+                release_waiting_pairs(devices[inode], current.place.size)
+            return sever_gloo(devices.values())
+
+    def teardown(self) -> None:
+        """Forget the round's group and cut its connections; without one, do nothing. Main thread only.
+
+        Never waits for a peer. Gloo's threads take up to 10 ms to stop, nearly all of which they sleep: that happens in
+        the background, unless something (a DistributedDataParallel, the traceback of an exception) still refers to the
+        group. Where one of them hangs in a send that nothing can free (sever.py), they never stop, and are left behind.
+
+        Raises:
+            RuntimeError: this process can use its GPU no longer.
+        """
+        self._finish_nccl()
+        with self._lock:
+            current, self._round = self._round, None
+            proven_pairs.leave()
+            if current is not None:
+                sever_gloo(_devices(current).values())
+                current.store.close()
+        self._await_disposal(DISPOSAL_BOUND)
+        if not dist.is_initialized():
+            c10d._world.group_count = 0  # a failed build has used up the name "0", and names must agree
+            return
+        held = list(c10d._world.pg_map)
+        dist.destroy_process_group()
+        # A daemon, or one that hangs would keep the process from ending. But one that comes out of C++ while the
+        # interpreter is shutting down would abort it: hence the wait at exit.
+        self._disposal = threading.Thread(target=self._dispose, args=(held,), name="edriver-teardown", daemon=True)
+        self._disposal.start()
+
+    def _close(self, current: _Round, size: int) -> None:
+        """Let nothing new connect to the group that has just been proven, of so many ranks."""
+        own: dict[int, GlooDevice] = {}
+
+        def find() -> Collection[GlooDevice]:
+            own.update((inode, device) for inode, device in _devices(current).items() if inode not in current.built)
+            return own.values()
+
+        with self._lock:  # a severing that came between would wait for connections that the filter drops
+            self._check(current.place)
+            current.released |= close_to_strangers(find, size)
+            current.built |= own.keys()
+
+    def _check_room(self, place: Assignment) -> None:
+        """See that there are descriptors for a round, if need be once an earlier one's have been closed."""
+        for last_try in (False, True):
+            try:
+                check_room(_descriptors(place), f"a process group of {place.size} workers")
+            except RuntimeError:
+                if last_try:
+                    raise
+                self._await_disposal(LAST_DISPOSAL_BOUND)
+
+    def _dispose(self, held: list[object]) -> None:
+        """Let go of a round's process groups: the last reference to each ends its threads."""
+        held.clear()
+
+    def _await_disposal(self, bound: float) -> None:
+        """Wait for the groups that are being disposed of; what takes longer is not waited for again."""
+        if not self._owner.is_here:
+            return  # the thread that disposes of them is the parent's
+        disposal, self._disposal = self._disposal, None
+        if disposal is not None:
+            disposal.join(bound)
+            if disposal.is_alive():
+                logger.warning("a group of an earlier round cannot be torn down: a thread of it is left behind")
+
+    def _finish_nccl(self) -> None:
+        """Let the device finish the round, if it can, and abort the communicators.
+
+        At an agreed boundary all members have asked for the same, so that all of it ends; if one is lost meanwhile,
+        `sever` ends it. torch's own way to end a communicator, ProcessGroupNCCL.shutdown(), may wait for peers.
+        """
+        current = self._round
+        if self._nccl is None or current is None or not self._nccl.communicators():
+            return
+        if not self._is_severed(current.place):
+            self._nccl.finish()
+        with self._lock:
+            self._abort_nccl(current)
+        for abort in current.aborts:
+            abort.join()
+        self._nccl.finish()
+
+    def _abort_nccl(self, current: _Round) -> None:
+        """With the lock held: begin to abort the communicators that are not being aborted yet."""
+        if self._nccl is None:
+            return
+        found = self._nccl.communicators()
+        if fresh := found.keys() - current.aborted:
+            current.aborted |= fresh
+            current.aborts.append(abort_together([found[name] for name in fresh], self._nccl.give_up))
+
+    def _check(self, place: Assignment) -> None:
+        """With the lock held: raise if the round has been severed."""
+        if place.round_id <= self._severed:
+            raise PeerLostError(f"round {place.round_id} was given up before its process group was built")
+
+    def _is_severed(self, place: Assignment) -> bool:
+        with self._lock:
+            return place.round_id <= self._severed
+
+    def _listening(self) -> StoreServer:
+        if self._server is None:
+            raise RuntimeError("a world of one has no store: make the RoundGroup with a host")
+        return self._server
+
+
+def _refuse_existing_group() -> None:
+    if dist.is_initialized():
+        raise RuntimeError(
+            "a default process group exists already: edriver makes one for each round, so take init_process_group out "
+            "of the script, or call destroy_process_group before edriver.run"
+        )
+
+
+def _descriptors(place: Assignment) -> int:
+    """How many descriptors a round takes here: a Gloo device and its connections, and those to rank 0's store."""
+    group = _DEVICE_DESCRIPTORS + place.size - 1
+    return group + (place.size if place.rank == 0 else 1) + _DESCRIPTORS_TO_SPARE
+
+
+def _init(backend: str, store: Store, rank: int, size: int, timeout: float) -> None:
+    hook = sys.excepthook
+    try:
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout))
+    finally:
+        sys.excepthook = hook  # torch wraps it at each call, with a rank that changes from round to round
+
+
+def _devices(current: _Round) -> dict[int, GlooDevice]:
+    return {inode: device for inode, device in gloo_devices().items() if inode not in current.strangers}

@@ -1,0 +1,101 @@
+"""What a store's connections are made of: a unix socket where all hosts are this machine, TLS between hosts.
+
+With TLS both ends show a certificate of the run's own authority: nobody else gets so far as to send a request.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from pathlib import Path
+
+from edriver.common.invitation import MEMBER_NAME
+from edriver.common.tls_files import AUTHORITY_FILE, MEMBER_FILE
+
+NOT_YET = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+"""What reading from a connection raises when nothing has come."""
+
+
+class StoreWire:
+    """How this worker's store is reached, and how it reaches others'.
+
+    Args:
+        papers: the folder of the run's papers; None: without TLS.
+
+    Raises:
+        OSError: the papers cannot be read (ssl.SSLError: or are none).
+    """
+
+    def __init__(self, papers: Path | None = None) -> None:
+        self._serving = None if papers is None else _context(ssl.PROTOCOL_TLS_SERVER, papers)
+        self._calling = None if papers is None else _context(ssl.PROTOCOL_TLS_CLIENT, papers)
+
+    def listen(self, host: str) -> socket.socket:
+        """Listen there, and nowhere else.
+
+        Args:
+            host: a name or an address of this host's, or the path that a unix socket is to have.
+
+        Raises:
+            OSError: that cannot be done.
+        """
+        family, address = _where(host, 0)
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.bind(address)
+            listener.listen(socket.SOMAXCONN)
+        except OSError:
+            listener.close()
+            raise
+        return listener
+
+    def accepted(self, connection: socket.socket) -> socket.socket:
+        """What is to be read from and written to instead of a connection that came in; it does not block."""
+        connection.setblocking(False)
+        if connection.family == socket.AF_UNIX:
+            return connection
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._serving is None:
+            return connection
+        return self._serving.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+
+    def caller(self, host: str, port: int) -> tuple[socket.socket, object]:
+        """A socket that is to be connected, and where to.
+
+        Raises:
+            OSError: the host does not resolve.
+        """
+        family, address = _where(host, port)
+        caller = socket.socket(family, socket.SOCK_STREAM)
+        if family == socket.AF_UNIX:
+            return caller, address
+        caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._calling is None:
+            return caller, address
+        return self._calling.wrap_socket(caller, server_hostname=MEMBER_NAME), address
+
+
+def is_known(connection: socket.socket) -> bool:
+    """Whether the other end has shown that it may be here: by a certificate, or by having entered the user's folder.
+
+    Without TLS nothing is shown on TCP; there the first request has to do.
+    """
+    if isinstance(connection, ssl.SSLSocket):
+        return connection.version() is not None
+    return connection.family == socket.AF_UNIX
+
+
+def _where(host: str, port: int) -> tuple[int, str | tuple[object, ...]]:
+    if host.startswith("/"):
+        return socket.AF_UNIX, host
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    return family, address
+
+
+def _context(protocol: ssl._SSLMethod, papers: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(papers / AUTHORITY_FILE)
+    context.load_cert_chain(papers / MEMBER_FILE)
+    return context

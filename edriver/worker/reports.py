@@ -1,0 +1,89 @@
+"""What a state tells those who watch: what it has copied, where its epoch stands, what its script reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from edriver.common.limits import REPORTED, REPORTED_NAME, is_reported_name
+
+REPORTED_LIMIT: Final = REPORTED
+"""Most names that a script may report values under."""
+
+
+class _Commits:
+    """All commits of this process, of whichever state. Others read it at any time.
+
+    Attributes:
+        count: how many there were,
+        nbytes: the bytes of all of them,
+        seconds: and for how long the script waited.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.nbytes = 0
+        self.seconds = 0.0
+
+    def add(self, nbytes: int, seconds: float) -> None:
+        """Count one."""
+        self.count += 1
+        self.nbytes += nbytes
+        self.seconds += seconds
+
+
+commits = _Commits()
+
+
+@dataclass(slots=True)
+class Copied:
+    """How much a state has copied.
+
+    Attributes:
+        received_bytes: of the tensors that the last sync received; 0: this worker held the state.
+        commit_bytes: of the last commit's tensors; 0: there was none.
+        commit_seconds: for how long the script waited for it.
+    """
+
+    received_bytes: int = 0
+    commit_bytes: int = 0
+    commit_seconds: float = 0.0
+
+    def commit(self, seconds: float) -> None:
+        """Count a commit."""
+        self.commit_seconds = seconds
+        commits.add(self.commit_bytes, seconds)
+
+
+class SamplesDone(NamedTuple):
+    """Where an epoch stands.
+
+    Attributes:
+        epoch: the epoch.
+        done: how many of its samples all workers together have done.
+        samples: how many it has.
+    """
+
+    epoch: int
+    done: int
+    samples: int
+
+
+def with_reports(before: Mapping[str, float], values: Mapping[str, float]) -> dict[str, float]:
+    """What a script has reported last, by name.
+
+    Raises:
+        ValueError: there are more than REPORTED_LIMIT names, a name is too long or not printable, or a value is no
+            number.
+        TypeError: a value is no number.
+    """
+    reported = {**before, **{name: float(value) for name, value in values.items()}}
+    if len(reported) > REPORTED_LIMIT:
+        raise ValueError(f"report() takes up to {REPORTED_LIMIT} names, and was given {len(reported)}")
+    for name in values:
+        if not is_reported_name(name):
+            raise ValueError(
+                f"report() takes names of printable characters, {REPORTED_NAME} at most, and was given {name[:100]!a}"
+            )
+    return reported

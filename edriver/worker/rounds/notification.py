@@ -1,0 +1,184 @@
+"""The notification service: how the driver's notices reach a worker, and its reports the driver.
+
+The worker serves gRPC on a unix socket of its own; its host's agent opens one stream, on which everything passes in
+order. One thread of the service, the notification thread, takes each notice while the training thread trains.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import grpc
+
+from edriver.common.grpc_streams import QUIET
+from edriver.v1 import notification_pb2 as pb
+from edriver.v1 import notification_pb2_grpc
+from edriver.worker.watch.forked import Owner, keep_in_children
+
+logger = logging.getLogger("edriver.worker")
+
+ORPHANED_AFTER = 5.0
+"""Seconds between the end of the agent's stream and the end of the worker: an agent never comes back. Its guard is
+faster, and so is the tether (edriver.system.tether), where they are."""
+
+PARTING_BOUND = 1.0
+"""Seconds that the agent may take to read the last reports."""
+
+REPORT_LIMIT = 1000
+"""Most reports that may wait for the agent; a worker makes a handful per round."""
+
+
+class HostUpdateListener(Protocol):
+    """Whoever wants to know that hosts have come or gone; every State is one."""
+
+    def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
+        """Called on the notification thread, never concurrently.
+
+        Args:
+            timestamp: when the driver saw it, in seconds since the epoch.
+            update_res: a HostUpdateResult: 1 removed, 2 added, 3 both.
+        """
+
+
+class NotificationManager:
+    """Passes news about hosts on to listeners (Horovod's class of the same name)."""
+
+    def __init__(self) -> None:
+        """No listeners yet."""
+        self._lock = threading.Lock()
+        self._listeners: list[HostUpdateListener] = []
+
+    def register_listener(self, listener: HostUpdateListener) -> None:
+        """Tell this listener from now on; once, however often it is registered."""
+        with self._lock:
+            if all(known is not listener for known in self._listeners):
+                self._listeners.append(listener)
+
+    def remove_listener(self, listener: HostUpdateListener) -> None:
+        """Tell it no more; nothing happens if it is not registered."""
+        with self._lock:
+            self._listeners = [known for known in self._listeners if known is not listener]
+
+    def handle_hosts_updated(self, timestamp: float, update_res: int) -> None:
+        """Tell all listeners; one that raises is logged and disturbs nobody."""
+        with self._lock:
+            listeners = list(self._listeners)
+        for listener in listeners:
+            try:
+                listener.on_hosts_updated(timestamp, update_res)
+            except Exception:
+                logger.exception("a listener failed to take news about hosts")
+
+
+class DaemonExecutor(concurrent.futures.ThreadPoolExecutor):
+    """Threads that do not keep the process alive: a script that ends must not wait for its notification service."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
+        """Run a call in a thread of its own."""
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+        def work() -> None:
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:  # noqa: BLE001  it is the future's to raise
+                future.set_exception(error)
+
+        threading.Thread(target=work, name="edriver-service", daemon=True).start()
+        return future
+
+
+class NotificationServer(notification_pb2_grpc.NotificationServiceServicer):
+    """Serves one worker's notification service.
+
+    Args:
+        socket_path: the unix socket to listen on.
+        run_id: the run that this worker belongs to,
+        worker_id: and its id: a stream that was meant for another is refused.
+        take: what to do with each notice, on the notification thread; returns an answer to report, or None.
+        orphaned: called ORPHANED_AFTER seconds after the agent's stream has ended, unless this worker ends itself.
+    """
+
+    def __init__(
+        self,
+        socket_path: str,
+        run_id: str,
+        worker_id: int,
+        take: Callable[[pb.Notice], pb.Report | None],
+        orphaned: Callable[[], None],
+    ) -> None:
+        self.last_word = time.monotonic()
+        self._socket_path = socket_path
+        self._identity = (run_id, worker_id)
+        self._take = take
+        self._orphaned = orphaned
+        self._stopped = threading.Event()
+        self._attached = False
+        self._lock = threading.Lock()
+        self._reports: queue.Queue[pb.Report | None] = queue.Queue(REPORT_LIMIT)
+        self._server = grpc.server(DaemonExecutor(), options=QUIET, maximum_concurrent_rpcs=2)
+        notification_pb2_grpc.add_NotificationServiceServicer_to_server(self, self._server)
+        self._owner = Owner()
+        keep_in_children(lambda: (self,))
+
+    def start(self, ready: str) -> None:
+        """Listen, and tell the agent so.
+
+        Args:
+            ready: the agent's datagram socket, which takes the worker_id and the process id as text.
+        """
+        self._server.add_insecure_port(f"unix:{self._socket_path}")
+        self._server.start()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as announcement:
+            announcement.sendto(f"{self._identity[1]} {os.getpid()}".encode(), ready)
+
+    def stop(self) -> None:
+        """End the stream and the service; nothing happens in a forked child."""
+        if not self._owner.is_here:
+            return
+        self._stopped.set()
+        if not hasattr(sys, "last_type"):  # no exception has ended the script
+            self._reports.put(pb.Report(parting=pb.Parting()))
+        self._reports.put(None)
+        self._server.stop(grace=PARTING_BOUND).wait(PARTING_BOUND)
+
+    def report(self, report: pb.Report) -> None:
+        """Say something to the driver, in order with the answers to notices; a forked child has no say."""
+        if self._owner.is_here:
+            self._reports.put(report)
+
+    def Attach(  # noqa: N802  gRPC's name
+        self, request_iterator: Iterator[pb.Notice], context: grpc.ServicerContext
+    ) -> Iterator[pb.Report]:
+        """See notification.proto."""
+        first = next(request_iterator, None)
+        if first is None or (first.attached.run_id, first.attached.worker_id) != self._identity:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this is worker {1} of run {0}".format(*self._identity))
+        with self._lock:
+            if self._attached:
+                context.abort(grpc.StatusCode.ALREADY_EXISTS, "an agent is attached to this worker")
+            self._attached = True
+        threading.Thread(
+            target=self._take_notices, args=(request_iterator,), name="edriver-notification", daemon=True
+        ).start()
+        while (report := self._reports.get()) is not None:
+            yield report
+
+    def _take_notices(self, notices: Iterator[pb.Notice]) -> None:
+        try:
+            for notice in notices:
+                self.last_word = time.monotonic()
+                if answer := self._take(notice):
+                    self._reports.put(answer)
+        except grpc.RpcError as error:
+            logger.debug("the agent's stream has ended: %s", error)
+        if not self._stopped.wait(ORPHANED_AFTER):
+            self._orphaned()

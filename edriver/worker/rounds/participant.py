@@ -1,0 +1,234 @@
+"""A worker's side of the protocol, pure: what a notice means, what a boundary decides, what may be offered.
+
+Two threads of a worker meet here: the notification thread, which calls `take` for each notice, and the training
+thread, which calls everything else. This file knows of neither; whoever owns a Participant holds one lock around every
+call (loop.py), except for the one line that makes a quiet boundary cheap, `passed`.
+
+Why a boundary needs no lock: `passed` adds to `boundaries` and only then reads `news`; `take` sets `news` and only then
+reads `boundaries` for its answer. Whichever comes first, either the answer counts the boundary, or the boundary sees
+the news.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
+from edriver.common.wire import round_id_message, round_id_of, version_message
+from edriver.v1 import notification_pb2 as pb
+from edriver.v1 import rounds_pb2
+from edriver.worker.assignment import Assignment
+
+
+class Stage(enum.Enum):
+    """Where the worker stands."""
+
+    OUTSIDE = "outside"  # in none of the script's `run` calls
+    WAITING = "waiting"  # ready for a round
+    ASSIGNED = "assigned"  # has a place in a round, and may train
+    DONE = "done"  # its training function has returned
+    FINISHED = "finished"  # all were done; the round's group is still there for collectives after `run`
+    LEAVING = "leaving"  # told to exit
+    SKIPPING = "skipping"  # told that this `run` call is over
+
+
+class Verdict(enum.Enum):
+    """What the training thread does at a boundary."""
+
+    PASS = "pass"
+    WAIT = "wait"  # ask again when something has changed
+    STOP = "stop"  # this is the agreed boundary
+    ABORT = "abort"  # the round is broken
+    SWALLOWED = "swallowed"  # it was told to leave the round at an earlier boundary, and went on
+
+
+class Participant:
+    """One worker's part in its rounds.
+
+    Attributes:
+        stage: see Stage.
+        place: its place in the current round, or the last one.
+        boundaries: how many boundaries it has passed in this round.
+        news: how many notices have come; compared at a boundary with `news_seen`.
+        abort_cause: why the round was aborted, or None.
+        committed: the version of the last commit or sync: what can be gone back to; NO_VERSION: nothing.
+        told_to_leave: whether a boundary of this round has said STOP or ABORT.
+    """
+
+    def __init__(self) -> None:
+        self.stage = Stage.OUTSIDE
+        self.place: Assignment | None = None
+        self.round_id: RoundId = NO_ROUND
+        self.boundaries = 0
+        self.news = 0
+        self.news_seen = 0
+        self.abort_cause: str | None = None
+        self.committed: Version = NO_VERSION
+        self.ordinal = 0
+        self.told_to_leave = False
+        self._brought = NO_VERSION
+        self._in_step = False
+        self._number = 0
+        self._reported: int | None = None
+        self._stop_at: int | None = None
+
+    @property
+    def live(self) -> Version:
+        """The version of the last boundary: what a state that is clean can go back to without a commit.
+
+        Before a round's sync it is what this worker has brought into the round: its boundaries do not count yet.
+        """
+        return Version(self.round_id, self.boundaries) if self._in_step else self._brought
+
+    # ---- the notification thread ----------------------------------------------------------------------------
+
+    def take(self, notice: pb.Notice) -> pb.Report | None:
+        """Take in a notice; returns the answer that is due at once, if any. One of another round is dropped."""
+        if notice.HasField("ping"):
+            return pb.Report(pong=pb.Pong(number=notice.ping.number))
+        self.news += 1  # before boundaries is read: see the module's text
+        match notice.WhichOneof("kind"):
+            case "hosts_updated":
+                return self._take_hosts_updated(notice.hosts_updated)
+            case "stop_at" if self._means_us(notice.stop_at.round_id, notice.stop_at.number):
+                self._stop_at = notice.stop_at.boundary
+            case "go_on" if self._means_us(notice.go_on.round_id, notice.go_on.number):
+                self._reported = None
+            case "abort" if self._is_ours(notice.abort.round_id):
+                self.abort_cause = notice.abort.cause
+            case "assign_place" if self.stage is Stage.WAITING:
+                self._take_place(notice.assign_place)
+            case "finish" if self.stage is Stage.DONE and self._is_ours(notice.finish.round_id):
+                self.stage = Stage.FINISHED
+            case "leave" if self.stage is Stage.WAITING:
+                self.stage = Stage.LEAVING
+            case "skip" if self.stage is Stage.WAITING and notice.skip.ordinal == self.ordinal:
+                self.stage = Stage.SKIPPING
+        return None
+
+    def _take_hosts_updated(self, notice: pb.HostsUpdated) -> pb.Report | None:
+        if not self._is_ours(notice.round_id) or notice.number <= self._number:
+            return None
+        if self.stage not in (Stage.ASSIGNED, Stage.DONE):
+            return None
+        self._number = notice.number
+        self._stop_at = None
+        self._reported = self.boundaries
+        return pb.Report(
+            boundary_reached=pb.BoundaryReached(
+                round_id=round_id_message(self.round_id), number=self._number, boundaries=self._reported
+            )
+        )
+
+    def _take_place(self, message: pb.AssignPlace) -> None:
+        round_id = round_id_of(message.round_id)
+        if round_id <= self.round_id:
+            return
+        self.place = Assignment(
+            round_id=round_id,
+            rank=message.seat.rank,
+            size=message.size,
+            local_rank=message.seat.local_rank,
+            local_size=message.seat.local_size,
+            cross_rank=message.seat.cross_rank,
+            cross_size=message.seat.cross_size,
+            store_host=message.store_host,
+            store_port=message.store_port,
+            source=message.source,
+            receivers=tuple(message.receivers),
+            secret=message.secret,
+        )
+        self.round_id = round_id
+        self.boundaries = 0
+        self.abort_cause = None
+        self.told_to_leave = False
+        self._number, self._reported, self._stop_at = 0, None, None
+        self.stage = Stage.ASSIGNED
+
+    def _is_ours(self, message: rounds_pb2.RoundId) -> bool:
+        """Whether a notice of this round still concerns us: we are in it, and have not stopped in it."""
+        return round_id_of(message) == self.round_id and self.stage in (
+            Stage.ASSIGNED,
+            Stage.DONE,
+            Stage.FINISHED,
+        )
+
+    def _means_us(self, message: rounds_pb2.RoundId, number: int) -> bool:
+        return self._is_ours(message) and number == self._number and self._reported is not None
+
+    # ---- the training thread --------------------------------------------------------------------------------
+
+    def enter(self) -> None:
+        """Enter the script's next `run` call."""
+        self.ordinal += 1
+
+    def wait(self, offer: Version, store_host: str, store_port: int, digest: str) -> pb.Report:
+        """Leave the round, if in one, and become ready for the next: returns what to tell the driver."""
+        self.stage = Stage.WAITING
+        self._brought, self._in_step = offer, False
+        return pb.Report(
+            waiting=pb.Waiting(
+                ordinal=self.ordinal,
+                version=version_message(offer),
+                store_host=store_host,
+                store_port=store_port,
+                digest=digest,
+            )
+        )
+
+    def synced(self, committed: bool = True) -> None:
+        """State was received, or confirmed, at the start of the round: see `State.sync` for what is committed."""
+        self._in_step = True
+        if committed:
+            self.committed = Version(self.round_id, 0)
+        self.news_seen = -1  # the round's first boundary is news, to the driver
+
+    def passed(self, committed: bool) -> bool:
+        """Count a boundary; returns whether there is news, in which case `verdict` decides.
+
+        Args:
+            committed: whether a copy of the state was made for it.
+        """
+        self.boundaries += 1
+        if committed:
+            self.committed = Version(self.round_id, self.boundaries)
+        return self.news != self.news_seen
+
+    def verdict(self) -> Verdict:
+        """What to do at the boundary that was just counted."""
+        if self.told_to_leave:
+            return Verdict.SWALLOWED
+        if self.abort_cause is not None:
+            self.told_to_leave = True
+            return Verdict.ABORT
+        if self._stop_at is not None and self.boundaries >= self._stop_at:
+            self.told_to_leave = True
+            # Beyond it: the script caught what a signal handler raised while the boundary waited for this verdict.
+            return Verdict.STOP if self.boundaries == self._stop_at else Verdict.SWALLOWED
+        if self._stop_at is not None:
+            return Verdict.PASS
+        if self._reported is not None and self.boundaries > self._reported:
+            return Verdict.WAIT
+        if self._reported is None:
+            self.news_seen = self.news
+        return Verdict.PASS
+
+    def done(self) -> pb.Report:
+        """The training function has returned: returns what to tell the driver."""
+        self.stage = Stage.DONE
+        return pb.Report(done=pb.Done(round_id=round_id_message(self.round_id), boundaries=self.boundaries))
+
+    def blocked(self, seconds: float) -> pb.Report:
+        """The training thread stands still in a collective, or (0 seconds) goes on: returns what to tell the driver."""
+        round_id = round_id_message(self.round_id)
+        return pb.Report(blocked=pb.Blocked(round_id=round_id, boundaries=self.boundaries, seconds=seconds))
+
+    def raised(self, traceback: str) -> pb.Report:
+        """A collective of the round failed: returns what to tell the driver."""
+        return pb.Report(
+            collective_raised=pb.CollectiveRaised(round_id=round_id_message(self.round_id), traceback=traceback)
+        )
+
+    def unproven(self, reason: str) -> pb.Report:
+        """A connection of the round did not lead to a member: returns what to tell the driver."""
+        return pb.Report(peer_unproven=pb.PeerUnproven(round_id=round_id_message(self.round_id), reason=reason))

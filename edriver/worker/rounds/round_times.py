@@ -1,0 +1,35 @@
+"""When a worker got how far on its way from one round into the next: what the driver's event log is made of."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from edriver.common.ids import RoundId
+from edriver.common.wire import round_id_message
+from edriver.v1 import notification_pb2 as pb
+from edriver.worker.reports import Copied
+
+
+class RoundTimes:
+    """The times since the last round's first boundary.
+
+    Args:
+        clock: seconds since the epoch, so that the times of several hosts can be compared.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._times = pb.RoundTimes()
+
+    def mark(self, name: str) -> None:
+        """Note that a field of pb.RoundTimes is due now; the last time counts."""
+        setattr(self._times, name, self._clock())
+
+    def first_boundary(self, round_id: RoundId, copied: Copied) -> pb.Report:
+        """The round's first boundary is passed: returns what to tell the driver, and begins anew."""
+        self.mark("stepped")
+        times, self._times = self._times, pb.RoundTimes()
+        times.received_bytes = copied.received_bytes
+        times.commit_bytes, times.commit_seconds = copied.commit_bytes, copied.commit_seconds
+        return pb.Report(first_boundary=pb.FirstBoundary(round_id=round_id_message(round_id), times=times))

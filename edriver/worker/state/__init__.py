@@ -1,0 +1,4 @@
+"""State: what survives a change of workers, and the boundaries at which it is whole.
+
+Start with `state.py`.
+"""

@@ -1,0 +1,383 @@
+"""Handlers: how a model, an optimizer or anything else with a state of its own is captured and brought back.
+
+Handlers are found by the value's class, the most specific first; `register_handler` adds one. A class
+without one that has `state_dict` and `load_state_dict` (learning-rate schedulers, GradScaler) is handled
+through those.
+"""
+
+from __future__ import annotations
+
+import abc
+import sys
+from collections.abc import Iterable
+from operator import is_
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.utils.data import DistributedSampler
+
+from edriver.worker.copies.small_copy import IMMUTABLES, Fixed, NotSmallError
+from edriver.worker.copies.snapshot import TakeOver
+from edriver.worker.sampler.elastic_sampler import ElasticSampler
+
+
+class StateHandler(abc.ABC):
+    """Looks after one value of a state.
+
+    Args:
+        value: the value.
+
+    Attributes:
+        value: the same, or what within it is kept (of a wrapped model, the model).
+
+    Raises:
+        TypeError: its state is not the same on all workers, so it cannot be kept.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    @abc.abstractmethod
+    def capture(self) -> Any:
+        """The value's state as a tree (dicts, lists, tuples) that may refer to live tensors."""
+
+    @abc.abstractmethod
+    def load(self, tree: Any) -> None:
+        """Bring the value to a captured state, without keeping a reference to any part of it.
+
+        Raises:
+            ValueError: the state is of another kind of value; nothing has been changed.
+        """
+
+    def keep(self) -> Any:
+        """What of its state a boundary keeps: a tree of small values. What only optimizers change is not in it."""
+        return self.capture()
+
+    def bring_back(self, kept: Any) -> None:
+        """Go back to what `keep` answered at the last boundary, while no optimizer has begun a step."""
+        self.load(kept)
+
+    def lasting(self) -> Iterable[torch.Tensor]:
+        """The tensors that only optimizers change, so that a boundary need not copy them."""
+        return ()
+
+    def reset(self) -> None:  # noqa: B027  most values do not depend on them
+        """Adapt to a round's rank and size."""
+
+    def digest(self, tree: Any) -> object:
+        """What of a captured state is small and the same on all workers; None for nothing."""
+        del tree
+        return None
+
+    def clear_gradients(self) -> None:  # noqa: B027  most values have none
+        """Forget accumulated gradients."""
+
+
+_registry: dict[type, type[StateHandler]] = {}
+
+
+def register_handler(cls: type, handler_cls: type[StateHandler]) -> None:
+    """Have values of a class, and of its subclasses without a handler of their own, handled so."""
+    _registry[cls] = handler_cls
+
+
+def handler_for(value: object) -> StateHandler | None:
+    """A handler for a value; None for one that is plain data.
+
+    Raises:
+        TypeError: the value cannot be kept, and why.
+    """
+    if isinstance(value, DistributedSampler):
+        raise TypeError(
+            "a DistributedSampler keeps the rank and size it was made with, so it would repeat and miss "
+            "samples once workers come or go: use edriver.ElasticSampler"
+        )
+    for cls in type(value).__mro__:
+        if cls in _registry:
+            return _registry[cls](value)
+    if hasattr(value, "state_dict") and hasattr(value, "load_state_dict") and not isinstance(value, type):
+        return StateDictHandler(value)
+    return None
+
+
+class StateDictHandler(StateHandler):
+    """Anything that has state_dict and load_state_dict."""
+
+    def capture(self) -> Any:
+        """What state_dict says."""
+        return self.value.state_dict()
+
+    def load(self, tree: Any) -> None:
+        """Hand a copy to load_state_dict, which may keep it."""
+        self.value.load_state_dict(TakeOver().value(tree))
+
+
+class SamplerHandler(StateDictHandler):
+    """An ElasticSampler."""
+
+    def reset(self) -> None:
+        """Split what remains of the epoch anew."""
+        self.value.reset()
+
+    def digest(self, tree: Any) -> object:
+        """The cursor."""
+        return tree
+
+
+class ModuleHandler(StateHandler):
+    """A torch.nn.Module: parameters, persistent buffers and extra state are written in place.
+
+    Of a model wrapped in DistributedDataParallel the model itself is kept: the wrapper lives for one round.
+    """
+
+    def __init__(self, value: torch.nn.Module) -> None:
+        super().__init__(value.module if isinstance(value, DistributedDataParallel) else value)
+        refuse_sharded_module(self.value)
+        own = torch.nn.Module.get_extra_state
+        self._has_extra_state = any(type(part).get_extra_state is not own for part in self.value.modules())
+
+    def capture(self) -> Any:
+        """The state_dict, the versions that modules have noted in it, and which parameters do not learn."""
+        state = self.value.state_dict()
+        return {
+            "state": dict(state),
+            "metadata": dict(getattr(state, "_metadata", {})),
+            "frozen": frozenset(name for name, p in self.value.named_parameters() if not p.requires_grad),
+        }
+
+    def keep(self) -> Any:
+        """Nothing: see `lasting`, and buffer_copies.py. State of a kind of its own can be kept by a commit only.
+
+        Raises:
+            NotSmallError: a module has such.
+        """
+        if self._has_extra_state:
+            raise NotSmallError("one of its modules has get_extra_state")
+
+    def bring_back(self, kept: Any) -> None:
+        """Do nothing."""
+
+    def lasting(self) -> Iterable[torch.Tensor]:
+        """The parameters."""
+        parameters: Iterable[torch.Tensor] = self.value.parameters()
+        return parameters
+
+    def load(self, tree: Any) -> None:
+        """Copy into the parameters and buffers that are there.
+
+        Raises:
+            ValueError: the model has other keys or shapes; names them.
+        """
+        self._check(tree["state"])
+        frozen = tree["frozen"]
+        for name, parameter in self.value.named_parameters():
+            if parameter.requires_grad == (name in frozen):
+                parameter.requires_grad_(name not in frozen)
+        values = TakeOver()
+        state = _StateDict(
+            {key: v if isinstance(v, torch.Tensor) else values.value(v) for key, v in tree["state"].items()}
+        )
+        state._metadata = dict(tree["metadata"])
+        self.value.load_state_dict(state)
+
+    def _check(self, state: dict[str, Any]) -> None:
+        own = self.value.state_dict()
+        wrong = [f"{key} is missing from the saved one" for key in own if key not in state]
+        wrong += [f"{key} is not in this model" for key in state if key not in own]
+        for key in own:
+            mine, saved = own[key], state.get(key)
+            if isinstance(mine, torch.Tensor) and isinstance(saved, torch.Tensor) and mine.shape != saved.shape:
+                wrong.append(f"{key} has shape {tuple(mine.shape)} here and {tuple(saved.shape)} there")
+        if wrong:
+            raise ValueError(
+                f"this {type(self.value).__name__} is not the model whose state it was to take over: "
+                f"{_first_few(wrong)}; all workers must build the same model"
+            )
+
+    def clear_gradients(self) -> None:
+        """Set all gradients to None."""
+        self.value.zero_grad(set_to_none=True)
+
+
+class _StateDict(dict[str, Any]):
+    """What load_state_dict takes: a dict with an attribute for the modules' versions."""
+
+    _metadata: dict[str, Any]
+
+
+class OptimizerHandler(StateHandler):
+    """A torch.optim.Optimizer: tensors are written in place where the optimizer has them, and bit for bit.
+
+    (Optimizer.load_state_dict makes new tensors, and casts them to the parameters' type.)
+    """
+
+    def __init__(self, value: Optimizer) -> None:
+        super().__init__(value)
+        refuse_sharded_optimizer(value)
+        self._fixed = Fixed([])
+        self._fixed_values: list[Any] = []
+        self._fixed_counts: list[int] = []
+
+    def capture(self) -> Any:
+        """The state_dict."""
+        return self.value.state_dict()
+
+    def load(self, tree: Any) -> None:
+        """Bring per-parameter state and the groups' options back.
+
+        Groups that were added since are dropped. Options that the saved groups lack are kept: a scheduler
+        that was made since may have put them there.
+
+        Raises:
+            ValueError: the optimizer has fewer groups, or other numbers of parameters in them.
+        """
+        if type(self.value).load_state_dict is not Optimizer.load_state_dict:  # it keeps state in places of its own
+            self.value.load_state_dict(TakeOver().value(tree))
+            return
+        live_groups, saved_groups = self.value.param_groups, tree["param_groups"]
+        self._check(live_groups, saved_groups)
+        del live_groups[len(saved_groups) :]
+        params: dict[int, torch.Tensor] = {}
+        for live, saved in zip(live_groups, saved_groups, strict=True):
+            values = TakeOver()
+            for key in saved.keys() - {"params"}:
+                live[key] = values.value(saved[key], live.get(key))
+            params.update(zip(saved["params"], live["params"], strict=True))
+        self._load_state(tree["state"], params)
+
+    def keep(self) -> Any:
+        """The groups' options: what schedulers change. In a box if none of them can be changed in place.
+
+        Then it is the last box, as long as they are what they were: most boundaries change none.
+        """
+        groups = self.value.param_groups
+        values = [value for group in groups for value in group.values()]
+        counts = [len(group["params"]) for group in groups]
+        as_before = counts == self._fixed_counts and len(values) == len(self._fixed_values)
+        if as_before and all(map(is_, values, self._fixed_values)):
+            return self._fixed
+        options = [
+            (count, {key: value for key, value in group.items() if key != "params"})
+            for count, group in zip(counts, groups, strict=True)
+        ]
+        if not all(_is_fixed(value) for _, of_group in options for value in of_group.values()):
+            return options
+        self._fixed, self._fixed_values, self._fixed_counts = Fixed(options), values, counts
+        return self._fixed
+
+    def bring_back(self, kept: Any) -> None:
+        """Bring the groups' options back; groups that were added since are dropped."""
+        options = kept.contents if isinstance(kept, Fixed) else kept
+        del self.value.param_groups[len(options) :]
+        for live, (_, of_group) in zip(self.value.param_groups, options, strict=True):
+            values = TakeOver()
+            for key, value in of_group.items():
+                live[key] = values.value(value, live.get(key))
+
+    def lasting(self) -> Iterable[torch.Tensor]:
+        """The parameters; what is kept for each of them changes with them."""
+        return (param for group in self.value.param_groups for param in group["params"])
+
+    def _load_state(self, saved_state: dict[Any, Any], params: dict[int, torch.Tensor]) -> None:
+        state = self.value.state
+        before = dict(state)
+        state.clear()  # and not a new object: others may refer to it
+        values = TakeOver()
+        for index, saved in saved_state.items():
+            key = params.get(index, index)
+            state[key] = values.value(saved, before.get(key))
+
+    def _check(self, live_groups: list[dict[str, Any]], saved_groups: list[dict[str, Any]]) -> None:
+        live = [len(group["params"]) for group in live_groups]
+        saved = [len(group["params"]) for group in saved_groups]
+        if live[: len(saved)] != saved:
+            raise ValueError(
+                f"this {type(self.value).__name__} is not the optimizer whose state it was to take over: "
+                f"its groups have {live} parameters, the saved one's {saved}; all workers must build the "
+                "same optimizer"
+            )
+
+    def clear_gradients(self) -> None:
+        """Set the gradients of all parameters in the groups to None."""
+        for group in self.value.param_groups:
+            for param in group["params"]:
+                param.grad = None
+
+
+def _is_fixed(value: object) -> bool:
+    return type(value) in IMMUTABLES or (type(value) is tuple and all(map(_is_fixed, value)))
+
+
+class GradScalerHandler(StateDictHandler):
+    """A torch.amp.GradScaler, whose state_dict would wait for the device."""
+
+    def keep(self) -> Any:
+        """The scale and what led to it, as the tensors that they are (None before the first use)."""
+        return (self.value._scale, self.value._growth_tracker)
+
+    def bring_back(self, kept: Any) -> None:
+        """Write them where they are."""
+        values = TakeOver()
+        self.value._scale = values.value(kept[0], self.value._scale)
+        self.value._growth_tracker = values.value(kept[1], self.value._growth_tracker)
+
+    def clear_gradients(self) -> None:
+        """Forget which optimizers' gradients an interrupted step has unscaled."""
+        self.value._per_optimizer_states.clear()
+
+
+register_handler(torch.nn.Module, ModuleHandler)
+register_handler(torch.amp.GradScaler, GradScalerHandler)
+register_handler(Optimizer, OptimizerHandler)
+register_handler(ElasticSampler, SamplerHandler)
+
+
+def refuse_sharded_module(module: torch.nn.Module) -> None:
+    """Refuse a model of which each worker holds a part only: a lost worker's part would be lost.
+
+    Raises:
+        TypeError: the model has FSDP modules or DTensors in it.
+    """
+    fsdp = _classes("torch.distributed.fsdp", "FullyShardedDataParallel", "FSDPModule")
+    for name, part in module.named_modules():
+        if isinstance(part, fsdp):
+            raise TypeError(f"{_path('module', name)} is sharded by FSDP: {_SHARDED}")
+    dtensor = _classes("torch.distributed.tensor", "DTensor")
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if isinstance(tensor, dtensor) or isinstance(tensor.data, dtensor):
+            raise TypeError(f"{_path('tensor', name)} is a DTensor: {_SHARDED}")
+
+
+def refuse_sharded_optimizer(optimizer: Optimizer) -> None:
+    """Refuse an optimizer of which each worker holds a part only.
+
+    Raises:
+        TypeError: it is a ZeroRedundancyOptimizer, or a parameter of it is a DTensor.
+    """
+    if isinstance(optimizer, _classes("torch.distributed.optim", "ZeroRedundancyOptimizer")):
+        raise TypeError(f"ZeroRedundancyOptimizer shards the optimizer's state: {_SHARDED}")
+    dtensor = _classes("torch.distributed.tensor", "DTensor")
+    if any(isinstance(param, dtensor) for group in optimizer.param_groups for param in group["params"]):
+        raise TypeError(f"a parameter of this {type(optimizer).__name__} is a DTensor: {_SHARDED}")
+
+
+_SHARDED = (
+    "edriver keeps state that every worker holds in full, so that any one can be lost; use DistributedDataParallel"
+)
+
+
+def _classes(module: str, *names: str) -> tuple[type, ...]:
+    """Classes of a module of torch that costs much to import; none where nobody has imported it yet."""
+    loaded = sys.modules.get(module)
+    return tuple(getattr(loaded, name) for name in names if hasattr(loaded, name))
+
+
+def _path(kind: str, name: str) -> str:
+    return f"the model's {kind} {name!r}" if name else "the model"
+
+
+def _first_few(texts: list[str]) -> str:
+    more = f" and {len(texts) - 5} more" if len(texts) > 5 else ""
+    return "; ".join(texts[:5]) + more

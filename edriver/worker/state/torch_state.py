@@ -1,0 +1,293 @@
+"""TorchState: models, optimizers, schedulers and samplers, beside plain objects.
+
+Each attribute whose value has a handler (`edriver.worker.state.handlers`) is captured and loaded through it; the
+others are plain data, as in ObjectState, in which tensors may occur. A save copies all tensors, at memory
+speed, into buffers that were allocated by the first one.
+
+A boundary copies no parameter and no optimizer state. They are those of the boundary as long as no optimizer has begun
+a step and no tensor's version counter (torch's own, of writes in place) has moved. A write that this counter does not
+see (through `.data`) outside an optimizer's step is not seen here either.
+"""
+
+from __future__ import annotations
+
+import functools
+from operator import attrgetter, is_
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from edriver.worker.copies.buffer_copies import BufferCopies
+from edriver.worker.copies.side_stream import SideCopies, SideStream
+from edriver.worker.copies.small_copy import SMALL_BYTES
+from edriver.worker.copies.snapshot import IMMUTABLES, SnapshotBuffers, TakeOver, is_plain_tensor, memory_key
+from edriver.worker.reports import SamplesDone
+from edriver.worker.sampler.elastic_sampler import ElasticSampler
+from edriver.worker.state.device_mark import DeviceMark, Event
+from edriver.worker.state.handlers import StateHandler, handler_for
+from edriver.worker.state.state import ObjectState, check_names
+from edriver.worker.state.step_watch import StepWatch
+
+_version_of = attrgetter("_version")
+
+
+def _recorded() -> Event | None:
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return None
+    event: Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record()
+    return event
+
+
+class TorchState(ObjectState):
+    """A state with a model and an optimizer.
+
+        state = TorchState(model, optimizer, scheduler=scheduler, sampler=sampler, epoch=0)
+
+    Restoring and syncing write into the tensors that are there, so whatever refers to a parameter, to an
+    optimizer's state or to an attribute's tensor goes on to. After a restore all gradients are None. A
+    model may be wrapped in DistributedDataParallel inside the training function, also as `state.model =
+    DistributedDataParallel(state.model)`: the wrapper is taken off again at the start of the next round.
+
+    Args:
+        model: the model. May be set later.
+        optimizer: its optimizer. May be set later.
+        objects: everything else, by name: schedulers, samplers, more models, plain data.
+
+    Raises:
+        TypeError: a value cannot be kept (FSDP, ZeroRedundancyOptimizer, DTensor, DistributedSampler), and
+            why.
+        ValueError: a name starts with an underscore or is one of this class's own.
+    """
+
+    _handlers: dict[str, StateHandler]
+
+    def __init__(
+        self, model: torch.nn.Module | None = None, optimizer: Optimizer | None = None, **objects: Any
+    ) -> None:
+        object.__setattr__(self, "_handlers", {})
+        object.__setattr__(self, "_names", ())
+        self._buffers = SnapshotBuffers(self._side())
+        self._steps = StepWatch(before_step=self._buffers.hold)
+        self._buffer_copies = BufferCopies()
+        self._mark = DeviceMark(_recorded)
+        self._outdated = True
+        self._lasting: list[torch.Tensor] = []
+        self._large: list[torch.Tensor] = []
+        self._versions: list[int] = []
+        self._begun = 0
+        self._kept_values: list[Any] = []
+        for name, value in objects.items():
+            _refuse_hidden(name, value)
+        super().__init__(model=model, optimizer=optimizer, **objects)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._names:
+            handler = None if type(value) in IMMUTABLES else handler_for(value)
+            if handler is None:
+                self._handlers.pop(name, None)
+            else:
+                self._handlers[name] = handler
+        object.__setattr__(self, name, value)
+        if name in self._names and isinstance(value, Optimizer):
+            self._steps.watch(h.value for h in self._handlers.values() if isinstance(h.value, Optimizer))
+        if name in self._handlers:
+            self._outdated = True
+
+    def _side(self) -> SideCopies:
+        """What copies tensors that do not lie in host memory."""
+        return SideStream()
+
+    def samples_done(self) -> SamplesDone | None:
+        """Where the first ElasticSampler among the attributes stands."""
+        samplers = (h.value for h in list(self._handlers.values()) if isinstance(h.value, ElasticSampler))
+        sampler = next(samplers, None)
+        return None if sampler is None else sampler.samples_done()
+
+    def half_done(self) -> bool:
+        """Whether gradients have been accumulated since the last step of any of the state's optimizers."""
+        return self._steps.pending
+
+    def keep(self) -> None:
+        """Keep what is small: attributes, buffers, the optimizers' options, the random number generators' states."""
+        if self._steps.adapt() or self._outdated:
+            self._watch_tensors()
+        self._large = []
+        super().keep()
+        self._buffer_copies.keep()
+        self._mark.set()
+        self._versions = list(map(_version_of, self._lasting + self._large))
+        self._begun = self._steps.begun
+        self._kept_values = [handler.value for handler in self._handlers.values()]
+
+    def peer_lost(self) -> None:
+        """Note how far the device has come, before what it computes is aborted."""
+        self._mark.judge()
+
+    def settle(self) -> bool:
+        """Wait for the device, on CUDA: the copies of a commit must be of what it has computed."""
+        return self._mark.wait()
+
+    @property
+    def clean(self) -> bool:
+        """Whether parameters, optimizer state and large tensors are those of the last boundary."""
+        return (
+            super().clean
+            and self._mark.reached
+            and self._steps.begun == self._begun
+            and len(self._kept_values) == len(self._handlers)
+            and all(map(is_, self._kept_values, (handler.value for handler in self._handlers.values())))
+            and self._versions == list(map(_version_of, self._lasting + self._large))
+        )
+
+    def return_to_boundary(self) -> None:
+        """Go back to the last boundary, without having copied what only optimizers change; gradients become None."""
+        self.clear_gradients()
+        self._buffer_copies.bring_back()
+        super().return_to_boundary()
+
+    def save(self) -> None:
+        """Copy everything aside; what lies on a GPU into host memory (side_stream.py).
+
+        Raises:
+            TypeError: an attribute cannot be copied.
+        """
+        self._saved = self._buffers.copied(self._capture(), _Lasting(self._handlers))
+        self.copied.commit_bytes = self._buffers.nbytes
+        self._saved_random.keep()
+        self._too_large.clear()
+
+    def _adopt(self, arrived: dict[str, Any]) -> None:
+        # It shares nothing with what is live, and its memory has been paid for.
+        self._saved = self._buffers.adopted(arrived)
+        self.copied.received_bytes = self._buffers.nbytes
+        self._saved_random.keep()
+        self._too_large.clear()
+
+    def restore(self) -> None:
+        """Go back to what was saved last; in any case, set all gradients to None."""
+        self.clear_gradients()
+        if self._saved is not None:
+            self._load(self._saved)
+            self._saved_random.bring_back()
+            self.keep()
+
+    def reset(self) -> None:
+        """Split samplers anew, and take last round's DistributedDataParallel wrappers off."""
+        for name, handler in self._handlers.items():
+            handler.reset()
+            if getattr(self, name) is not handler.value:
+                object.__setattr__(self, name, handler.value)
+        self._outdated = True
+
+    def clear_gradients(self) -> None:
+        """Set the gradients of all models and optimizers to None."""
+        for handler in self._handlers.values():
+            handler.clear_gradients()
+        self._steps.clear()
+
+    def _capture(self) -> dict[str, Any]:
+        """For each name, whether its value has a handler, and its captured state or the value itself."""
+        tree: dict[str, Any] = {}
+        for name in self._names:
+            handler = self._handlers.get(name)
+            tree[name] = (False, getattr(self, name)) if handler is None else (True, handler.capture())
+        return tree
+
+    def _load(self, tree: dict[str, Any]) -> None:
+        """Take over a tree of `_capture`'s form, without keeping a reference to any part of it."""
+        self._buffers.hold()  # a commit of what is about to be overwritten may be under way
+        check_names(tree, self._names, "attribute")
+        values = TakeOver()
+        for name, (handled, part) in tree.items():
+            if handled:
+                self._load_handled(name, part)
+            else:
+                setattr(self, name, values.value(part, getattr(self, name)))
+
+    def _live_part(self, name: str) -> Any:
+        handler = self._handlers.get(name)
+        return (False, getattr(self, name)) if handler is None else (True, handler.keep())
+
+    def _bring_back(self, parts: dict[str, Any]) -> None:
+        values = TakeOver()
+        for name, (handled, part) in parts.items():
+            if handled:
+                self._handlers[name].bring_back(part)
+            else:
+                setattr(self, name, values.value(part, getattr(self, name)))
+
+    def _copy_special(self, value: Any) -> Any:
+        if type(value) in IMMUTABLES:
+            return value
+        if not is_plain_tensor(value):
+            return NotImplemented
+        if value.nbytes <= SMALL_BYTES:
+            return value.detach().clone()
+        self._large.append(value)
+        return value
+
+    def _watch_tensors(self) -> None:
+        """Find anew what boundaries look at: modules may have been changed."""
+        self._outdated = False
+        handlers = self._handlers.values()
+        self._lasting = list({id(t): t for handler in handlers for t in handler.lasting()}.values())
+        self._buffer_copies.watch(h.value for h in handlers if isinstance(h.value, torch.nn.Module))
+
+    def _load_handled(self, name: str, part: Any) -> None:
+        if name not in self._handlers:
+            raise ValueError(
+                f"the state's {name!r} is a {type(getattr(self, name)).__name__} here and has a state of "
+                "its own there: give every worker's state the same kinds of objects before edriver.run"
+            )
+        try:
+            self._handlers[name].load(part)
+        except ValueError as error:
+            raise ValueError(f"the state's {name!r} cannot be brought back: {error}") from error
+
+    def _small(self, tree: dict[str, Any]) -> dict[str, Any]:
+        small = {}
+        for name, (handled, part) in tree.items():
+            handler = self._handlers.get(name)
+            if not handled:
+                small[name] = part
+            elif handler is not None and (digest := handler.digest(part)) is not None:
+                small[name] = digest
+        return small
+
+
+class _Lasting:
+    """Tells which tensors of a captured state only optimizers change: parameters, and what is kept for them.
+
+    Args:
+        handlers: of the state's values, by name.
+    """
+
+    def __init__(self, handlers: dict[str, StateHandler]) -> None:
+        self._handlers = handlers
+
+    @functools.cached_property
+    def _memory(self) -> frozenset[tuple[object, ...]]:
+        return frozenset(memory_key(t) for handler in self._handlers.values() for t in handler.lasting())
+
+    def __call__(self, name: str, tensor: torch.Tensor) -> bool:
+        handler = self._handlers.get(name)
+        if handler is None:
+            return False
+        return isinstance(handler.value, Optimizer) or memory_key(tensor) in self._memory
+
+
+def _refuse_hidden(name: str, value: Any) -> None:
+    """Refuse models and optimizers inside a container: as plain data they would be replaced by copies.
+
+    Raises:
+        TypeError: there is one.
+    """
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    for item in items:
+        if isinstance(item, torch.nn.Module | Optimizer):
+            raise TypeError(
+                f"the state's {name!r} holds a {type(item).__name__} inside a {type(value).__name__}: give "
+                "each model and optimizer a name of its own, or put models into a torch.nn.ModuleList"
+            )

@@ -1,0 +1,4 @@
+"""Sync: the source of a round sends its state to the receivers the driver named.
+
+Start with `sync.py`.
+"""

@@ -1,0 +1,27 @@
+"""Where in the user's script something was called, for messages that name the place."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+_OWN: Final = str(Path(__file__).parents[2])
+
+
+def calling_place() -> str:
+    """The innermost line of the calling thread's stack that is not edriver's own: FILE:LINE."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def nested_run(function: Callable[..., Any]) -> RuntimeError:
+    """The error of a script that enters `edriver.run` while it is in one."""
+    name = getattr(function, "__qualname__", function)
+    return RuntimeError(
+        f"edriver.run was entered again, with {name} at {calling_place()}, inside a "
+        "function that it runs: a process is in one round at a time. Call the inner function without edriver.run"
+    )

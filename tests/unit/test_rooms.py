@@ -1,0 +1,72 @@
+"""The rooms of the package: what `lint-imports` does not check. Who may import whom stands in pyproject.toml."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import edriver
+
+ROOT = Path(edriver.__file__).parent
+SOURCES = {
+    ".".join(("edriver", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): path
+    for path in sorted(ROOT.rglob("*.py"))
+    if "v1" not in path.relative_to(ROOT).parts
+}
+"""All modules of the package that are written by hand, by name."""
+
+FOLDERS = sorted({path.parent for path in SOURCES.values()})
+
+LONGEST_FILE = 500
+MOST_MODULES = 15
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(ROOT.parent)))
+def test_a_folder_says_what_lives_in_it_and_is_not_crowded(folder: Path) -> None:
+    modules = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+    assert len(modules) <= MOST_MODULES
+    assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
+
+
+@pytest.mark.parametrize("room", ["driver", "worker", "discovery"])
+def test_the_front_door_shows_the_rooms(room: str) -> None:
+    link = ROOT.parent / room
+    assert link.is_symlink()
+    assert link.readlink() == Path("edriver", room)
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [
+        pytest.param(["edriver"], id="the-package"),
+        pytest.param([m for m in SOURCES if m.startswith("edriver.driver")], id="the-driver"),
+        pytest.param(["edriver.cli.main"], id="the-command-line"),
+        pytest.param([m for m in SOURCES if m.startswith("edriver.agent")], id="the-agent"),
+    ],
+)
+def test_driver_and_agent_run_without_torch(modules: list[str]) -> None:
+    """Torch would make each of them 2 s slower and 200 MB larger."""
+    program = f"import sys, {', '.join(modules)}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
+
+
+def test_a_driver_without_metrics_does_not_load_prometheus_client() -> None:
+    program = "import sys, edriver.cli.main, edriver.driver.session; sys.exit('prometheus_client' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_what_comes_from_outside_is_never_run(module: str) -> None:
+    for node in ast.walk(ast.parse(SOURCES[module].read_text())):
+        if isinstance(node, ast.Call):
+            assert not (isinstance(node.func, ast.Name) and node.func.id in ("eval", "exec", "compile", "__import__"))
+            assert not any(keyword.arg == "shell" for keyword in node.keywords)
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_no_file_is_too_long(module: str) -> None:
+    assert len(SOURCES[module].read_text().splitlines()) <= LONGEST_FILE
