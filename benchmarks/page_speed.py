@@ -32,6 +32,7 @@ from playwright.async_api import Page, async_playwright
 from benchmarks.status_speed import Simulated, serve
 from edriver.client import Address, AsyncClient
 from edriver.common.ids import NO_VERSION, RoundId
+from edriver.common.store_address import StoreAddress
 from edriver.dashboard.feed import Feed
 from edriver.dashboard.server import PageServer
 from edriver.driver.core import actions, events
@@ -88,7 +89,7 @@ class Large(Simulated):
         worker = self.membership.roster.workers[worker_id]
         text = f"worker {worker_id} ({worker.host}:{worker.slot}) was killed by SIGKILL in round {self.number - 1}"
         candidates = [
-            Candidate(each.worker_id, each.host, each.slot, NO_VERSION, "a", 4000)
+            Candidate(each.worker_id, each.host, each.slot, NO_VERSION, StoreAddress("a", 4000))
             for each in self.membership.roster.workers.values()
         ]
         worker.state = WorkerState.STOPPING

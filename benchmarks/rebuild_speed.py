@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
 from edriver.common.ids import RoundId
+from edriver.common.store_address import StoreAddress
 from edriver.worker.assignment import Assignment
 from edriver.worker.group.membership_proof import SECRET_BYTES
 from edriver.worker.group.round_group import RoundGroup
@@ -56,7 +57,7 @@ def _lengths(by_worker: list[list[Span]]) -> list[float]:
 
 def _worker(rank: int, pipe: Connection, barrier: Barrier) -> None:
     group = RoundGroup("127.0.0.1")
-    pipe.send(group.store_port)
+    pipe.send(group.store.port)
     port = pipe.recv()
     found: dict[str, list[Span]] = {"group": [], "bare group": [], "teardown": [], "bare destroy": []}
 
@@ -69,8 +70,7 @@ def _worker(rank: int, pipe: Connection, barrier: Barrier) -> None:
             local_size=SIZE,
             cross_rank=0,
             cross_size=1,
-            store_host="127.0.0.1",
-            store_port=port,
+            store=StoreAddress("127.0.0.1", port),
             source=0,
             receivers=(),
             secret=bytes(SECRET_BYTES),

@@ -34,6 +34,7 @@ import uvloop
 
 from edriver.client import Address, AsyncClient
 from edriver.common.ids import NO_VERSION, RoundId
+from edriver.common.store_address import StoreAddress
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import actions, events
 from edriver.driver.core.membership import Membership
@@ -81,7 +82,9 @@ class Simulated:
             roster.workers[worker_id] = Worker(worker_id, name, slot, WorkerState.TRAINING, rank=worker_id - 1)
         for record in roster.hosts.values():
             record.connected = True
-        candidates = [Candidate(w.worker_id, w.host, w.slot, NO_VERSION, "a", 4000) for w in roster.workers.values()]
+        candidates = [
+            Candidate(w.worker_id, w.host, w.slot, NO_VERSION, StoreAddress("a", 4000)) for w in roster.workers.values()
+        ]
         plan = plan_round(RoundId(1, 1), 1, candidates, first=True)
         self.membership.round = Round(plan, set(plan.workers), 0.0)
         started = [actions.StartWorker(worker_id, "", 0, background=False) for worker_id in roster.workers]

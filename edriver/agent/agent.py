@@ -239,7 +239,7 @@ class Agent:
                 for seat, notice in place_notices(message.assign_round):
                     if worker := self._workers.get(seat.worker_id):
                         worker.capture.rank = seat.rank
-                        worker.muteness.round_id.CopyFrom(message.assign_round.round_id)
+                        worker.muteness.round_id.CopyFrom(message.assign_round.round.round_id)
                         worker.link.deliver(notice)
             case "shutdown":
                 self._stop(message.shutdown.grace)

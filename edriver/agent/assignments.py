@@ -12,14 +12,5 @@ def place_notices(
 ) -> Iterator[tuple[rounds_pb2.Seat, notification_pb2.Notice]]:
     """Each member on this host, with the notice that tells it its place."""
     for seat in message.seats:
-        place = notification_pb2.AssignPlace(
-            round_id=message.round_id,
-            size=message.size,
-            seat=seat,
-            store_host=message.store_host,
-            store_port=message.store_port,
-            source=message.source,
-            receivers=message.receivers,
-            secret=message.secret,
-        )
+        place = notification_pb2.AssignPlace(round=message.round, seat=seat)
         yield seat, notification_pb2.Notice(assign_place=place)

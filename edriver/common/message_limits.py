@@ -163,7 +163,7 @@ _FIELDS: Final[Mapping[str, Rule]] = {
     "CollectiveRaised.traceback": _text,
     "Stalled.stacks": _text,
     "Waiting.digest": _text,
-    "Waiting.store_port": _number(65535),
+    "StoreAddress.port": _number(65535),
     "DrainRequest.host": _word(HOST_NAME),
     "UndrainRequest.host": _word(HOST_NAME),
     "ResizeRequest.size": _number(TOTAL_SLOTS),

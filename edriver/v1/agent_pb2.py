@@ -26,7 +26,7 @@ from edriver.v1 import notification_pb2 as edriver_dot_v1_dot_notification__pb2
 from edriver.v1 import rounds_pb2 as edriver_dot_v1_dot_rounds__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x65\x64river/v1/agent.proto\x12\nedriver.v1\x1a\x1d\x65\x64river/v1/notification.proto\x1a\x17\x65\x64river/v1/rounds.proto\"\x8d\x04\n\tFromAgent\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x0b\n\x03\x61\x63k\x18\x02 \x01(\x04\x12\"\n\x05hello\x18\x03 \x01(\x0b\x32\x11.edriver.v1.HelloH\x00\x12*\n\theartbeat\x18\x04 \x01(\x0b\x32\x15.edriver.v1.HeartbeatH\x00\x12\x31\n\rworker_report\x18\x05 \x01(\x0b\x32\x18.edriver.v1.WorkerReportH\x00\x12\x31\n\rworker_exited\x18\x06 \x01(\x0b\x32\x18.edriver.v1.WorkerExitedH\x00\x12\x31\n\rlease_expired\x18\x07 \x01(\x0b\x32\x18.edriver.v1.LeaseExpiredH\x00\x12\x31\n\rworker_ending\x18\x08 \x01(\x0b\x32\x18.edriver.v1.WorkerEndingH\x00\x12/\n\x0chost_leaving\x18\t \x01(\x0b\x32\x17.edriver.v1.HostLeavingH\x00\x12/\n\x0c\x61gent_ending\x18\n \x01(\x0b\x32\x17.edriver.v1.AgentEndingH\x00\x12/\n\x0cworker_heard\x18< \x01(\x0b\x32\x17.edriver.v1.WorkerHeardH\x00\x12/\n\x0c\x65xit_overdue\x18\x32 \x01(\x0b\x32\x17.edriver.v1.ExitOverdueH\x00\x42\x06\n\x04kind\"\xf2\x02\n\nFromDriver\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x0b\n\x03\x61\x63k\x18\x02 \x01(\x04\x12&\n\x07welcome\x18\x03 \x01(\x0b\x32\x13.edriver.v1.WelcomeH\x00\x12*\n\theartbeat\x18\x04 \x01(\x0b\x32\x15.edriver.v1.HeartbeatH\x00\x12/\n\x0cstart_worker\x18\x05 \x01(\x0b\x32\x17.edriver.v1.StartWorkerH\x00\x12-\n\x0bstop_worker\x18\x06 \x01(\x0b\x32\x16.edriver.v1.StopWorkerH\x00\x12\x33\n\x0e\x64\x65liver_notice\x18\x07 \x01(\x0b\x32\x19.edriver.v1.DeliverNoticeH\x00\x12/\n\x0c\x61ssign_round\x18\x08 \x01(\x0b\x32\x17.edriver.v1.AssignRoundH\x00\x12(\n\x08shutdown\x18\t \x01(\x0b\x32\x14.edriver.v1.ShutdownH\x00\x42\x06\n\x04kind\"t\n\x05Hello\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x03 \x01(\x04\x12\x0b\n\x03pid\x18\x04 \x01(\r\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\r\n\x05slots\x18\x06 \x01(\r\x12\x0e\n\x06secret\x18( \x01(\x0c\"\xbc\x02\n\x07Welcome\x12\x0f\n\x07\x63ommand\x18\x01 \x03(\t\x12\x14\n\x0c\x64river_lease\x18\x02 \x01(\x01\x12\x14\n\x0cworker_lease\x18\x03 \x01(\x01\x12\x15\n\routput_folder\x18\x04 \x01(\t\x12\x11\n\tseen_from\x18\x05 \x01(\t\x12\"\n\x06papers\x18\x06 \x01(\x0b\x32\x12.edriver.v1.Papers\x12\x10\n\x08\x61gent_id\x18\x07 \x01(\x04\x12:\n\x0cstall_limits\x18\x08 \x03(\x0b\x32$.edriver.v1.Welcome.StallLimitsEntry\x12\x0e\n\x06secret\x18( \x01(\x0c\x12\x14\n\x0c\x65xit_timeout\x18\x32 \x01(\x01\x1a\x32\n\x10StallLimitsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"K\n\x06Papers\x12\x11\n\tauthority\x18\x01 \x01(\x0c\x12\x1a\n\x12member_certificate\x18\x02 \x01(\x0c\x12\x12\n\nmember_key\x18\x03 \x01(\x0c\":\n\tHeartbeat\x12-\n\tstandings\x18\x01 \x03(\x0b\x32\x1a.edriver.v1.WorkerStanding\"X\n\x0eWorkerStanding\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0b\n\x03pid\x18\x02 \x01(\r\x12&\n\x08standing\x18\x03 \x01(\x0b\x32\x14.edriver.v1.Standing\"B\n\x0bStartWorker\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x12\n\nbackground\x18\x03 \x01(\x08\".\n\nStopWorker\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\r\n\x05grace\x18\x02 \x01(\x01\"G\n\rDeliverNotice\x12\x12\n\nworker_ids\x18\x01 \x03(\x04\x12\"\n\x06notice\x18\x02 \x01(\x0b\x32\x12.edriver.v1.Notice\"\xbe\x01\n\x0b\x41ssignRound\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x0c\n\x04size\x18\x02 \x01(\r\x12\x1f\n\x05seats\x18\x03 \x03(\x0b\x32\x10.edriver.v1.Seat\x12\x12\n\nstore_host\x18\x04 \x01(\t\x12\x12\n\nstore_port\x18\x05 \x01(\r\x12\x0e\n\x06source\x18\x06 \x01(\r\x12\x11\n\treceivers\x18\x07 \x03(\r\x12\x0e\n\x06secret\x18\x14 \x01(\x0c\"\x19\n\x08Shutdown\x12\r\n\x05grace\x18\x01 \x01(\x01\"E\n\x0cWorkerReport\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\"\n\x06report\x18\x02 \x01(\x0b\x32\x12.edriver.v1.Report\"/\n\x0cWorkerEnding\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04seen\x18\x02 \x01(\x01\"]\n\x0cWorkerExited\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x11\x12\x0c\n\x04tail\x18\x03 \x01(\t\x12\x0e\n\x06reaped\x18\x04 \x01(\x01\x12\x0e\n\x06reason\x18\x46 \x01(\t\"\x1d\n\x0bHostLeaving\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\r\n\x0b\x41gentEnding\"!\n\x0cLeaseExpired\x12\x11\n\tworker_id\x18\x01 \x01(\x04\" \n\x0bWorkerHeard\x12\x11\n\tworker_id\x18\x01 \x01(\x04\" \n\x0b\x45xitOverdue\x12\x11\n\tworker_id\x18\x01 \x01(\x04\"g\n\x0bOutputBatch\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\x04\x12%\n\x05lines\x18\x02 \x03(\x0b\x32\x16.edriver.v1.OutputLine\x12\x0f\n\x07\x64ropped\x18\x03 \x01(\x04\x12\x0e\n\x06secret\x18( \x01(\x0c\"g\n\nOutputLine\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x11\n\x04rank\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x0e\n\x06stderr\x18\x04 \x01(\x08\x12\x0c\n\x04text\x18\x05 \x01(\x0c\x42\x07\n\x05_rank\"\x0f\n\rOutputSummary2\x93\x01\n\x0c\x41gentService\x12<\n\x07\x43onnect\x12\x15.edriver.v1.FromAgent\x1a\x16.edriver.v1.FromDriver(\x01\x30\x01\x12\x45\n\rForwardOutput\x12\x17.edriver.v1.OutputBatch\x1a\x19.edriver.v1.OutputSummary(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x65\x64river/v1/agent.proto\x12\nedriver.v1\x1a\x1d\x65\x64river/v1/notification.proto\x1a\x17\x65\x64river/v1/rounds.proto\"\x8d\x04\n\tFromAgent\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x0b\n\x03\x61\x63k\x18\x02 \x01(\x04\x12\"\n\x05hello\x18\x03 \x01(\x0b\x32\x11.edriver.v1.HelloH\x00\x12*\n\theartbeat\x18\x04 \x01(\x0b\x32\x15.edriver.v1.HeartbeatH\x00\x12\x31\n\rworker_report\x18\x05 \x01(\x0b\x32\x18.edriver.v1.WorkerReportH\x00\x12\x31\n\rworker_exited\x18\x06 \x01(\x0b\x32\x18.edriver.v1.WorkerExitedH\x00\x12\x31\n\rlease_expired\x18\x07 \x01(\x0b\x32\x18.edriver.v1.LeaseExpiredH\x00\x12\x31\n\rworker_ending\x18\x08 \x01(\x0b\x32\x18.edriver.v1.WorkerEndingH\x00\x12/\n\x0chost_leaving\x18\t \x01(\x0b\x32\x17.edriver.v1.HostLeavingH\x00\x12/\n\x0c\x61gent_ending\x18\n \x01(\x0b\x32\x17.edriver.v1.AgentEndingH\x00\x12/\n\x0cworker_heard\x18< \x01(\x0b\x32\x17.edriver.v1.WorkerHeardH\x00\x12/\n\x0c\x65xit_overdue\x18\x32 \x01(\x0b\x32\x17.edriver.v1.ExitOverdueH\x00\x42\x06\n\x04kind\"\xf2\x02\n\nFromDriver\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x0b\n\x03\x61\x63k\x18\x02 \x01(\x04\x12&\n\x07welcome\x18\x03 \x01(\x0b\x32\x13.edriver.v1.WelcomeH\x00\x12*\n\theartbeat\x18\x04 \x01(\x0b\x32\x15.edriver.v1.HeartbeatH\x00\x12/\n\x0cstart_worker\x18\x05 \x01(\x0b\x32\x17.edriver.v1.StartWorkerH\x00\x12-\n\x0bstop_worker\x18\x06 \x01(\x0b\x32\x16.edriver.v1.StopWorkerH\x00\x12\x33\n\x0e\x64\x65liver_notice\x18\x07 \x01(\x0b\x32\x19.edriver.v1.DeliverNoticeH\x00\x12/\n\x0c\x61ssign_round\x18\x08 \x01(\x0b\x32\x17.edriver.v1.AssignRoundH\x00\x12(\n\x08shutdown\x18\t \x01(\x0b\x32\x14.edriver.v1.ShutdownH\x00\x42\x06\n\x04kind\"t\n\x05Hello\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x03 \x01(\x04\x12\x0b\n\x03pid\x18\x04 \x01(\r\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\r\n\x05slots\x18\x06 \x01(\r\x12\x0e\n\x06secret\x18( \x01(\x0c\"\xbc\x02\n\x07Welcome\x12\x0f\n\x07\x63ommand\x18\x01 \x03(\t\x12\x14\n\x0c\x64river_lease\x18\x02 \x01(\x01\x12\x14\n\x0cworker_lease\x18\x03 \x01(\x01\x12\x15\n\routput_folder\x18\x04 \x01(\t\x12\x11\n\tseen_from\x18\x05 \x01(\t\x12\"\n\x06papers\x18\x06 \x01(\x0b\x32\x12.edriver.v1.Papers\x12\x10\n\x08\x61gent_id\x18\x07 \x01(\x04\x12:\n\x0cstall_limits\x18\x08 \x03(\x0b\x32$.edriver.v1.Welcome.StallLimitsEntry\x12\x0e\n\x06secret\x18( \x01(\x0c\x12\x14\n\x0c\x65xit_timeout\x18\x32 \x01(\x01\x1a\x32\n\x10StallLimitsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"K\n\x06Papers\x12\x11\n\tauthority\x18\x01 \x01(\x0c\x12\x1a\n\x12member_certificate\x18\x02 \x01(\x0c\x12\x12\n\nmember_key\x18\x03 \x01(\x0c\":\n\tHeartbeat\x12-\n\tstandings\x18\x01 \x03(\x0b\x32\x1a.edriver.v1.WorkerStanding\"X\n\x0eWorkerStanding\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0b\n\x03pid\x18\x02 \x01(\r\x12&\n\x08standing\x18\x03 \x01(\x0b\x32\x14.edriver.v1.Standing\"B\n\x0bStartWorker\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x12\n\nbackground\x18\x03 \x01(\x08\".\n\nStopWorker\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\r\n\x05grace\x18\x02 \x01(\x01\"G\n\rDeliverNotice\x12\x12\n\nworker_ids\x18\x01 \x03(\x04\x12\"\n\x06notice\x18\x02 \x01(\x0b\x32\x12.edriver.v1.Notice\"Z\n\x0b\x41ssignRound\x12*\n\x05round\x18\x01 \x01(\x0b\x32\x1b.edriver.v1.RoundAssignment\x12\x1f\n\x05seats\x18\x02 \x03(\x0b\x32\x10.edriver.v1.Seat\"\x19\n\x08Shutdown\x12\r\n\x05grace\x18\x01 \x01(\x01\"E\n\x0cWorkerReport\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\"\n\x06report\x18\x02 \x01(\x0b\x32\x12.edriver.v1.Report\"/\n\x0cWorkerEnding\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04seen\x18\x02 \x01(\x01\"]\n\x0cWorkerExited\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x11\x12\x0c\n\x04tail\x18\x03 \x01(\t\x12\x0e\n\x06reaped\x18\x04 \x01(\x01\x12\x0e\n\x06reason\x18\x46 \x01(\t\"\x1d\n\x0bHostLeaving\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\r\n\x0b\x41gentEnding\"!\n\x0cLeaseExpired\x12\x11\n\tworker_id\x18\x01 \x01(\x04\" \n\x0bWorkerHeard\x12\x11\n\tworker_id\x18\x01 \x01(\x04\" \n\x0b\x45xitOverdue\x12\x11\n\tworker_id\x18\x01 \x01(\x04\"g\n\x0bOutputBatch\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\x04\x12%\n\x05lines\x18\x02 \x03(\x0b\x32\x16.edriver.v1.OutputLine\x12\x0f\n\x07\x64ropped\x18\x03 \x01(\x04\x12\x0e\n\x06secret\x18( \x01(\x0c\"g\n\nOutputLine\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x11\n\x04rank\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x0e\n\x06stderr\x18\x04 \x01(\x08\x12\x0c\n\x04text\x18\x05 \x01(\x0c\x42\x07\n\x05_rank\"\x0f\n\rOutputSummary2\x93\x01\n\x0c\x41gentService\x12<\n\x07\x43onnect\x12\x15.edriver.v1.FromAgent\x1a\x16.edriver.v1.FromDriver(\x01\x30\x01\x12\x45\n\rForwardOutput\x12\x17.edriver.v1.OutputBatch\x1a\x19.edriver.v1.OutputSummary(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -57,32 +57,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STOPWORKER']._serialized_end=1773
   _globals['_DELIVERNOTICE']._serialized_start=1775
   _globals['_DELIVERNOTICE']._serialized_end=1846
-  _globals['_ASSIGNROUND']._serialized_start=1849
-  _globals['_ASSIGNROUND']._serialized_end=2039
-  _globals['_SHUTDOWN']._serialized_start=2041
-  _globals['_SHUTDOWN']._serialized_end=2066
-  _globals['_WORKERREPORT']._serialized_start=2068
-  _globals['_WORKERREPORT']._serialized_end=2137
-  _globals['_WORKERENDING']._serialized_start=2139
-  _globals['_WORKERENDING']._serialized_end=2186
-  _globals['_WORKEREXITED']._serialized_start=2188
-  _globals['_WORKEREXITED']._serialized_end=2281
-  _globals['_HOSTLEAVING']._serialized_start=2283
-  _globals['_HOSTLEAVING']._serialized_end=2312
-  _globals['_AGENTENDING']._serialized_start=2314
-  _globals['_AGENTENDING']._serialized_end=2327
-  _globals['_LEASEEXPIRED']._serialized_start=2329
-  _globals['_LEASEEXPIRED']._serialized_end=2362
-  _globals['_WORKERHEARD']._serialized_start=2364
-  _globals['_WORKERHEARD']._serialized_end=2396
-  _globals['_EXITOVERDUE']._serialized_start=2398
-  _globals['_EXITOVERDUE']._serialized_end=2430
-  _globals['_OUTPUTBATCH']._serialized_start=2432
-  _globals['_OUTPUTBATCH']._serialized_end=2535
-  _globals['_OUTPUTLINE']._serialized_start=2537
-  _globals['_OUTPUTLINE']._serialized_end=2640
-  _globals['_OUTPUTSUMMARY']._serialized_start=2642
-  _globals['_OUTPUTSUMMARY']._serialized_end=2657
-  _globals['_AGENTSERVICE']._serialized_start=2660
-  _globals['_AGENTSERVICE']._serialized_end=2807
+  _globals['_ASSIGNROUND']._serialized_start=1848
+  _globals['_ASSIGNROUND']._serialized_end=1938
+  _globals['_SHUTDOWN']._serialized_start=1940
+  _globals['_SHUTDOWN']._serialized_end=1965
+  _globals['_WORKERREPORT']._serialized_start=1967
+  _globals['_WORKERREPORT']._serialized_end=2036
+  _globals['_WORKERENDING']._serialized_start=2038
+  _globals['_WORKERENDING']._serialized_end=2085
+  _globals['_WORKEREXITED']._serialized_start=2087
+  _globals['_WORKEREXITED']._serialized_end=2180
+  _globals['_HOSTLEAVING']._serialized_start=2182
+  _globals['_HOSTLEAVING']._serialized_end=2211
+  _globals['_AGENTENDING']._serialized_start=2213
+  _globals['_AGENTENDING']._serialized_end=2226
+  _globals['_LEASEEXPIRED']._serialized_start=2228
+  _globals['_LEASEEXPIRED']._serialized_end=2261
+  _globals['_WORKERHEARD']._serialized_start=2263
+  _globals['_WORKERHEARD']._serialized_end=2295
+  _globals['_EXITOVERDUE']._serialized_start=2297
+  _globals['_EXITOVERDUE']._serialized_end=2329
+  _globals['_OUTPUTBATCH']._serialized_start=2331
+  _globals['_OUTPUTBATCH']._serialized_end=2434
+  _globals['_OUTPUTLINE']._serialized_start=2436
+  _globals['_OUTPUTLINE']._serialized_end=2539
+  _globals['_OUTPUTSUMMARY']._serialized_start=2541
+  _globals['_OUTPUTSUMMARY']._serialized_end=2556
+  _globals['_AGENTSERVICE']._serialized_start=2559
+  _globals['_AGENTSERVICE']._serialized_end=2706
 # @@protoc_insertion_point(module_scope)

@@ -437,41 +437,25 @@ class AssignRound(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    ROUND_ID_FIELD_NUMBER: _builtins.int
-    SIZE_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
     SEATS_FIELD_NUMBER: _builtins.int
-    STORE_HOST_FIELD_NUMBER: _builtins.int
-    STORE_PORT_FIELD_NUMBER: _builtins.int
-    SOURCE_FIELD_NUMBER: _builtins.int
-    RECEIVERS_FIELD_NUMBER: _builtins.int
-    SECRET_FIELD_NUMBER: _builtins.int
-    size: _builtins.int
-    store_host: _builtins.str
-    store_port: _builtins.int
-    source: _builtins.int
-    secret: _builtins.bytes
-    """As in AssignPlace: the same for all hosts of the round."""
     @_builtins.property
-    def round_id(self) -> _rounds_pb2.RoundId: ...
+    def round(self) -> _rounds_pb2.RoundAssignment:
+        """The same for all hosts."""
+
     @_builtins.property
-    def seats(self) -> _containers.RepeatedCompositeFieldContainer[_rounds_pb2.Seat]: ...
-    @_builtins.property
-    def receivers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def seats(self) -> _containers.RepeatedCompositeFieldContainer[_rounds_pb2.Seat]:
+        """The members on this host."""
+
     def __init__(
         self,
         *,
-        round_id: _rounds_pb2.RoundId | None = ...,
-        size: _builtins.int = ...,
+        round: _rounds_pb2.RoundAssignment | None = ...,
         seats: _abc.Iterable[_rounds_pb2.Seat] | None = ...,
-        store_host: _builtins.str = ...,
-        store_port: _builtins.int = ...,
-        source: _builtins.int = ...,
-        receivers: _abc.Iterable[_builtins.int] | None = ...,
-        secret: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["round", b"round"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["receivers", b"receivers", "round_id", b"round_id", "seats", b"seats", "secret", b"secret", "size", b"size", "source", b"source", "store_host", b"store_host", "store_port", b"store_port"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["round", b"round", "seats", b"seats"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -311,43 +311,21 @@ class AssignPlace(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    ROUND_ID_FIELD_NUMBER: _builtins.int
-    SIZE_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
     SEAT_FIELD_NUMBER: _builtins.int
-    STORE_HOST_FIELD_NUMBER: _builtins.int
-    STORE_PORT_FIELD_NUMBER: _builtins.int
-    SOURCE_FIELD_NUMBER: _builtins.int
-    RECEIVERS_FIELD_NUMBER: _builtins.int
-    SECRET_FIELD_NUMBER: _builtins.int
-    size: _builtins.int
-    store_host: _builtins.str
-    """Where rank 0's store listens, as in Waiting."""
-    store_port: _builtins.int
-    source: _builtins.int
-    """The rank that sends its state, and the ranks that receive it, ascending. Nobody else takes part."""
-    secret: _builtins.bytes
-    """What members of this round prove their membership with to one another; drawn for the round, never written down."""
     @_builtins.property
-    def round_id(self) -> _rounds_pb2.RoundId: ...
+    def round(self) -> _rounds_pb2.RoundAssignment: ...
     @_builtins.property
     def seat(self) -> _rounds_pb2.Seat: ...
-    @_builtins.property
-    def receivers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
-        round_id: _rounds_pb2.RoundId | None = ...,
-        size: _builtins.int = ...,
+        round: _rounds_pb2.RoundAssignment | None = ...,
         seat: _rounds_pb2.Seat | None = ...,
-        store_host: _builtins.str = ...,
-        store_port: _builtins.int = ...,
-        source: _builtins.int = ...,
-        receivers: _abc.Iterable[_builtins.int] | None = ...,
-        secret: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id", "seat", b"seat"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["round", b"round", "seat", b"seat"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["receivers", b"receivers", "round_id", b"round_id", "seat", b"seat", "secret", b"secret", "size", b"size", "source", b"source", "store_host", b"store_host", "store_port", b"store_port"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["round", b"round", "seat", b"seat"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -522,32 +500,31 @@ class Waiting(_message.Message):
 
     ORDINAL_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
-    STORE_HOST_FIELD_NUMBER: _builtins.int
-    STORE_PORT_FIELD_NUMBER: _builtins.int
+    STORE_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
     ordinal: _builtins.int
     """Which `run` call of the script it is in, from 1."""
-    store_host: _builtins.str
-    """Where its store listens, should it become rank 0: an address and a port, or the path of a unix socket and 0."""
-    store_port: _builtins.int
     digest: _builtins.str
     """A text of the small parts of the offered state: the same for all holders of one version."""
     @_builtins.property
     def version(self) -> _rounds_pb2.Version:
         """The state that it can offer; (0.0, 0): none."""
 
+    @_builtins.property
+    def store(self) -> _rounds_pb2.StoreAddress:
+        """Where its store listens, should it become rank 0."""
+
     def __init__(
         self,
         *,
         ordinal: _builtins.int = ...,
         version: _rounds_pb2.Version | None = ...,
-        store_host: _builtins.str = ...,
-        store_port: _builtins.int = ...,
+        store: _rounds_pb2.StoreAddress | None = ...,
         digest: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["store", b"store", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "ordinal", b"ordinal", "store_host", b"store_host", "store_port", b"store_port", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "ordinal", b"ordinal", "store", b"store", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,8 +3,10 @@
 isort:skip_file
 Words that every part of the protocol shares: rounds, versions, and a member's place in a round."""
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
@@ -126,3 +128,70 @@ class Seat(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Seat: _TypeAlias = Seat  # noqa: Y015
+
+@_typing.final
+class StoreAddress(_message.Message):
+    """StoreAddress is where a worker's store listens: an address and a port, or the path of a unix socket and 0."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOST_FIELD_NUMBER: _builtins.int
+    PORT_FIELD_NUMBER: _builtins.int
+    host: _builtins.str
+    port: _builtins.int
+    def __init__(
+        self,
+        *,
+        host: _builtins.str = ...,
+        port: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "port", b"port"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StoreAddress: _TypeAlias = StoreAddress  # noqa: Y015
+
+@_typing.final
+class RoundAssignment(_message.Message):
+    """RoundAssignment is what all members of a round are told of it; each one's Seat comes with it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_ID_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    STORE_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    RECEIVERS_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
+    size: _builtins.int
+    source: _builtins.int
+    """The rank that sends its state, and the ranks that receive it, ascending. The others take no part in the sync."""
+    secret: _builtins.bytes
+    """What the members prove their membership with to one another; drawn for the round, never written down."""
+    @_builtins.property
+    def round_id(self) -> Global___RoundId: ...
+    @_builtins.property
+    def store(self) -> Global___StoreAddress:
+        """Rank 0's store, through which the members find one another."""
+
+    @_builtins.property
+    def receivers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        round_id: Global___RoundId | None = ...,
+        size: _builtins.int = ...,
+        store: Global___StoreAddress | None = ...,
+        source: _builtins.int = ...,
+        receivers: _abc.Iterable[_builtins.int] | None = ...,
+        secret: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id", "store", b"store"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["receivers", b"receivers", "round_id", b"round_id", "secret", b"secret", "size", b"size", "source", b"source", "store", b"store"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RoundAssignment: _TypeAlias = RoundAssignment  # noqa: Y015

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from edriver.common.ids import RoundId
+from edriver.common.store_address import StoreAddress
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +20,7 @@ class Assignment:
         local_size: how many members its host has.
         cross_rank: this host's place among the hosts that have a member with this local_rank.
         cross_size: how many hosts have a member with this local_rank.
-        store_host: where rank 0's store listens: an address,
-        store_port: and a port.
+        store: where rank 0's store listens.
         source: the rank that sends its state (always a holder of the highest version).
         receivers: the ranks, ascending, that receive state from the source. Everyone else sends and receives nothing.
         secret: what members of this round prove their membership with, membership_proof.SECRET_BYTES long; empty where
@@ -34,8 +34,7 @@ class Assignment:
     local_size: int
     cross_rank: int
     cross_size: int
-    store_host: str
-    store_port: int
+    store: StoreAddress
     source: int
     receivers: tuple[int, ...]
     secret: bytes = field(default=b"", repr=False)

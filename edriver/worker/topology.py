@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 from edriver.common.ids import RoundId
+from edriver.common.store_address import StoreAddress
 from edriver.worker.assignment import Assignment
 
 ALONE = Assignment(
@@ -18,8 +19,7 @@ ALONE = Assignment(
     local_size=1,
     cross_rank=0,
     cross_size=1,
-    store_host="",
-    store_port=0,
+    store=StoreAddress("", 0),
     source=0,
     receivers=(),
 )
@@ -33,8 +33,7 @@ NOWHERE = Assignment(
     local_size=-1,
     cross_rank=-1,
     cross_size=-1,
-    store_host="",
-    store_port=0,
+    store=StoreAddress("", 0),
     source=-1,
     receivers=(),
 )

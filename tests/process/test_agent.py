@@ -66,7 +66,8 @@ def script(source: str) -> Sequence[str]:
 
 
 def round_of(*seats: rounds_pb2.Seat) -> agent_pb2.AssignRound:
-    return agent_pb2.AssignRound(round_id=rounds_pb2.RoundId(incarnation=1, n=1), size=8, seats=seats)
+    shared = rounds_pb2.RoundAssignment(round_id=rounds_pb2.RoundId(incarnation=1, n=1), size=8)
+    return agent_pb2.AssignRound(round=shared, seats=seats)
 
 
 async def finish(on: Host) -> None:

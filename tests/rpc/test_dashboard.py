@@ -17,6 +17,7 @@ from aiohttp import web
 
 from edriver.client import Address, AsyncClient
 from edriver.common.ids import NO_VERSION, RoundId
+from edriver.common.store_address import StoreAddress
 from edriver.common.wire import round_id_message
 from edriver.dashboard import feed as feed_module
 from edriver.dashboard import server as server_module
@@ -68,7 +69,7 @@ class Run:
         """Worker 1, alone in round 1.1, has come so far."""
         if self.chronicle.pace.first is None:
             self.chronicle.pace.assigned(
-                plan_round(RoundId(1, 1), 1, [Candidate(1, "a", 0, NO_VERSION, "a", 1)], first=True)
+                plan_round(RoundId(1, 1), 1, [Candidate(1, "a", 0, NO_VERSION, StoreAddress("a", 1))], first=True)
             )
         said = notification_pb2.Standing(round_id=round_id_message(RoundId(1, 1)), boundaries=steps, reported=reported)
         self.now += 1.0

@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from edriver.common.ids import RoundId, Version
+from edriver.common.store_address import StoreAddress
 from edriver.common.wire import round_id_message, version_of
 from edriver.system.life_lock import LifeLock
 from edriver.v1 import notification_pb2 as pb
@@ -29,8 +30,7 @@ BOUND = 120.0
 class Group:
     """A process group that only remembers what was asked of it."""
 
-    store_host = "127.0.0.1"
-    store_port = 1
+    store = StoreAddress("127.0.0.1", 1)
 
     def __init__(self) -> None:
         self.severed = threading.Event()
@@ -88,11 +88,9 @@ class Agent:
 
     def assign(self, n: int) -> None:
         seat = rounds_pb2.Seat(worker_id=7, rank=0, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
-        self.say(
-            pb.Notice(
-                assign_place=pb.AssignPlace(round_id=round_id(n), size=1, seat=seat, store_host="h", store_port=1)
-            )
-        )
+        store = rounds_pb2.StoreAddress(host="h", port=1)
+        shared = rounds_pb2.RoundAssignment(round_id=round_id(n), size=1, store=store)
+        self.say(pb.Notice(assign_place=pb.AssignPlace(round=shared, seat=seat)))
 
     def close(self) -> None:
         self._notices.put(None)
@@ -153,7 +151,7 @@ def test_from_the_first_word_to_the_last(agent: Agent) -> None:
     assert agent.announced() == 7
     agent.attach()
     waiting = agent.hear("waiting").waiting
-    assert (waiting.ordinal, version_of(waiting.version), waiting.store_port) == (1, Version(RoundId(0, 0), 0), 1)
+    assert (waiting.ordinal, version_of(waiting.version), waiting.store.port) == (1, Version(RoundId(0, 0), 0), 1)
     agent.say(pb.Notice(ping=pb.Ping(number=5)))
     assert agent.hear("pong").pong.number == 5
     agent.assign(1)

@@ -13,6 +13,7 @@ import grpc.aio
 import pytest
 
 from edriver.common.ids import NO_VERSION, RoundId
+from edriver.common.store_address import StoreAddress
 from edriver.common.wire import round_id_message
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import events
@@ -137,7 +138,7 @@ def test_the_stream_ends_with_the_run() -> None:
 
 def test_who_wants_it_is_told_of_progress_too() -> None:
     async def work(run: Run) -> None:
-        plan = plan_round(RoundId(1, 1), 1, [Candidate(1, "a", 0, NO_VERSION, "a", 1)], first=True)
+        plan = plan_round(RoundId(1, 1), 1, [Candidate(1, "a", 0, NO_VERSION, StoreAddress("a", 1))], first=True)
         run.chronicle.pace.assigned(plan)
         standing = notification_pb2.Standing(round_id=round_id_message(RoundId(1, 1)), boundaries=30)
         run.chronicle.heard(agent_pb2.WorkerStanding(worker_id=1, pid=7, standing=standing))

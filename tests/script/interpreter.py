@@ -39,6 +39,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from edriver.common.ids import NO_VERSION, RoundId, Version
+from edriver.common.store_address import StoreAddress
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import actions, events
 from edriver.driver.core.membership import Membership
@@ -224,8 +225,7 @@ class Interpreter:
             worker_id=worker_id,
             ordinal=int(words.pairs.get("ordinal", 1)),
             version=parse_version(words.pairs.get("version", "none")),
-            store_host=self._hosts_of.get(worker_id, "nowhere"),
-            store_port=7000 + worker_id,
+            store=StoreAddress(self._hosts_of.get(worker_id, "nowhere"), 7000 + worker_id),
             digest=words.pairs.get("digest", ""),
         )
 

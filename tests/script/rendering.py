@@ -61,7 +61,7 @@ def _indented(lines: Iterable[str]) -> Iterator[str]:
 
 def _rendered_plan(plan: RoundPlan) -> Iterator[str]:
     version = "none" if plan.version == NO_VERSION else str(plan.version)
-    store = f"{plan.store_host}:{plan.store_port}"
+    store = f"{plan.store.host}:{plan.store.port}"
     yield f"assign round {plan.round_id}: ordinal {plan.ordinal}, version {version}, store {store}"
     for seat in plan.seats:
         receives = ", receives" if seat.rank in plan.receivers else ""

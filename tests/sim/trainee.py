@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from edriver.common.ids import NO_VERSION, Version
+from edriver.common.store_address import StoreAddress
 from edriver.v1 import notification_pb2 as pb
 from edriver.worker.reports import Copied
 from edriver.worker.rounds.participant import Participant, Stage, Verdict
@@ -204,7 +205,7 @@ class Trainee:
 
     def _wait(self, offer: Version, model: Model) -> None:
         self.offered = offer
-        self._report(self.participant.wait(offer, "sim", self.worker_id, f"{model.cursor}"))
+        self._report(self.participant.wait(offer, StoreAddress("sim", self.worker_id), f"{model.cursor}"))
 
     def _begin(self) -> Generator[Wait, Any, None]:
         part, place = self.participant, self.participant.place

@@ -41,6 +41,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 from edriver.common.ids import RoundId
+from edriver.common.store_address import StoreAddress
 from edriver.worker.assignment import Assignment
 from edriver.worker.backend.peer_loss import looks_like_peer_loss
 from edriver.worker.errors import PeerLostError
@@ -100,8 +101,7 @@ def place(round_number: int, rank: int, store: tuple[str, int], size: int) -> As
         size=size,
         local_rank=rank,
         local_size=size,
-        store_host=store[0],
-        store_port=store[1],
+        store=StoreAddress(*store),
         secret=SECRET,
     )
 
@@ -204,7 +204,7 @@ def _serve(commands: Connection, notices: Connection, host: LinkedHost | None, p
     os.environ["GLOO_SOCKET_IFNAME"] = "lo" if host is None else INTERFACE
     worker = _Worker(commands, "127.0.0.1" if host is None else host.address, StoreWire(papers))
     threading.Thread(target=_heed, args=(worker.group, notices), daemon=True).start()
-    commands.send((worker.group.store_host, worker.group.store_port))
+    commands.send(worker.group.store)
     while True:
         command, args = commands.recv()
         commands.send("entering")
@@ -393,7 +393,7 @@ class _Worker:
 
 
 def _client(where: Assignment) -> StoreClient:
-    client = StoreClient(where.store_host, where.store_port, LIMIT_SECONDS, StoreWire())
+    client = StoreClient(*where.store, LIMIT_SECONDS, StoreWire())
     client.connect()
     return client
 

@@ -45,7 +45,7 @@ def test_once_built_no_group_takes_a_connection_and_each_is_severed_without_one(
         "edriver.worker.group.round_group.release_waiting_pairs", lambda device, _pairs: released.append(device)
     )
     before = gloo_devices().keys()
-    group.build(place(1, 0, (group.store_host, group.store_port), 1), LIMIT_SECONDS)
+    group.build(place(1, 0, group.store, 1), LIMIT_SECONDS)
     try:
         dist.new_group([0])
         devices = [device for inode, device in gloo_devices().items() if inode not in before]
@@ -65,7 +65,7 @@ def test_once_built_no_group_takes_a_connection_and_each_is_severed_without_one(
 
 def test_a_group_that_needs_more_descriptors_than_there_are_is_not_begun() -> None:
     group = RoundGroup("127.0.0.1")
-    where = (group.store_host, group.store_port)
+    where = group.store
     with pytest.raises(RuntimeError, match=r"a process group of 9000000 workers needs 1800\d+ more open files, and"):
         group.build(place(1, 0, where, 9_000_000), LIMIT_SECONDS)
     with pytest.raises(RuntimeError, match=r"a process group of 9000000 workers needs 900\d+ more open files, and"):
@@ -291,7 +291,7 @@ def test_a_group_that_cannot_be_torn_down_holds_up_no_later_round(caplog: pytest
     group = Stubborn()
     for round_number in range(1, 4):
         group.teardown()
-        group.build(place(round_number, 0, (group.store_host, group.store_port), 1), LIMIT_SECONDS)
+        group.build(place(round_number, 0, group.store, 1), LIMIT_SECONDS)
         assert dist.get_world_size() == 1
     group.teardown()
     group.yielding.set()

@@ -75,9 +75,7 @@ def group(nccl: FakeNccl) -> Iterator[RoundGroup]:
 
 
 def build(group: RoundGroup, number: int) -> None:
-    here = dataclasses.replace(
-        ALONE, round_id=RoundId(1, number), store_host=group.store_host, store_port=group.store_port
-    )
+    here = dataclasses.replace(ALONE, round_id=RoundId(1, number), store=group.store)
     group.build(here, LIMIT_SECONDS)
 
 

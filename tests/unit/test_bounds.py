@@ -30,12 +30,14 @@ def standings(count: int) -> agent_pb2.FromAgent:
     [
         pytest.param(standings(4097), "Heartbeat.standings has 4097 items: 4096 are allowed", id="standings"),
         pytest.param(
-            report(waiting=notification_pb2.Waiting(store_host="x" * 1025)),
-            "Waiting.store_host has 1025 characters: 1024 are allowed",
+            report(waiting=notification_pb2.Waiting(store=rounds_pb2.StoreAddress(host="x" * 1025))),
+            "StoreAddress.host has 1025 characters: 1024 are allowed",
             id="store-host",
         ),
         pytest.param(
-            report(waiting=notification_pb2.Waiting(store_port=70_000)), "Waiting.store_port is 70000", id="store-port"
+            report(waiting=notification_pb2.Waiting(store=rounds_pb2.StoreAddress(port=70_000))),
+            "StoreAddress.port is 70000",
+            id="store-port",
         ),
         pytest.param(
             report(stalled=notification_pb2.Stalled(phase="\N{RIGHT-TO-LEFT OVERRIDE}")),
@@ -99,7 +101,8 @@ def test_what_honest_agents_send_is_within_bounds() -> None:
     assert forward.BATCH_LINES <= limits.LINES
     assert max(capture.TAIL_BYTES, stall.STACKS_LIMIT) <= limits.TEXT
     version = rounds_pb2.Version(round_id=rounds_pb2.RoundId(incarnation=1, n=2**40), boundaries=2**60)
-    waiting = notification_pb2.Waiting(ordinal=1, version=version, store_host="/tmp/x/w1.store", digest="a\nb" * 300)
+    store = rounds_pb2.StoreAddress(host="/tmp/x/w1.store")
+    waiting = notification_pb2.Waiting(ordinal=1, version=version, store=store, digest="a\nb" * 300)
     for message in (report(waiting=waiting), standings(4096)):
         before = message.SerializeToString(deterministic=True)
         message_limits.check(message)

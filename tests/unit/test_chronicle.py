@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edriver.common.ids import NO_VERSION, RoundId, Version
+from edriver.common.store_address import StoreAddress
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import events
 from edriver.driver.core.membership import Membership
@@ -34,7 +35,7 @@ class Story:
         return self.take(events.HostsObserved(HostSet(tuple(Host(name, count) for name, count in slots.items()))))
 
     def waits(self, worker: int, version: Version = NO_VERSION) -> list[status_pb2.Event]:
-        return self.take(events.WorkerWaiting(worker, 1, version, "10.0.0.1", 4000 + worker, ""))
+        return self.take(events.WorkerWaiting(worker, 1, version, StoreAddress("10.0.0.1", 4000 + worker), ""))
 
     def begun(self) -> None:
         """Until workers 1 and 2, of host a, train in round 1.1."""

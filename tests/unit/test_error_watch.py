@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from edriver.common.ids import NO_VERSION, RoundId, Version
+from edriver.common.store_address import StoreAddress
 from edriver.driver.core.failures.consistency import STATE_LOST, ErrorWatch, state_lost
 from edriver.driver.core.failures.script_error import ScriptError
 from edriver.driver.core.ranks import Candidate, plan_round
@@ -30,7 +31,7 @@ class Run:
         self._rounds += 1
         places = [seat.split(":") for seat in seats.split()]
         candidates = [
-            Candidate(10 * self._rounds + n, host, int(slot), self._version, "", 0)
+            Candidate(10 * self._rounds + n, host, int(slot), self._version, StoreAddress("", 0))
             for n, (host, slot) in enumerate(places)
         ]
         plan = plan_round(RoundId(1, self._rounds), 1, candidates, first=True)
@@ -111,7 +112,9 @@ def test_another_error_beside_it_does_not_hide_one() -> None:
 def test_a_round_is_judged_once() -> None:
     watch = ErrorWatch()
     ended = Round(
-        plan_round(RoundId(1, 1), 1, [Candidate(1, "a", 0, NO_VERSION, "", 0)], first=True), set(), settling_in_until=0
+        plan_round(RoundId(1, 1), 1, [Candidate(1, "a", 0, NO_VERSION, StoreAddress("", 0))], first=True),
+        set(),
+        settling_in_until=0,
     )
     ended.errors = {1: SAVE}
     assert [watch.hopeless(ended, NO_VERSION) for _ in range(9)] == [None] * 9
@@ -127,7 +130,7 @@ def test_a_late_survivor_may_bring_a_step(late: Version) -> None:
 
 
 def test_nobody_is_left_because_of_one_error() -> None:
-    candidates = [Candidate(n, "a", n, NO_VERSION, "", 0) for n in (1, 2)]
+    candidates = [Candidate(n, "a", n, NO_VERSION, StoreAddress("", 0)) for n in (1, 2)]
     last = Round(plan_round(RoundId(1, 1), 1, candidates, first=True), set(), settling_in_until=0)
     last.errors = {1: LABEL}
     assert state_lost(last) == STATE_LOST

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from edriver.common.ids import NO_VERSION, RoundId, Version
 from edriver.common.release import VERSION
+from edriver.common.store_address import StoreAddress
 from edriver.discovery.hosts import Host, HostSet
 from edriver.discovery.poller import Polls
 from edriver.driver.core import events
@@ -54,7 +55,7 @@ class Story:
         self.take(events.HostsObserved(HostSet(tuple(Host(name, count) for name, count in slots.items()))))
 
     def waits(self, worker: int, version: Version = NO_VERSION) -> None:
-        self.take(events.WorkerWaiting(worker, 1, version, "10.0.0.1", 4000 + worker, ""))
+        self.take(events.WorkerWaiting(worker, 1, version, StoreAddress("10.0.0.1", 4000 + worker), ""))
 
     def begun(self) -> None:
         """Until workers 1 and 2, of host a, train in round 1.1."""

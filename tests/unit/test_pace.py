@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edriver.common.ids import NO_VERSION, RoundId, Version
+from edriver.common.store_address import StoreAddress
 from edriver.driver.core.ranks import Candidate, plan_round
 from edriver.driver.observe.progress import WINDOW, Commits, Pace
 from edriver.driver.observe.progress_history import ProgressHistory
@@ -19,7 +20,7 @@ class Story:
         self.pace = Pace(lambda: self.now)
 
     def round(self, n: int, version: Version, *workers: int) -> int:
-        candidates = [Candidate(worker, "a", worker, version, "a", 4000) for worker in workers]
+        candidates = [Candidate(worker, "a", worker, version, StoreAddress("a", 4000)) for worker in workers]
         return self.pace.assigned(plan_round(RoundId(1, n), 1, candidates, first=n == 1))
 
     def says(self, worker: int, n: int, boundaries: int, **more: int) -> agent_pb2.WorkerStanding:

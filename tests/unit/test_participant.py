@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
+from edriver.common.store_address import StoreAddress
 from edriver.common.wire import round_id_message, version_of
 from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import rounds_pb2
@@ -39,17 +40,14 @@ def finish(round_id: RoundId = FIRST) -> pb.Notice:
 
 def place(round_id: RoundId = FIRST) -> pb.Notice:
     seat = rounds_pb2.Seat(worker_id=7, rank=1, local_rank=0, local_size=1, cross_rank=1, cross_size=2)
-    return pb.Notice(
-        assign_place=pb.AssignPlace(
-            round_id=round_id_message(round_id),
-            size=2,
-            seat=seat,
-            store_host="a",
-            store_port=7001,
-            source=0,
-            receivers=[1],
-        )
+    shared = rounds_pb2.RoundAssignment(
+        round_id=round_id_message(round_id),
+        size=2,
+        store=rounds_pb2.StoreAddress(host="a", port=7001),
+        source=0,
+        receivers=[1],
     )
+    return pb.Notice(assign_place=pb.AssignPlace(round=shared, seat=seat))
 
 
 LEAVE = pb.Notice(leave=pb.Leave())
@@ -62,7 +60,7 @@ def at(stage: Stage) -> Participant:
     if stage is Stage.OUTSIDE:
         return participant
     participant.enter()
-    participant.wait(NO_VERSION, "a", 7007, "")
+    participant.wait(NO_VERSION, StoreAddress("a", 7007), "")
     if stage in (Stage.ASSIGNED, Stage.DONE, Stage.FINISHED):
         participant.take(place())
     if stage in (Stage.DONE, Stage.FINISHED):
@@ -301,7 +299,7 @@ def test_to_go_on_after_a_round_is_over_is_the_scripts_mistake(told: Verdict) ->
     participant.take(hosts_updated(1))
     participant.take(stop_at(1, boundary=4) if told is Verdict.STOP else abort())
     assert [reach(participant) for _ in range(3)] == [told, Verdict.SWALLOWED, Verdict.SWALLOWED]
-    participant.wait(Version(FIRST, 3), "a", 7007, "")
+    participant.wait(Version(FIRST, 3), StoreAddress("a", 7007), "")
     participant.take(place(SECOND))
     assert reach(participant) is Verdict.PASS
 
@@ -311,7 +309,7 @@ def test_a_new_round_begins_with_nothing_of_the_old_one() -> None:
     participant.take(hosts_updated(1))
     participant.take(stop_at(1, boundary=4))
     participant.take(abort())
-    participant.wait(Version(FIRST, 3), "a", 7007, "")
+    participant.wait(Version(FIRST, 3), StoreAddress("a", 7007), "")
     participant.take(place(SECOND))
     assert (participant.round_id, participant.boundaries, participant.abort_cause) == (SECOND, 0, None)
     assert [reach(participant) for _ in range(5)] == [Verdict.PASS] * 5
@@ -322,7 +320,7 @@ def test_a_new_round_begins_with_nothing_of_the_old_one() -> None:
 def test_a_place_in_a_round_that_is_not_newer_is_dropped(round_id: RoundId) -> None:
     participant = at(Stage.WAITING)
     participant.take(place(SECOND))
-    participant.wait(NO_VERSION, "a", 7007, "")
+    participant.wait(NO_VERSION, StoreAddress("a", 7007), "")
     participant.take(place(round_id))
     assert participant.stage is Stage.WAITING
     participant.take(place(RoundId(2, 1)))  # a restarted driver's
@@ -332,7 +330,7 @@ def test_a_place_in_a_round_that_is_not_newer_is_dropped(round_id: RoundId) -> N
 @pytest.mark.parametrize("notice", [abort(), hosts_updated(1), finish()], ids=["abort", "hosts-updated", "finish"])
 def test_a_worker_that_has_stopped_hears_no_more_of_that_round(notice: pb.Notice) -> None:
     participant = training(boundaries=3)
-    participant.wait(Version(FIRST, 3), "a", 7007, "")
+    participant.wait(Version(FIRST, 3), StoreAddress("a", 7007), "")
     before = told(participant)
     assert participant.take(notice) is None
     assert told(participant) == before
@@ -359,16 +357,16 @@ def test_a_place_is_handed_on_as_it_came() -> None:
     assert assigned is not None
     assert (assigned.round_id, assigned.rank, assigned.size, assigned.receivers) == (FIRST, 1, 2, (1,))
     assert (assigned.local_rank, assigned.local_size, assigned.cross_rank, assigned.cross_size) == (0, 1, 1, 2)
-    assert (assigned.store_host, assigned.store_port, assigned.source) == ("a", 7001, 0)
+    assert (assigned.store, assigned.source) == (("a", 7001), 0)
 
 
 def test_waiting_says_all_that_the_driver_needs() -> None:
     participant = at(Stage.OUTSIDE)
     participant.enter()
     participant.enter()
-    said = participant.wait(Version(FIRST, 4), "10.0.0.7", 7007, "digest").waiting
+    said = participant.wait(Version(FIRST, 4), StoreAddress("10.0.0.7", 7007), "digest").waiting
     assert (said.ordinal, version_of(said.version)) == (2, Version(FIRST, 4))
-    assert (said.store_host, said.store_port, said.digest) == ("10.0.0.7", 7007, "digest")
+    assert (said.store.host, said.store.port, said.digest) == ("10.0.0.7", 7007, "digest")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from edriver.common.ids import NO_VERSION, RoundId, Version
+from edriver.common.store_address import StoreAddress
 from edriver.driver.core.ranks import Candidate, RoundPlan, highest_version, in_order_of_rank, plan_round
 
 ROUND = RoundId(1, 9)
@@ -29,7 +30,9 @@ def candidates(text: str) -> list[Candidate]:
         who, offer = item.split("=")
         worker_id, host = who.split("@")
         slots[host] = slots.get(host, -1) + 1
-        found.append(Candidate(int(worker_id), host, slots[host], version(offer), host, 7000 + int(worker_id)))
+        found.append(
+            Candidate(int(worker_id), host, slots[host], version(offer), StoreAddress(host, 7000 + int(worker_id)))
+        )
     return found
 
 
@@ -91,7 +94,7 @@ def test_before_the_first_sync_of_a_call_everybody_receives_from_rank_0(waiting:
 def test_a_plan_carries_the_version_and_the_store_of_rank_0() -> None:
     made = plan("1@a=2:4 2@b=2:5")
     assert (made.round_id, made.ordinal, made.version) == (ROUND, 1, version("2:5"))
-    assert (made.store_host, made.store_port) == ("b", 7002)
+    assert made.store == ("b", 7002)
     assert made.workers == (2, 1)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from edriver.commands.status import lines, listed, status
 from edriver.common.ids import NO_VERSION
+from edriver.common.store_address import StoreAddress
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import events
 from edriver.driver.core.membership import Membership
@@ -51,7 +52,7 @@ def test_a_run_from_its_start_to_its_first_round() -> None:
         "worker 2 (a:1) booting",
     ]
     for worker in (1, 2):
-        story.take(events.WorkerWaiting(worker, 1, NO_VERSION, "10.0.0.1", 4000 + worker, ""), 2.0)
+        story.take(events.WorkerWaiting(worker, 1, NO_VERSION, StoreAddress("10.0.0.1", 4000 + worker), ""), 2.0)
     assert story.told(3.4) == [
         "run abcd, 3 s: round 1.1: 2 workers on a",
         NOTHING.replace("0 rounds", "1 round"),

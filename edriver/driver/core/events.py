@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edriver.common.ids import RoundId, Version
+from edriver.common.store_address import StoreAddress
 from edriver.discovery.hosts import HostSet
 
 
@@ -57,16 +58,14 @@ class WorkerWaiting:
         worker_id: the worker.
         ordinal: which `run` call of the script it is in, from 1.
         version: the state that it can offer.
-        store_host: the address at which its store listens, should it become rank 0,
-        store_port: and the port.
+        store: where its store listens, should it become rank 0.
         digest: a text of the small parts of the state it offers: the same for all holders of one version.
     """
 
     worker_id: int
     ordinal: int
     version: Version
-    store_host: str
-    store_port: int
+    store: StoreAddress
     digest: str
 
 

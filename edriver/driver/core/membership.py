@@ -204,7 +204,7 @@ class Membership:
             current.entered_next = True
         worker.state = WorkerState.WAITING
         worker.waiting_since = self.now
-        worker.offer = Offer(event.ordinal, event.version, event.store_host, event.store_port, event.digest)
+        worker.offer = Offer(event.ordinal, event.version, event.store, event.digest)
         if event.ordinal == self.ordinal:
             self.best = max(self.best, event.version)
 

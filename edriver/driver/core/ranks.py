@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from edriver.common.ids import NO_VERSION, RoundId, Version
+from edriver.common.store_address import StoreAddress
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +22,14 @@ class Candidate:
         host: its host's name.
         slot: its place on the host.
         version: what it offers.
-        store_host: where its store listens: an address,
-        store_port: and a port.
+        store: where its store listens.
     """
 
     worker_id: int
     host: str
     slot: int
     version: Version
-    store_host: str
-    store_port: int
+    store: StoreAddress
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +55,7 @@ class RoundPlan:
         ordinal: which `run` call of the script it belongs to.
         version: the highest version offered: what rank 0 holds.
         seats: the members in order of rank.
-        store_host: where rank 0's store listens: an address,
-        store_port: and a port.
+        store: where rank 0's store listens.
         receivers: the ranks that receive rank 0's state, ascending.
     """
 
@@ -65,8 +63,7 @@ class RoundPlan:
     ordinal: int
     version: Version
     seats: tuple[Seat, ...]
-    store_host: str
-    store_port: int
+    store: StoreAddress
     receivers: tuple[int, ...]
 
     @property
@@ -140,7 +137,6 @@ def plan_round(round_id: RoundId, ordinal: int, candidates: Sequence[Candidate],
         ordinal=ordinal,
         version=best,
         seats=seats,
-        store_host=ordered[0].store_host,
-        store_port=ordered[0].store_port,
+        store=ordered[0].store,
         receivers=receivers,
     )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from edriver.common.ids import Version
+from edriver.common.store_address import StoreAddress
 from edriver.discovery.hosts import HostSet
 from edriver.driver.core.actions import Failure
 from edriver.driver.core.ranks import Candidate
@@ -30,8 +31,7 @@ class Offer:
 
     ordinal: int
     version: Version
-    store_host: str
-    store_port: int
+    store: StoreAddress
     digest: str
 
 
@@ -92,8 +92,7 @@ class Worker:
             host=self.host,
             slot=self.slot,
             version=self.offer.version,
-            store_host=self.offer.store_host,
-            store_port=self.offer.store_port,
+            store=self.offer.store,
         )
 
     def failure(self, reason: str, tail: str = "") -> Failure:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from edriver.common.wire import round_id_message, round_id_of, version_of
+from edriver.common.wire import round_id_message, round_id_of, store_address_message, store_address_of, version_of
 from edriver.driver.core import actions, events
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2
 
@@ -18,8 +18,7 @@ def event_of_report(worker_id: int, report: notification_pb2.Report) -> events.E
                 worker_id,
                 said.ordinal,
                 version_of(said.version),
-                said.store_host,
-                said.store_port,
+                store_address_of(said.store),
                 said.digest,
             )
         case "boundary_reached":
@@ -112,17 +111,13 @@ def assignments_by_host(action: actions.AssignRound, secret: bytes) -> Iterator[
                 cross_size=seat.cross_size,
             )
         )
+    shared = rounds_pb2.RoundAssignment(
+        round_id=round_id_message(plan.round_id),
+        size=len(plan.seats),
+        store=store_address_message(plan.store),
+        source=0,
+        receivers=plan.receivers,
+        secret=secret,
+    )
     for host, on_host in seats.items():
-        yield (
-            host,
-            agent_pb2.AssignRound(
-                round_id=round_id_message(plan.round_id),
-                size=len(plan.seats),
-                seats=on_host,
-                store_host=plan.store_host,
-                store_port=plan.store_port,
-                source=0,
-                receivers=plan.receivers,
-                secret=secret,
-            ),
-        )
+        yield (host, agent_pb2.AssignRound(round=shared, seats=on_host))

@@ -21,6 +21,7 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed import distributed_c10d as c10d
 
 from edriver.common.ids import NO_ROUND, RoundId
+from edriver.common.store_address import StoreAddress
 from edriver.system.descriptors import check_room
 from edriver.worker.assignment import Assignment
 from edriver.worker.backend.listener_filter import close_to_strangers
@@ -113,14 +114,10 @@ class RoundGroup:
         return self._nccl is None
 
     @property
-    def store_host(self) -> str:
-        """The address at which this worker's store listens."""
-        return self._listening().host
-
-    @property
-    def store_port(self) -> int:
-        """The port at which this worker's store listens."""
-        return self._listening().port
+    def store(self) -> StoreAddress:
+        """Where this worker's store listens."""
+        server = self._listening()
+        return StoreAddress(server.host, server.port)
 
     def build(self, place: Assignment, timeout: float) -> None:
         """Build the round's group and make it the default one. Main thread only.
@@ -137,7 +134,7 @@ class RoundGroup:
         """
         _refuse_existing_group()
         self._check_room(place)
-        store = StoreClient(place.store_host, place.store_port, timeout, self._wire)
+        store = StoreClient(*place.store, timeout, self._wire)
         current = _Round(place, store, frozenset(gloo_devices()))
         current.pairs = PairsOfRound(place, store, partial(_devices, current), partial(self._close, current))
         try:

@@ -21,6 +21,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, Protocol, TypeVar, cas
 from edriver.common.ids import RoundId, Version
 from edriver.common.lease import Lease
 from edriver.common.stall_limits import Phase, collective_timeout, limits_of
+from edriver.common.store_address import StoreAddress
 from edriver.common.wire import round_id_message
 from edriver.system import stack_dump
 from edriver.system.life_lock import LifeLock
@@ -64,12 +65,8 @@ class Group(Protocol):
     """The process group of one round after the other: see group.RoundGroup."""
 
     @property
-    def store_host(self) -> str:
-        """The address at which this worker's store listens."""
-
-    @property
-    def store_port(self) -> int:
-        """The port at which this worker's store listens."""
+    def store(self) -> StoreAddress:
+        """Where this worker's store listens."""
 
     @property
     def gloo_only(self) -> bool:
@@ -314,7 +311,7 @@ class WorkerRounds:
             participant = self._participant
             offer = participant.live if clean else participant.committed
             self._times.mark("waiting")
-            self._server.report(participant.wait(offer, self._group.store_host, self._group.store_port, digest))
+            self._server.report(participant.wait(offer, self._group.store, digest))
             return offer
 
     def _is_peer_loss(self, error: Exception) -> bool:

@@ -14,7 +14,14 @@ from __future__ import annotations
 import enum
 
 from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
-from edriver.common.wire import round_id_message, round_id_of, version_message
+from edriver.common.store_address import StoreAddress
+from edriver.common.wire import (
+    round_id_message,
+    round_id_of,
+    store_address_message,
+    store_address_of,
+    version_message,
+)
 from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import rounds_pb2
 from edriver.worker.assignment import Assignment
@@ -121,22 +128,22 @@ class Participant:
         )
 
     def _take_place(self, message: pb.AssignPlace) -> None:
-        round_id = round_id_of(message.round_id)
+        shared, seat = message.round, message.seat
+        round_id = round_id_of(shared.round_id)
         if round_id <= self.round_id:
             return
         self.place = Assignment(
             round_id=round_id,
-            rank=message.seat.rank,
-            size=message.size,
-            local_rank=message.seat.local_rank,
-            local_size=message.seat.local_size,
-            cross_rank=message.seat.cross_rank,
-            cross_size=message.seat.cross_size,
-            store_host=message.store_host,
-            store_port=message.store_port,
-            source=message.source,
-            receivers=tuple(message.receivers),
-            secret=message.secret,
+            rank=seat.rank,
+            size=shared.size,
+            local_rank=seat.local_rank,
+            local_size=seat.local_size,
+            cross_rank=seat.cross_rank,
+            cross_size=seat.cross_size,
+            store=store_address_of(shared.store),
+            source=shared.source,
+            receivers=tuple(shared.receivers),
+            secret=shared.secret,
         )
         self.round_id = round_id
         self.boundaries = 0
@@ -162,7 +169,7 @@ class Participant:
         """Enter the script's next `run` call."""
         self.ordinal += 1
 
-    def wait(self, offer: Version, store_host: str, store_port: int, digest: str) -> pb.Report:
+    def wait(self, offer: Version, store: StoreAddress, digest: str) -> pb.Report:
         """Leave the round, if in one, and become ready for the next: returns what to tell the driver."""
         self.stage = Stage.WAITING
         self._brought, self._in_step = offer, False
@@ -170,8 +177,7 @@ class Participant:
             waiting=pb.Waiting(
                 ordinal=self.ordinal,
                 version=version_message(offer),
-                store_host=store_host,
-                store_port=store_port,
+                store=store_address_message(store),
                 digest=digest,
             )
         )
