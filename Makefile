@@ -10,7 +10,7 @@ INPUTS ?= 100000
 
 py := .venv/bin/python
 
-.PHONY: demo test lint format types proto proto-check unit sim fuzz attacks churn bench soak kills trouble installable clean
+.PHONY: demo test lint format types proto proto-check unit sim fuzz attacks long churn bench soak kills trouble installable clean
 
 demo: .venv/ready ## the digits job on this machine, with a kill and a resize shown live
 	$(py) examples/digits/demo.py
@@ -58,6 +58,9 @@ fuzz: .venv/ready ## every gRPC method under nonsense: make fuzz INPUTS=100000
 
 attacks: .venv/ready ## attacks on live runs, the long ones too: make test runs the others
 	$(py) -m pytest tests/attacks -m ''
+
+long: .venv/ready ## the tests that take minutes, which make test leaves out
+	$(py) -m pytest -m long
 
 churn: .venv/ready ## random churn over real processes: make churn SCHEDULES=30
 	$(py) -m benchmarks.churn_check --schedules $(SCHEDULES)

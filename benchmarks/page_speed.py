@@ -26,7 +26,6 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
 from playwright.async_api import Page, async_playwright
 
 from benchmarks.status_speed import Simulated, serve
@@ -34,7 +33,7 @@ from edriver.client import Address, AsyncClient
 from edriver.common.ids import NO_VERSION, RoundId
 from edriver.common.store_address import StoreAddress
 from edriver.dashboard.feed import Feed
-from edriver.dashboard.server import PageServer
+from edriver.dashboard.server import PageServer, runner_of
 from edriver.driver.core import actions, events
 from edriver.driver.core.ranks import Candidate, plan_round
 from edriver.driver.core.roster import WorkerState
@@ -122,15 +121,18 @@ async def large(hosts: int, rounds: int, seconds: int) -> dict[str, Any]:
             feed = Feed(client, time.time)
             await feed.begin()
             following = asyncio.create_task(feed.follow())
-            runner = web.AppRunner(PageServer(feed, "s").app, shutdown_timeout=0.1)
+            served = PageServer(feed, "s")
+            runner = runner_of(served.app, patience=0.1)
             await runner.setup()
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            listening = await served.callers.listen(runner, "127.0.0.1", 0)
             try:
                 async with browser() as page:
-                    return await _follow(page, run, f"http://127.0.0.1:{runner.addresses[0][1]}/s/", seconds)
+                    port = listening.sockets[0].getsockname()[1]
+                    return await _follow(page, run, f"http://127.0.0.1:{port}/s/", seconds)
             finally:
                 following.cancel()
                 await asyncio.gather(following, return_exceptions=True)
+                listening.close()
                 await runner.cleanup()
                 await server.stop(None)
 

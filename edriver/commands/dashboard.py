@@ -49,8 +49,6 @@ def dashboard(arguments: Sequence[str]) -> str:
 
 
 async def _serve(run: Address, address: str, port: int) -> str:
-    from aiohttp import web
-
     from edriver.dashboard.feed import Feed
     from edriver.dashboard.server import PageServer, runner_of
 
@@ -58,18 +56,20 @@ async def _serve(run: Address, address: str, port: int) -> str:
         feed = Feed(client, time.time)
         await feed.begin()
         secret = secrets.token_urlsafe(16)
-        runner = runner_of(PageServer(feed, secret).app)
+        page = PageServer(feed, secret)
+        runner = runner_of(page.app)
         await runner.setup()
         try:
             try:
-                await web.TCPSite(runner, address, port).start()
+                server = await page.callers.listen(runner, address, port)
             except (OSError, OverflowError) as error:
                 raise RunError(f"no page can be served at {address}, port {port}: {error}") from None
-            host, bound = runner.addresses[0][:2]
+            host, bound = server.sockets[0].getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
             sys.stdout.write(f"run {run.run_id}: http://{shown}:{bound}/{secret}/ (Ctrl-C ends it)\n")
             sys.stdout.flush()
-            await _until_told(feed)
+            with contextlib.closing(server):
+                await _until_told(feed)
         finally:
             await runner.cleanup()
     return f"run {run.run_id}: the page is closed"

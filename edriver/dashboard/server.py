@@ -21,7 +21,11 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
 from edriver.dashboard.assets import SCRIPTS, filled, page_file, plotly_script
+from edriver.dashboard.callers import Callers
 from edriver.dashboard.feed import Feed
+
+REQUEST_BOUND: Final = 10.0
+"""Seconds that a connection may be open without a whole request, before the first one and between two."""
 
 MOST_BROWSERS: Final = 64
 """Streams that are open at a time."""
@@ -61,7 +65,7 @@ def runner_of(app: web.Application, patience: float = 0.5) -> web.AppRunner:
         app: the application.
         patience: seconds that open streams have when it ends.
     """
-    return web.AppRunner(app, access_log=None, shutdown_timeout=patience, logger=_log)
+    return web.AppRunner(app, access_log=None, logger=_log, shutdown_timeout=patience, keepalive_timeout=REQUEST_BOUND)
 
 
 class PageServer:
@@ -73,6 +77,7 @@ class PageServer:
 
     Attributes:
         app: the web application.
+        callers: who is connected.
         browsers: open streams.
     """
 
@@ -82,6 +87,7 @@ class PageServer:
         self._plotly = b""
         self._message = ((-1, -1, "", ""), b"")
         self.browsers = 0
+        self.callers = Callers()
         self.app = web.Application(middlewares=[self._guard])
         self.app.router.add_get("/{secret}/", self._page)
         self.app.router.add_get("/{secret}/events", self._stream)
@@ -101,6 +107,7 @@ class PageServer:
         elif not hmac.compare_digest(_first_part(request.path), self._secret.encode()):
             response = web.Response(status=404, text="not found\n")
         else:
+            self.callers.trust(request.transport)
             try:
                 response = await handler(request)
             except web.HTTPException as error:

@@ -35,17 +35,30 @@ def lines_of(fd: int) -> Iterator[bytes]:
 
 
 def duties(lines: Iterator[bytes]) -> tuple[set[int], bool]:
-    """The process groups on the list after its last line, and whether the process said that it ends in order."""
+    """The process groups on the list after its last line, and whether the process said that it ends in order.
+
+    Any other line is ignored: a guard that ended at one would leave everything else on its list alive.
+    """
     groups: set[int] = set()
     in_order = False
     for line in lines:
+        group = group_of(line[1:])
         if line == b".":
             in_order = True
-        elif line[:1] == b"+":
-            groups.add(int(line[1:]))
-        else:
-            groups.discard(int(line[1:]))
+        elif group and line[:1] == b"+":
+            groups.add(group)
+        elif group and line[:1] == b"-":
+            groups.discard(group)
     return groups, in_order
+
+
+def group_of(text: bytes) -> int:
+    """The process group that a number stands for; 0: it stands for none that may be killed.
+
+    To killpg, 0 is the caller's own group and 1 every process of the user. Linux has no process id of 8 digits.
+    """
+    number = int(text) if text.isdigit() and len(text) < 8 else 0
+    return number if number > 1 else 0
 
 
 def kill_marked(mark: bytes, user: int | None = None) -> int:

@@ -1,12 +1,17 @@
-"""Processes by themselves: what the guard is told, and when."""
+"""Processes by themselves: what the guard is told, and when; and what it does with what it does not understand."""
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 from edriver.agent.workers.processes import Processes
+from edriver.system import guard_main
 from edriver.system.guard import Guard
+from tests.process.running import BOUND
 
 
 class RecordingGuard(Guard):
@@ -39,3 +44,15 @@ def test_the_guard_forgets_a_group_before_its_number_is_free() -> None:
     assert os.read(stdout, 100) == b"hello\n"
     os.close(stdout)
     os.close(stderr)
+
+
+def test_a_guard_that_is_sent_nonsense_still_kills_what_is_on_its_list() -> None:
+    with subprocess.Popen(["sleep", "3600"], start_new_session=True) as sleeper:
+        lines = b"+\n+ten\n\xff\n+%d\n-\n" % sleeper.pid
+        guard = [sys.executable, "-I", "-S", guard_main.__file__, "", ""]
+        ended = subprocess.run(guard, input=lines, stderr=subprocess.PIPE, start_new_session=True)
+        try:
+            assert (ended.returncode, ended.stderr) == (0, b"")
+            assert sleeper.wait(timeout=BOUND) == -signal.SIGKILL
+        finally:
+            sleeper.kill()

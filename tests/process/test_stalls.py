@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -59,26 +61,60 @@ def test_a_phase_that_lasts_too_long(tmp_path: Path) -> None:
 
 
 LONG_CALL = [sys.executable, str(SCRIPTS / "long_call.py")]
+SAMPLES = 18
+
+
+def took_each_once(run: Run, samples: int = SAMPLES) -> bool:
+    """Whether each of the samples was counted exactly once, by whichever rank."""
+    return sorted(map(int, re.findall(r"took (\d+)", run.text))) == list(range(samples))
 
 
 @pytest.mark.parametrize(
-    ("call", "phase"),
-    [("sleeps", "step"), ("sleeps", "eval"), ("computes", "eval")],
+    ("call", "phase", "seconds"),
+    [("sleeps", "step", "12"), ("sleeps", "eval", "12"), ("computes", "eval", "20")],
 )
-def test_a_long_call_of_every_rank_that_keeps_the_interpreters_lock(tmp_path: Path, call: str, phase: str) -> None:
-    """More than a lease of it: nobody is taken for dead, and what the script declares holds."""
-    environ = {"CALL": call, "PHASE": phase, "RANKS": "2", "SECONDS": "12", "COUNT": str(6 * 10**8)}
+def test_a_long_call_of_every_rank_that_keeps_the_interpreters_lock(
+    tmp_path: Path, call: str, phase: str, seconds: str
+) -> None:
+    """More than a lease of it: no rank is taken for dead, and what the script declares holds."""
+    environ = {"CALL": call, "PHASE": phase, "RANKS": "2", "SECONDS": seconds, "SAMPLES": f"{SAMPLES}"}
     flags = ["--stall-timeout", "step=5" if phase == "eval" else "step=60", "--stall-timeout", "eval=120"]
     with running([*FLAGS, *flags, *LONG_CALL], tmp_path, environ) as run:
         assert run.end() == 0, run.text
         assert "ended:" not in run.text
-        assert run.text.count("is done") == 2
+        assert run.text.count("is done") == len(re.findall(r"pid \d+ at step", run.text)) == 2
+        assert took_each_once(run), run.text
         assert "Thread 0x" not in run.text, "a healthy worker was asked where it stands"
+
+
+def test_a_loss_while_the_others_are_in_a_long_call(tmp_path: Path) -> None:
+    """They hear of it when the call is over, long after a lease, and go on in the same processes; nothing is lost."""
+    samples = 3 * 3 + 2 * 5  # three steps of three ranks and five of two, since the lost one is not replaced
+    environ = {
+        "CALL": "sleeps",
+        "PHASE": "eval",
+        "SECONDS": "13",
+        "SAMPLES": f"{samples}",
+        "RANKS": "3",
+        "CALLERS": "2",
+    }
+    never = ["--blacklist-cooldown-range", "3600", "3600"]
+    with running(["-np", "3", "--min-np", "2", *never, *LONG_CALL], tmp_path, environ) as run:
+        run.line("rank 0 calls")
+        run.line("rank 1 calls")
+        pids = run.pids()
+        os.kill(pids[2], signal.SIGKILL)
+        run.line(rf"rank 0 of 2 pid {pids[0]} at step 3")
+        run.line(rf"rank 1 of 2 pid {pids[1]} at step 3")
+        assert run.end() == 0, run.text
+        assert "did not answer" not in run.text
+        assert set(run.pids().values()) == set(pids.values()), "a worker was replaced"
+        assert took_each_once(run, samples), run.text
 
 
 def test_a_resize_while_every_rank_is_in_a_long_call(tmp_path: Path) -> None:
     """The answer to the notice comes when the call is over, and the change is made then."""
-    environ = {"CALL": "sleeps", "PHASE": "eval", "RANKS": "2", "SECONDS": "12"}
+    environ = {"CALL": "sleeps", "PHASE": "eval", "RANKS": "2", "SECONDS": "12", "SAMPLES": f"{SAMPLES}"}
     hosts = Hosts(tmp_path, "localhost:2")
     flags = ["--host-discovery-script", str(hosts.script), "-np", "2", "--min-np", "1"]
     with running([*flags, *LONG_CALL], tmp_path, environ) as run:
@@ -89,3 +125,4 @@ def test_a_resize_while_every_rank_is_in_a_long_call(tmp_path: Path) -> None:
         run.line(rf"rank 0 of 1 pid {pids[0]} at step [45]")
         assert run.end() == 0, run.text
         assert "did not answer" not in run.text
+        assert took_each_once(run), run.text

@@ -99,10 +99,17 @@ def test_one_worker_of_two_is_replaced_at_once(tmp_path: Path) -> None:
         assert run.gone(), run.left_behind()
 
 
-@pytest.mark.parametrize("seconds", [8.0, 20.0])
-def test_the_driver(tmp_path: Path, seconds: float) -> None:
-    """Its agents wait for it, and the workers train on; it blames nobody for the time in which it heard nothing."""
-    environ = {**ENVIRON, "STEPS": "1000", "EPOCHS": "1", "PAUSE": "0.02"}
+@pytest.mark.parametrize(
+    ("seconds", "pause"),
+    [
+        pytest.param(8.0, "0.02", id="8s"),
+        pytest.param(20.0, "0.02", id="20s"),  # the training is over before the driver wakes up
+        pytest.param(50.0, "0.12", id="50s", marks=[pytest.mark.long, pytest.mark.timeout(600)]),
+    ],
+)
+def test_the_driver(tmp_path: Path, seconds: float, pause: str) -> None:
+    """Its agents wait for it, and the workers train on; it blames none for the time in which it heard nothing."""
+    environ = {**ENVIRON, "STEPS": "1000", "EPOCHS": "1", "PAUSE": pause}
     with running(["-np", "2", "--min-np", "1", *TRAIN], tmp_path, environ) as run:
         pids = all_train(run, 2)
         with stopped([run.process.pid]):
@@ -110,6 +117,7 @@ def test_the_driver(tmp_path: Path, seconds: float) -> None:
         assert run.end() == 0, run.text
         assert "ended:" not in run.text
         assert "silent" not in run.text
+        assert "round 1.2" not in run.text
         assert set(re.findall(r"pid (\d+) is done: trained to step 500", run.text)) == {str(p) for p in pids.values()}
         assert run.gone(), run.left_behind()
 

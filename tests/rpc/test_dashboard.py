@@ -6,19 +6,19 @@ import asyncio
 import json
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import grpc.aio
 import pytest
-from aiohttp import web
 
 from edriver.client import Address, AsyncClient
 from edriver.common.ids import NO_VERSION, RoundId
 from edriver.common.store_address import StoreAddress
 from edriver.common.wire import round_id_message
+from edriver.dashboard import callers as callers_module
 from edriver.dashboard import feed as feed_module
 from edriver.dashboard import server as server_module
 from edriver.dashboard.feed import Feed
@@ -118,9 +118,10 @@ async def served(limit: int, before: Callable[[Run], None]) -> AsyncIterator[Pag
             server = PageServer(feed, SECRET)
             runner = runner_of(server.app, patience=0.1)
             await runner.setup()
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            listening = await server.callers.listen(runner, "127.0.0.1", 0)
             async with aiohttp.ClientSession() as session:
-                yield Page(run, server, session, f"http://127.0.0.1:{runner.addresses[0][1]}")
+                yield Page(run, server, session, f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}")
+            listening.close()
             await runner.cleanup()
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
@@ -346,6 +347,47 @@ def test_a_browser_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch
         assert not page.server.browsers
 
     serve(work, limit=64_000_000)
+
+
+@pytest.mark.parametrize("said", [b"", f"GET /{SECRET}/ HTTP/1.1\r\nHost: localhost\r\n".encode()])
+def test_a_caller_without_a_whole_request_is_hung_up_on(monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
+    monkeypatch.setattr(server_module, "REQUEST_BOUND", 0.2)
+
+    async def work(page: Page) -> None:
+        async with page.stream() as message:
+            await message()
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(page.url.rpartition(":")[2]))
+            writer.write(said)
+            assert await reader.read() == b""
+            writer.close()
+            page.run.hosts("a", "b")
+            assert await message(), "a browser that reads is silent, too, and stays"
+
+    serve(work)
+
+
+def test_idle_callers_make_room_the_oldest_first_and_browsers_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(callers_module, "MOST_STRANGERS", 2)
+
+    async def work(page: Page) -> None:
+        port = int(page.url.rpartition(":")[2])
+        async with page.stream() as message:
+            await message()
+            idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
+            idle[-1][1].write(b"GET /guess/ HTTP/1.1\r\nHost: localhost\r\n\r\n")  # the last ones are still served
+            assert b"404" in await idle[-1][0].readline()
+            for reader, _ in idle[:2]:
+                with suppress(ConnectionResetError):
+                    assert await reader.read() == b""
+            assert not idle[-1][0].at_eof()
+            async with page.get(f"/{SECRET}/") as response:
+                assert response.status == 200
+            page.run.hosts("a", "b")
+            assert await message()
+            for _, writer in idle:
+                writer.close()
+
+    serve(work)
 
 
 @pytest.mark.parametrize(

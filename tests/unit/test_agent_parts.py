@@ -88,6 +88,8 @@ def test_a_renewal_between_ticks_counts_from_there() -> None:
         ([b"+10", b"+11"], {10, 11}, False),
         ([b"+10", b"-10", b"+11"], {11}, False),
         ([b"-10", b"+10", b"."], {10}, True),
+        ([b"+10", b"", b"+", b"-", b"*10", b"10", b"+ten", b"+1 1", b"+\xff", b"..", b"+11"], {10, 11}, False),
+        ([b"+0", b"+1", b"+-1", b"+00000001", b"+" + b"9" * 5000, b"+10"], {10}, False),
     ],
 )
 def test_the_guards_duties(lines: list[bytes], groups: set[int], in_order: bool) -> None:

@@ -1,34 +1,44 @@
-"""Trains a little. At step 3 all ranks make a long call of native code that keeps the interpreter's lock (CALL)."""
+"""Goes through SAMPLES, one a step. At step 3 the first CALLERS of RANKS ranks, by default all, make a long call of
+native code that keeps the interpreter's lock (CALL)."""
 
 import ctypes
+import itertools
 import os
+import time
 
 import torch
 import torch.distributed as dist
 
 import edriver
 
-state = edriver.ObjectState(step=0)
+SECONDS = float(os.environ["SECONDS"])
+RANKS = int(os.environ["RANKS"])
+CALLERS = int(os.environ.get("CALLERS", RANKS))
+sampler = edriver.ElasticSampler(range(int(os.environ["SAMPLES"])))
+state = edriver.TorchState(sampler=sampler, step=0)
 
 
 def call() -> None:
     """Keep the interpreter's lock: `computes` uses the processor, `sleeps` does not."""
     if os.environ["CALL"] == "computes":
-        sum(range(int(os.environ["COUNT"])))
+        until = time.monotonic() + SECONDS
+        all(map(until.__gt__, itertools.starmap(time.monotonic, itertools.repeat(()))))  # C calls C throughout
     else:
-        ctypes.PyDLL(None).sleep(int(os.environ["SECONDS"]))
+        ctypes.PyDLL(None).usleep(int(SECONDS * 1e6))
 
 
 @edriver.run
-def train(state: edriver.ObjectState) -> None:
+def train(state: edriver.TorchState) -> None:
     print(f"rank {edriver.rank()} of {edriver.size()} pid {os.getpid()} at step {state.step}", flush=True)
-    while state.step < 6:
-        if state.step == 3 and edriver.size() == int(os.environ["RANKS"]):
+    for index, sample in enumerate(sampler):
+        if state.step == 3 and edriver.size() == RANKS and edriver.rank() < CALLERS:
             print(f"rank {edriver.rank()} calls", flush=True)
             with edriver.phase(os.environ["PHASE"]):
                 call()
         dist.all_reduce(torch.ones(1))
+        sampler.record_batch(index, 1)
         state.step += 1
+        print(f"took {sample}", flush=True)  # before the boundary, which a change of the members leaves by an exception
         state.commit()
     print(f"rank {edriver.rank()} is done", flush=True)
 
