@@ -11,7 +11,7 @@ import tenacity
 
 from edriver.client import core
 from edriver.client.addresses import Address
-from edriver.client.core import ANSWER_BOUND, Calls, Core, open_channel
+from edriver.client.core import ANSWER_BOUND, Calls, Core, channel_to
 from edriver.client.redial import Watching
 from edriver.v1 import status_pb2
 
@@ -27,7 +27,7 @@ class AsyncClient:
     """
 
     def __init__(self, address: Address, timeout: float = ANSWER_BOUND) -> None:
-        self._channel = open_channel(address, grpc.aio.insecure_channel, grpc.aio.secure_channel)
+        self._channel = channel_to(address, grpc.aio.insecure_channel, grpc.aio.secure_channel)
         self._core = Core(address, timeout, self._channel)
         self.run_id = address.run_id
 

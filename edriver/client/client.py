@@ -12,7 +12,7 @@ import tenacity
 
 from edriver.client import core
 from edriver.client.addresses import Address, elsewhere, here
-from edriver.client.core import ANSWER_BOUND, Calls, Core, open_channel
+from edriver.client.core import ANSWER_BOUND, Calls, Core, channel_to
 from edriver.client.redial import Watching
 from edriver.v1 import status_pb2
 
@@ -28,7 +28,7 @@ class Client:
     """
 
     def __init__(self, address: Address, timeout: float = ANSWER_BOUND) -> None:
-        self._channel = open_channel(address, grpc.insecure_channel, grpc.secure_channel)
+        self._channel = channel_to(address, grpc.insecure_channel, grpc.secure_channel)
         self._core = Core(address, timeout, self._channel)
         self.run_id = address.run_id
 

@@ -15,10 +15,17 @@ from google.protobuf.message import Message
 
 from edriver.client.addresses import Address
 from edriver.client.errors import error_of
+from edriver.common.driver_channel import open_channel
 from edriver.v1 import control_pb2, control_pb2_grpc, status_pb2, status_pb2_grpc
 
 ANSWER_BOUND: Final = 10.0
 """Seconds that a driver may take to answer."""
+
+
+OPTIONS: Final = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", 64 * 1024 * 1024),  # thousands of workers
+)
 
 
 class Call(NamedTuple):
@@ -68,11 +75,9 @@ class Core:
             raise error_of(self.run_id, error) from None
 
 
-def open_channel(address: Address, insecure: Callable[..., Channel], secure: Callable[..., Channel]) -> Channel:
+def channel_to(address: Address, insecure: Callable[..., Channel], secure: Callable[..., Channel]) -> Channel:
     """A channel to a run's driver, made by gRPC's functions for blocking channels or by those for asyncio."""
-    if address.credentials is None:
-        return insecure(address.target, options=address.options)
-    return secure(address.target, address.credentials, options=address.options)
+    return open_channel(address.target, address.authority, address.token, OPTIONS, insecure, secure)
 
 
 def snapshot() -> Calls[status_pb2.GetRunResponse]:
