@@ -19,6 +19,7 @@ from pathlib import Path
 
 from edriver.system.child import Child
 from edriver.system.guard import Guard
+from edriver.system.proc_stat import PARENT, stat_fields
 from edriver.system.start_failure import start_failure
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -47,18 +48,13 @@ def become_subreaper() -> None:
         raise OSError(number, f"cannot become a child subreaper: {os.strerror(number)}")
 
 
-def parent_of(stat: str) -> int:
-    """The parent's process id in the text of /proc/PID/stat; the command in it may hold spaces and parentheses."""
-    return int(stat.rpartition(")")[2].split()[1])
-
-
 def children_of(parent: int) -> list[int]:
     """The process ids of a process's children, zombies included (proc(5): /proc/PID/stat)."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with suppress(OSError):  # it has ended meanwhile
-                if parent_of((entry / "stat").read_text(errors="replace")) == parent:
+                if int(stat_fields(entry / "stat")[PARENT]) == parent:
                     found.append(int(entry.name))
     return found
 
