@@ -1,6 +1,6 @@
 """Where the time of a recovery goes, from the event log that `edriver --event-log` writes. Pure but for the reading.
 
-The log has one JSON object a line (edriver/text/event_lines.py). Of each round the line is read that tells when each
+What a line is: edriver/text/event_lines.py. Of each round the line is read that tells when each
 member had passed each point on the way into it; times are seconds since the Unix epoch.
 """
 
@@ -10,9 +10,11 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from edriver.common.wire import round_id_of
 from edriver.driver.observe.recovery_phases import spans
+from edriver.history.records import message_of
+from edriver.v1 import status_pb2
 
 STAGES = ("notified", "stopped", "waiting", "assigned", "built", "synced", "stepped")
 """What each member passes, in this order."""
@@ -46,15 +48,20 @@ class RoundLine:
 
 def parse(lines: Iterable[str]) -> list[RoundLine]:
     """The rounds of an event log, in order; a last line without its end is passed over."""
-    whole = (json.loads(line) for line in lines if line.endswith("\n"))
-    rounds = [line["round"] for line in whole if "round" in line]
-    return [_round(told) for told in rounds if "members" in told and ("under_way" in told or "ended" in told)]
+    whole = (message_of(status_pb2.Event, json.loads(line)) for line in lines if line.endswith("\n"))
+    rounds = [event.round for event in whole if event.HasField("round")]
+    return [_round(told) for told in rounds if told.members and (told.HasField("under_way") or told.HasField("ended"))]
 
 
-def _round(told: dict[str, Any]) -> RoundLine:
-    all_times = [member["times"] for member in told["members"] if "times" in member]
-    members = ({stage: float(times[stage]) for stage in STAGES if times.get(stage)} for times in all_times)
-    return RoundLine(told["round_id"], told["cause"], told.get("noticed"), tuple(members), told.get("before_ended"))
+def _round(told: status_pb2.Round) -> RoundLine:
+    members = (
+        {stage: time for stage in STAGES if (time := getattr(member.times, stage))}
+        for member in told.members
+        if member.HasField("times")
+    )
+    noticed = told.noticed if told.HasField("noticed") else None
+    ended = told.before_ended if told.HasField("before_ended") else None
+    return RoundLine(str(round_id_of(told.round_id)), told.cause, noticed, tuple(members), ended)
 
 
 def read_event_log(path: Path) -> list[RoundLine]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from edriver.common.invitation import SERVER_NAME, Invitation
+from edriver.common.invitation import Invitation
 from edriver.system.descriptors import raise_limit
 from edriver.system.guard import Guard
 from edriver.system.leftovers import PREFIX, hold, remove_leftovers
@@ -37,6 +37,7 @@ async def serve(invitation: Invitation, folder: Path, guard: Guard) -> int:
 
     from edriver.agent.agent import Agent, AgentSettings
     from edriver.agent.health.listening import nothing_listens
+    from edriver.common.driver_channel import open_channel
     from edriver.common.grpc_streams import CHANNEL_OPTIONS
     from edriver.v1 import agent_pb2_grpc
 
@@ -55,15 +56,14 @@ async def serve(invitation: Invitation, folder: Path, guard: Guard) -> int:
         from edriver.agent.addresses import drivers_by_ssh, target_of
 
         target = target_of(drivers_by_ssh(os.environ, invitation.drivers))
-    if invitation.authority:
-        papers = grpc.composite_channel_credentials(
-            grpc.ssl_channel_credentials(invitation.authority.encode()),
-            grpc.access_token_call_credentials(invitation.token),
-        )
-        options = (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", SERVER_NAME))
-        channel = grpc.aio.secure_channel(target, papers, options=options)
-    else:
-        channel = grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
+    channel = open_channel(
+        target,
+        invitation.authority,
+        invitation.token,
+        CHANNEL_OPTIONS,
+        grpc.aio.insecure_channel,
+        grpc.aio.secure_channel,
+    )
     async with channel:
         stub = agent_pb2_grpc.AgentServiceStub(channel)
         return await Agent(settings, stub, os.environ, guard, lambda: nothing_listens(target)).run()

@@ -20,6 +20,7 @@ from edriver.common.stall_limits import collective_timeout, limits_of
 from edriver.driver import options, session
 from edriver.driver.core import settings
 from edriver.driver.launch import local, ssh
+from edriver.driver.observe.metrics import bounded_server
 from edriver.driver.observe.metrics import server as metrics_server
 from edriver.driver.observe.records import recorder
 from edriver.driver.options import RunOptions, poll_limit
@@ -75,8 +76,8 @@ BOUNDS: Final = (
     Bound(status, "LONGEST_WAIT", "and look for themselves every"),
     Bound(unauthenticated, "PATIENCE", "a caller at the TCP port may take to show its token"),
     Bound(metrics_server, "ANSWER_BOUND", "the driver may take to answer Prometheus"),
-    Bound(metrics_server, "SILENCE_BOUND", "who asks for metrics may be silent for"),
-    Bound(metrics_server, "REQUEST_BOUND", "and take for all of it"),
+    Bound(bounded_server, "SILENCE_BOUND", "who asks for metrics may be silent for"),
+    Bound(bounded_server, "REQUEST_BOUND", "and take for all of it"),
     Bound(recorder, "RETRY", "records that failed are tried again every"),
     Bound(recorder, "PROGRESS_SPACING", "it is recorded every"),
     Bound(recorder, "DELAY", "events are recorded within"),

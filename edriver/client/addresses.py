@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
-
-import grpc
 
 from edriver.client.errors import RunError
-from edriver.common.invitation import SERVER_NAME, Invitation
+from edriver.common.invitation import Invitation
 from edriver.system.runs import living_runs
 
-__all__ = ["OPTIONS", "Address", "elsewhere", "here", "living_runs"]
-
-OPTIONS: Final = (
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.max_receive_message_length", 64 * 1024 * 1024),  # thousands of workers
-)
+__all__ = ["Address", "elsewhere", "here", "living_runs"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -35,21 +27,6 @@ class Address:
     target: str
     authority: str = ""
     token: str = ""
-
-    @property
-    def credentials(self) -> grpc.ChannelCredentials | None:
-        """What a channel to it needs; None: nothing."""
-        if not self.authority:
-            return None
-        return grpc.composite_channel_credentials(
-            grpc.ssl_channel_credentials(self.authority.encode()), grpc.access_token_call_credentials(self.token)
-        )
-
-    @property
-    def options(self) -> tuple[tuple[str, str | int], ...]:
-        """How such a channel is set."""
-        name = (("grpc.ssl_target_name_override", SERVER_NAME),) if self.authority else ()
-        return (*OPTIONS, *name)
 
 
 def here(run_id: str | None = None) -> Address:

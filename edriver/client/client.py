@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Self, TypeVar
 
 import grpc
 import tenacity
 
+from edriver.client import core
 from edriver.client.addresses import Address, elsewhere, here
-from edriver.client.errors import error_of
-from edriver.client.redial import Patience, policy
-from edriver.v1 import control_pb2, control_pb2_grpc, status_pb2, status_pb2_grpc
-
-ANSWER_BOUND: Final = 10.0
-"""Seconds that a driver may take to answer."""
+from edriver.client.core import ANSWER_BOUND, Calls, Core, channel_to
+from edriver.client.redial import Watching
+from edriver.v1 import status_pb2
 
 Answer = TypeVar("Answer")
 
@@ -31,15 +28,9 @@ class Client:
     """
 
     def __init__(self, address: Address, timeout: float = ANSWER_BOUND) -> None:
+        self._channel = channel_to(address, grpc.insecure_channel, grpc.secure_channel)
+        self._core = Core(address, timeout, self._channel)
         self.run_id = address.run_id
-        self._timeout = timeout
-        credentials = address.credentials
-        if credentials is None:
-            self._channel = grpc.insecure_channel(address.target, options=address.options)
-        else:
-            self._channel = grpc.secure_channel(address.target, credentials, options=address.options)
-        self._status = status_pb2_grpc.StatusServiceStub(self._channel)
-        self._control = control_pb2_grpc.ControlServiceStub(self._channel)
 
     def __enter__(self) -> Self:
         """Use it."""
@@ -59,31 +50,23 @@ class Client:
 
     def status(self) -> status_pb2.Run:
         """How the run stands now."""
-        return self.snapshot().run
+        return self._do(core.status())
 
     def snapshot(self) -> status_pb2.GetRunResponse:
         """How the run stands now, and the number of the last event that is in it: watch from there."""
-        return self._asked(partial(self._status.GetRun, status_pb2.GetRunRequest(), timeout=self._timeout))
+        return self._do(core.snapshot())
 
     def rounds(self, limit: int = 0) -> list[status_pb2.Round]:
         """The latest rounds, oldest first; 0: all that are remembered."""
-        request = status_pb2.ListRoundsRequest(limit=limit)
-        return list(self._asked(partial(self._status.ListRounds, request, timeout=self._timeout)).rounds)
+        return self._do(core.rounds(limit))
 
     def progress_history(self) -> list[status_pb2.ProgressSample]:
         """How far training was at times since the run began, oldest first; the longer the run, the farther apart."""
-        request = status_pb2.ListProgressRequest()
-        return list(self._asked(partial(self._status.ListProgress, request, timeout=self._timeout)).samples)
+        return self._do(core.progress_history())
 
     def events(self, since: int = 0) -> list[status_pb2.Event]:
         """All events after this number so far. RunError with OUT_OF_RANGE: it is of the future, or too long ago."""
-        found: list[status_pb2.Event] = []
-        while True:
-            request = status_pb2.ListEventsRequest(since=found[-1].seq if found else since)
-            portion = self._asked(partial(self._status.ListEvents, request, timeout=self._timeout))
-            if not portion.events:
-                return found
-            found += portion.events
+        return self._do(core.events(since))
 
     def watch(self, since: int = 0) -> Iterator[status_pb2.Event]:
         """What happens after this number, as it happens, until the run has ended: the last one has `run_ended`.
@@ -98,44 +81,42 @@ class Client:
         return self._watch(since, progress=True)
 
     def _watch(self, since: int, progress: bool) -> Iterator[status_pb2.WatchResponse]:
-        seq, patience = since, Patience()
-        try:
-            for attempt in tenacity.Retrying(**policy(patience)):
+        watching = Watching(since, progress)
+        with self._core.errors_in_words():
+            for attempt in tenacity.Retrying(**watching.policy):
                 with attempt:
-                    for told in self._status.Watch(status_pb2.WatchRequest(since=seq, progress=progress)):
-                        patience.heard()
-                        seq = told.event.seq or seq
+                    for told in self._core.methods["Watch"](watching.request):
+                        watching.take(told)
                         yield told
-        except grpc.RpcError as error:
-            raise error_of(self.run_id, error) from None
 
     # ---- steering --------------------------------------------------------------------------------------------
 
     def drain(self, host: str, slot: int | None = None, reason: str = "") -> int:
         """Have a host, or one slot of it, left in good order and not used again; returns how many slots are left."""
-        request = control_pb2.DrainRequest(host=host, slot=slot, reason=reason)
-        return self._asked(partial(self._control.Drain, request, timeout=self._timeout)).slots_left
+        return self._do(core.drain(host, slot, reason))
 
     def undrain(self, host: str, slot: int | None = None) -> None:
         """Let a host, or one slot of it, be used again."""
-        request = control_pb2.UndrainRequest(host=host, slot=slot)
-        self._asked(partial(self._control.Undrain, request, timeout=self._timeout))
+        self._do(core.undrain(host, slot))
 
     def resize(self, size: int) -> None:
         """Use at most so many workers from now on, between --min-np and --max-np."""
-        request = control_pb2.ResizeRequest(size=size)
-        self._asked(partial(self._control.Resize, request, timeout=self._timeout))
+        self._do(core.resize(size))
 
     def stop(self, reason: str = "") -> None:
         """End the run."""
-        request = control_pb2.StopRequest(reason=reason)
-        self._asked(partial(self._control.Stop, request, timeout=self._timeout))
+        self._do(core.stop(reason))
 
-    def _asked(self, call: Callable[[], Answer]) -> Answer:
-        try:
-            return call()
-        except grpc.RpcError as error:
-            raise error_of(self.run_id, error) from None
+    def _do(self, calls: Calls[Answer]) -> Answer:
+        answer = None
+        while True:
+            try:
+                call = calls.send(answer)
+            except StopIteration as end:
+                returned: Answer = end.value
+                return returned
+            with self._core.errors_in_words():
+                answer = self._core.begin(call)
 
 
 def find(run_id: str | None = None, credentials: Path | None = None, driver: str | None = None) -> Client:

@@ -12,23 +12,10 @@ from tenacity.retry import retry_base
 from tenacity.stop import stop_base
 from tenacity.wait import wait_base
 
+from edriver.v1 import status_pb2
+
 REDIAL_BOUND: Final = 30.0
 """Seconds for which a watcher that was cut off tries to reach the driver again."""
-
-
-class Patience(stop_base):
-    """Ends for a watcher that has heard nothing for too long."""
-
-    def __init__(self) -> None:
-        self.heard()
-
-    def heard(self) -> None:
-        """Something has come: it begins anew."""
-        self._last = time.monotonic()
-
-    def __call__(self, _state: tenacity.RetryCallState) -> bool:
-        """Whether it has ended."""
-        return time.monotonic() - self._last > REDIAL_BOUND
 
 
 class Policy(TypedDict):
@@ -40,11 +27,39 @@ class Policy(TypedDict):
     reraise: bool
 
 
-def policy(patience: Patience) -> Policy:
-    """How to dial again."""
-    return Policy(
-        retry=tenacity.retry_if_exception(is_cut_off), wait=tenacity.wait_random(0.05, 0.5), stop=patience, reraise=True
-    )
+class Watching(stop_base):
+    """How far a watch has come, and whether it is given up.
+
+    Args:
+        since: the number of the last event that is known.
+        progress: whether word of the progress is wanted, too.
+    """
+
+    def __init__(self, since: int, progress: bool) -> None:
+        self._seq = since
+        self._progress = progress
+        self._heard = time.monotonic()
+
+    @property
+    def request(self) -> status_pb2.WatchRequest:
+        """What to ask for now."""
+        return status_pb2.WatchRequest(since=self._seq, progress=self._progress)
+
+    @property
+    def policy(self) -> Policy:
+        """How to dial again."""
+        return Policy(
+            retry=tenacity.retry_if_exception(is_cut_off), wait=tenacity.wait_random(0.05, 0.5), stop=self, reraise=True
+        )
+
+    def take(self, told: status_pb2.WatchResponse) -> None:
+        """Something has come: the watch goes on from here, and the bound begins anew."""
+        self._heard = time.monotonic()
+        self._seq = told.event.seq or self._seq
+
+    def __call__(self, _state: tenacity.RetryCallState) -> bool:
+        """Whether nothing has come for so long that it is given up."""
+        return time.monotonic() - self._heard > REDIAL_BOUND
 
 
 def is_cut_off(error: BaseException) -> bool:

@@ -30,7 +30,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--json",
         action="store_true",
-        help="JSON: with --run or --credentials an object, Run in status.proto; else an array of them, also of one",
+        help="protobuf's JSON: with --run or --credentials an object, Run in status.proto; else an array of such "
+        "objects, also of one or none",
     )
     add_run_flags(made, "--status-credentials")
     return made
@@ -45,7 +46,7 @@ def status(arguments: Sequence[str]) -> str:
     flags = parser().parse_args(arguments)
     asked = flags.run is not None or flags.credentials is not None or flags.driver is not None
     found = list(living_runs()) if not asked else []
-    if len(found) > 1:
+    if len(found) > 1 or (flags.json and not asked and not found):
         runs = list(_those_that_answer(found))
         return json.dumps([plain(run) for run in runs], indent=2) if flags.json else "\n".join(listed(runs))
     with client_of(flags) as client:

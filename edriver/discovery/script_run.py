@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 from typing import IO
 
 from edriver.discovery.errors import DiscoveryError
-from edriver.system.tether import Tether
+from edriver.system.child import Child
+from edriver.text.phrases import exit_text
 from edriver.text.printable import printable
 
 MAX_OUTPUT_BYTES = 4 * 1024 * 1024
@@ -36,7 +37,7 @@ or belongs to another user takes longer; the poll must not wait with it."""
 
 
 class _Script:
-    """A script that runs: what it writes, stdout up to the limit, of stderr the end; reaped as soon as it exits.
+    """A script that runs: what it writes, stdout up to the limit, of stderr the end; reaped when it is closed.
 
     Args:
         command: as for run_script.
@@ -52,65 +53,44 @@ class _Script:
         self.settled = asyncio.Event()  # it exited, or wrote too much to go on
         self.exited = asyncio.Event()
         self.drained = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-        # Not by the loop: uvloop forks for it, which copies the driver's page tables and calls gRPC's fork handlers.
-        self._tether = Tether()
-        try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                start_new_session=True,
-                pass_fds=(self._tether.end,),
-            )
-        except OSError:
-            self._tether.cut()
-            raise
-        self._tether.tie(self._process.pid)
-        stdout, stderr = self._process.stdout, self._process.stderr
+        self._closed = False
+        self._child = Child(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, tethered=True)
+        stdout, stderr = self._child.stdout, self._child.stderr
         assert stdout is not None
         assert stderr is not None
         self._open_pipes = {stdout, stderr}
+        self._loop = asyncio.get_running_loop()
         try:
-            self._pidfd = os.pidfd_open(self._process.pid)
-        except OSError:  # too many open files
-            self.kill()
-            self._process.wait()
+            self._child.watch(self._note_exit)
+        except OSError:
             self.close()
             raise
-        self._loop.add_reader(self._pidfd, self._reap)
         self._listen_to(stdout, self._add_output)
         self._listen_to(stderr, self._add_errors)
 
     @property
-    def returncode(self) -> int | None:
-        """How it ended, as of Popen; None: it has not."""
-        return self._process.returncode
+    def code(self) -> int | None:
+        """How it ended, as of Child; None: it has not, or was not closed."""
+        return self._child.code
 
     def kill(self) -> None:
-        """Kill its process group.
-
-        The group's number cannot be another's: it is not given out again while a process of the group is left,
-        and numbers are given out in a cycle, so not within moments of the last one's end either.
-        """
-        # PermissionError: all that is left belongs to another user (the script runs sudo).
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        """Kill its process group."""
+        self._child.signal_group(signal.SIGKILL)
 
     def close(self) -> None:
-        """Read no more. A script that lives yet is reaped whenever it exits."""
-        self._tether.cut()
+        """Read no more, and reap it: now, or whenever it exits."""
+        self._closed = True
         for pipe in list(self._open_pipes):
             self._close_pipe(pipe)
+        if self.exited.is_set():
+            self._child.reap()
 
-    def _reap(self) -> None:
-        self._loop.remove_reader(self._pidfd)
-        os.close(self._pidfd)
-        self._process.wait()  # it has exited: this does not wait
+    def _note_exit(self) -> None:
+        """Until it is closed the rest of its group may write on."""
         self.exited.set()
         self.settled.set()
+        if self._closed:
+            self._child.reap()
 
     def _listen_to(self, pipe: IO[bytes], take: Callable[[bytes], None]) -> None:
         os.set_blocking(pipe.fileno(), False)
@@ -203,17 +183,8 @@ def _check_ending(script: _Script, exceeded: float | None) -> None:
     if script.overflowed:
         limit = f"{MAX_OUTPUT_BYTES // (1024 * 1024)} MiB"
         raise DiscoveryError(f"printed more than {limit} and was killed{left}; expected one line a host{said}")
-    if script.returncode:
-        raise DiscoveryError(f"{_ending(script.returncode)}{said or '; its stderr is empty'}")
-
-
-def _ending(returncode: int) -> str:
-    if returncode > 0:
-        return f"exited with code {returncode}"
-    try:
-        return f"was killed by {signal.Signals(-returncode).name}"
-    except ValueError:
-        return f"was killed by signal {-returncode}"
+    if script.code:
+        raise DiscoveryError(f"{exit_text(script.code)}{said or '; its stderr is empty'}")
 
 
 def _last_lines(errors: bytes) -> str:

@@ -8,7 +8,6 @@ them `{"time": T, "progress": {...}}`.
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,11 +15,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from google.protobuf import json_format
-from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from edriver.common.record_folder import EVENTS, RUN, default_root
-from edriver.v1 import rounds_pb2, status_pb2
+from edriver.v1 import status_pb2
 
 Kind = TypeVar("Kind", bound=Message)
 
@@ -95,7 +93,7 @@ def read(path: Path) -> Iterator[status_pb2.Event | status_pb2.ProgressSample]:
                 said = json.loads(line)
                 if not (isinstance(said, dict) and "missing" in said):  # what the driver could not write
                     yield _told(said)
-            except (ValueError, json_format.ParseError, RecursionError) as error:
+            except (ValueError, RecursionError) as error:
                 if not line.endswith(b"\n"):
                     return
                 raise RecordError(f"{path}, line {number}, is nobody's event: {error}") from None
@@ -107,8 +105,10 @@ def message_of(kind: type[Kind], said: object) -> Kind:
     Raises:
         ValueError: it has not.
     """
+    if not isinstance(said, dict):
+        raise ValueError("it is not an object")
     try:
-        return json_format.ParseDict(_spelt_out(kind.DESCRIPTOR, said), kind(), ignore_unknown_fields=True)
+        return json_format.ParseDict(said, kind(), ignore_unknown_fields=True)
     except json_format.ParseError as error:
         raise ValueError(str(error)) from None
 
@@ -120,34 +120,3 @@ def _told(said: object) -> status_pb2.Event | status_pb2.ProgressSample:
     if not event.seq:
         raise ValueError("it has no number")
     return event
-
-
-def _spelt_out(kind: Any, said: Any) -> Any:
-    """As protobuf's own JSON has it: ids as objects, numbers that are none as texts."""
-    if kind is rounds_pb2.RoundId.DESCRIPTOR and isinstance(said, str):
-        incarnation, _, n = said.partition(".")
-        return {"incarnation": int(incarnation), "n": int(n)}
-    if kind is rounds_pb2.Version.DESCRIPTOR and isinstance(said, str):
-        round_id, _, boundaries = said.partition(":")
-        return {"round_id": _spelt_out(rounds_pb2.RoundId.DESCRIPTOR, round_id), "boundaries": int(boundaries)}
-    if not isinstance(said, dict):
-        raise ValueError(f"a {kind.name} is not an object")
-    fields = kind.fields_by_name
-    return {name: _value(fields[name], value) for name, value in said.items() if name in fields}
-
-
-def _value(field: FieldDescriptor, value: Any) -> Any:
-    kind = field.message_type
-    if kind is None:
-        return _number(value)
-    if kind.GetOptions().map_entry:
-        return {key: _number(item) for key, item in value.items()} if isinstance(value, dict) else value
-    if field.is_repeated and isinstance(value, list):
-        return [_spelt_out(kind, item) for item in value]
-    return _spelt_out(kind, value)
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-    return value

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from edriver.system import guard_main
+from edriver.system.child import Child
 
 
 class Guard:
@@ -24,7 +25,7 @@ class Guard:
 
     def __init__(self, folder: Path | None = None, mark: str = "") -> None:
         self._duties = ["" if folder is None else str(folder), mark]
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Child | None = None
         self._pipe = -1
 
     @property
@@ -40,12 +41,11 @@ class Guard:
         """
         read_end, self._pipe = os.pipe()
         try:
-            self._process = subprocess.Popen(
+            self._process = Child(
                 [sys.executable, "-I", "-S", guard_main.__file__, *self._duties],
                 stdin=read_end,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,
             )
         finally:
             os.close(read_end)
@@ -73,15 +73,15 @@ class Guard:
         """
         self.close()
         if self._process:
-            with suppress(subprocess.TimeoutExpired):
+            with suppress(TimeoutError):
                 self._process.wait(bound)
         if folder := self._duties[0]:
             guard_main.remove(folder)
 
-    def reaped(self, code: int) -> None:
-        """Its process has ended and was reaped."""
+    def reap(self) -> None:
+        """Its process has ended."""
         if self._process:
-            self._process.returncode = code
+            self._process.reap()
         self._process = None
         self.close()
 

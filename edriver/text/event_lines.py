@@ -1,13 +1,14 @@
 """The event log: what has happened in a run, one JSON object a line, for whoever wants to know afterwards.
 
-A line is an Event of status.proto with its fields' names there; what is not set is left out, ids of rounds and versions
-are texts:
+A line is an Event of status.proto in protobuf's JSON (https://protobuf.dev/programming-guides/json), so any protobuf
+library can read it. Fields have the names of the .proto file; 64-bit integers are texts, enums their names, and what is
+no number is "NaN", "Infinity" or "-Infinity". Zeros and empty lists are written; what is left out is not known:
 
-    {"seq": 12, "time": T, "text": "...", "round": {"round_id": "1.3", "cause": "...", "members": [...], ...}}
+    {"seq": "12", "time": T, "text": "...", "round": {"round_id": {"incarnation": 1, "n": "3"}, "members": [...], ...}}
 
-A run's records have lines about the progress in between, Progress of status.proto:
+A run's records have lines about the progress in between, ProgressSample of status.proto:
 
-    {"time": T, "progress": {"steps": 512, "step_rate": 20.1, ...}}
+    {"time": T, "progress": {"steps": "512", "step_rate": 20.1, ...}}
 
 Where lines are missing, because the file could not be written for too long, it says so:
 
@@ -21,44 +22,33 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from edriver.common.wire import round_id_of, version_of
-from edriver.v1 import rounds_pb2, status_pb2
+from edriver.v1 import status_pb2
 
 
 def event_line(event: status_pb2.Event) -> str:
     """An event's line."""
-    return f"{json.dumps(plain(event))}\n"
+    return _line(plain(event))
 
 
 def progress_line(time: float, progress: status_pb2.Progress) -> str:
     """The line about the progress at a time."""
-    return f"{json.dumps({'time': time, 'progress': plain(progress)})}\n"
+    return _line(plain(status_pb2.ProgressSample(time=time, progress=progress)))
 
 
 def gap_line(missing: int) -> str:
     """The line that stands for those that are missing."""
-    text = f"{missing} lines are missing here: they could not be written"
-    return f"{json.dumps({'missing': missing, 'text': text})}\n"
+    return _line({"missing": missing, "text": f"{missing} lines are missing here: they could not be written"})
 
 
-def plain(message: Message) -> Any:
-    """A message as JSON has it: numbers are numbers, enums their names."""
-    if isinstance(message, rounds_pb2.RoundId):
-        return str(round_id_of(message))
-    if isinstance(message, rounds_pb2.Version):
-        return str(version_of(message))
-    return {field.name: _plain_value(field, value) for field, value in message.ListFields()}
+def plain(message: Message) -> dict[str, Any]:
+    """A message as JSON has it."""
+    return json_format.MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
 
 
-def _plain_value(field: FieldDescriptor, value: Any) -> Any:
-    if field.message_type is not None and field.message_type.GetOptions().map_entry:
-        return dict(value)
-    if isinstance(value, Message):
-        return plain(value)
-    if isinstance(value, bool | int | float | str):
-        known = None if field.enum_type is None else field.enum_type.values_by_number.get(int(value))
-        return value if known is None else known.name
-    return [_plain_value(field, item) for item in value]
+def _line(told: dict[str, Any]) -> str:
+    return f"{json.dumps(told)}\n"

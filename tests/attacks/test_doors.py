@@ -66,7 +66,7 @@ def test_1300_strangers_at_ulimit_1024_cost_no_event_and_keep_no_host_out(tmp_pa
         assert run.end() == 130
         assert run.gone(), run.left_behind()
     told = [json.loads(line) for line in log.read_text().splitlines()]
-    assert [event["seq"] for event in told] == list(range(1, len(told) + 1))
+    assert [int(event["seq"]) for event in told] == list(range(1, len(told) + 1))
     assert "run_ended" in told[-1]
     assert "cannot be written" not in run.text
 

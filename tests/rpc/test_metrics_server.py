@@ -19,8 +19,9 @@ from edriver.discovery.poller import Polls
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.settings import Settings
 from edriver.driver.observe.event_history import Chronicle
-from edriver.driver.observe.metrics import server as metrics_server
-from edriver.driver.observe.metrics.server import MOST_AT_ONCE, MetricsServer
+from edriver.driver.observe.metrics import bounded_server
+from edriver.driver.observe.metrics.bounded_server import MOST_AT_ONCE
+from edriver.driver.observe.metrics.server import MetricsServer
 from edriver.driver.observe.progress import Pace
 from edriver.v1 import status_pb2
 
@@ -38,14 +39,13 @@ class Site:
         answer_bound: float = BOUND,
         silence_bound: float = BOUND,
         request_bound: float = BOUND,
-        long_enough: float = BOUND,
         polls: Polls | None = None,
     ) -> None:
         self.membership = Membership(Settings(np=2, min_np=1, max_np=3), now=0.0)
         chronicle = Chronicle(self.membership, Pace(lambda: 0.0), lambda: 0.0)
         self.server = MetricsServer(
             *("abcd", self.membership, chronicle, polls or Polls(), address, port),
-            *(answer_bound, silence_bound, request_bound, long_enough),
+            *(answer_bound, silence_bound, request_bound),
         )
 
     @contextlib.asynccontextmanager
@@ -141,20 +141,54 @@ def test_a_fault_of_our_own_is_said_and_ends_nothing(caplog: pytest.LogCaptureFi
     asyncio.run(told())
 
 
-def test_those_who_say_nothing_take_a_few_places_and_no_more() -> None:
+def test_who_comes_when_all_places_are_taken_gets_that_of_the_oldest() -> None:
     async def told() -> None:
         site = Site()
         async with site.open():
             silent = [site.call() for _ in range(MOST_AT_ONCE)]
-            with contextlib.closing(site.call()) as turned_away:
-                assert await asyncio.to_thread(turned_away.recv, 1) == b""
-            assert len(answering()) == MOST_AT_ONCE
+            assert (await asyncio.to_thread(site.get))[0] == 200
+            assert await asyncio.to_thread(silent[0].recv, 1) == b""
+            for connection in silent[1:]:
+                assert not select.select([connection], [], [], 0)[0]
             for connection in silent:
                 connection.close()
             await asyncio.to_thread(all_have_answered)
+
+    asyncio.run(told())
+
+
+def test_there_are_never_more_threads_than_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_server, "ROOM_BOUND", 0.01)
+
+    async def told() -> None:
+        site = Site()
+        async with site.open():
+            asking = [site.call() for _ in range(MOST_AT_ONCE)]
+            for connection in asking:
+                connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            with contextlib.closing(site.call()) as turned_away:  # the event loop, which they wait for, stands still
+                assert turned_away.recv(1) == b""
+            assert len(answering()) == MOST_AT_ONCE
+            await asyncio.to_thread(all_have_answered)
+            for connection in asking:
+                connection.close()
             assert (await asyncio.to_thread(site.get))[0] == 200
 
     asyncio.run(told())
+
+
+@pytest.mark.parametrize("request_line", ["OPTIONS * HTTP/1.1", "CONNECT example.org:443 HTTP/1.1", "GET", "\0 \0 \0"])
+def test_odd_requests_get_an_answer_and_no_traceback(request_line: str, capfd: pytest.CaptureFixture[str]) -> None:
+    async def told() -> None:
+        site = Site()
+        async with site.open():
+            with contextlib.closing(site.call()) as odd:
+                odd.sendall(f"{request_line}\r\n\r\n".encode())
+                assert await asyncio.to_thread(odd.recv, 1)
+            await asyncio.to_thread(all_have_answered)
+
+    asyncio.run(told())
+    assert capfd.readouterr().err == ""
 
 
 def dribble(connection: socket.socket) -> None:
@@ -178,7 +212,7 @@ def test_a_whole_request_has_a_bound() -> None:
 
 def test_those_who_take_long_make_room_for_who_comes() -> None:
     async def told() -> None:
-        site = Site(long_enough=0.2)
+        site = Site()
         async with site.open():
             slow = [site.call() for _ in range(MOST_AT_ONCE)]
             dribbling = [threading.Thread(target=dribble, args=(connection,)) for connection in slow]
@@ -206,7 +240,7 @@ def test_without_descriptors_it_waits_and_goes_on(monkeypatch: pytest.MonkeyPatc
         return really(server)
 
     monkeypatch.setattr(TCPServer, "get_request", accept)
-    monkeypatch.setattr(metrics_server, "pause", pauses.append)
+    monkeypatch.setattr(bounded_server, "pause", pauses.append)
 
     async def told() -> None:
         site = Site()

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from edriver.agent.workers.processes import parent_of
 from edriver.agent.workers.ready_socket import check_folder
 from edriver.agent.workers.worker_environment import MALLOC_DEFAULTS, NCCL_DEFAULTS, cuda_devices, worker_environment
 from edriver.common.lease import Lease
 from edriver.system.guard_main import duties
+from edriver.system.proc_stat import PARENT, fields_of
 
 
 class FakeClock:
@@ -101,7 +101,7 @@ def test_the_guards_duties(lines: list[bytes], groups: set[int], in_order: bool)
     [("12 (python) S 7 12 12 0", 7), ("12 (a) b (c) R 9 (x) R 1 0", 1), ("12 (tmux: x y) Z 8 1", 8)],
 )
 def test_the_parent_in_a_process_table(stat: str, parent: int) -> None:
-    assert parent_of(stat) == parent
+    assert int(fields_of(stat)[PARENT]) == parent
 
 
 def environment(

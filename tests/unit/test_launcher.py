@@ -7,12 +7,13 @@ import subprocess
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
 from edriver.driver.launch.launcher import APART, SIDE_BY_SIDE, Launcher
 from edriver.driver.launch.local import address_among, address_here
+from edriver.system.child import Child
 
 
 def soon(work: Coroutine[None, None, None]) -> None:
@@ -77,29 +78,32 @@ class FakeAgents:
 
     command: str
     stdout: int | None = None
-    held: tuple[int, ...] = ()
+    stderr: int | None = None
     networked: bool = False
     started: list[int] = field(default_factory=list)
     spawned: list[tuple[str, int, str]] = field(default_factory=list)
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    processes: list[Child] = field(default_factory=list)
+    inputs: list[IO[bytes]] = field(default_factory=list)
     exits: list[tuple[str, int, str]] = field(default_factory=list)
     exited: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def spawn(self, host: str, agent_id: int, address: str) -> subprocess.Popen[bytes]:
+    def spawn(self, host: str, agent_id: int, address: str) -> Child:
         self.spawned.append((host, agent_id, address))
         command = ["sh", "-c", self.command]
-        self.processes.append(subprocess.Popen(command, stdout=self.stdout, start_new_session=True, pass_fds=self.held))
+        self.processes.append(Child(command, stdout=self.stdout, stderr=self.stderr))
         return self.processes[-1]
 
-    async def spawn_remote(self, host: str, agent_id: int) -> subprocess.Popen[bytes]:
+    async def spawn_remote(self, host: str, agent_id: int) -> Child:
         self.spawned.append((host, agent_id, "by ssh"))
         return self._shell()
 
-    def _shell(self) -> subprocess.Popen[bytes]:
+    def _shell(self) -> Child:
         command = ["sh", "-c", self.command]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
-        self.processes.append(process)
-        return process
+        reader, writer = os.pipe()
+        self.processes.append(Child(command, stdin=reader, stderr=subprocess.PIPE))
+        os.close(reader)
+        self.inputs.append(os.fdopen(writer, "wb"))
+        return self.processes[-1]
 
     def launcher(self) -> Launcher:
         return Launcher(
@@ -141,7 +145,7 @@ def test_an_exit_is_noticed_and_reaped(command: str, reason: str) -> None:
         assert agents.exits == [("127.0.0.2", 5, reason)]
         assert launcher.running == ()
         await launcher.wait_until_empty()
-        assert agents.processes[0].returncode is not None
+        assert agents.processes[0].code is not None
 
     soon(work())
 
@@ -149,7 +153,7 @@ def test_an_exit_is_noticed_and_reaped(command: str, reason: str) -> None:
 def test_kill_ends_the_whole_group_of_one_agent() -> None:
     async def work() -> None:
         (reader, writer), (heard, said) = os.pipe(), os.pipe()
-        agents = FakeAgents("sleep 30 & echo started; wait", stdout=said, held=(writer,))
+        agents = FakeAgents("sleep 30 & echo started; wait", stdout=said, stderr=writer)
         launcher = agents.launcher()
         launcher.start("localhost", 1)
         await readable(heard)
@@ -168,7 +172,7 @@ def test_kill_ends_the_whole_group_of_one_agent() -> None:
 
 def test_an_agent_that_cannot_be_started_is_reported() -> None:
     async def work() -> None:
-        def no_spawn(host: str, agent_id: int, address: str) -> subprocess.Popen[bytes]:
+        def no_spawn(host: str, agent_id: int, address: str) -> Child:
             raise BlockingIOError(11, "Resource temporarily unavailable")
 
         agents = FakeAgents("")
@@ -205,11 +209,6 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
-def tell(process: subprocess.Popen[bytes]) -> None:
-    assert process.stdin is not None
-    process.stdin.close()
-
-
 def test_another_host_is_reached_by_ssh_and_its_failure_is_explained() -> None:
     async def work() -> None:
         agents = FakeAgents(SAYS_WHY)
@@ -218,7 +217,7 @@ def test_another_host_is_reached_by_ssh_and_its_failure_is_explained() -> None:
         await agents.exited.wait()
         assert agents.spawned == [(ELSEWHERE, 1, "by ssh")]
         assert "its host key is not known here" in agents.exits[0][2]
-        tell(agents.processes[0])
+        agents.inputs[0].close()
         await launcher.wait_until_empty()
 
     soon(work())
@@ -231,8 +230,8 @@ def test_an_agent_outlives_the_connection_of_its_ssh_until_it_departs() -> None:
         launcher.start(ELSEWHERE, 1)
         await until(lambda: bool(launcher.running))
         launcher.met(1)
-        tell(agents.processes[0])
-        await until(lambda: agents.processes[0].returncode is not None)
+        agents.inputs[0].close()
+        await until(lambda: agents.processes[0].code is not None)
         assert launcher.running == (1,)
         assert agents.exits == []
         launcher.departed(1)
@@ -249,8 +248,8 @@ def test_an_agent_without_ssh_can_be_given_up() -> None:
         launcher.start(ELSEWHERE, 1)
         await until(lambda: bool(launcher.running))
         launcher.met(1)
-        tell(agents.processes[0])
-        await until(lambda: agents.processes[0].returncode is not None)
+        agents.inputs[0].close()
+        await until(lambda: agents.processes[0].code is not None)
         launcher.kill(1)
         assert launcher.running == ()
 
@@ -268,7 +267,7 @@ def test_an_agent_that_says_goodbye_is_over_when_its_ssh_is() -> None:
         launcher.met(1)
         launcher.departed(1)
         assert launcher.running == (1,)
-        tell(agents.processes[0])
+        agents.inputs[0].close()
         await agents.exited.wait()
         assert agents.exits == [(ELSEWHERE, 1, "its agent exited with code 0")]
 
@@ -286,10 +285,10 @@ def test_only_so_many_are_on_their_way_at_a_time() -> None:
             await asyncio.sleep(0)
         assert len(agents.spawned) == len(agents.started) == SIDE_BY_SIDE
         launcher.met(agents.spawned[0][1])  # has arrived
-        tell(agents.processes[1])  # has failed
+        agents.inputs[1].close()  # has failed
         await until(lambda: len(agents.spawned) >= SIDE_BY_SIDE + 2)
-        for process in agents.processes:
-            tell(process)
+        for one in agents.inputs:
+            one.close()
         await launcher.wait_until_empty()
 
     soon(work())
@@ -329,6 +328,6 @@ def test_the_network_is_made_ready_for_another_host() -> None:
         launcher.start(ELSEWHERE, 1)
         await agents.exited.wait()
         assert agents.networked
-        tell(agents.processes[0])
+        agents.inputs[0].close()
 
     soon(work())

@@ -18,19 +18,20 @@ def member(worker: int, *times: float | None) -> dict[str, Any]:
     return {"worker_id": worker, "host": "a", "times": known}
 
 
-def line(round_id: str, noticed: float | None, *members: dict[str, Any]) -> str:
+def line(n: int, noticed: float | None, *members: dict[str, Any]) -> str:
+    round_id = {"incarnation": 1, "n": n}
     told = {"round_id": round_id, "cause": "because", "assigned": 0.0, "under_way": 0.0, "members": members}
     return json.dumps({"seq": 1, "time": 0.0, "round": told | ({"noticed": noticed} if noticed else {})}) + "\n"
 
 
-FIRST = line("1.1", None, member(0, None, None, 80.0, 81.0, 82.0, 83.0, 84.0))
+FIRST = line(1, None, member(0, None, None, 80.0, 81.0, 82.0, 83.0, 84.0))
 RECOVERY = line(
-    "1.2",
+    2,
     100.002,
     member(0, 100.004, 100.010, 100.012, 100.014, 100.020, 100.021, 100.051),
     member(1, 100.005, 100.009, 100.011, 100.013, 100.022, 100.023, 100.050),
 )
-LATER = line("1.3", 200.0, member(0, *[201.0] * 7))
+LATER = line(3, 200.0, member(0, *[201.0] * 7))
 
 
 def test_each_phase_ends_with_the_last_member() -> None:
@@ -49,7 +50,7 @@ def test_each_phase_ends_with_the_last_member() -> None:
 
 
 def test_the_phases_add_up_even_if_a_point_is_missing_or_was_passed_early() -> None:
-    odd = line("1.2", 100.5, member(0, None, 100.4, 101.0, 101.0, 102.0, 102.0, 104.0))
+    odd = line(2, 100.5, member(0, None, 100.4, 101.0, 101.0, 102.0, 102.0, 104.0))
 
     found = phases_of_kill(parse([odd]), KILLED)
 

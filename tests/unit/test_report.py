@@ -25,13 +25,22 @@ def line(seq: int, time: float, text: str = "", **kind: object) -> str:
     return json.dumps({"seq": seq, "time": T + time, "text": text, **kind}) + "\n"
 
 
+def round_id(n: int) -> dict[str, int]:
+    return {"incarnation": 1, "n": n}
+
+
 def one_kill(name: str = "a") -> str:
     """Two workers; 2 is killed at 20; 30 is the end."""
     members = [{"worker_id": 1, "host": name}, {"worker_id": 2, "host": name, "slot": 1}]
-    first = {"round_id": "1.1", "cause": "the run began", "kind": "ROUND_CAUSE_START", "assigned": T + 10}
+    first = {
+        "round_id": round_id(1),
+        "cause": "the run began",
+        "kind": "ROUND_CAUSE_START",
+        "assigned": T + 10,
+    }
     under_way = {**first, "under_way": T + 11, "phases": {"sync": 0.5, "first_step": 0.5}}
     second = {
-        "round_id": "1.2",
+        "round_id": round_id(2),
         "cause": f"worker 2 ({name}:1) has ended",
         "kind": "ROUND_CAUSE_FAILURE",
         "before_ended": T + 20,

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from edriver.client import RunError
 from edriver.commands.status import lines, listed, status
 from edriver.common.ids import NO_VERSION
 from edriver.common.store_address import StoreAddress
@@ -125,8 +126,18 @@ class OneRun:
 def test_json_has_the_shape_of_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edriver.commands.status.living_runs", lambda: {"a": None})
     monkeypatch.setattr("edriver.commands.status.client_of", lambda flags: OneRun())
-    assert json.loads(status(["--json"])) == [{"run_id": "a"}]
-    assert json.loads(status(["--json", "--run", "a"])) == {"run_id": "a"}
+    (listed_run,) = json.loads(status(["--json"]))
+    assert json.loads(status(["--json", "--run", "a"])) == listed_run
+    assert (listed_run["run_id"], listed_run["failures"], listed_run["hosts"]) == ("a", 0, [])
+    assert "progress" not in listed_run
+
+
+def test_json_of_no_run_is_an_empty_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edriver.commands.status.living_runs", dict)
+    monkeypatch.setattr("edriver.client.addresses.living_runs", dict)
+    assert json.loads(status(["--json"])) == []
+    with pytest.raises(RunError, match="no run"):
+        status([])
 
 
 def test_a_run_tells_how_long_it_has_gone_on_by_a_clock_that_nobody_sets() -> None:

@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from edriver.system.proc_stat import SYSTEM_TIME, USER_TIME, stat_fields
+
 WINDOW = 10.0
 """Seconds for which the use of a processor is counted before it is judged."""
 
@@ -16,10 +18,10 @@ SHARE = 0.01
 def processor_seconds(pid: int) -> float:
     """What a process has used of processors so far (proc(5): utime and stime in /proc/PID/stat); 0 if it is gone."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        fields = stat_fields(Path(f"/proc/{pid}/stat"))
     except OSError:
         return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return (int(fields[USER_TIME]) + int(fields[SYSTEM_TIME])) / os.sysconf("SC_CLK_TCK")
 
 
 class Effort:

@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from edriver.system.proc_stat import STATE, stat_fields
+
 STOPPED: Final = "Tt"
 """Of proc(5), /proc/PID/stat: stopped by a signal, or by a debugger."""
 
@@ -26,7 +28,7 @@ def stands_still(pid: int, proc: Path = PROC, cgroups: Path = CGROUPS) -> bool:
         cgroups: and cgroups(7), version 2.
     """
     with suppress(OSError, IndexError):
-        if (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[0] in STOPPED:
+        if stat_fields(proc / str(pid) / "stat")[STATE] in STOPPED:
             return True
         group = (proc / str(pid) / "cgroup").read_text(errors="replace").strip().rpartition("0::/")[2]
         return "frozen 1" in (cgroups / group / "cgroup.events").read_text()

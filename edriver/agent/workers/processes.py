@@ -3,9 +3,8 @@
 The agent is a subreaper: processes whose parents die become its children, so it can reap what a killed trainer leaves,
 and find at its end even a daemon that has left its session.
 
-Process ids are reused. A group is signalled only while its leader has not been reaped: until then nobody else can get
-its number. So an exit is looked at first (WNOWAIT), the rest of the group is killed, the guard forgets the group, and
-only then is the leader reaped. If the agent dies, the guard's list is exact to the last of these steps.
+Orphans have no pidfd of ours, so exits are looked for by SIGCHLD. Of a worker that has exited the guard forgets the
+group before its leader is reaped: if the agent dies, the guard's list is exact to the last step.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ import asyncio
 import ctypes
 import os
 import signal
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from edriver.system.child import Child
 from edriver.system.guard import Guard
+from edriver.system.proc_stat import PARENT, stat_fields
 from edriver.system.start_failure import start_failure
-from edriver.system.tether import Tether
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -38,29 +37,6 @@ class SpawnError(RuntimeError):
         self.code = code
 
 
-def spawn_in_session(
-    command: Sequence[str], environment: Mapping[str, str], stdout: int, stderr: int, kept: Sequence[int] = ()
-) -> subprocess.Popen[bytes]:
-    """Start a command in a session and process group of its own, with nothing on its standard input.
-
-    Args:
-        command: the program and its arguments.
-        environment: its environment.
-        stdout: its standard output,
-        stderr: and its standard error.
-        kept: other descriptors that it inherits, under the same numbers.
-    """
-    return subprocess.Popen(
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=stderr,
-        start_new_session=True,
-        pass_fds=kept,
-    )
-
-
 def become_subreaper() -> None:
     """Adopt the orphans among this process's descendants, so that they can be reaped and found.
 
@@ -72,18 +48,13 @@ def become_subreaper() -> None:
         raise OSError(number, f"cannot become a child subreaper: {os.strerror(number)}")
 
 
-def parent_of(stat: str) -> int:
-    """The parent's process id in the text of /proc/PID/stat; the command in it may hold spaces and parentheses."""
-    return int(stat.rpartition(")")[2].split()[1])
-
-
 def children_of(parent: int) -> list[int]:
     """The process ids of a process's children, zombies included (proc(5): /proc/PID/stat)."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with suppress(OSError):  # it has ended meanwhile
-                if parent_of((entry / "stat").read_text(errors="replace")) == parent:
+                if int(stat_fields(entry / "stat")[PARENT]) == parent:
                     found.append(int(entry.name))
     return found
 
@@ -100,8 +71,7 @@ class Processes:
     def __init__(self, on_exit: Callable[[int, int], None], guard: Guard) -> None:
         self._on_exit = on_exit
         self._guard = guard
-        self._running: dict[int, subprocess.Popen[bytes]] = {}
-        self._tethers: dict[int, Tether] = {}
+        self._running: dict[int, Child] = {}
         self._closing = False
         self._reaped = asyncio.Event()
 
@@ -124,18 +94,14 @@ class Processes:
             SpawnError: it could not be started; the message says why.
         """
         pipes: list[int] = []
-        tether: Tether | None = None
         try:
             pipes += os.pipe()
             pipes += os.pipe()
             stdout, child_stdout, stderr, child_stderr = pipes
-            tether = Tether()
-            process = spawn_in_session(command, environment, child_stdout, child_stderr, kept=(tether.end,))
+            worker = Child(command, stdout=child_stdout, stderr=child_stderr, environment=environment, tethered=True)
         except OSError as error:
             for fd in pipes:
                 os.close(fd)
-            if tether:
-                tether.cut()
             raise SpawnError(
                 127 if isinstance(error, FileNotFoundError) else 126,
                 f"could not be started: {command[0]!r}: {start_failure(command[0], error, 'a program on this host')}",
@@ -144,16 +110,14 @@ class Processes:
         os.close(child_stderr)
         os.set_blocking(stdout, False)
         os.set_blocking(stderr, False)
-        tether.tie(process.pid)
-        self._tethers[process.pid] = tether
-        self._running[process.pid] = process
-        self._guard.watch(process.pid)
-        return process.pid, stdout, stderr
+        self._running[worker.pid] = worker
+        self._guard.watch(worker.pid)
+        return worker.pid, stdout, stderr
 
     def signal_group(self, group: int, number: signal.Signals) -> None:
         """Send a signal to a worker's whole process group; nothing happens if the worker has been reaped."""
         if group in self._running:
-            self._signal(group, number)
+            self._running[group].signal_group(number)
 
     def reap(self) -> None:
         """Take in all exits so far."""
@@ -164,33 +128,28 @@ class Processes:
                 return
             if exited is None:
                 return
-            self._reap(exited.si_pid, exited.si_status if exited.si_code == os.CLD_EXITED else -exited.si_status)
+            self._reap(exited.si_pid)
 
-    def _reap(self, pid: int, code: int) -> None:
-        process = self._running.pop(pid, None)
-        if process:
-            self._signal(pid, signal.SIGKILL)
-            self._tethers.pop(pid).cut()
+    def _reap(self, pid: int) -> None:
+        worker = self._running.pop(pid, None)
+        if worker:
+            worker.signal_group(signal.SIGKILL)
             self._guard.forget(pid)
-            process.returncode = code  # or Popen would wait for it, too
-        os.waitpid(pid, 0)
-        if pid == self._guard.pid:
-            self._guard.reaped(code)
+            worker.reap()
+        elif pid == self._guard.pid:
+            self._guard.reap()
             if not self._closing:
                 self._replace_guard()
+        else:
+            os.waitpid(pid, 0)  # an orphan
         self._reaped.set()
-        if process:
-            self._on_exit(pid, code)
+        if worker and worker.code is not None:
+            self._on_exit(pid, worker.code)
 
     def _replace_guard(self) -> None:
         self._guard.start()
         for group in self._running:
             self._guard.watch(group)
-
-    def _signal(self, group: int, number: signal.Signals) -> None:
-        # EPERM: a setuid program; there is nothing that could be done about it.
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, number)
 
     async def close(self, bound: float) -> bool:
         """Kill every descendant that is left, then end the guard.

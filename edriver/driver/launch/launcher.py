@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
-import subprocess
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -15,6 +13,7 @@ from typing import Final
 
 from edriver.driver.launch import ssh
 from edriver.driver.launch.local import is_loopback
+from edriver.system.child import Child
 from edriver.text.phrases import exit_text
 
 _log = logging.getLogger("edriver.driver")
@@ -32,10 +31,10 @@ APART: Final = (
     "reach them, and others are not: name this machine by an address that the others reach, or give --network-interface"
 )
 
-LocalSpawn = Callable[[str, int, str], "subprocess.Popen[bytes]"]
-"""Starts an agent here, in a session of its own: (host, agent_id, address) -> process."""
+LocalSpawn = Callable[[str, int, str], Child]
+"""Starts an agent here: (host, agent_id, address) -> process."""
 
-RemoteSpawn = Callable[[str, int], Awaitable["subprocess.Popen[bytes]"]]
+RemoteSpawn = Callable[[str, int], Awaitable[Child]]
 """Starts an agent on another host: (host, agent_id) -> the process of ssh, whose standard error is a pipe."""
 
 OnExit = Callable[[str, int, str], None]
@@ -59,7 +58,7 @@ class _Agent:
     """
 
     host: str
-    process: subprocess.Popen[bytes] | None
+    process: Child | None
     remote: bool
     confined: bool
     killed: bool = False
@@ -145,8 +144,7 @@ class Launcher:
                 self._end(agent_id, "its agent was given up")
                 return
             agent.killed = True
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(agent.process.pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
+            agent.process.signal_group(signal.SIGKILL)
 
     def close(self) -> None:
         """Start no more."""
@@ -191,27 +189,22 @@ class Launcher:
     def _watch(self, agent_id: int, agent: _Agent) -> None:
         process = agent.process
         assert process is not None
-        self._running[agent_id] = agent
-        self._on_start(agent_id)
-        descriptor = os.pidfd_open(process.pid)
         loop = asyncio.get_running_loop()
-        if process.stderr is not None:
-            os.set_blocking(process.stderr.fileno(), False)
-            loop.add_reader(process.stderr, self._listen, agent)
 
         def reap() -> None:
-            loop.remove_reader(descriptor)
-            os.close(descriptor)
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)  # ssh's proxy may not have noticed
-            code = process.wait()  # it has exited: this does not wait
+            code = process.reap()  # and kill the rest of its group: ssh's proxy may not have noticed
             if process.stderr is not None:
                 self._listen(agent)
                 loop.remove_reader(process.stderr)
                 process.stderr.close()
             self._reaped(agent_id, agent, code)
 
-        loop.add_reader(descriptor, reap)
+        process.watch(reap)
+        if process.stderr is not None:
+            os.set_blocking(process.stderr.fileno(), False)
+            loop.add_reader(process.stderr, self._listen, agent)
+        self._running[agent_id] = agent
+        self._on_start(agent_id)
 
     def _listen(self, agent: _Agent) -> None:
         """Take in what has come on standard error."""

@@ -7,7 +7,6 @@ import contextlib
 import ipaddress
 import os
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from edriver.common.invitation import Invitation
+from edriver.system.child import Child
 from edriver.system.runs import MARK
 
 RESOLVE_SECONDS: Final = 3.0
@@ -183,7 +183,7 @@ class LocalStart:
         self._run_id = run_id
         self._secret_of = secret_of
 
-    def __call__(self, host: str, agent_id: int, address: str) -> subprocess.Popen[bytes]:
+    def __call__(self, host: str, agent_id: int, address: str) -> Child:
         """Start one.
 
         Raises:
@@ -204,11 +204,10 @@ class LocalStart:
         with os.fdopen(os.memfd_create("invitation"), "w+b") as letter:
             letter.write(invitation.to_json())
             letter.seek(0)
-            return subprocess.Popen(
+            return Child(
                 # -P: not what lies in the user's folder
                 [sys.executable, "-P", "-m", "edriver.agent.main", "--host", host],
                 stdin=letter,
                 stdout=2,  # it prints nothing of use to whoever reads our stdout
-                env={**inherited, "GRPC_ENABLE_FORK_SUPPORT": "0"},
-                start_new_session=True,
+                environment={**inherited, "GRPC_ENABLE_FORK_SUPPORT": "0"},
             )

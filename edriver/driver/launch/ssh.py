@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from edriver.common.invitation import Invitation, at_port
 from edriver.driver.launch.local import address_towards, own_addresses
+from edriver.system.child import Child
 from edriver.system.runs import MARK
 from edriver.text.phrases import exit_text
 
@@ -132,7 +133,7 @@ class SshStart:
         self._run_id = run_id
         self._environment = travelling(environment)
 
-    async def __call__(self, host: str, agent_id: int) -> subprocess.Popen[bytes]:
+    async def __call__(self, host: str, agent_id: int) -> Child:
         """Start one; returns the process of ssh.
 
         Raises:
@@ -159,17 +160,16 @@ class SshStart:
         )
         return self._spawn(invitation)
 
-    def _spawn(self, invitation: Invitation) -> subprocess.Popen[bytes]:
+    def _spawn(self, invitation: Invitation) -> Child:
         host = invitation.host
         with os.fdopen(os.memfd_create("invitation"), "w+b") as letter:
             letter.write(invitation.to_json())
             letter.seek(0)
-            return subprocess.Popen(
+            return Child(
                 self._options.command(host, remote_command(sys.executable, host)),
                 stdin=letter,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                start_new_session=True,
             )
 
 

@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from edriver.system.proc_stat import STATE, stat_fields
+
 IDLE_SECONDS = 0.005
 """Processor time that a thread may use and still count as doing nothing."""
 
@@ -101,7 +103,7 @@ def others_want_a_processor() -> bool:
 
 def state_of(stat: Path) -> str:
     """The state of a thread or process, from its file `stat` (proc(5)): R runs, S sleeps."""
-    return stat.read_text().rpartition(")")[2].split()[0]
+    return stat_fields(stat)[STATE]
 
 
 def _used_by_others() -> float:

@@ -141,10 +141,7 @@ def _gauge(name: str, words: str, value: float) -> Metric:
 
 
 def _gauges(name: str, words: str, label: str, values: Mapping[str, float]) -> Metric:
-    family = GaugeMetricFamily(f"edriver_{name}", words, labels=[label])
-    for key, value in values.items():
-        family.add_metric([key], value)
-    return family
+    return _filled(GaugeMetricFamily(f"edriver_{name}", words, labels=[label]), values)
 
 
 def _counter(name: str, words: str, value: float) -> Metric:
@@ -152,7 +149,10 @@ def _counter(name: str, words: str, value: float) -> Metric:
 
 
 def _counters(name: str, words: str, label: str, values: Mapping[str, float]) -> Metric:
-    family = CounterMetricFamily(f"edriver_{name}", words, labels=[label])
+    return _filled(CounterMetricFamily(f"edriver_{name}", words, labels=[label]), values)
+
+
+def _filled(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[str, float]) -> Metric:
     for key, value in values.items():
         family.add_metric([key], value)
     return family

@@ -1,0 +1,133 @@
+"""What both clients do, without I/O: which calls a method makes, what their answers mean, and what an error does.
+
+A method is a generator: it yields each call that is to be made, gets its answer, and returns what the method returns.
+`Client` makes the calls one after the other, `AsyncClient` awaits them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from edriver.client.addresses import Address
+from edriver.client.errors import error_of
+from edriver.common.driver_channel import open_channel
+from edriver.v1 import control_pb2, control_pb2_grpc, status_pb2, status_pb2_grpc
+
+ANSWER_BOUND: Final = 10.0
+"""Seconds that a driver may take to answer."""
+
+
+OPTIONS: Final = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", 64 * 1024 * 1024),  # thousands of workers
+)
+
+
+class Call(NamedTuple):
+    """A call to be made: the name of one of StatusService's or ControlService's methods, and what is sent."""
+
+    method: str
+    request: Message
+
+
+Answer = TypeVar("Answer")
+Channel = TypeVar("Channel")
+Calls: TypeAlias = Generator[Call, Any, Answer]
+
+
+class Core:
+    """A run's services, and how they are called.
+
+    Args:
+        address: where the run's driver is.
+        timeout: seconds that it may take to answer.
+        channel: a channel to it, blocking or of asyncio.
+
+    Attributes:
+        run_id: the run.
+        timeout: as given.
+        methods: what makes a call, by the method's name.
+    """
+
+    def __init__(self, address: Address, timeout: float, channel: Any) -> None:
+        self.run_id = address.run_id
+        self.timeout = timeout
+        services = (status_pb2_grpc.StatusServiceStub(channel), control_pb2_grpc.ControlServiceStub(channel))
+        self.methods: dict[str, Callable[..., Any]] = {
+            name: method for service in services for name, method in vars(service).items()
+        }
+
+    def begin(self, call: Call) -> Any:
+        """Make a call that has one answer; returns that, or what it can be awaited by."""
+        return self.methods[call.method](call.request, timeout=self.timeout)
+
+    @contextlib.contextmanager
+    def errors_in_words(self) -> Iterator[None]:
+        """Raise RunError for a call that fails."""
+        try:
+            yield
+        except grpc.RpcError as error:
+            raise error_of(self.run_id, error) from None
+
+
+def channel_to(address: Address, insecure: Callable[..., Channel], secure: Callable[..., Channel]) -> Channel:
+    """A channel to a run's driver, made by gRPC's functions for blocking channels or by those for asyncio."""
+    return open_channel(address.target, address.authority, address.token, OPTIONS, insecure, secure)
+
+
+def snapshot() -> Calls[status_pb2.GetRunResponse]:
+    """See Client.snapshot."""
+    answer: status_pb2.GetRunResponse = yield Call("GetRun", status_pb2.GetRunRequest())
+    return answer
+
+
+def status() -> Calls[status_pb2.Run]:
+    """See Client.status."""
+    return (yield from snapshot()).run
+
+
+def rounds(limit: int) -> Calls[list[status_pb2.Round]]:
+    """See Client.rounds."""
+    return list((yield Call("ListRounds", status_pb2.ListRoundsRequest(limit=limit))).rounds)
+
+
+def progress_history() -> Calls[list[status_pb2.ProgressSample]]:
+    """See Client.progress_history."""
+    return list((yield Call("ListProgress", status_pb2.ListProgressRequest())).samples)
+
+
+def events(since: int) -> Calls[list[status_pb2.Event]]:
+    """See Client.events; the driver hands them out in portions."""
+    found: list[status_pb2.Event] = []
+    while True:
+        seq = found[-1].seq if found else since
+        portion = (yield Call("ListEvents", status_pb2.ListEventsRequest(since=seq))).events
+        if not portion:
+            return found
+        found += portion
+
+
+def drain(host: str, slot: int | None, reason: str) -> Calls[int]:
+    """See Client.drain."""
+    left: int = (yield Call("Drain", control_pb2.DrainRequest(host=host, slot=slot, reason=reason))).slots_left
+    return left
+
+
+def undrain(host: str, slot: int | None) -> Calls[None]:
+    """See Client.undrain."""
+    yield Call("Undrain", control_pb2.UndrainRequest(host=host, slot=slot))
+
+
+def resize(size: int) -> Calls[None]:
+    """See Client.resize."""
+    yield Call("Resize", control_pb2.ResizeRequest(size=size))
+
+
+def stop(reason: str) -> Calls[None]:
+    """See Client.stop."""
+    yield Call("Stop", control_pb2.StopRequest(reason=reason))

@@ -1,0 +1,137 @@
+"""prometheus_client's HTTP server with bounds: a scraper that is slow, or silent, never keeps Prometheus out."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from socketserver import TCPServer
+from typing import Any, Final, TextIO
+from wsgiref.simple_server import WSGIRequestHandler
+
+from prometheus_client.exposition import ThreadingWSGIServer
+
+pause = time.sleep
+
+MOST_AT_ONCE: Final = 8
+"""Scrapers that are answered at the same time. When one more comes, the oldest is hung up on."""
+
+REQUEST_BOUND: Final = 10.0
+"""Seconds that a whole request may take, however little of it is silence."""
+
+SILENCE_BOUND: Final = 5.0
+"""Seconds that a scraper may keep its side of a connection still."""
+
+ROOM_BOUND: Final = 1.0
+"""Seconds that a new scraper waits for the place of the oldest, whose thread may wait for the driver."""
+
+_OUT_OF_MEANS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+_PAUSE: Final = 0.1
+"""Seconds before the next attempt to accept a connection for which no descriptor was free."""
+
+
+class _Handler(WSGIRequestHandler):
+    """One request. It logs nothing."""
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the name is the base class's
+        """Say nothing."""
+
+    def get_stderr(self) -> TextIO:
+        """Where the base class writes about scrapers that have stopped reading."""
+        return io.StringIO()
+
+
+class BoundedServer(ThreadingWSGIServer):
+    """Serves an app to a few scrapers at a time, each in a thread.
+
+    Args:
+        address: where to listen, a name or an address.
+        port: at which port; 0: any.
+        app: what answers.
+        silence_bound: see SILENCE_BOUND.
+        request_bound: see REQUEST_BOUND.
+
+    Raises:
+        OSError: it cannot listen there.
+    """
+
+    allow_reuse_port = False  # a port that is taken is an error
+
+    def __init__(
+        self, address: str, port: int, app: Callable[..., Iterable[bytes]], silence_bound: float, request_bound: float
+    ) -> None:
+        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self.address_family, _, _, _, where = found[0]
+        self._silence_bound = silence_bound
+        self._request_bound = request_bound
+        self._places = threading.BoundedSemaphore(MOST_AT_ONCE)
+        self._lock = threading.Lock()
+        self._since: dict[socket.socket, float] = {}  # the requests under way, oldest first
+        super().__init__((str(where[0]), port), _Handler)
+        self.set_app(app)
+
+    def server_bind(self) -> None:
+        """Bind, and look no name up: the base class asks the name server for this machine's."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a connection, with a bound on silence."""
+        try:
+            connection, peer = super().get_request()
+        except OSError as error:
+            if error.errno in _OUT_OF_MEANS:
+                pause(_PAUSE)  # it is still in the queue, and would be tried again at once
+            raise
+        connection.settimeout(self._silence_bound)
+        return connection, peer
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, if need be in the place of the oldest request."""
+        if not self._places.acquire(blocking=False):
+            with self._lock:
+                self._hang_up(list(self._since)[:1])
+            if not self._places.acquire(timeout=ROOM_BOUND):
+                self.shutdown_request(request)
+                return
+        with self._lock:
+            self._since[request] = time.monotonic()
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread can be started
+            self._release(request)
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, and free the place."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._release(request)
+
+    def service_actions(self) -> None:
+        """Hang up on requests that take too long; called several times a second."""
+        late = time.monotonic() - self._request_bound
+        with self._lock:
+            self._hang_up([request for request, since in self._since.items() if since <= late])
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A scraper went away, or was hung up on: the run is not affected."""
+
+    def _hang_up(self, requests: Iterable[socket.socket]) -> None:
+        """End these connections, whatever their threads do; each thread frees its place when it ends."""
+        for request in requests:
+            del self._since[request]
+            with contextlib.suppress(OSError):  # the scraper has closed it
+                request.shutdown(socket.SHUT_RDWR)
+
+    def _release(self, request: socket.socket) -> None:
+        with self._lock:
+            self._since.pop(request, None)
+        self._places.release()
