@@ -28,13 +28,17 @@ class Constant(NamedTuple):
 
 
 def constant(name: str) -> Constant:
-    """A constant by its full name, as edriver.common.limits.SLOTS.
+    """A constant by its full name, as edriver.common.limits.SLOTS, or an item of one that is a mapping.
 
     Raises:
         UnknownConstantError: there is none of that name.
     """
     module, _, short = name.rpartition(".")
     found = constants(module).get(short)
+    if found is None and module.rpartition(".")[2].isupper():
+        whole = constant(module)
+        if short in whole.value:
+            return Constant(whole.value[short], whole.words)
     if found is None:
         raise UnknownConstantError(f"{name}: there is no such constant")
     return found

@@ -21,7 +21,8 @@ ROOT = Path(__file__).parents[2]
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the home page, and a page for each file outside docs/ that a page links to."""
     todo = [links.HOME, *(f"docs/{file.src_uri}" for file in files.documentation_pages())]
-    files.append(File.generated(config, links.page_of(links.HOME), content=(ROOT / links.HOME).read_text()))
+    home = f"---\nhide: [navigation]\n---\n{(ROOT / links.HOME).read_text()}"
+    files.append(File.generated(config, links.page_of(links.HOME), content=home))
     known = set(todo)
     while todo:
         path = todo.pop()
