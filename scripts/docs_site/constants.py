@@ -28,29 +28,43 @@ class Constant(NamedTuple):
 
 
 def constant(name: str) -> Constant:
-    """A constant by its full name, as edriver.common.limits.SLOTS, or an item of one that is a mapping.
+    """A constant by its full name, as edriver.common.limits.SLOTS; a class's default; or an item of a mapping.
 
     Raises:
         UnknownConstantError: there is none of that name.
     """
     module, _, short = name.rpartition(".")
-    found = constants(module).get(short)
-    if found is None and module.rpartition(".")[2].isupper():
-        whole = constant(module)
-        if short in whole.value:
-            return Constant(whole.value[short], whole.words)
-    if found is None:
-        raise UnknownConstantError(f"{name}: there is no such constant")
-    return found
+    if (found := constants(module).get(short)) is not None:
+        return found
+    module, _, whole = module.rpartition(".")
+    known = constants(module)
+    if (found := known.get(f"{whole}.{short}")) is not None:
+        return found
+    if whole in known and short in known[whole].value:
+        return Constant(known[whole].value[short], known[whole].words)
+    raise UnknownConstantError(f"{name}: there is no such constant")
 
 
 @cache
 def constants(module: str) -> dict[str, Constant]:
-    """The constants of a module by their names, in order; of a worker's module the literals alone."""
+    """The constants of a module by their names, in order, those of its classes as Class.name.
+
+    Of a worker's module these are the literals alone.
+    """
     path = ROOT.joinpath(*module.split(".")).with_suffix(".py")
     if not module.startswith("edriver.") or not path.exists():
         return {}
-    body = ast.parse(path.read_text()).body
+    tree = ast.parse(path.read_text())
+    found = _of_body(tree.body, module)
+    for statement in tree.body:
+        if isinstance(statement, ast.ClassDef):
+            inside = _of_body(statement.body, None)
+            found |= {f"{statement.name}.{name}": each for name, each in inside.items()}
+    return found
+
+
+def _of_body(body: list[ast.stmt], module: str | None) -> dict[str, Constant]:
+    """The constants of a module or a class. Those that are no literals are there if the module may be imported."""
     found = {}
     for statement, after in zip(body, [*body[1:], ast.Pass()], strict=True):
         match statement:
@@ -66,6 +80,6 @@ def constants(module: str) -> dict[str, Constant]:
         try:
             found[name] = Constant(ast.literal_eval(value), words)
         except ValueError:
-            if not module.startswith("edriver.worker."):
+            if module is not None and not module.startswith("edriver.worker."):
                 found[name] = Constant(getattr(importlib.import_module(module), name), words)
     return found

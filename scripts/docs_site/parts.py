@@ -21,6 +21,7 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "environment": configuration.environment,
     "metrics": metrics.page,
     "events": protocol.events,
+    "event-line": protocol.event_line_example,
     "proto": protocol.page,
 }
 

@@ -18,6 +18,8 @@ from google.protobuf.descriptor_pb2 import (
     ServiceDescriptorProto,
 )
 
+from edriver.text.event_lines import event_line
+from edriver.v1 import status_pb2
 from scripts.docs_site.markdown import cell, table
 
 ROOT: Final = Path(__file__).parents[2]
@@ -92,6 +94,15 @@ def events() -> str:
         number = by_name[kind]
         lines += [f"### {kind}\n", *_message(found, number, found.file.message_type[number])]
     return "\n".join(lines)
+
+
+def event_line_example() -> str:
+    """A line of the event log, as the driver writes it."""
+    worker = status_pb2.WorkerStatus(
+        worker_id=3, host="b", slot=1, state=status_pb2.WORKER_STATE_TRAINING, rank=2, pid=4711, since=1735689590.0
+    )
+    event = status_pb2.Event(seq=12, time=1735689600.0, text="worker 3 (b:1) is ready", worker=worker)
+    return f"```json\n{event_line(event)}```"
 
 
 def _file(found: Described, name: str, title: str) -> Iterator[str]:

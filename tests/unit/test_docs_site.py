@@ -71,6 +71,7 @@ def test_every_kind_of_event_is_there() -> None:
         pytest.param("{{ --worker-lease }}", "5 s", id="a-flag"),
         pytest.param("{{ edriver.common.limits.SLOTS }}", "4,096", id="a-constant"),
         pytest.param("{{ edriver.worker.rounds.loop.STUCK_BOUND }}", "1 s", id="of-a-module-with-torch"),
+        pytest.param("{{ edriver.driver.core.settings.Settings.join_window }}", "3 s", id="of-a-class"),
         pytest.param("{{ edriver.common.stall_limits.DEFAULTS.step }}", "600 s", id="an-item"),
         pytest.param("{{ edriver.driver.core.settings.HOST_COOLDOWN }}", "10 to 300 s", id="a-range"),
     ],
