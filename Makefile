@@ -10,12 +10,12 @@ INPUTS ?= 100000
 
 py := .venv/bin/python
 
-.PHONY: demo test lint format types proto proto-check unit sim fuzz attacks long churn bench soak kills trouble installable clean
+.PHONY: demo test lint format types docs proto proto-check unit sim fuzz attacks long churn bench soak kills trouble installable clean
 
 demo: .venv/ready ## the digits job on this machine, with a kill and a resize shown live
 	$(py) examples/digits/demo.py
 
-test: lint types proto-check ## everything that must hold before a change lands
+test: lint types proto-check docs ## everything that must hold before a change lands
 	$(py) -m pytest
 
 .venv/ready: pyproject.toml
@@ -40,6 +40,9 @@ format: .venv/ready
 
 types: .venv/ready
 	$(py) -m mypy
+
+docs: .venv/ready ## the site in build/site; fails on a broken link. Read it: python -m http.server -d build/site
+	NO_MKDOCS_2_WARNING=1 $(py) -m mkdocs build --quiet
 
 proto: .venv/ready ## generate edriver/v1 anew
 	PYTHON=$(py) scripts/proto.sh

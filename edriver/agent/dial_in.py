@@ -29,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
         "--credentials", required=True, metavar="FILE", type=Path, help="what the run's driver has written"
     )
     made.add_argument(
-        "--host", default=socket.gethostname(), metavar="NAME", help="this host's name (default: %(default)s)"
+        "--host", default=socket.gethostname(), metavar="NAME", help="this host's name (default: its hostname)"
     )
     made.add_argument(
         "--slots", type=int, metavar="N", help="how many workers it takes (default: one for each GPU, or 1)"

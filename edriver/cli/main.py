@@ -119,7 +119,7 @@ def _add_host_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--hosts-dial-in",
         action="store_true",
-        help="those on which somebody starts `edriver agent --driver HOST:PORT --credentials FILE`",
+        help="hosts on which you have `edriver agent --driver HOST:PORT --credentials FILE` started",
     )
     group.add_argument(
         "--credentials", metavar="FILE", help="with --hosts-dial-in: where to write what those agents have to read"

@@ -28,6 +28,7 @@ from edriver.driver.observe.metrics.gauges import LONGEST_NAME, REPORTED_NAMES, 
 from edriver.driver.observe.progress import Pace
 from edriver.text.cause_names import CAUSES, PHASES
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2, status_pb2
+from scripts.docs_site import metrics
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -263,7 +264,7 @@ def test_the_documents_name_every_metric_and_no_other() -> None:
     story.says(1, 2, 5, epoch=1, samples_done=1, samples=2, reported={"loss": 1.0})
     story.polls.add(1.0, 2.0, believed=True)
     exposed = names_in("\n".join(line for line in story.text().splitlines() if not line.startswith("#")))
-    assert names_in((DOCS / "metrics.md").read_text()) == exposed
+    assert names_in(metrics.page()) == exposed
     dashboard = json.loads((DOCS / "grafana" / "edriver.json").read_text())
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
     assert names_in("\n".join(asked)) <= exposed

@@ -1,8 +1,8 @@
 """What Prometheus counts of a run: the numbers that come of events. Those that are read when asked for: `gauges.py`.
 
 Names follow https://prometheus.io/docs/practices/naming. No label has more values than are written here, or in
-gauges.py. `docs/metrics.md` tells what each one means. This file imports prometheus_client, which a run without
---metrics-port does without.
+gauges.py. The documentation shows these texts (scripts/docs_site/metrics.py). This file imports prometheus_client,
+which a run without --metrics-port does without.
 """
 
 from __future__ import annotations
@@ -31,14 +31,17 @@ class EventMetrics:
         self._rounds = Counter("edriver_rounds", "Rounds that were begun.", ["cause"], registry=registry)
         self._recovery = Histogram(
             "edriver_recovery_seconds",
-            "Length of each part of the way into a round.",
+            "Length of each part of the way into a round. The phases follow one another, so their sums add up; "
+            "cause start is the first round, which is no recovery.",
             ["phase", "cause"],
             buckets=BUCKETS,
             registry=registry,
         )
-        self._syncs = Counter("edriver_syncs", "Times that a worker received the state.", registry=registry)
+        self._syncs = Counter("edriver_syncs", "Times that a worker received tensors of the state.", registry=registry)
         self._sync_seconds = Counter(
-            "edriver_sync_seconds", "Seconds that workers took to receive the state.", registry=registry
+            "edriver_sync_seconds",
+            "Seconds that workers took to receive the state, once the process group of the round existed.",
+            registry=registry,
         )
         self._sync_bytes = Counter(
             "edriver_sync_bytes", "Bytes of tensors that workers received with the state.", registry=registry

@@ -1,7 +1,7 @@
 """What Prometheus reads of a run when it asks: how the run stands, from what StatusService answers by, too.
 
 Names follow https://prometheus.io/docs/practices/naming. No label has more values than are written here.
-`docs/metrics.md` tells what each one means.
+The documentation shows these texts (scripts/docs_site/metrics.py).
 """
 
 from __future__ import annotations
@@ -28,6 +28,11 @@ LONGEST_NAME: Final = 100
 
 HOST_STATES: Final = ("used", "unconnected", "quarantined", "drained", "gone")
 """Where a host can stand; see `_state_of`."""
+
+HOSTS: Final = (
+    "Hosts: unconnected, their agent does not answer (yet); quarantined, left alone because their workers fail; "
+    "drained as a whole; gone, no longer named by discovery, but with workers still on them."
+)
 
 
 class RunGauges(Collector):
@@ -63,16 +68,22 @@ class RunGauges(Collector):
     def _of_run(self) -> Iterator[Metric]:
         membership = self._membership
         settings, budgets = membership.settings, membership.budgets
-        yield InfoMetricFamily("edriver_run", "The run, always 1.", value={"run_id": self._run_id, "version": VERSION})
-        yield _gauge("run_start_timestamp_seconds", "When the run began.", self._chronicle.began)
-        yield _gauge("size", "Workers that train in the round that is on; 0 between two rounds.", size_of(membership))
-        yield _gauge("np", "Workers that the run was to begin with.", settings.np)
-        yield _gauge("min_np", "Fewest workers that the run goes on with.", settings.min_np)
-        yield _gauge("max_np", "Most workers that the run may use.", settings.max_np)
+        yield InfoMetricFamily(
+            "edriver_run",
+            "Always 1; joins the id of the run to everything from the same target.",
+            value={"run_id": self._run_id, "version": VERSION},
+        )
+        yield _gauge(
+            "run_start_timestamp_seconds", "When the run began, in seconds since the epoch.", self._chronicle.began
+        )
+        yield _gauge("size", "Workers in the current round; 0 between two rounds.", size_of(membership))
+        yield _gauge("np", "Workers that the run was to begin with: -np.", settings.np)
+        yield _gauge("min_np", "Fewest workers that the run goes on with: --min-np.", settings.min_np)
+        yield _gauge("max_np", "Most workers that the run may use: --max-np.", settings.max_np)
         ends = {"failure": budgets.failures, "preemption": budgets.preemptions, "resize": budgets.resizes}
         yield _counters(
             "interruptions",
-            "Rounds that ended before training was done.",
+            "Rounds that ended before training was done; the last one of a run that fails has no successor.",
             "cause",
             {k: b.total for k, b in ends.items()},
         )
@@ -84,44 +95,57 @@ class RunGauges(Collector):
         yield _gauges("workers", "Worker processes.", "state", {state.value: workers[state] for state in WorkerState})
         left_out = membership.staffing.quarantine.left_out(membership.now)
         hosts = Counter(_state_of(record, left_out) for record in roster.hosts.values())
-        yield _gauges("hosts", "Hosts.", "state", {state: hosts[state] for state in HOST_STATES})
+        yield _gauges("hosts", HOSTS, "state", {state: hosts[state] for state in HOST_STATES})
 
     def _of_progress(self) -> Iterator[Metric]:
         pace = self._chronicle.pace
         progress = pace.progress()
         steps = progress.steps if progress else 0
-        yield _gauge("step", "Steps that count, of all rounds.", steps)
-        yield _counter("steps", "Steps made, those that had to be made again included.", steps + pace.steps_lost)
+        yield _gauge("step", "Steps (boundaries) that count, of all rounds; goes back when steps are lost.", steps)
+        yield _counter("steps", "Steps made, including those that had to be made again.", steps + pace.steps_lost)
         yield _counter("steps_lost", "Steps that had to be made again.", pace.steps_lost)
-        yield _counter("commits", "Commits, each worker's counted.", pace.commits.count)
-        yield _counter("commit_seconds", "Seconds that scripts waited for commits.", pace.commits.seconds)
+        yield _counter("commits", "Commits; one that four workers make counts four times.", pace.commits.count)
+        yield _counter(
+            "commit_seconds", "Seconds that scripts waited for commits, of all workers together.", pace.commits.seconds
+        )
         yield _counter("commit_bytes", "Bytes of tensors that were committed.", pace.commits.nbytes)
-        yield _gauge("steps_per_second", "Steps a second, lately.", progress.step_rate if progress else 0.0)
+        yield _gauge("steps_per_second", "Steps a second, over the last 10 s.", progress.step_rate if progress else 0.0)
         if progress is None:
             return
         if progress.HasField("epoch"):
             yield _gauge("epoch", "The ElasticSampler's epoch.", progress.epoch)
             yield _gauge("epoch_samples", "Samples of an epoch.", progress.samples)
             yield _gauge(
-                "epoch_samples_done", "Samples of this epoch that all workers have done.", progress.samples_done
+                "epoch_samples_done",
+                "Samples of this epoch that all workers together have done.",
+                progress.samples_done,
             )
             yield _gauge(
-                "samples_per_second", "Samples a second of all workers together, lately.", progress.sample_rate
+                "samples_per_second",
+                "Samples a second of all workers together, over the last 10 s.",
+                progress.sample_rate,
             )
         for name in sorted(progress.reported):
             if len(self._names) < REPORTED_NAMES and len(name) <= LONGEST_NAME:
                 self._names.add(name)
         reported = {name: value for name, value in progress.reported.items() if name in self._names}
-        yield _gauges("reported", "What the script has reported last.", "name", reported)
+        yield _gauges("reported", "The value that rank 0 last gave to state.report under this name.", "name", reported)
 
     def _of_discovery(self) -> Iterator[Metric]:
         polls = self._polls
         results = {"answered": polls.answered, "failed": polls.failed}
-        yield _counters("discovery_polls", "Questions to discovery.", "result", results)
-        yield _gauge("discovery_last_poll_seconds", "How long the last one took.", polls.seconds)
+        yield _counters(
+            "discovery_polls",
+            "Questions to discovery; an empty answer that is not believed yet has failed.",
+            "result",
+            results,
+        )
+        yield _gauge("discovery_last_poll_seconds", "How long the last question to discovery took.", polls.seconds)
         if polls.last_answer is not None:
             yield _gauge(
-                "discovery_last_success_timestamp_seconds", "When the last believed answer came.", polls.last_answer
+                "discovery_last_success_timestamp_seconds",
+                "When the last answer that was believed came, in seconds since the epoch.",
+                polls.last_answer,
             )
 
 

@@ -1,0 +1,123 @@
+"""The reference of settings, bounds and limits: what `edriver --explain` prints, and those of agents and workers."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from edriver.agent.workers import worker_environment
+from edriver.cli import explain
+from edriver.cli.main import parser
+from edriver.driver.options import RunOptions, options_of
+from scripts.docs_site.command_line import anchor_of, flag_of
+from scripts.docs_site.constants import constant, constants
+from scripts.docs_site.markdown import cell, table
+from scripts.docs_site.words import words
+
+EXAMPLE: Final = ("-np", "4", "python", "train.py")
+"""The command line whose settings are shown: nothing is given that need not be."""
+
+WORKER_BOUNDS: Final = (
+    ("an agent's heartbeat to the driver, every", "edriver.agent.control_stream.HEARTBEAT_PERIOD"),
+    (
+        "an agent finds nothing listening at the driver's address for, and ends",
+        "edriver.agent.control_stream.GONE_BOUND",
+    ),
+    ("workers leave in good order once their agent has received SIGTERM", "edriver.agent.agent.DRAIN_BOUND"),
+    ("and after that, between SIGTERM and SIGKILL to them", "edriver.agent.agent.TERMINATION_GRACE"),
+    (
+        "a worker whose agent's stream has ended ends its process group after",
+        "edriver.worker.rounds.notification.ORPHANED_AFTER",
+    ),
+    ("the members of a group prove their membership within", "edriver.worker.group.proven_pairs.PROOF_BOUND"),
+    ("a caller at a worker's store proves that it is a member within", "edriver.worker.group.store.STRANGER_SECONDS"),
+    ("a store that has no free descriptor pauses for", "edriver.worker.group.store._ACCEPT_PAUSE"),
+    (
+        "Gloo accepts what connected before its listener was closed within",
+        "edriver.worker.backend.listener_filter.QUEUE_BOUND",
+    ),
+    ("NCCL's communicators abort within, or the worker ends", "edriver.worker.backend.nccl.ABORT_BOUND"),
+    (
+        "a worker leaves a collective of an aborted round within, or is suspected",
+        "edriver.worker.rounds.loop.STUCK_BOUND",
+    ),
+    ("a worker reports that it stands still in a collective after", "edriver.worker.watch.blocked.BLOCKED_AFTER"),
+    ("a script's thread that keeps the process is named after", "edriver.worker.watch.lingering.LINGERS_AFTER"),
+)
+"""What agents and workers wait for, by the constant's name."""
+
+
+def settings() -> str:
+    """Every setting of a run with its default, grouped as --help is."""
+    return "\n".join(_settings())
+
+
+def _settings() -> Iterator[str]:
+    top = parser()
+    flags, judged = _judged()
+    for group in top._action_groups:
+        rows = []
+        for action in group._group_actions:
+            if action.dest in explain.NO_SETTINGS:
+                continue
+            text, origin = explain.value_of(action.dest, flags, judged, frozenset({"np"}))
+            link = f"[`{flag_of(action)}`](command-line.md#{anchor_of(action)})"
+            rows.append((link, cell(_at_home(text)), cell("as given" if origin == explain.FLAG else origin)))
+        if rows:
+            yield f"### {group.title and group.title[0].upper() + group.title[1:]}\n"
+            yield table(("setting", "default", "origin"), rows)
+
+
+def bounds() -> str:
+    """The driver's bounds."""
+    flags, judged = _judged()
+    found = explain.bounds_of(judged, flags, frozenset({"np"}))
+    return table(
+        ("bound", "value", "origin"), [(cell(name), cell(value), cell(origin)) for name, value, origin in found]
+    )
+
+
+def worker_bounds() -> str:
+    """The bounds in agents and workers."""
+    return table(("bound", "value"), [(cell(text), words(constant(name).value)) for text, name in WORKER_BOUNDS])
+
+
+def limits() -> str:
+    """The limits of what comes from outside."""
+    rows = [
+        (cell(found.words), f"{found.value:,}")
+        for name, found in constants("edriver.common.limits").items()
+        if not name.startswith("_")
+    ]
+    return table(("what", "at most"), rows)
+
+
+def environment() -> str:
+    """The variables that workers get unless the user has set them."""
+    base = worker_environment.worker_environment(
+        {},
+        run_id="",
+        worker_id=0,
+        host="",
+        slot=0,
+        address="10.0.0.1",
+        socket_path=Path(),
+        ready_path=Path(),
+        life_path=Path(),
+        store_path=Path(),
+    )
+    return table(
+        ("variable", "value"),
+        [(f"`{name}`", f"`{value}`") for name, value in base.items() if not name.startswith(("EDRIVER_", "GRPC_"))],
+    )
+
+
+def _judged() -> tuple[argparse.Namespace, RunOptions]:
+    flags, _ = parser().parse_known_args(EXAMPLE)
+    return flags, options_of(flags)
+
+
+def _at_home(text: str) -> str:
+    return text.replace(str(Path.home()), "~")

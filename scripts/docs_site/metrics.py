@@ -1,0 +1,82 @@
+"""The table of metrics, from the registry that Prometheus is answered from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+
+from edriver.common.ids import NO_VERSION
+from edriver.discovery.hosts import Host, HostSet
+from edriver.discovery.poller import Polls
+from edriver.driver.core import events
+from edriver.driver.core.membership import Membership
+from edriver.driver.core.settings import Settings
+from edriver.driver.observe.event_history import Chronicle
+from edriver.driver.observe.metrics.counters import EventMetrics
+from edriver.driver.observe.metrics.gauges import RunGauges
+from edriver.driver.observe.progress import Pace
+from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2
+from scripts.docs_site.markdown import cell, table
+
+_OPEN = frozenset({"run_id", "version", "name"})
+"""Labels whose values differ from run to run."""
+
+_NOTHING_TO_SEE = frozenset({"le"})
+
+
+def table_of(families: Iterable[Metric]) -> str:
+    """The table of some metrics."""
+    rows = [(f"`{_name(family)}`", _type(family), _labels(family), cell(family.documentation)) for family in families]
+    return table(("metric", "type", "labels", "what it says"), rows)
+
+
+def page() -> str:
+    """The table of all metrics that a run has."""
+    return table_of(sample_registry().collect())
+
+
+def sample_registry() -> CollectorRegistry:
+    """The metrics of a run in which all there is to be seen has happened."""
+    membership = Membership(Settings(np=1, min_np=1, max_np=1), now=0.0, draw=lambda: 0.5)
+    chronicle = Chronicle(membership, Pace(lambda: 1.0), lambda: 1.0)
+    polls = Polls()
+    polls.add(1.0, 2.0, believed=True)
+    for event in (
+        events.HostsObserved(HostSet((Host("a", 1),))),
+        events.AgentConnected("a", 1),
+        events.WorkerWaiting(1, 1, NO_VERSION, "127.0.0.1", 1, ""),
+    ):
+        chronicle.take(event, membership.step(event, 1.0), "", [])
+    standing = notification_pb2.Standing(
+        round_id=rounds_pb2.RoundId(incarnation=1, n=1), boundaries=1, epoch=0, samples_done=1, samples=2
+    )
+    standing.reported["loss"] = 1.0
+    chronicle.heard(agent_pb2.WorkerStanding(worker_id=1, standing=standing))
+    registry = CollectorRegistry()
+    EventMetrics(registry)
+    registry.register(RunGauges("", membership, chronicle, polls, ask=lambda look: look()))
+    return registry
+
+
+def _name(family: Metric) -> str:
+    return f"{family.name}{ {'counter': '_total', 'info': '_info'}.get(family.type, '') }"
+
+
+def _type(family: Metric) -> str:
+    return "gauge" if family.type == "info" else family.type
+
+
+def _labels(family: Metric) -> str:
+    values: dict[str, list[str]] = {}
+    for sample in family.samples:
+        for label, value in sample.labels.items():
+            seen = values.setdefault(label, [])
+            if value not in seen and label not in _NOTHING_TO_SEE:
+                seen.append(value)
+    return "; ".join(
+        f"`{label}`" if label in _OPEN else f"`{label}`: {', '.join(seen)}"
+        for label, seen in values.items()
+        if label not in _NOTHING_TO_SEE
+    )
