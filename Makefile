@@ -10,7 +10,7 @@ INPUTS ?= 100000
 
 py := .venv/bin/python
 
-.PHONY: demo test lint format types docs proto proto-check unit sim fuzz attacks long churn bench soak kills trouble installable clean
+.PHONY: demo test lint format types docs proto proto-check unit sim fuzz attacks long churn bench soak kills trouble matrix installable dist clean
 
 demo: .venv/ready ## the digits job on this machine, with a kill and a resize shown live
 	$(py) examples/digits/demo.py
@@ -80,8 +80,14 @@ kills: .venv/ready ## a thousand kills in one run, and what survivors hold: make
 trouble: .venv/ready ## a thousand runs with random trouble over several hosts; goes on where it was stopped
 	$(py) -m tests.trouble --seeds 0 $(RUNS) --record build/trouble.jsonl
 
-installable: .venv/ready ## sdist, wheel from it, import in a clean environment
+matrix: ## the fast tests on each Python that is here, with the oldest and the newest of what pyproject.toml promises
+	scripts/matrix.sh
+
+installable: ## sdist, wheel from it, import in a clean environment
 	scripts/installable.sh $(PYTHON)
+
+dist: ## the same, kept in dist/
+	scripts/installable.sh $(PYTHON) dist
 
 clean:
 	rm -rf .venv build dist out .pytest_cache .mypy_cache .ruff_cache

@@ -30,7 +30,7 @@ from edriver.driver.rpc import status, tcp_endpoint, unauthenticated
 FLAG, DEFAULT, FIXED = "flag", "default", "fixed"
 """Origins, beside those that say what a value was derived from."""
 
-NO_SETTINGS: Final = frozenset({"help", "version", "explain", "command"})
+NO_SETTINGS: Final = frozenset({"help", "version", "print_completion", "explain", "command"})
 """What the parser takes that is no setting; the command is shown by itself."""
 
 WIDTH: Final = 100

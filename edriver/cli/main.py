@@ -75,7 +75,14 @@ def _count(text: str) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags. Which of them must be given, and which fit together, `edriver.driver.options` decides."""
+    """The flags, and the command that they run."""
+    top = flags_parser()
+    top.add_argument("command", nargs=argparse.REMAINDER, metavar="command", help="the program of a worker")
+    return top
+
+
+def flags_parser() -> argparse.ArgumentParser:
+    """The flags alone. Which of them must be given, and which fit together, `edriver.driver.options` decides."""
     top = _Parser(
         prog="edriver",
         usage="edriver -np N [options] command [argument ...]",
@@ -86,12 +93,16 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     top.add_argument("-v", "--version", action="store_true", help="print the version and exit")
+    top.add_argument(
+        "--print-completion",
+        choices=("bash", "zsh"),
+        help="print what completes these flags in that shell and exit (bash: source it)",
+    )
     _add_worker_flags(top.add_argument_group("workers"))
     _add_host_flags(top.add_argument_group("hosts (one of the first four; none: this machine)"))
     _add_ssh_flags(top.add_argument_group("other hosts (reached by ssh, as your ssh configuration says)"))
     _add_failure_flags(top.add_argument_group("waiting and failures (times in seconds)"))
     _add_output_flags(top.add_argument_group("output"))
-    top.add_argument("command", nargs=argparse.REMAINDER, metavar="command", help="the program of a worker")
     return top
 
 
@@ -293,6 +304,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags, unknown = top.parse_known_args(arguments)
     if flags.version:
         return _print_version()
+    if flags.print_completion:
+        return _print_completion(flags.print_completion)
     if unknown:
         top.error(f"{unknown[0]} is not a flag of edriver")
 
@@ -389,4 +402,11 @@ def _print_version() -> int:
     from edriver.common.release import VERSION
 
     sys.stdout.write(f"edriver {VERSION}\n")
+    return 0
+
+
+def _print_completion(shell: str) -> int:
+    from edriver.cli.completion import completion
+
+    sys.stdout.write(completion(shell))
     return 0
