@@ -132,10 +132,10 @@ def test_building_with_a_rank_missing_is_given_up_once_severed(missing: int) -> 
     with members(3) as group:
         present = [rank for rank in range(3) if rank != missing]
         for rank in present:
-            group[rank].call("announce", "_init")
+            group[rank].call("announce", "torch_groups.init")
             group[rank].begin("build", place(1, rank, group[0].store, 3))
         for rank in present:
-            group[rank].wait_for("_init")
+            group[rank].wait_for("torch_groups.init")
         outcomes = [group[rank].sever(1) for rank in present]
         build(group, 2)  # nothing is left in those that would tell them from the one that was missing
     assert all(outcome.raised_peer_lost for outcome in outcomes), outcomes
@@ -152,9 +152,9 @@ def test_building_with_a_rank_that_publishes_its_address_and_never_connects_is_g
             halting.begin("build_halting", place(round_number, 1, waiting.store, 2))
             waiting.call("wait_until_published", where)
             waiting.call("spare_the_store")
-            waiting.call("announce", "_init")
+            waiting.call("announce", "torch_groups.init")
             waiting.begin("build", where)
-            waiting.wait_for("_init")
+            waiting.wait_for("torch_groups.init")
             outcome = waiting.sever(round_number)
             gave_up_building += outcome.raised_peer_lost
             if not outcome.error:
@@ -167,9 +167,9 @@ def test_building_with_a_rank_that_publishes_its_address_and_never_connects_is_g
 def test_building_with_a_stopped_rank_0_is_given_up_once_severed() -> None:
     with members(2) as (stopped, member):
         stopped.signal(signal.SIGSTOP)
-        member.call("announce", "_init")
+        member.call("announce", "torch_groups.init")
         member.begin("build", place(1, 1, stopped.store, 2))
-        member.wait_for("_init")
+        member.wait_for("torch_groups.init")
         outcome = member.sever(1)
         assert outcome.raised_peer_lost, outcome
         build([member], 2)

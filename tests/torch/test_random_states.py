@@ -1,4 +1,4 @@
-"""Random states: asked for only when something was drawn, and right all the same."""
+"""Random states: what is drawn after a boundary is drawn again after a return to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy
 import pytest
 import torch
 
-from edriver.worker.copies import random_states
 from edriver.worker.copies.random_states import RandomStates
 
 DRAWS: dict[str, Callable[[], Any]] = {
@@ -33,13 +32,8 @@ def numbers() -> tuple[float, ...]:
     return (*found, float(torch.rand(1)))
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["memory is looked at", "it is not known where"])
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
-def test_after_a_boundary_comes_what_came_after_it_before(
-    draw: Callable[[], Any], known: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not known:
-        monkeypatch.setattr(random_states._Look, "same", lambda _: False)
+def test_after_a_boundary_comes_what_came_after_it_before(draw: Callable[[], Any]) -> None:
     states = RandomStates()
     states.keep()
     for _ in range(4):  # the second normal number is drawn with the first
@@ -49,11 +43,3 @@ def test_after_a_boundary_comes_what_came_after_it_before(
         states.bring_back()
         assert numbers() == first
         states.bring_back()
-
-
-def test_a_generator_that_is_left_alone_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    states = RandomStates()
-    random.seed(1)
-    states.keep()
-    monkeypatch.setattr(random, "getstate", lambda: pytest.fail("it takes 30 microseconds"))
-    states.keep()

@@ -24,7 +24,8 @@ from typing import Protocol
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d as c10d
+
+from edriver.worker.backend import torch_groups
 
 logger = logging.getLogger("edriver.worker")
 
@@ -52,12 +53,9 @@ class Nccl:
     def communicators(self) -> dict[str, Communicator]:
         """Those of the default process group and of each `new_group`, by the group's name. From any thread."""
         found: dict[str, Communicator] = {}
-        for group, name in list(c10d._world.pg_names.items()):
-            try:
-                backend = group._get_backend(torch.device("cuda"))
-            except RuntimeError:
-                continue  # a group of the script's own, for tensors of the host only
-            if backend.name() == "nccl":
+        for name, group in torch_groups.by_name().items():
+            backend = torch_groups.part_for(group, "cuda")  # None: a group of the script's own, for the host only
+            if backend is not None and backend.name() == "nccl":
                 found[name] = backend
         return found
 

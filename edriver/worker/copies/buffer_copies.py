@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_buffer_registration_hook
 
+from edriver.worker.backend.modules import buffers_of
+
 _registrations = itertools.count(1)
 _latest = 0
 
@@ -42,7 +44,7 @@ class BufferCopies:
     def watch(self, modules: Iterable[torch.nn.Module]) -> None:
         """Keep the buffers of these and of all modules in them from now on; what was kept is forgotten."""
         inner = {id(part): part for module in modules for part in module.modules()}
-        self._places = [(part._buffers, key) for part in inner.values() for key in part._buffers]
+        self._places = [(own, key) for own in map(buffers_of, inner.values()) for key in own]
         self._group()
 
     def keep(self) -> None:

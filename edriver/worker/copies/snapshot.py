@@ -10,7 +10,6 @@ its copy.
 from __future__ import annotations
 
 import copy
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +26,7 @@ def memory_key(tensor: torch.Tensor) -> tuple[object, ...]:
     """Equal for two living tensors that are the same part of the same memory, such as tied weights."""
     storage = tensor.untyped_storage()
     return (
-        storage._cdata,
+        storage.data_ptr() or id(tensor),  # without elements it has no memory
         tensor.storage_offset(),
         tensor.shape,
         tensor.stride(),
@@ -198,15 +197,9 @@ class _Aside:
 
 
 def _copy_tensors(copies: list[Copy]) -> None:
-    groups: dict[tuple[torch.dtype, torch.device], tuple[list[torch.Tensor], list[torch.Tensor]]]
-    groups = defaultdict(lambda: ([], []))
-    for source, target in copies:
-        to, of = groups[target.dtype, target.device]
-        to.append(target)
-        of.append(source)
     with torch.no_grad():
-        for to, of in groups.values():
-            torch._foreach_copy_(to, of)
+        for source, target in copies:
+            target.copy_(source)
 
 
 class TakeOver:

@@ -1,9 +1,6 @@
 """Every Gloo group that is made in a round proves each of its connections before it can be used.
 
-All groups of this process come out of the constructor of torch's ProcessGroupGloo: the default one, those of
-`new_group` and DeviceMesh, and the helper that TORCH_DISTRIBUTED_DEBUG=DETAIL adds. So that is what is wrapped, once.
-Outside rounds torch is as it was. `split_group` makes its groups in C++, past the constructor: it asks the store for a
-clone, which ours refuses.
+They are met where torch makes them (backend/gloo_groups.py). Outside rounds torch is as it was.
 
 Until its connection is proven a peer can make this process do two things: read 32 bytes into memory that is waiting for
 them, and parse Gloo's own message headers. The second cannot be helped from here: Gloo (torch 2.13) ends its process on
@@ -12,26 +9,22 @@ some headers that no member would send.
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final, Protocol
+from typing import Final
 
 import torch
-import torch.distributed as dist
-from torch._C._distributed_c10d import ProcessGroupGloo, Store
 
 from edriver.worker.assignment import Assignment
+from edriver.worker.backend import gloo_groups
 from edriver.worker.backend.gloo_callers import Caller, names_of, suspects
+from edriver.worker.backend.gloo_groups import Backend
 from edriver.worker.backend.sever import GlooDevice
 from edriver.worker.errors import UnprovenPeerError
 from edriver.worker.group.membership_proof import PROOF_BYTES, MembershipProof
 from edriver.worker.group.store import StoreClient
-
-_TIMED_OUT: Final = "Operation timed out"
-"""How the error of torch's Work.wait begins when its own bound is over; Gloo's are others."""
 
 logger = logging.getLogger("edriver.worker")
 
@@ -40,21 +33,6 @@ PROOF_BOUND: Final = 5.0
 
 They have all met at the store a moment before. One that is stopped for longer costs another round, and nothing else.
 """
-
-
-class Backend(Protocol):
-    """What is asked of a group: torch's ProcessGroupGloo has it."""
-
-    def rank(self) -> int:
-        """This process's rank in the group."""
-
-    def size(self) -> int:
-        """How many ranks the group has."""
-
-    def alltoall_base(
-        self, into: torch.Tensor, out_of: torch.Tensor, into_sizes: list[int], out_of_sizes: list[int], /
-    ) -> dist.Work:
-        """Begin to exchange equal parts, each over the connection of its two ranks."""
 
 
 @dataclass(slots=True, eq=False)
@@ -110,17 +88,16 @@ class PairsOfRound:
             self._proving -= 1
 
     def _exchange(self, group: Backend, proof: MembershipProof) -> None:
-        # One collective rather than a send and a receive for each pair: those cost three times as long.
         rank, ranks = group.rank(), range(group.size())
         said = torch.frombuffer(bytearray(b"".join(proof.said(rank, peer) for peer in ranks)), dtype=torch.uint8)
-        heard = torch.zeros_like(said)
+        answers = bytearray(len(said))
+        heard = torch.frombuffer(answers, dtype=torch.uint8)
         error: RuntimeError | None = None
         try:
-            group.alltoall_base(heard, said, [], []).wait(timedelta(seconds=PROOF_BOUND))
+            gloo_groups.exchange(group, said, heard, timedelta(seconds=PROOF_BOUND))
         except RuntimeError as raised:  # of whatever kind: which connections are not proven is seen below
             error = raised
-        heard_of = heard.numpy().tobytes()
-        parts = [heard_of[peer * PROOF_BYTES : (peer + 1) * PROOF_BYTES] for peer in ranks]
+        parts = [bytes(answers[peer * PROOF_BYTES : (peer + 1) * PROOF_BYTES]) for peer in ranks]
         peers = [peer for peer in ranks if peer != rank]
         unproven = [peer for peer in peers if not proof.holds(parts[peer], speaker=peer, listener=rank)]
         if unproven or error:
@@ -130,7 +107,7 @@ class PairsOfRound:
         self.witness()
         if error is None:
             how = "what was said is wrong"
-        elif str(error).startswith(_TIMED_OUT):
+        elif gloo_groups.ran_out_of_time(error):
             how = f"not within {PROOF_BOUND:g} s"
         else:
             how = str(error).partition(". This is typically")[0]
@@ -147,7 +124,7 @@ _current: PairsOfRound | None = None
 
 def enter(pairs: PairsOfRound) -> None:
     """From now on groups that this process makes belong to this round. Main thread only."""
-    _install()
+    gloo_groups.when_made(_prove)
     global _current
     _current = pairs
 
@@ -158,15 +135,6 @@ def leave() -> None:
     _current = None
 
 
-@functools.cache
-def _install() -> None:
-    """Wrap what makes Gloo groups, once in a process."""
-    make = ProcessGroupGloo.__init__
-
-    @functools.wraps(make)
-    def make_proven(self: Any, store: Store, *args: Any, **kwargs: Any) -> None:
-        make(self, store, *args, **kwargs)
-        if _current is not None:
-            _current.prove(self, _current.store.last_set.rpartition("/")[0])
-
-    ProcessGroupGloo.__init__ = make_proven  # type: ignore[method-assign]
+def _prove(group: Backend) -> None:
+    if _current is not None:
+        _current.prove(group, gloo_groups.name_in(_current.store.last_set))

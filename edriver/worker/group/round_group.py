@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import sys
 import threading
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -17,13 +16,14 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore, PrefixStore, Store
-from torch.distributed import distributed_c10d as c10d
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch/distributed/__init__.py has it
+from torch.distributed.distributed_c10d import PrefixStore
 
 from edriver.common.ids import NO_ROUND, RoundId
 from edriver.common.store_address import StoreAddress
 from edriver.system.descriptors import check_room
 from edriver.worker.assignment import Assignment
+from edriver.worker.backend import torch_groups
 from edriver.worker.backend.listener_filter import close_to_strangers
 from edriver.worker.backend.nccl import Nccl, abort_together, nccl_here
 from edriver.worker.backend.peer_loss import looks_like_peer_loss
@@ -105,7 +105,7 @@ class RoundGroup:
         self._severed = NO_ROUND
         self._disposal: threading.Thread | None = None
         self._owner = Owner()
-        keep_in_children(lambda: (self, *c10d._world.pg_map))
+        keep_in_children(lambda: (self, *torch_groups.living()))
         atexit.register(self._await_disposal, LAST_DISPOSAL_BOUND)
 
     @property
@@ -144,7 +144,7 @@ class RoundGroup:
             store.connect()
             prefixed = PrefixStore(f"round/{place.round_id}", store)
             proven_pairs.enter(current.pairs)
-            _init(self._backend, prefixed, place.rank, place.size, timeout)
+            torch_groups.init(self._backend, prefixed, place.rank, place.size, timedelta(seconds=timeout))
             if not current.pairs.proven:
                 raise RuntimeError(f"torch {torch.__version__} makes Gloo groups in a way in which none is proven")
             with self._lock:
@@ -163,7 +163,7 @@ class RoundGroup:
             RuntimeError: a default process group exists already.
         """
         _refuse_existing_group()
-        _init(self._backend, HashStore(), 0, 1, c10d.default_pg_timeout.total_seconds())
+        torch_groups.init(self._backend, HashStore(), 0, 1, torch_groups.default_timeout())
 
     def sever(self, round_id: RoundId) -> int:
         """Break the round: what its members' collectives wait for will never come. From any thread, at any time.
@@ -208,9 +208,10 @@ class RoundGroup:
                 current.store.close()
         self._await_disposal(DISPOSAL_BOUND)
         if not dist.is_initialized():
-            c10d._world.group_count = 0  # a failed build has used up the name "0", and names must agree
+            if current is not None:
+                torch_groups.count_names_anew()
             return
-        held = list(c10d._world.pg_map)
+        held = torch_groups.living()
         dist.destroy_process_group()
         # A daemon, or one that hangs would keep the process from ending. But one that comes out of C++ while the
         # interpreter is shutting down would abort it: hence the wait at exit.
@@ -307,14 +308,6 @@ def _descriptors(place: Assignment) -> int:
     """How many descriptors a round takes here: a Gloo device and its connections, and those to rank 0's store."""
     group = _DEVICE_DESCRIPTORS + place.size - 1
     return group + (place.size if place.rank == 0 else 1) + _DESCRIPTORS_TO_SPARE
-
-
-def _init(backend: str, store: Store, rank: int, size: int, timeout: float) -> None:
-    hook = sys.excepthook
-    try:
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout))
-    finally:
-        sys.excepthook = hook  # torch wraps it at each call, with a rank that changes from round to round
 
 
 def _devices(current: _Round) -> dict[int, GlooDevice]:

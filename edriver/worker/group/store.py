@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from torch._C._distributed_c10d import Store
 from torch.distributed import DistNetworkError, DistStoreError
+from torch.distributed.distributed_c10d import Store
 
 from edriver.worker.group.store_transport import NOT_YET, StoreWire, is_known
 from edriver.worker.group.unauthenticated import Strangers

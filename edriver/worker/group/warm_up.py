@@ -10,13 +10,12 @@ to 20 on a virtual machine that has given its free memory back to its host.
 
 from __future__ import annotations
 
-import importlib
-
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
+from edriver.worker.backend import torch_code
 from edriver.worker.group.round_group import RoundGroup
 
 HEAP_BYTES = 31 * 2**20
@@ -26,7 +25,7 @@ from its heap at once, and keeps there."""
 
 def warm_up() -> None:
     """Take a step with a tiny model, alone. What the script sees of it: nothing, nor do the random numbers move."""
-    importlib.import_module("torch._dynamo")
+    torch_code.import_dynamo()
     if dist.is_initialized():
         return  # a group of the script's own, which edriver.run will object to
     group = RoundGroup(None)

@@ -18,6 +18,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import DistributedSampler
 
+from edriver.worker.backend import grad_scaler
+from edriver.worker.backend.grad_scaler import Scale
+from edriver.worker.backend.modules import StateOfModule, class_versions
 from edriver.worker.copies.small_copy import IMMUTABLES, Fixed, NotSmallError
 from edriver.worker.copies.snapshot import TakeOver
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
@@ -143,7 +146,7 @@ class ModuleHandler(StateHandler):
         state = self.value.state_dict()
         return {
             "state": dict(state),
-            "metadata": dict(getattr(state, "_metadata", {})),
+            "metadata": class_versions(state),
             "frozen": frozenset(name for name, p in self.value.named_parameters() if not p.requires_grad),
         }
 
@@ -176,11 +179,8 @@ class ModuleHandler(StateHandler):
             if parameter.requires_grad == (name in frozen):
                 parameter.requires_grad_(name not in frozen)
         values = TakeOver()
-        state = _StateDict(
-            {key: v if isinstance(v, torch.Tensor) else values.value(v) for key, v in tree["state"].items()}
-        )
-        state._metadata = dict(tree["metadata"])
-        self.value.load_state_dict(state)
+        state = {key: v if isinstance(v, torch.Tensor) else values.value(v) for key, v in tree["state"].items()}
+        self.value.load_state_dict(StateOfModule(state, tree["metadata"]))
 
     def _check(self, state: dict[str, Any]) -> None:
         own = self.value.state_dict()
@@ -199,12 +199,6 @@ class ModuleHandler(StateHandler):
     def clear_gradients(self) -> None:
         """Set all gradients to None."""
         self.value.zero_grad(set_to_none=True)
-
-
-class _StateDict(dict[str, Any]):
-    """What load_state_dict takes: a dict with an attribute for the modules' versions."""
-
-    _metadata: dict[str, Any]
 
 
 class OptimizerHandler(StateHandler):
@@ -315,17 +309,19 @@ class GradScalerHandler(StateDictHandler):
 
     def keep(self) -> Any:
         """The scale and what led to it, as the tensors that they are (None before the first use)."""
-        return (self.value._scale, self.value._growth_tracker)
+        return tuple(grad_scaler.scale_of(self.value)) if grad_scaler.is_known(self.value) else super().keep()
 
     def bring_back(self, kept: Any) -> None:
         """Write them where they are."""
+        if not grad_scaler.is_known(self.value):
+            super().bring_back(kept)
+            return
         values = TakeOver()
-        self.value._scale = values.value(kept[0], self.value._scale)
-        self.value._growth_tracker = values.value(kept[1], self.value._growth_tracker)
+        grad_scaler.set_scale(self.value, Scale(*map(values.value, kept, grad_scaler.scale_of(self.value))))
 
     def clear_gradients(self) -> None:
         """Forget which optimizers' gradients an interrupted step has unscaled."""
-        self.value._per_optimizer_states.clear()
+        grad_scaler.forget_unscaled(self.value)
 
 
 register_handler(torch.nn.Module, ModuleHandler)

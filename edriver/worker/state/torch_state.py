@@ -12,12 +12,13 @@ see (through `.data`) outside an optimizer's step is not seen here either.
 from __future__ import annotations
 
 import functools
-from operator import attrgetter, is_
+from operator import is_
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
+from edriver.worker.backend.tensors import writes
 from edriver.worker.copies.buffer_copies import BufferCopies
 from edriver.worker.copies.side_stream import SideCopies, SideStream
 from edriver.worker.copies.small_copy import SMALL_BYTES
@@ -28,8 +29,6 @@ from edriver.worker.state.device_mark import DeviceMark, Event
 from edriver.worker.state.handlers import StateHandler, handler_for
 from edriver.worker.state.state import ObjectState, check_names
 from edriver.worker.state.step_watch import StepWatch
-
-_version_of = attrgetter("_version")
 
 
 def _recorded() -> Event | None:
@@ -75,7 +74,7 @@ class TorchState(ObjectState):
         self._outdated = True
         self._lasting: list[torch.Tensor] = []
         self._large: list[torch.Tensor] = []
-        self._versions: list[int] = []
+        self._writes: list[int] | None = None
         self._begun = 0
         self._kept_values: list[Any] = []
         for name, value in objects.items():
@@ -117,7 +116,7 @@ class TorchState(ObjectState):
         super().keep()
         self._buffer_copies.keep()
         self._mark.set()
-        self._versions = list(map(_version_of, self._lasting + self._large))
+        self._writes = writes(self._lasting + self._large)
         self._begun = self._steps.begun
         self._kept_values = [handler.value for handler in self._handlers.values()]
 
@@ -138,7 +137,8 @@ class TorchState(ObjectState):
             and self._steps.begun == self._begun
             and len(self._kept_values) == len(self._handlers)
             and all(map(is_, self._kept_values, (handler.value for handler in self._handlers.values())))
-            and self._versions == list(map(_version_of, self._lasting + self._large))
+            and self._writes is not None
+            and self._writes == writes(self._lasting + self._large)
         )
 
     def return_to_boundary(self) -> None:

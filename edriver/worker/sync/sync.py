@@ -32,10 +32,10 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 import cloudpickle
 import torch
-from torch.distributed import distributed_c10d as c10d
 
 from edriver.common.ids import NO_ROUND
 from edriver.worker.assignment import Assignment
+from edriver.worker.backend import torch_groups
 from edriver.worker.copies.snapshot import belongs_to, is_plain_tensor, memory_key
 from edriver.worker.errors import PeerLostError
 from edriver.worker.sync import relay
@@ -219,7 +219,7 @@ def _send(tree: Any, downstream: Downstream, key: str) -> None:
     layout = pickler.layout
     end = layout.add(torch.frombuffer(text, dtype=torch.uint8))
     record = Record(layout.length, end, hashlib.sha256(text).digest(), pickler.classes)
-    c10d._get_default_store().set(key, record.text())  # type: ignore[arg-type]  # takes bytes as well
+    torch_groups.default_store().set(key, record.text())  # type: ignore[arg-type]  # takes bytes as well
     buffers = staging(min(layout.length, relay.PIECE_BYTES * (relay.WINDOW + 1)))
     for piece in packed(layout, relay.PIECE_BYTES, relay.pieces_of(buffers)):
         downstream.pass_on(piece)
@@ -227,7 +227,7 @@ def _send(tree: Any, downstream: Downstream, key: str) -> None:
 
 
 def _receive(upstream: Upstream, downstream: Downstream, key: str) -> Any:
-    record = Record.read(bytes(c10d._get_default_store().get(key)))
+    record = Record.read(bytes(torch_groups.default_store().get(key)))
     stream = staging(record.length)
     upstream.receive(relay.pieces_of(stream), downstream)
     return _unpacked(stream, record)

@@ -10,9 +10,10 @@ So a child keeps what it has inherited of these for good: what is never destroye
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Callable, Iterable
+
+from edriver.worker.backend.interpreter import never_destroy
 
 _keepers: list[Callable[[], Iterable[object]]] = []
 
@@ -31,7 +32,7 @@ def keep_in_children(shared: Callable[[], Iterable[object]]) -> None:
 def _keep() -> None:
     for shared in _keepers:
         for kept in shared():
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+            never_destroy(kept)
 
 
 class Owner:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
 from typing import Final
+
+from edriver.worker.backend.interpreter import frames, waits_for_threads
 
 LINGERS_AFTER: Final = 4.0
 """Seconds that threads may take to end once the script has, before they are named."""
@@ -39,21 +40,17 @@ class EndWatch:
             return None
         self._told = True
         names = ", ".join(thread.name for thread in left)
-        frames = sys._current_frames()
+        at = frames()
         stacks = (
-            f"thread {thread.name}:\n{''.join(traceback.format_stack(frames[thread.ident]))}"
+            f"thread {thread.name}:\n{''.join(traceback.format_stack(at[thread.ident]))}"
             for thread in left
-            if thread.ident in frames
+            if thread.ident in at
         )
         return f"the script has ended, and this process waits for its thread {names}, which is no daemon\n" + "\n".join(
             stacks
         )
 
     def _script_has_ended(self) -> bool:
-        """Whether the main thread does nothing but wait for the others: its outermost frame is threading's."""
-        frame = sys._current_frames().get(self._main.ident or 0)
-        if frame is None:
-            return not self._main.is_alive()
-        while frame.f_back is not None:
-            frame = frame.f_back
-        return frame.f_code.co_name == "_shutdown" and frame.f_code.co_filename == threading.__file__
+        """Whether the main thread does nothing but wait for the others."""
+        frame = frames().get(self._main.ident or 0)
+        return not self._main.is_alive() if frame is None else waits_for_threads(frame)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +12,8 @@ _OWN: Final = str(Path(__file__).parents[2])
 
 def calling_place() -> str:
     """The innermost line of the calling thread's stack that is not edriver's own: FILE:LINE."""
-    frame = sys._getframe(1)
+    frame = inspect.currentframe()
+    assert frame is not None, "CPython has frames"
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -7,7 +7,6 @@ collective's own timeout ends that (loop.py).
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 import traceback
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from edriver.common.lease import Lease
 from edriver.common.stall_limits import Phase
 from edriver.text.wire_text import wire_text
+from edriver.worker.backend.interpreter import frames
 from edriver.worker.watch.stuck import in_collective
 
 LOOK_BOUND = 3.0
@@ -81,12 +81,12 @@ class StallWatch:
 
 def stacks(first: threading.Thread) -> str:
     """Where each thread of this process stands, except the one that asks."""
-    frames = sys._current_frames()
+    at = frames()
     threads = {thread.ident: thread for thread in threading.enumerate()}
-    order = sorted(frames, key=lambda ident: ident != first.ident)
+    order = sorted(at, key=lambda ident: ident != first.ident)
     texts = []
     for ident in order:
         if ident != threading.get_ident():
             name = threads[ident].name if ident in threads else ident
-            texts.append(f"thread {name}:\n{''.join(traceback.format_stack(frames[ident]))}")
+            texts.append(f"thread {name}:\n{''.join(traceback.format_stack(at[ident]))}")
     return wire_text("\n".join(texts), STACKS_LIMIT)

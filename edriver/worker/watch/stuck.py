@@ -10,13 +10,14 @@ to know.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from edriver.system.proc_stat import STATE, stat_fields
+from edriver.worker.backend.interpreter import frames
+from edriver.worker.backend.torch_code import waits_for_peers
 
 IDLE_SECONDS = 0.005
 """Processor time that a thread may use and still count as doing nothing."""
@@ -79,11 +80,9 @@ class StuckWatch:
 
 def in_collective(ident: int) -> bool:
     """Whether a thread's innermost Python frame is one of torch's that wait for peers, or our relay's."""
-    frame = sys._current_frames().get(ident)
-    parts = () if frame is None else Path(frame.f_code.co_filename).parts
-    return parts[-2:] == ("sync", "relay.py") or (
-        "torch" in parts and not {"distributed", "autograd", "nn", "cuda"}.isdisjoint(parts)
-    )
+    frame = frames().get(ident)
+    filename = "" if frame is None else frame.f_code.co_filename
+    return filename.endswith("/sync/relay.py") or waits_for_peers(filename)
 
 
 def others_want_a_processor() -> bool:

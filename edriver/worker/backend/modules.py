@@ -1,0 +1,41 @@
+"""What of a torch.nn.Module and of its state_dict has no public name. Checked with torch 2.13.0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+
+def buffers_of(module: torch.nn.Module) -> dict[str, Any]:
+    """A module's own buffers, by name: the dict in which it keeps them, so that a boundary need not ask for them anew.
+
+    Interface: Module._buffers.
+
+    Raises:
+        AttributeError: modules keep them elsewhere. The boundary before the first step raises it, and the run fails.
+    """
+    return module._buffers
+
+
+def class_versions(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Which version of its class each module has noted in a state_dict, by the module's name.
+
+    Interface: the attribute _metadata of what Module.state_dict answers. Without it there are none: load_state_dict
+    then takes old forms of a state for new ones, which a state of this very process never is.
+    """
+    return dict(getattr(state, "_metadata", {}))
+
+
+class StateOfModule(dict[str, Any]):
+    """What Module.load_state_dict takes: a dict with an attribute for the modules' class versions.
+
+    Args:
+        values: the state.
+        versions: what `class_versions` has answered of it.
+    """
+
+    def __init__(self, values: Mapping[str, Any], versions: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self._metadata = dict(versions)

@@ -1,0 +1,38 @@
+"""How often a tensor has been written to. Checked with torch 2.13.0."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from operator import attrgetter
+
+import torch
+
+_version_of = attrgetter("_version")
+
+
+def writes(tensors: Iterable[torch.Tensor]) -> list[int] | None:
+    """A number for each tensor that grows whenever it is written to in place; None: torch does not tell.
+
+    Interface: Tensor._version, autograd's own counter, which its documentation names and does not promise. Where it no
+    longer counts, no state is taken for unchanged since the last boundary: failures lead back to the last commit.
+    """
+    return list(map(_version_of, tensors)) if counts_writes() else None
+
+
+@functools.cache
+def counts_writes() -> bool:
+    """Whether the counter is there and sees both a write in place and one by an optimizer."""
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    parameter.grad = torch.ones(1)
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    try:
+        seen = [_version_of(parameter)]
+        with torch.no_grad():
+            parameter.add_(1)
+        seen.append(_version_of(parameter))
+        optimizer.step()
+        seen.append(_version_of(parameter))
+    except AttributeError:
+        return False
+    return bool(seen[0] < seen[1] < seen[2])

@@ -1,0 +1,105 @@
+"""torch.distributed's own book of process groups. Checked with torch 2.13.0.
+
+Interfaces: torch.distributed.distributed_c10d._world (pg_map, pg_names, group_count), _get_default_store,
+default_pg_timeout; ProcessGroup._get_backend.
+"""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+from torch.distributed.distributed_c10d import Store
+
+
+def living() -> list[object]:
+    """All process groups of this process.
+
+    Interface: _world.pg_map. Without it none is found: a round's groups are destroyed by the training thread and no
+    longer in the background (up to 10 ms in each round), and a forked child that ends by sys.exit may cut connections
+    that it shares with its parent.
+    """
+    return list(getattr(_book(), "pg_map", ()))
+
+
+def by_name() -> dict[str, dist.ProcessGroup]:
+    """The default process group and those of each `new_group`, by name. From any thread.
+
+    Interface: _world.pg_names.
+
+    Raises:
+        AttributeError: torch keeps no such book: NCCL's communicators cannot be found, so that a worker whose round is
+            aborted has to end (nccl.py).
+    """
+    return {name: group for group, name in list(c10d._world.pg_names.items())}
+
+
+def part_for(group: dist.ProcessGroup, device: str) -> Any:
+    """What of a group works for tensors of a kind of device (cuda); None: nothing.
+
+    Interface: ProcessGroup._get_backend, which raises RuntimeError where there is none.
+
+    Raises:
+        AttributeError: torch's groups have no such method. See `by_name`.
+    """
+    try:
+        return group._get_backend(torch.device(device))
+    except RuntimeError:
+        return None
+
+
+def counts_names() -> bool:
+    """Whether `count_names_anew` has an effect."""
+    return isinstance(getattr(_book(), "group_count", None), int)
+
+
+def count_names_anew() -> None:
+    """Have the next group called "0": a build that has failed has used up that name, and ranks have to agree on it.
+
+    Interface: _world.group_count.
+
+    Raises:
+        SystemExit: torch counts elsewhere. This process would look for the next round's members under a name that none
+            of them has, until the group's timeout: it ends, and its slot is filled anew.
+    """
+    if not counts_names():
+        raise SystemExit(
+            f"a process group could not be built, and with torch {torch.__version__} this process cannot try again "
+            "under the same name: it ends, and its slot is filled anew"
+        )
+    c10d._world.group_count = 0
+
+
+def default_store() -> Store:
+    """The default group's store, under its prefix.
+
+    Interface: _get_default_store. If it is gone, an AttributeError ends the first sync, and the run: there is no other
+    way to a key that all members of the group see.
+    """
+    return c10d._get_default_store()
+
+
+def default_timeout() -> timedelta:
+    """Torch's own timeout of a Gloo group. Interface: default_pg_timeout."""
+    return c10d.default_pg_timeout
+
+
+def init(backend: str, store: Store, rank: int, size: int, timeout: timedelta) -> None:
+    """torch.distributed.init_process_group, without what it does to sys.excepthook.
+
+    Interface: that it wraps the hook at each call, with a rank that changes from round to round. If it no longer does,
+    nothing is undone. A second hook of this kind elsewhere shows as a wrong rank in front of tracebacks.
+    """
+    hook = sys.excepthook
+    try:
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+    finally:
+        sys.excepthook = hook
+
+
+def _book() -> c10d._World | None:
+    return getattr(c10d, "_world", None)
