@@ -35,8 +35,10 @@ from edriver.common.store_address import StoreAddress
 from edriver.dashboard.feed import Feed
 from edriver.dashboard.server import PageServer, runner_of
 from edriver.driver.core import actions, events
+from edriver.driver.core.cause import Cause, CauseKind, Exit
 from edriver.driver.core.ranks import Candidate, plan_round
 from edriver.driver.core.roster import WorkerState
+from edriver.driver.observe.cause_text import cause_text
 from tests.process.chromium import CHROMIUM, FLAGS
 
 WATCH = """
@@ -86,7 +88,8 @@ class Large(Simulated):
         """A round ends by the loss of a worker, and the next one begins; returns what is said."""
         self.number += 1
         worker = self.membership.roster.workers[worker_id]
-        text = f"worker {worker_id} ({worker.host}:{worker.slot}) was killed by SIGKILL in round {self.number - 1}"
+        said = Exit(-9, f"was killed by SIGKILL in round {self.number - 1}")
+        cause = Cause(CauseKind.KILLED, worker.name, detail=said)
         candidates = [
             Candidate(each.worker_id, each.host, each.slot, NO_VERSION, StoreAddress("a", 4000))
             for each in self.membership.roster.workers.values()
@@ -95,17 +98,17 @@ class Large(Simulated):
         lost = events.WorkerExited(worker_id, -9, "", time.time())
         latest = RoundId(1, self.number - 1)
         members = tuple(self.membership.roster.workers)
-        self._take(lost, [actions.Abort(members, latest, text)], text)
+        self._take(lost, [actions.Abort(members, latest, cause)], cause)
         worker.state = WorkerState.TRAINING
         plan = plan_round(RoundId(1, self.number), 1, candidates, first=False)
-        self._take(events.Ticked(), [actions.AssignRound(plan)], "")
+        self._take(events.Ticked(), [actions.AssignRound(plan)])
         now = time.time()
         for each in members:
             times = {"waiting": now - 0.04, "built": now - 0.03, "synced": now - 0.02, "stepped": now}
-            self._take(events.FirstBoundaryPassed(each, RoundId(1, self.number), times), [], "")
-        return text
+            self._take(events.FirstBoundaryPassed(each, RoundId(1, self.number), times), [])
+        return cause_text(cause)
 
-    def _take(self, event: events.Event, step: list[Any], loss: str) -> None:
+    def _take(self, event: events.Event, step: list[Any], loss: Cause | None = None) -> None:
         self.chronicle.take(event, step, loss, [])
         self.status.announce()
 

@@ -88,7 +88,7 @@ class Simulated:
         plan = plan_round(RoundId(1, 1), 1, candidates, first=True)
         self.membership.round = Round(plan, set(plan.workers), 0.0)
         started = [actions.StartWorker(worker_id, "", 0, background=False) for worker_id in roster.workers]
-        self.chronicle.take(events.Ticked(), [*started, actions.AssignRound(plan)], "", [])
+        self.chronicle.take(events.Ticked(), [*started, actions.AssignRound(plan)], None, [])
 
     def beat(self) -> None:
         """Each worker says how far it has come."""

@@ -336,7 +336,7 @@ class Session:
         try:
             await self._poller.first()
         except UnusableSourceError as error:
-            self._inbox.put(events.StopRequested(str(error)))
+            self._inbox.put(events.SourceUnusable(str(error)))
         else:
             await self._poller.run()
 
@@ -385,7 +385,7 @@ class Session:
             # Words come after deeds: whoever waits for its next round does not wait for them.
             lines = [*self._announcements.lines(loss, step)]
             for line in lines:
-                _log.info("%s", line)
+                _log.info("%s", line.text)
             if told := self._chronicle.take(event, step, loss, lines):
                 self._status.announce()
                 self._recorder.events(told)
@@ -467,7 +467,7 @@ class Session:
 
     def _report(self, finish: actions.FinishRun) -> int:
         """Print how the run ended; returns the exit code."""
-        if finish.success:
+        if finish.end is actions.RunEnd.DONE:
             spent = self._membership.budgets
             tally = Tally(
                 self._chronicle.round_count,
@@ -482,7 +482,8 @@ class Session:
         for event in self._inbox.drain():  # came in while the agents ended their workers
             if isinstance(event, events.WorkerExited):
                 failures = with_last_words(failures, event.worker_id, event.tail)
-        _log.error("%s", failure_report(replace(finish, failures=failures), stopped=bool(self._signals)))
+        end = actions.RunEnd.STOPPED if self._signals else finish.end  # it may have ended of what it was stopped by
+        _log.error("%s", failure_report(replace(finish, end=end, failures=failures)))
         if self._records and not self._signals:
             _log.error("records: %s", self._records)
         return 128 + self._signals[0] if self._signals else 1

@@ -21,6 +21,7 @@ from edriver.common.invitation import SERVER_NAME
 from edriver.common.release import VERSION
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import actions, events
+from edriver.driver.core.cause import Cause, CauseKind
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.settings import Settings
 from edriver.driver.observe.event_history import Chronicle
@@ -253,7 +254,7 @@ def status_of_two() -> StatusServer:
     """The status of such a run, which is over: a watcher is not kept waiting."""
     membership = membership_of_two()
     chronicle = Chronicle(membership, Pace(lambda: 0.0), lambda: 0.0)
-    chronicle.take(events.Ticked(), [actions.FinishRun(success=True, reason="")], "", [])
+    chronicle.take(events.Ticked(), [actions.FinishRun(actions.RunEnd.DONE, Cause(CauseKind.SUCCESS))], None, [])
     return StatusServer("run", membership, chronicle, lambda: 0.0)
 
 

@@ -48,7 +48,7 @@ class Run:
         await self._server.stop(None)
 
     def take(self, event: events.Event) -> None:
-        self.chronicle.take(event, self.membership.step(event, 0.0), "", [])
+        self.chronicle.take(event, self.membership.step(event, 0.0), None, [])
         self.status.announce()
 
     def hosts(self, *names: str) -> None:

@@ -25,9 +25,11 @@ from edriver.dashboard.feed import Feed
 from edriver.dashboard.server import PageServer, is_ours, runner_of
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import events
+from edriver.driver.core.cause import Cause, CauseKind, Said
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.ranks import Candidate, plan_round
 from edriver.driver.core.settings import Settings
+from edriver.driver.observe.cause_text import Line
 from edriver.driver.observe.event_history import Chronicle
 from edriver.driver.observe.progress import Pace
 from edriver.driver.rpc.status import StatusServer
@@ -59,7 +61,8 @@ class Run:
 
     def take(self, event: events.Event, text: str = "") -> None:
         self.now += 1.0
-        self.chronicle.take(event, self.membership.step(event, 0.0), text, [text] if text else [])
+        said = Cause(CauseKind.STOPPED, detail=Said(text)) if text else None
+        self.chronicle.take(event, self.membership.step(event, 0.0), said, [Line(said)] if said else [])
         self.status.announce()
 
     def hosts(self, *names: str) -> None:

@@ -39,7 +39,7 @@ class Run:
     stub: status_pb2_grpc.StatusServiceAsyncStub
 
     def take(self, event: events.Event) -> None:
-        self.chronicle.take(event, self.membership.step(event, 0.0), "", [])
+        self.chronicle.take(event, self.membership.step(event, 0.0), None, [])
         self.status.announce()
 
     def host(self, name: str) -> None:

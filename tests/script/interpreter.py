@@ -28,6 +28,7 @@ One command a line:
     undrain HOST [slot=N]            UndrainRequested
     resize N                         ResizeRequested
     stop: REASON                     StopRequested
+    unusable: WHY                    SourceUnusable
     advance SECONDS                  time passes; Ticked at each deadline that the core names, and at no other time,
                                      so that a deadline that it forgets shows as an action that does not come
 """
@@ -179,6 +180,9 @@ class Interpreter:
 
     def _do_stop(self, words: Words) -> Iterator[str]:
         return self._tell(events.StopRequested(words.text))
+
+    def _do_unusable(self, words: Words) -> Iterator[str]:
+        return self._tell(events.SourceUnusable(words.text))
 
     # ---- hosts ------------------------------------------------------------------------------------------------
 

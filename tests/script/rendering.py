@@ -8,6 +8,7 @@ from edriver.common.ids import NO_VERSION
 from edriver.driver.core import actions
 from edriver.driver.core.actions import Action, Failure
 from edriver.driver.core.ranks import RoundPlan
+from edriver.driver.observe.cause_text import cause_text, worker_words
 
 
 def render(action: Action) -> Iterator[str]:
@@ -17,8 +18,8 @@ def render(action: Action) -> Iterator[str]:
             yield f"start agent {agent_id} on {host}"
         case actions.StopAgent(host, agent_id):
             yield f"stop agent {agent_id} on {host}"
-        case actions.AbandonAgent(host, agent_id, reason):
-            yield f"abandon agent {agent_id} on {host}: {reason}"
+        case actions.AbandonAgent(host, agent_id, cause):
+            yield f"abandon agent {agent_id} on {host}: {cause_text(cause)}"
         case actions.StartWorker(worker_id, host, slot):
             yield f"start worker {worker_id} in {host}:{slot}"
         case actions.StopWorker(worker_id, host, grace):
@@ -30,7 +31,7 @@ def render(action: Action) -> Iterator[str]:
         case actions.GoOn(workers, round_id, number):
             yield f"go-on {_listed(workers)}: round {round_id}, interrupt {number}"
         case actions.Abort(workers, round_id, cause):
-            yield f"abort {_listed(workers)}: round {round_id}, {cause}"
+            yield f"abort {_listed(workers)}: round {round_id}, {cause_text(cause)}"
         case actions.AssignRound(plan):
             yield from _rendered_plan(plan)
         case actions.Finish(workers, round_id):
@@ -39,13 +40,13 @@ def render(action: Action) -> Iterator[str]:
             yield f"leave worker {worker_id}"
         case actions.Skip(worker_id, ordinal):
             yield f"skip worker {worker_id}: ordinal {ordinal}"
-        case actions.Explain(reason):
-            yield f"explain: {reason}"
-        case actions.FinishRun(success, reason, failures, itself):
-            first, *rest = reason.splitlines()
-            yield f"finish-run {'success' if success else 'failure'}: {first}"
+        case actions.Explain(cause):
+            yield f"explain: {cause_text(cause)}"
+        case actions.FinishRun(end, cause, failures):
+            first, *rest = cause_text(cause).splitlines()
+            yield f"finish-run {'success' if end is actions.RunEnd.DONE else 'failure'}: {first}"
             yield from _indented(rest)
-            if itself and failures:
+            if cause.itself and failures:
                 yield "    before that:"
             for failure in failures:
                 yield from _rendered_failure(failure)
@@ -69,6 +70,7 @@ def _rendered_plan(plan: RoundPlan) -> Iterator[str]:
 
 
 def _rendered_failure(failure: Failure) -> Iterator[str]:
-    rank = "no rank" if failure.rank is None else f"rank {failure.rank}"
-    yield f"    worker {failure.worker_id} ({rank}, {failure.host}:{failure.slot}): {failure.reason}"
+    worker = failure.worker
+    rank = "no rank" if worker.rank is None else f"rank {worker.rank}"
+    yield f"    worker {worker.worker_id} ({rank}, {worker.host}:{worker.slot}): {worker_words(failure.cause)}"
     yield from _indented(_indented([*failure.traceback.splitlines(), *failure.tail.splitlines()]))

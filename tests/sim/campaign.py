@@ -17,7 +17,7 @@ def run_seed(seed: int) -> tuple[int, str, str]:
         end = nemesis.run()
     except AssertionError as error:
         return seed, "violation", f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-3)}"
-    return seed, "done" if end.success else end.reason[:40], ""
+    return seed, end.cause.kind.value, ""
 
 
 def run_seeds(seeds: range, jobs: int) -> tuple[Counter[str], list[tuple[int, str]]]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from edriver.driver.core import actions, events
+from edriver.driver.core.cause import CauseKind
 from edriver.driver.core.settings import HOST_COOLDOWN, Settings
 from tests.sim.invariants import Violation, check
 from tests.sim.trainee import BUG_LINE, Job
@@ -103,9 +104,10 @@ class Nemesis:
             clockwork.after(at, self._strike)
         clockwork.after(self.ends, self._calm_down)
         if not clockwork.run(lambda: world.outcome is not None, self.ends + LIVENESS_BOUND):
-            raise Violation(f"the run does not end: {world.core.reason}")
+            raise Violation(f"the run does not end: {world.core.doing.cause}")
         assert world.outcome is not None
-        check("collectives failed" not in world.outcome.reason, "one glitch and some strangers are no bad link")
+        broken = world.outcome.cause.kind is CauseKind.COLLECTIVES_BROKEN
+        check(not broken, "one glitch and some strangers are no bad link")
         return world.outcome
 
     def _some_hosts(self) -> list[tuple[str, int]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
 from edriver.driver.core import actions
+from edriver.driver.core.cause import CauseKind, ErrorAgain
 from edriver.driver.core.ranks import RoundPlan
 from edriver.driver.core.roster import WorkerState
 from edriver.worker.rounds.participant import Stage
@@ -20,8 +21,11 @@ if TYPE_CHECKING:
 BUG_BOUND = 5
 """Rounds that a bug may end with no step between them: above what the core allows, which a late survivor clears."""
 
-AVOIDABLE = ("no answer to a notice", "was not reached in time", "passed more boundaries", "left the round on its own")
+AVOIDABLE = {CauseKind.NO_ANSWER, CauseKind.BOUNDARY_MISSED, CauseKind.LEFT_ROUND}
 """Causes of an abort that only a bug has here: no simulated fault lasts as long as these bounds."""
+
+UNEVEN = {CauseKind.BOUNDARIES_DIFFER, CauseKind.UNEVEN_STEPS}
+"""Causes that only a script has whose ranks make unequal numbers of steps."""
 
 
 class Violation(AssertionError):  # noqa: N818
@@ -70,11 +74,9 @@ class Invariants:
                 case actions.Leave(worker_id):
                     self._sent_off.add(worker_id)
                 case actions.Abort(_, _, cause):
-                    avoidable = any(text in cause for text in AVOIDABLE)
-                    if self._world.job.bug == "uneven":
-                        avoidable = avoidable and "passed more boundaries" not in cause
-                    elif cause.startswith("uneven steps"):
-                        avoidable = True
+                    avoidable = cause.kind in AVOIDABLE
+                    if self._world.job.bug != "uneven":
+                        avoidable = avoidable or cause.kind in UNEVEN
                     check(not avoidable, f"nothing but the protocol itself aborts a round: {cause}")
                 case actions.Finish(_, round_id):
                     self._finished.add(round_id)
@@ -186,30 +188,33 @@ class Invariants:
 
     def _check_end(self, end: actions.FinishRun) -> None:
         bug = self._world.job.bug
-        if end.success:
+        if end.end is actions.RunEnd.DONE:
             check(bool(self._finished), "success without a finished round")
             check(bug in ("", "uneven"), "success of a script that cannot succeed")  # one rank alone is never uneven
             self._check_history()
             return
-        if end.reason.startswith("every worker that held the state"):
-            assert self._plan is not None
-            trainees = (p.trainee for p in self._world.processes())
-            holders = {
-                t.worker_id
-                for t in trainees
-                if t.participant.committed != NO_VERSION and t.worker_id not in self._sent_off
-            }
-            left = [w for w in self._plan.workers if w in holders - self._world.given_up]
-            failed = {f.worker_id for f in end.failures}
-            check(not set(left) - failed, f"the run was given up although {left} hold its state")
-        elif end.reason.startswith("every worker failed before"):
-            check(self._plan is None, "given up as if training had never begun")
-        elif end.reason.startswith("uneven steps"):
-            check(bug == "uneven", f"a run whose ranks make the same steps ends of it: {end.reason}")
-        elif end.reason.startswith("the script raised"):
-            check(bool(bug) and f"train.py:{BUG_LINE}," in end.reason, f"a run without a bug ends of one: {end.reason}")
-        else:
-            check(end.reason.startswith("a worker failed after training"), f"the run failed: {end.reason}")
+        match end.cause.kind:
+            case CauseKind.STATE_LOST:
+                assert self._plan is not None
+                trainees = (p.trainee for p in self._world.processes())
+                holders = {
+                    t.worker_id
+                    for t in trainees
+                    if t.participant.committed != NO_VERSION and t.worker_id not in self._sent_off
+                }
+                left = [w for w in self._plan.workers if w in holders - self._world.given_up]
+                failed = {f.worker.worker_id for f in end.failures}
+                check(not set(left) - failed, f"the run was given up although {left} hold its state")
+            case CauseKind.START_FAILED:
+                check(self._plan is None, "given up as if training had never begun")
+            case CauseKind.UNEVEN_STEPS:
+                check(bug == "uneven", f"a run whose ranks make the same steps ends of it: {end.cause}")
+            case CauseKind.SAME_ERROR:
+                assert isinstance(end.cause.detail, ErrorAgain)
+                line = end.cause.detail.error.line
+                check(bool(bug) and line == BUG_LINE, f"a run without a bug ends of one: {end.cause}")
+            case kind:
+                check(kind is CauseKind.FAILED_LATE, f"the run failed: {end.cause}")
 
     def _check_history(self) -> None:
         models = set(self._models.values())

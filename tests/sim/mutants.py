@@ -13,6 +13,7 @@ import pytest
 
 from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
 from edriver.driver.core import events, membership, ranks, selection
+from edriver.driver.core.cause import Cause, CauseKind
 from edriver.driver.core.failures import consistency
 from edriver.driver.core.failures.budgets import Budget
 from edriver.driver.core.failures.consistency import ErrorWatch
@@ -218,7 +219,7 @@ def finish_when_one_is_done(patch: pytest.MonkeyPatch) -> None:
 def survivors_are_not_told(patch: pytest.MonkeyPatch) -> None:
     """A round with a dead member is left to hang."""
 
-    def abort(self: Membership, current: Round, cause: str, preempted: bool = False) -> None:
+    def abort(self: Membership, current: Round, cause: Cause) -> None:
         if current.abort_cause is None and not current.finished:
             current.abort_cause = cause
             current.settled_by = self.now + self.settings.rejoin_bound
@@ -260,21 +261,21 @@ def quarantine_is_for_good(patch: pytest.MonkeyPatch) -> None:
 
 def uneven_steps_are_waited_out(patch: pytest.MonkeyPatch) -> None:
     """A member waits for one that is done, for ever."""
-    patch.setattr(UnevenWatch, "look", lambda self, current, now, name: None)
+    patch.setattr(UnevenWatch, "look", lambda self, current, now: None)
 
 
 def uneven_steps_are_tried_for_ever(patch: pytest.MonkeyPatch) -> None:
     """A round of uneven steps is followed by another one, each time."""
-    patch.setattr(UnevenWatch, "met_before", lambda self, current: False)
+    patch.setattr(UnevenWatch, "again", lambda self, current, cause: None)
 
 
 def agreed_ends_are_not_counted(patch: pytest.MonkeyPatch) -> None:
     """No budget pays for a round that ended because members join or leave."""
     original = Budget.spend
 
-    def spend(self: Budget, now: float, reason: str) -> None:
-        if "joined" not in reason:
-            original(self, now, reason)
+    def spend(self: Budget, now: float, cause: Cause) -> None:
+        if cause.kind is not CauseKind.MEMBERS_CHANGE:
+            original(self, now, cause)
 
     patch.setattr(Budget, "spend", spend)
 

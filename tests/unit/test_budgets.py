@@ -3,45 +3,58 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
+from edriver.driver.core.cause import Cause, CauseKind, Change, Overspent, RoundEnd, Said, WorkerName
 from edriver.driver.core.failures.budgets import Budget, Budgets
 from edriver.driver.core.settings import Settings
 
 
+def lost_at(now: float) -> Cause:
+    """The loss of a worker with a name of its own."""
+    return Cause(CauseKind.ENDED, WorkerName(int(now), "a", 0, 0))
+
+
+def overspent(limit: int, total: int, recent: int, window: float, last: float) -> Cause:
+    """What is said of a budget of failures that is spent."""
+    spent = Overspent(RoundEnd.FAILURE, limit, total, recent, window, lost_at(last))
+    return Cause(CauseKind.BUDGET_SPENT, detail=spent)
+
+
 def spent(limit: int | None, window: float, *times: float) -> Budget:
-    budget = Budget("a failure", "--reset-limit", limit, window)
+    budget = Budget(RoundEnd.FAILURE, limit, window)
     for now in times:
-        budget.spend(now, f"what happened at {now:g}")
+        budget.spend(now, lost_at(now))
     return budget
 
 
 @pytest.mark.parametrize(
-    ("budget", "text"),
+    ("budget", "cause"),
     [
         pytest.param(spent(None, math.inf, *range(1000)), None, id="no-limit"),
         pytest.param(spent(2, math.inf, 1, 2), None, id="kept"),
         pytest.param(
             spent(1, math.inf, 1, 2),
-            "2 rounds ended by a failure, more than --reset-limit 1; the last: what happened at 2",
+            overspent(1, total=2, recent=2, window=math.inf, last=2),
             id="one-too-many",
         ),
         pytest.param(
             spent(0, math.inf, 1),
-            "1 round ended by a failure, more than --reset-limit 0; the last: what happened at 1",
+            overspent(0, total=1, recent=1, window=math.inf, last=1),
             id="none-allowed",
         ),
         pytest.param(spent(1, 10.0, 1, 2, 1000), None, id="longer-ago-than-the-window"),
         pytest.param(
             spent(1, 10.0, 1, 991, 1000),
-            "2 rounds ended by a failure within 10 s, more than --reset-limit 1; the last: what happened at 1000",
+            overspent(1, total=3, recent=2, window=10.0, last=1000),
             id="within-the-window",
         ),
     ],
 )
-def test_overspent(budget: Budget, text: str | None) -> None:
-    assert budget.overspent(1000.0) == text
+def test_overspent(budget: Budget, cause: Cause | None) -> None:
+    assert budget.overspent(1000.0) == cause
 
 
 def test_all_are_counted_even_those_that_no_limit_looks_at() -> None:
@@ -50,10 +63,13 @@ def test_all_are_counted_even_those_that_no_limit_looks_at() -> None:
 
 def test_the_three_do_not_spend_from_one_another() -> None:
     budgets = Budgets(Settings(1, 1, 1, reset_limit=1, preemption_limit=1, resize_limit=1))
-    for budget in (budgets.failures, budgets.preemptions, budgets.resizes):
-        budget.spend(0.0, "")
+    resize = Cause(CauseKind.MEMBERS_CHANGE, detail=Change(1, 0))
+    preemption = replace(resize, preempted=True)
+    for cause in (lost_at(0), resize, preemption, Cause(CauseKind.PEER_UNPROVEN, detail=Said(""))):
+        budgets.spend(0.0, cause)
+    totals = [b.total for b in (budgets.failures, budgets.preemptions, budgets.resizes, budgets.unproven)]
+    assert totals == [1, 1, 1, 1]
     assert budgets.overspent(0.0) is None
-    budgets.preemptions.spend(0.0, "host b is drained")
-    assert budgets.overspent(0.0) == (
-        "2 rounds ended by a preemption, more than the limit of preemptions 1; the last: host b is drained"
-    )
+    budgets.spend(0.0, preemption)
+    found = Overspent(RoundEnd.PREEMPTION, 1, 2, 2, math.inf, preemption)
+    assert budgets.overspent(0.0) == Cause(CauseKind.BUDGET_SPENT, detail=found)

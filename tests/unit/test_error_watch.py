@@ -8,7 +8,8 @@ import pytest
 
 from edriver.common.ids import NO_VERSION, RoundId, Version
 from edriver.common.store_address import StoreAddress
-from edriver.driver.core.failures.consistency import STATE_LOST, ErrorWatch, state_lost
+from edriver.driver.core.cause import Cause, CauseKind, ErrorAgain, RaisedByAll
+from edriver.driver.core.failures.consistency import ErrorWatch, state_lost
 from edriver.driver.core.failures.script_error import ScriptError
 from edriver.driver.core.ranks import Candidate, plan_round
 from edriver.driver.core.round import Round
@@ -26,7 +27,7 @@ class Run:
         self._rounds = 0
         self._version = NO_VERSION
 
-    def round(self, raised: Mapping[str, ScriptError], offered: Version, seats: str = "a:0 b:0") -> str | None:
+    def round(self, raised: Mapping[str, ScriptError], offered: Version, seats: str = "a:0 b:0") -> Cause | None:
         """A round with these seats ends, with these errors in some of them; returns why there is to be no other."""
         self._rounds += 1
         places = [seat.split(":") for seat in seats.split()]
@@ -44,10 +45,8 @@ class Run:
 def test_one_error_on_two_hosts_in_two_rounds_is_met_again() -> None:
     run = Run()
     assert run.round({"a:0": SAVE}, AT_5) is None
-    assert run.round({"b:0": SAVE}, AT_5) == (
-        "the script raised OSError at train.py:88, in save in 2 rounds in a row (in a:0, b:0) without a step between "
-        "them: another round would meet the same error"
-    )
+    again = ErrorAgain(SAVE, 2, (("a", 0), ("b", 0)))
+    assert run.round({"b:0": SAVE}, AT_5) == Cause(CauseKind.SAME_ERROR, detail=again)
 
 
 def test_so_is_one_in_two_slots_of_the_only_host() -> None:
@@ -104,9 +103,8 @@ def test_errors_that_differ_are_not_one() -> None:
 def test_another_error_beside_it_does_not_hide_one() -> None:
     run = Run()
     assert run.round({"a:0": LABEL, "b:0": SAVE}, AT_5) is None
-    reason = run.round({"a:0": SAVE}, AT_5)
-    assert reason
-    assert "OSError at train.py:88, in save in 2 rounds in a row (in a:0, b:0)" in reason
+    again = ErrorAgain(SAVE, 2, (("a", 0), ("b", 0)))
+    assert run.round({"a:0": SAVE}, AT_5) == Cause(CauseKind.SAME_ERROR, detail=again)
 
 
 def test_a_round_is_judged_once() -> None:
@@ -133,8 +131,8 @@ def test_nobody_is_left_because_of_one_error() -> None:
     candidates = [Candidate(n, "a", n, NO_VERSION, StoreAddress("", 0)) for n in (1, 2)]
     last = Round(plan_round(RoundId(1, 1), 1, candidates, first=True), set(), settling_in_until=0)
     last.errors = {1: LABEL}
-    assert state_lost(last) == STATE_LOST
+    assert state_lost(last) == Cause(CauseKind.STATE_LOST)
     last.errors[2] = SAVE
-    assert state_lost(last) == STATE_LOST
+    assert state_lost(last) == Cause(CauseKind.STATE_LOST)
     last.errors[2] = LABEL
-    assert state_lost(last) == f"{STATE_LOST}: each of its 2 workers raised ValueError at train.py:17, in train"
+    assert state_lost(last) == Cause(CauseKind.STATE_LOST, detail=RaisedByAll(LABEL, 2))

@@ -4,7 +4,19 @@ import textwrap
 
 import pytest
 
-from edriver.driver.core.actions import Failure, FinishRun
+from edriver.common.ids import RoundId, Version
+from edriver.driver.core.actions import Failure, FinishRun, RunEnd
+from edriver.driver.core.cause import (
+    Cause,
+    CauseKind,
+    Digests,
+    Exit,
+    GaveUp,
+    Said,
+    Shortage,
+    WorkerName,
+)
+from edriver.driver.core.failures.script_error import script_error
 from edriver.driver.observe.console.failure_report import (
     TAIL_LINES,
     Tally,
@@ -23,12 +35,24 @@ ValueError: bad batch
 PRINTED = TRACEBACK.replace("\n", '\n  File "train.py", line 9, in <module>\n    main()\n', 1)
 """The same exception as the interpreter prints it, with the frames further out."""
 
-RAISED = Failure(3, "a", 1, 2, "raised an exception", TRACEBACK, f"epoch 1\n{PRINTED}")
-KILLED = Failure(4, "b", 0, None, "was killed by SIGKILL", tail="step 7\nstep 8\n")
+START_FAILED = Cause(CauseKind.START_FAILED)
 
 
-def text_of(*failures: Failure, stopped: bool = False, reason: str = "every worker failed") -> str:
-    return failure_report(FinishRun(success=False, reason=reason, failures=failures), stopped) + "\n"
+def raised(worker: WorkerName, traceback: str, tail: str = "") -> Failure:
+    return Failure(worker, Cause(CauseKind.RAISED, worker, detail=script_error(traceback)), traceback, tail)
+
+
+def exited(worker: WorkerName, code: int, tail: str) -> Failure:
+    kind = CauseKind.KILLED if code < 0 else CauseKind.EXITED
+    return Failure(worker, Cause(kind, worker, detail=Exit(code)), tail=tail)
+
+
+RAISED = raised(WorkerName(3, "a", 1, 2), TRACEBACK, f"epoch 1\n{PRINTED}")
+KILLED = exited(WorkerName(4, "b", 0, None), -9, "step 7\nstep 8\n")
+
+
+def text_of(*failures: Failure, end: RunEnd = RunEnd.FAILED, cause: Cause = START_FAILED) -> str:
+    return failure_report(FinishRun(end, cause, failures)) + "\n"
 
 
 def test_the_root_cause_comes_first_with_all_that_is_known_of_it() -> None:
@@ -40,39 +64,40 @@ def test_the_root_cause_comes_first_with_all_that_is_known_of_it() -> None:
           ValueError: bad batch
           its last lines of output:
             epoch 1
-        so the run ended: every worker failed
+        so the run ended: every worker failed before training began
         also: worker 4 (b:0) was killed by SIGKILL: step 8
         """)
 
 
 def test_many_alike_take_one_line() -> None:
-    others = [Failure(w, "a", w, None, "exited with code 1", tail="no module") for w in (1, 2, 3)]
+    others = [exited(WorkerName(w, "a", w, None), 1, "no module") for w in (1, 2, 3)]
     assert text_of(*others, KILLED) == textwrap.dedent("""\
         failed: worker 1 (a:1) exited with code 1
           its last lines of output:
             no module
-        so the run ended: every worker failed
+        so the run ended: every worker failed before training began
         in the same way: worker 2 (a:2), worker 3 (a:3)
         also: worker 4 (b:0) was killed by SIGKILL: step 8
         """)
 
 
 def test_without_a_failed_worker_the_reason_is_the_cause() -> None:
-    assert text_of(reason="gave up after --elastic-timeout 600 s of waiting: 1 of 2 workers are ready") == (
+    waits = Cause(CauseKind.WORKERS_AWAITED, detail=Shortage(1, 2))
+    assert text_of(cause=Cause(CauseKind.TIMED_OUT, detail=GaveUp(600.0, waits))) == (
         "failed: gave up after --elastic-timeout 600 s of waiting: 1 of 2 workers are ready\n"
     )
 
 
 def test_a_reason_that_is_the_cause_itself_comes_before_what_happened_earlier() -> None:
-    finish = FinishRun(success=False, reason="workers disagree about the state", failures=(KILLED,), itself=True)
-    assert failure_report(finish, stopped=False) == (
-        "failed: workers disagree about the state\nbefore that: worker 4 (b:0) was killed by SIGKILL: step 8"
-    )
+    differ = Cause(CauseKind.STATES_DIFFER, detail=Digests(Version(RoundId(1, 1), 2), ()))
+    report = text_of(KILLED, cause=differ).splitlines()
+    assert report[0].startswith("failed: workers that hold the same version 1.1:2 disagree")
+    assert report[1:] == ["before that: worker 4 (b:0) was killed by SIGKILL: step 8"]
 
 
 def test_one_error_at_one_place_is_one_kind_whatever_its_message() -> None:
-    other = Failure(4, "b", 0, 3, "raised an exception", TRACEBACK.replace("bad batch", "bad batch 17"))
-    elsewhere = Failure(5, "b", 1, 4, "raised an exception", TRACEBACK.replace("line 3", "line 30"))
+    other = raised(WorkerName(4, "b", 0, 3), TRACEBACK.replace("bad batch", "bad batch 17"))
+    elsewhere = raised(WorkerName(5, "b", 1, 4), TRACEBACK.replace("line 3", "line 30"))
     report = text_of(RAISED, other, elsewhere).splitlines()
     assert report[-2:] == [
         "in the same way: worker 4 (rank 3, b:0)",
@@ -81,7 +106,9 @@ def test_one_error_at_one_place_is_one_kind_whatever_its_message() -> None:
 
 
 def test_a_run_that_was_stopped_did_not_fail_of_what_happened_before() -> None:
-    assert text_of(KILLED, stopped=True, reason="the driver got SIGINT") == textwrap.dedent("""\
+    assert text_of(
+        KILLED, end=RunEnd.STOPPED, cause=Cause(CauseKind.STOPPED, detail=Said("the driver got SIGINT"))
+    ) == textwrap.dedent("""\
         stopped: the driver got SIGINT
         before that: worker 4 (b:0) was killed by SIGKILL: step 8
         """)
@@ -89,20 +116,20 @@ def test_a_run_that_was_stopped_did_not_fail_of_what_happened_before() -> None:
 
 def test_long_output_is_cut_to_its_end() -> None:
     tail = "\n".join(f"step {n}" for n in range(100))
-    report = text_of(Failure(1, "a", 0, 0, "exited with code 1", tail=tail)).splitlines()
+    report = text_of(exited(WorkerName(1, "a", 0, 0), 1, tail)).splitlines()
     assert report[2] == f"    step {100 - TAIL_LINES}"
     assert report[-2] == "    step 99"
 
 
 def test_a_long_traceback_keeps_the_exception() -> None:
     traceback = "\n".join(f"line {n}" for n in range(100)) + "\nRecursionError: too deep"
-    report = text_of(Failure(1, "a", 0, 0, "raised an exception", traceback)).splitlines()
+    report = text_of(raised(WorkerName(1, "a", 0, 0), traceback)).splitlines()
     assert "  ... (41 lines left out)" in report
     assert report[-2] == "  RecursionError: too deep"
 
 
 def test_last_words_complete_the_failure_they_belong_to() -> None:
-    early = Failure(3, "a", 1, 2, "raised an exception", TRACEBACK)
+    early = raised(WorkerName(3, "a", 1, 2), TRACEBACK)
     assert with_last_words((early, KILLED), 3, "epoch 1\n")[0].tail == "epoch 1\n"
     assert with_last_words((early, KILLED), 3, "epoch 1\n")[1] is KILLED
     assert with_last_words((KILLED,), 4, "other") == (KILLED,)

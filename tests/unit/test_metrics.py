@@ -49,7 +49,7 @@ class Story:
         for event in happened:
             self.now += 1.0
             step = self.membership.step(event, self.now - 1000.0)
-            for told in self.chronicle.take(event, step, "", []):
+            for told in self.chronicle.take(event, step, None, []):
                 self.events.observe(told)
 
     def hosts(self, **slots: int) -> None:

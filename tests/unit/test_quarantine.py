@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from edriver.driver.core.cause import Blame, Cause, CauseKind, Count, Place
 from edriver.driver.core.failures.quarantine import Quarantine
 from edriver.driver.core.roster import Roster, Worker, WorkerState
 from edriver.driver.core.settings import Settings
@@ -22,7 +23,7 @@ class Site:
         self.roster.observe(hosts(answer))
         self.settings = Settings(np=max(min_np, 1), min_np=min_np, max_np=64)
         self.quarantine = Quarantine(self.settings, self.roster, draw)
-        self.told: list[str] = []
+        self.told: list[Cause] = []
         self._workers = 0
         for record in self.roster.hosts.values():
             record.connected = True
@@ -96,11 +97,12 @@ def test_it_is_used_again_after_its_cooldown_and_left_alone_for_longer_the_next_
     site.fail("a", 0, now=11.0)  # it is on probation: one is enough
     assert site.left_out(30.9) == {"a"}
     assert site.left_out(31.0) == set()
-    assert [line for line in site.told if line.startswith("host")] == [
-        "host a is quarantined for 10.0 s: 4 failures in its 2 slots within 600 s, and 0 in the 2 of other hosts",
-        "host a may be used again: its cooldown is over",
-        "host a is quarantined for 20.0 s: 5 failures in its 2 slots within 600 s, and 0 in the 2 of other hosts",
-        "host a may be used again: its cooldown is over",
+    over = Cause(CauseKind.COOLDOWN_OVER, host="a", detail=Place(None))
+    assert [cause for cause in site.told if cause == over or cause.kind is CauseKind.HOST_QUARANTINED] == [
+        Cause(CauseKind.HOST_QUARANTINED, host="a", detail=Blame(10.0, 4, 2, 600.0, 0, 2)),
+        over,
+        Cause(CauseKind.HOST_QUARANTINED, host="a", detail=Blame(20.0, 5, 2, 600.0, 0, 2)),
+        over,
     ]
 
 
@@ -108,7 +110,7 @@ def test_its_slots_are_not_told_to_be_used_again_before_it_is() -> None:
     site = Site("a:1 b:1")
     site.fail("a", 0, 0, 0, 0, now=0.0)
     assert site.left_out(5.0) == {"a"}  # its slot's own 4 s are over
-    assert not any("again" in line for line in site.told)
+    assert CauseKind.COOLDOWN_OVER not in {cause.kind for cause in site.told}
 
 
 def test_the_first_replacement_comes_at_once_and_without_a_word() -> None:
@@ -125,7 +127,7 @@ def test_a_host_is_used_all_the_same_if_the_others_do_not_make_up_min_np() -> No
     for worker in list(site.roster.on("a")):
         del site.roster.workers[worker.worker_id]
     assert site.left_out(1.0) == set()
-    assert site.told[-1] == "host a is used in spite of its quarantine: the others do not make up --min-np 3"
+    assert site.told[-1] == Cause(CauseKind.QUARANTINE_WAIVED, host="a", detail=Count(3))
     assert site.left_out(2.0) == set()
     assert site.told[-1] != site.told[-2]  # said once
 

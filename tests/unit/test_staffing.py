@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edriver.driver.core.actions import Action, StartAgent, StartWorker, StopAgent, StopWorker
+from edriver.driver.core.cause import Cause, CauseKind, Said
 from edriver.driver.core.roster import Roster, Worker, WorkerState
 from edriver.driver.core.settings import Settings
 from edriver.driver.core.staffing import Staffing
@@ -102,7 +103,7 @@ def test_news_of_other_agents_changes_nothing(host: str, agent_id: int) -> None:
     assert not site.roster.hosts["a"].connected
     assert site.staffing.agent_lost(host, agent_id, "gone", now=0.0) == []
     assert site.roster.hosts["a"].agent_id == 1
-    assert site.staffing.troubles(0.0) == ""
+    assert site.staffing.troubles(0.0) == ()
 
 
 def test_troubles_name_the_host_until_it_connects() -> None:
@@ -111,10 +112,11 @@ def test_troubles_name_the_host_until_it_connects() -> None:
     site.staffing.agent_lost("a", 1, "ssh: connection refused", now=0.0)
     site.staffing.agent_lost("b", 2, "no python3 there", now=0.0)
     assert site.staffing.troubles(0.0) == (
-        " (host a is not used: ssh: connection refused; host b is not used: no python3 there)"
+        Cause(CauseKind.HOST_UNUSED, host="a", detail=Said("ssh: connection refused")),
+        Cause(CauseKind.HOST_UNUSED, host="b", detail=Said("no python3 there")),
     )
     site.observe("a:1", now=1.0)
-    assert site.staffing.troubles(0.0) == ""
+    assert site.staffing.troubles(0.0) == ()
 
 
 # ---- workers --------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ class Story:
         self.chronicle = Chronicle(self.membership, Pace(lambda: 0.0), lambda: 0.0)
 
     def take(self, event: events.Event, now: float) -> None:
-        self.chronicle.take(event, self.membership.step(event, now), "", [])
+        self.chronicle.take(event, self.membership.step(event, now), None, [])
 
     def told(self, now: float) -> list[str]:
         server = StatusServer("abcd", self.membership, self.chronicle, lambda: now)
@@ -73,7 +73,7 @@ def test_why_a_host_is_not_used() -> None:
     story.take(events.WorkerExited(1, 1, ""), 2.0)
     assert story.told(2.0)[2:5] == [
         "host a (2 slots) is not used: ssh: no route",
-        "host b (2 slots) is not used: drained, it runs hot",
+        "host b (2 slots) is drained: it runs hot",
         "host c (1 slot) is used",
     ]
 

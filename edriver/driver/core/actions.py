@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
 from edriver.common.ids import RoundId
 from edriver.discovery.hosts import HostUpdateResult
+from edriver.driver.core.cause import Cause, WorkerName
 from edriver.driver.core.ranks import RoundPlan
 
 
@@ -31,7 +33,7 @@ class AbandonAgent:
 
     host: str
     agent_id: int
-    reason: str
+    cause: Cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ class StopAt:
     round_id: RoundId
     number: int
     boundary: int
+    cause: Cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ class Abort:
 
     workers: tuple[int, ...]
     round_id: RoundId
-    cause: str
+    cause: Cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,7 @@ class Finish:
 
     workers: tuple[int, ...]
     round_id: RoundId
+    cause: Cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +134,9 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class Explain:
-    """Say why things are as they are; emitted when the reason changes, and for each quarantine and its end."""
+    """Say why things are as they are; emitted when the cause changes, and for each quarantine and its end."""
 
-    reason: str
+    cause: Cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,22 +144,24 @@ class Failure:
     """What is known of a worker that failed.
 
     Attributes:
-        worker_id: the worker.
-        host: its host.
-        slot: its slot.
-        rank: its last rank, or None if it never had one.
-        reason: exit code or signal by name, or how else it was lost.
+        worker: the worker.
+        cause: how it was lost.
         traceback: the exception that left the training function, if it reported one.
         tail: its last lines of output.
     """
 
-    worker_id: int
-    host: str
-    slot: int
-    rank: int | None
-    reason: str
+    worker: WorkerName
+    cause: Cause
     traceback: str = ""
     tail: str = ""
+
+
+class RunEnd(enum.Enum):
+    """How a run has ended."""
+
+    DONE = "done"  # the members of the last round were done, and every process then ended with 0
+    STOPPED = "stopped"  # the operator wanted it
+    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,16 +169,14 @@ class FinishRun:
     """End the run: stop whatever is left and exit.
 
     Attributes:
-        success: whether the members of the last round were done and every process then ended with 0.
-        reason: one sentence.
-        failures: what led to it, the root cause first.
-        itself: whether the reason is the root cause, and the failures are only what happened before.
+        end: how it has ended,
+        cause: and why.
+        failures: what led to it, the root cause first; where the cause is that itself, what happened before.
     """
 
-    success: bool
-    reason: str
+    end: RunEnd
+    cause: Cause
     failures: tuple[Failure, ...] = ()
-    itself: bool = False
 
 
 Action = (

@@ -174,11 +174,6 @@ class LeaseExpired:
     worker_id: int
     lease: float
 
-    @property
-    def reason(self) -> str:
-        """What it has not done."""
-        return f"did not answer for {self.lease:g} s"
-
 
 @dataclass(frozen=True, slots=True)
 class ExitOverdue:
@@ -191,12 +186,6 @@ class ExitOverdue:
 
     worker_id: int
     seconds: float
-
-    @property
-    def reason(self) -> str:
-        """What it has not done."""
-        silent = f"without a sign of life for {self.seconds:g} s (--exit-timeout)"
-        return f"was still there after its script had ended, {silent}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +277,13 @@ class StopRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceUnusable:
+    """Discovery cannot be used as it was asked for, now or later; the reason is one sentence."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ticked:
     """Time has passed: a deadline of `Membership.next_deadline` may be due."""
 
@@ -317,5 +313,6 @@ Event = (
     | UndrainRequested
     | ResizeRequested
     | StopRequested
+    | SourceUnusable
     | Ticked
 )

@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
 from edriver.discovery.hosts import HostUpdateResult
-from edriver.driver.core import events, wording
+from edriver.driver.core import events
 from edriver.driver.core.actions import (
     AbandonAgent,
     Abort,
@@ -35,14 +36,18 @@ from edriver.driver.core.actions import (
     GoOn,
     Leave,
     Notify,
+    RunEnd,
     StopAt,
     StopWorker,
 )
-from edriver.driver.core.failures.budgets import Budget, Budgets
+from edriver.driver.core.cause import Because, Cause, CauseKind, Change, GaveUp, Said
+from edriver.driver.core.doing import Doing
+from edriver.driver.core.failures.budgets import Budgets
 from edriver.driver.core.failures.consistency import BreakageWatch, ErrorWatch, StrangerWatch, disagreement
 from edriver.driver.core.failures.script_error import script_error
 from edriver.driver.core.failures.suspicion import Situation, Suspects
 from edriver.driver.core.failures.uneven_steps import UnevenWatch
+from edriver.driver.core.losses import loss_of
 from edriver.driver.core.ranks import plan_round
 from edriver.driver.core.roster import Offer, Roster, Worker, WorkerState
 from edriver.driver.core.round import Round
@@ -50,7 +55,6 @@ from edriver.driver.core.selection import Selection, select, wanted_members
 from edriver.driver.core.settings import Settings
 from edriver.driver.core.staffing import Staffing
 from edriver.driver.core.waiting_reason import Waiting
-from edriver.text.phrases import count_text
 
 FAILURES_KEPT = 32
 """How many failures the final report can name; the first ones, where the cause is."""
@@ -76,7 +80,7 @@ class Membership:
         self.ordinal = 1
         self.best: Version = NO_VERSION
         self.ended = False
-        self.reason = ""
+        self.doing = Doing()
         self.failures: dict[int, Failure] = {}
         self.budgets = Budgets(settings)
         self.staffing = Staffing(settings, self.roster, draw)
@@ -86,10 +90,10 @@ class Membership:
         self._rounds = 0
         self._started = now
         self._idle_since: float | None = now
-        self._explained = self._standstill = self._trouble = ""
+        self._standstill: Cause | None = None
         self._previous_call = NO_ROUND  # the last round of the script's previous `run` call
         self._breakage, self._errors, self._strangers = BreakageWatch(), ErrorWatch(), StrangerWatch()
-        self._late_failure: Failure | None = None
+        self._late_failure: Cause | None = None
         self._uneven = UnevenWatch(settings.uneven_bound)
         self.now = now
         self._actions: list[Action] = []
@@ -141,24 +145,24 @@ class Membership:
             case events.CollectiveRaised(worker_id, round_id, traceback):
                 if current := self._round_of(worker_id, round_id):
                     current.note_raised(worker_id, traceback)
-                    self._abort(current, f"a collective of {self._name(worker_id)} failed")
+                    self._abort(current, Cause(CauseKind.COLLECTIVE_FAILED, current.name(worker_id)))
             case events.PeerUnproven(worker_id, round_id, reason):
                 if current := self._round_of(worker_id, round_id):
                     self._strangers.met(current, self.now)
-                    self._abort(current, f"{self._name(worker_id)}: {reason}", self.budgets.unproven)
+                    self._abort(current, Cause(CauseKind.PEER_UNPROVEN, current.name(worker_id), detail=Said(reason)))
             case events.WorkerFailed(worker_id, traceback):
                 if (worker := self.roster.workers.get(worker_id)) and worker.live:
                     worker.traceback = traceback
                     error = script_error(traceback)
                     if self.round and worker_id in self.round.members:
                         self.round.errors[worker_id] = error
-                    self._lose(worker, wording.raised_text(error.kind))
+                    self._lose(worker, Cause(CauseKind.RAISED, worker.name, detail=error))
                     worker.stop_at = self.now + self.settings.leave_grace  # it has last words to print
             case events.LeaseExpired() | events.WorkerStalled() | events.WorkerStuck():
                 self.suspects.note(event, self.round, self.now)
             case events.ExitOverdue(worker_id):
                 if (worker := self.roster.workers.get(worker_id)) and worker.live:
-                    self._expire(worker, event.reason)
+                    self._expire(worker, loss_of(event, worker.name))
             case events.WorkerEnding(worker_id):
                 if self.round:
                     self.round.expired.discard(worker_id)
@@ -166,27 +170,33 @@ class Membership:
                     worker.trainer_ended(self.now + self.settings.leave_grace)
                     if worker.in_run:
                         worker.ending = True
-                        self._lose(worker, "has ended", own=not self._dragged(worker))
-            case events.WorkerExited(worker_id, code, tail, _, reason):
+                        self._lose(
+                            worker,
+                            loss_of(event, worker.name),
+                            own=not self._dragged(worker),
+                        )
+            case events.WorkerExited(worker_id):
                 if worker := self.roster.workers.get(worker_id):
-                    self._note_exit(worker, wording.early_exit_text(code, reason), code, tail)
+                    self._note_exit(worker, event)
                     del self.roster.workers[worker_id]
             case events.DrainRequested() | events.UndrainRequested() | events.ResizeRequested():
                 self.staffing.steer(event)
             case events.StopRequested(reason):
-                self._finish_run(success=False, reason=reason)
+                self._finish_run(RunEnd.STOPPED, Cause(CauseKind.STOPPED, detail=Said(reason)))
+            case events.SourceUnusable(reason):
+                self._finish_run(RunEnd.FAILED, Cause(CauseKind.SOURCE_UNUSABLE, detail=Said(reason)))
 
-    def _expire(self, worker: Worker, reason: str, own: bool = True) -> None:
+    def _expire(self, worker: Worker, cause: Cause, own: bool = True) -> None:
         """It lives, and nothing can be expected of it: it is killed."""
         if self.round and worker.worker_id in self.round.members:
             self.round.expired.add(worker.worker_id)
-        self._lose(worker, reason, own=own)
+        self._lose(worker, cause, own=own)
         self._act(StopWorker(worker.worker_id, worker.host, grace=0.0))
 
     def _lose_agent(self, host: str, agent_id: int, reason: str) -> None:
         for lost in self.staffing.agent_lost(host, agent_id, reason, self.now):
             if lost.live:
-                self._lose(lost, f"was lost: {reason}", own=False)
+                self._lose(lost, Cause(CauseKind.LOST_WITH_HOST, lost.name, detail=Said(reason)), own=False)
             del self.roster.workers[lost.worker_id]
 
     def _note_waiting(self, event: events.WorkerWaiting) -> None:
@@ -196,7 +206,7 @@ class Membership:
         current = self.round
         if current and not current.finished and worker.worker_id in current.members:
             if current.running:
-                self._abort(current, f"{self._name(worker.worker_id)} left the round on its own")
+                self._abort(current, Cause(CauseKind.LEFT_ROUND, worker.name))
             current.members.discard(worker.worker_id)
             current.done.pop(worker.worker_id, None)
             current.blocked.waits_from = self.now
@@ -208,47 +218,44 @@ class Membership:
         if event.ordinal == self.ordinal:
             self.best = max(self.best, event.version)
 
-    def _note_exit(self, worker: Worker, how: str, code: int, tail: str) -> None:
+    def _note_exit(self, worker: Worker, event: events.WorkerExited) -> None:
+        cause = loss_of(event, worker.name)
         if not worker.live:
             if known := self.failures.get(worker.worker_id):  # now its last words are known
-                reason = how if worker.ending else known.reason
-                self.failures[worker.worker_id] = worker.failure(reason, tail)
-        elif worker.state is WorkerState.FINISHED and code == 0:
+                self.failures[worker.worker_id] = worker.failure(cause if worker.ending else known.cause, event.tail)
+        elif worker.state is WorkerState.FINISHED and event.code == 0:
             self.staffing.slot_of(worker).completed = True
         else:
-            self._lose(worker, how, tail, own=not self._dragged(worker))
+            self._lose(worker, cause, event.tail, own=not self._dragged(worker))
 
     def _dragged(self, worker: Worker) -> bool:
-        """Whether its process ended of what its round met: a lost peer (who stays in a collective ends), a stranger."""
-        current = self.round
-        return current is not None and worker.worker_id in current.members and (bool(current.lost) or current.besieged)
+        return self.round is not None and self.round.drags(worker.worker_id)
 
-    def _lose(self, worker: Worker, reason: str, tail: str = "", own: bool = True) -> None:
+    def _lose(self, worker: Worker, cause: Cause, tail: str = "", own: bool = True) -> None:
         """The worker has failed. Its round, if it is in one, is void; its slot rests if the fault was the worker's own.
 
         One whose place is being taken away may well die of that: it is a preemption's, unless its script raised.
         """
-        failure = worker.failure(reason, tail)
+        cause = replace(cause, preempted=not worker.traceback and not self.roster.keeps(worker))
         if len(self.failures) < FAILURES_KEPT:
-            self.failures[worker.worker_id] = failure
-        preempted = not worker.traceback and not self.roster.keeps(worker)
-        if own and not preempted:
+            self.failures[worker.worker_id] = worker.failure(cause, tail)
+        if own and not cause.preempted:
             self.quarantine.worker_failed(worker, self.now)
         current = self.round
         if worker.state is WorkerState.FINISHED:
-            self._late_failure = self._late_failure or failure
+            self._late_failure = self._late_failure or cause
             if current:
                 current.members.discard(worker.worker_id)
-                self._act(Abort(current.order(current.members), current.plan.round_id, wording.failure_text(failure)))
+                self._act(Abort(current.order(current.members), current.plan.round_id, cause))
         elif current and worker.worker_id in current.members:
             current.members.discard(worker.worker_id)
             current.done.pop(worker.worker_id, None)
             current.lost.add(worker.worker_id)
-            self._abort(current, wording.failure_text(failure), self.budgets.preemptions if preempted else None)
+            self._abort(current, cause)
         worker.state = WorkerState.STOPPING
 
-    def _abort(self, current: Round, cause: str, budget: Budget | None = None) -> None:
-        """Break the round, once. A round that ends so counts as a failure, or as what this budget is for."""
+    def _abort(self, current: Round, cause: Cause) -> None:
+        """Break the round, once."""
         if current.abort_cause is not None or current.finished:
             return
         current.abort_cause = cause
@@ -256,7 +263,7 @@ class Membership:
         self._idle_since = self.now
         if current.members:
             self._act(Abort(current.order(current.members), current.plan.round_id, cause))
-        (budget or self.budgets.failures).spend(self.now, cause)
+        self.budgets.spend(self.now, cause)
 
     def _round_of(self, worker_id: int, round_id: RoundId) -> Round | None:
         """The current round, if this is its id and the worker is still in it; else the message is an old one."""
@@ -287,7 +294,7 @@ class Membership:
         if self._forming or (self.round and self.round.running and self.round.settled_in(self.now)):
             # Not while a round settles: the survivors have the processor until they are under way in the next one.
             self._actions += self.staffing.start_workers(self.now, background=not self._forming)
-        self._explain()
+        self._actions += self.doing.news(self.suspects.standstill(self.now) or self._standstill, self.round)
 
     def _judge_suspects(self) -> None:
         """Kill those that the run can do without, break the round of the others, and bound for how long they stay."""
@@ -295,19 +302,19 @@ class Membership:
         suspects.forget_the_gone()
         at = Situation(current, self.ordinal, self.best, self.now)
         for agent in suspects.agents_to_give_up(at):
-            self._lose_agent(*agent)
-            self._act(AbandonAgent(*agent))
+            host, agent_id, reason = agent
+            self._lose_agent(host, agent_id, reason)
+            self._act(AbandonAgent(host, agent_id, Cause(CauseKind.HOST_LOST, host=host, detail=Said(reason))))
         for worker, suspicion in suspects.to_kill(at):
-            self._expire(worker, suspicion.reason, suspicion.own)
+            self._expire(worker, suspicion.cause, suspicion.own)
         if current and (found := suspects.breaking(current)):
-            worker, reason = found
+            worker, cause = found
             current.lost.add(worker.worker_id)
-            budget = None if self.roster.keeps(worker) else self.budgets.preemptions
-            self._abort(current, f"{wording.worker_text(worker)} {reason}", budget)
-        for worker, suspicion in suspects.overdue(self.now):
-            self.failures.setdefault(worker.worker_id, worker.failure(suspicion.reason))
-            limit = f"--elastic-timeout {self.settings.elastic_timeout:g} s"
-            self._give_up(f"gave up after {limit}: {suspects.text(self.now)}")
+            self._abort(current, replace(cause, preempted=not self.roster.keeps(worker)))
+        if overdue := suspects.overdue(self.now):
+            for worker, suspicion in overdue:
+                self.failures.setdefault(worker.worker_id, worker.failure(suspicion.cause))
+            self._give_up(self._timed_out(suspects.standstill(self.now)))
 
     @property
     def _forming(self) -> bool:
@@ -349,14 +356,15 @@ class Membership:
                 self._act(GoOn(current.order(members), current.plan.round_id, interrupt.number))
             else:
                 preempted = any(not self.roster.keeps(self.roster.workers[w]) for w in members - wanted)
-                change = f"{count_text(len(wanted - members), 'worker')} joined, {len(members - wanted)} left"
-                (self.budgets.preemptions if preempted else self.budgets.resizes).spend(self.now, change)
+                change = Change(joined=len(wanted - members), left=len(members - wanted))
+                cause = Cause(CauseKind.MEMBERS_CHANGE, detail=change, preempted=preempted)
+                self.budgets.spend(self.now, cause)
                 interrupt.boundary = interrupt.agree()
                 interrupt.deadline = self.now + max(self.settings.elastic_timeout, self.settings.boundary_bound)
-                self._act(StopAt(current.order(members), current.plan.round_id, interrupt.number, interrupt.boundary))
+                verdict = interrupt.number, interrupt.boundary
+                self._act(StopAt(current.order(members), current.plan.round_id, *verdict, cause))
         elif self.now >= interrupt.deadline:
-            silent = ", ".join(self._name(w) for w in current.order(members - interrupt.reports.keys()))
-            self._abort(current, f"no answer to a notice within {self.settings.report_bound:g} s from {silent}")
+            self._abort(current, current.unanswered(interrupt, self.settings.report_bound))
 
     def _watch_settling(self, current: Round) -> None:
         interrupt = current.interrupt
@@ -366,27 +374,27 @@ class Membership:
             if current.members == set(current.plan.workers):
                 self._finish(current)  # nobody stopped: the functions returned before the boundary
             else:
-                self._abort(current, "some ranks passed more boundaries than others (uneven data loaders?)")
+                self._abort(current, Cause(CauseKind.BOUNDARIES_DIFFER))
         elif current.members and self.now >= interrupt.deadline:
-            missing = ", ".join(self._name(w) for w in current.order(current.members))
-            self._abort(current, f"boundary {interrupt.boundary} was not reached in time by {missing}")
+            self._abort(current, current.missed(interrupt))
         elif not current.members and current.settled_by is None:
             current.settled_by = self.now
             self._idle_since = self.now
 
     def _watch_uneven(self) -> None:
         """Say who waits for members that are done; a round in which nothing else can happen is tried once more."""
-        found = self._uneven.look(self.round, self.now, self._name) if self.round else None
-        self._standstill = found.reason if found else ""
-        if self.round and found:
-            if found.cause and self._uneven.met_before(self.round):
-                self._give_up(f"{found.cause}; so it was in the round before (do all ranks make the same steps?)", True)
-            elif found.cause:
+        found = self._uneven.look(self.round, self.now) if self.round else None
+        self._standstill = found.cause if found else None
+        if self.round and found and found.over:
+            if again := self._uneven.again(self.round, found.cause):
+                self._give_up(again)
+            else:
                 self._abort(self.round, found.cause)
 
     def _finish(self, current: Round) -> None:
         current.finished = True
-        self._act(Finish(current.order(current.members), current.plan.round_id))
+        self.doing.cause = current.all_done
+        self._act(Finish(current.order(current.members), current.plan.round_id, current.all_done))
         for worker_id in current.members:
             self.roster.workers[worker_id].state = WorkerState.FINISHED
         self.ordinal += 1
@@ -394,17 +402,16 @@ class Membership:
         self._previous_call = current.plan.round_id
         self._breakage.clear()
         self._errors.clear()
-        self.reason = wording.done_text(current.done.values())
 
     def _watch_finishing(self, current: Round) -> None:
         current.members &= {w.worker_id for w in self.roster.workers.values() if w.state is WorkerState.FINISHED}
         if current.members:
             return
         if self._late_failure:
-            late = wording.failure_text(self._late_failure)
-            self._finish_run(success=False, reason=f"a worker failed after training was done: {late}")
+            late = Because(self._late_failure)
+            self._finish_run(RunEnd.FAILED, Cause(CauseKind.FAILED_LATE, detail=late))
         elif not current.entered_next:
-            self._finish_run(success=True, reason="all workers are done and ended with 0")
+            self._finish_run(RunEnd.DONE, Cause(CauseKind.SUCCESS))
         elif self._idle_since is None:
             self._idle_since = self.now
 
@@ -421,17 +428,16 @@ class Membership:
             version, equal = chosen.version, not self._unequal(chosen.version)
             trouble = self._breakage.hopeless(self.round, version, self.roster)
             if trouble := trouble or (disagreement(waiting, version) if equal else None):
-                self._give_up(trouble, itself=True)
+                self._give_up(trouble)
             else:
                 self._assign(chosen)
         elif obstacle.final:
-            self._give_up(obstacle.text)
+            self._give_up(obstacle.cause)
             return
         else:
-            self.reason = f"waiting: {obstacle.text}"
+            self.doing.cause = obstacle.cause
             if self._idle_since is not None and self.now >= self._idle_since + self.settings.elastic_timeout:
-                limit = f"--elastic-timeout {self.settings.elastic_timeout:g} s"
-                self._give_up(f"gave up after {limit} of {self.reason}")
+                self._give_up(self._timed_out(obstacle.cause))
                 return
         if self.suspects:
             return  # who has a place is known when they have shown themselves, or are gone
@@ -452,7 +458,7 @@ class Membership:
         self.round = Round(plan, set(plan.workers), self.now + self.settings.settling_in)
         self._idle_since = None
         self.failures.clear()  # what was survived is not what the run will end of
-        self.reason = wording.round_text(plan)
+        self.doing.cause = self.round.runs
         self._act(AssignRound(plan))
 
     def _dismiss_waiting(self, worker: Worker) -> None:
@@ -460,33 +466,22 @@ class Membership:
         worker.state = WorkerState.STOPPING
         worker.stop_at = self.now + self.settings.leave_grace
 
-    # ---- words and times -------------------------------------------------------------------------------------
+    # ---- reasons and times -----------------------------------------------------------------------------------
 
     def _act(self, action: Action) -> None:
         self._actions.append(action)
 
-    def _name(self, worker_id: int) -> str:
-        worker = self.roster.workers.get(worker_id)
-        return f"worker {worker_id}" if worker is None else wording.worker_text(worker)
+    def _timed_out(self, cause: Cause | None) -> Cause:
+        return Cause(CauseKind.TIMED_OUT, detail=GaveUp(self.settings.elastic_timeout, cause))
 
-    def _explain(self) -> None:
-        before, self._trouble = self._trouble, self.suspects.text(self.now) or self._standstill
-        if self._trouble:
-            self.reason = self._trouble
-        elif before and self.round and self.round.running:  # it is over, and nothing else has been said since
-            self.reason = wording.round_text(self.round.plan)
-        if self.reason and self.reason != self._explained:
-            self._explained = self.reason
-            self._act(Explain(self.reason))
-
-    def _give_up(self, reason: str, itself: bool = False) -> None:
+    def _give_up(self, cause: Cause) -> None:
         """The run has failed. If that is of a worker that has ended, its exit, which says why, is waited for."""
         if not any(w.ending for w in self.roster.workers.values()):
-            self._finish_run(success=False, reason=reason, itself=itself)
+            self._finish_run(RunEnd.FAILED, cause)
 
-    def _finish_run(self, success: bool, reason: str, itself: bool = False) -> None:
+    def _finish_run(self, end: RunEnd, cause: Cause) -> None:
         self.ended = True
-        self._act(FinishRun(success, reason, () if success else tuple(self.failures.values()), itself))
+        self._act(FinishRun(end, cause, () if end is RunEnd.DONE else tuple(self.failures.values())))
 
     def _deadlines(self) -> Iterator[float]:
         yield from self.staffing.deadlines()

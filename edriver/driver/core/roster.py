@@ -11,6 +11,7 @@ from edriver.common.ids import Version
 from edriver.common.store_address import StoreAddress
 from edriver.discovery.hosts import HostSet
 from edriver.driver.core.actions import Failure
+from edriver.driver.core.cause import Cause, WorkerName
 from edriver.driver.core.ranks import Candidate
 
 
@@ -95,17 +96,14 @@ class Worker:
             store=self.offer.store,
         )
 
-    def failure(self, reason: str, tail: str = "") -> Failure:
+    @property
+    def name(self) -> WorkerName:
+        """What an operator may know it by."""
+        return WorkerName(self.worker_id, self.host, self.slot, self.rank)
+
+    def failure(self, cause: Cause, tail: str = "") -> Failure:
         """What is known of it, now that it has failed."""
-        return Failure(
-            worker_id=self.worker_id,
-            host=self.host,
-            slot=self.slot,
-            rank=self.rank,
-            reason=reason,
-            traceback=self.traceback,
-            tail=tail,
-        )
+        return Failure(self.name, cause, self.traceback, tail)
 
 
 @dataclass(slots=True)

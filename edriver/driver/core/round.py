@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from edriver.common.ids import RoundId
 from edriver.driver.core import events
+from edriver.driver.core.cause import Cause, CauseKind, Done, Members, Missed, Unanswered, WorkerName
 from edriver.driver.core.failures.blocked import BlockedMembers, Uneven
 from edriver.driver.core.failures.script_error import ScriptError
 from edriver.driver.core.ranks import RoundPlan
@@ -82,7 +83,7 @@ class Round:
     blocked: BlockedMembers = field(default_factory=BlockedMembers)
     interrupt: Interrupt | None = None
     interrupts: int = 0
-    abort_cause: str | None = None
+    abort_cause: Cause | None = None
     resume_at: float | None = None
     besieged_since: float | None = None
     settled_by: float | None = None
@@ -109,13 +110,19 @@ class Round:
         """Whether it has met a connection that did not prove to lead to a member."""
         return self.resume_at is not None
 
-    def uneven(self, name: Callable[[int], str]) -> Uneven | None:
-        """Whether members wait in collectives for others that are done, or have stopped; `name` names a worker."""
+    def drags(self, worker_id: int) -> bool:
+        """Whether a process of it ends of what the round has met: a lost peer (who stays in a collective ends), a
+        stranger.
+        """
+        return worker_id in self.members and (bool(self.lost) or self.besieged)
+
+    def uneven(self) -> Uneven | None:
+        """Whether members wait in collectives for others that are done, or have stopped."""
         if not self.blocked.blocked or self.finished or self.abort_cause is not None:
             return None
         boundary = self.interrupt.boundary if self.interrupt else None
         away = () if boundary is None else (w for w in self.plan.workers if w not in self.members | self.lost)
-        return self.blocked.uneven(self.members, self.done, dict.fromkeys(away, boundary or 0), name)
+        return self.blocked.uneven(self.members, self.done, dict.fromkeys(away, boundary or 0), self.names)
 
     def begin_interrupt(self, deadline: float) -> None:
         """Ask all members for their boundaries; those that are done have answered."""
@@ -155,6 +162,40 @@ class Round:
             yield self.settled_by
         if self.resume_at is not None:
             yield self.resume_at
+
+    # ---- as causes -------------------------------------------------------------------------------------------
+
+    @property
+    def runs(self) -> Cause:
+        """What a run does while this round is on."""
+        hosts = tuple(dict.fromkeys(seat.host for seat in self.plan.seats))
+        return Cause(CauseKind.ROUND_RUNS, detail=Members(self.plan.round_id, len(self.plan.seats), hosts))
+
+    @property
+    def all_done(self) -> Cause:
+        """Its end, once all are done."""
+        counts = self.done.values()
+        return Cause(CauseKind.ALL_DONE, detail=Done(min(counts), max(counts)))
+
+    def unanswered(self, interrupt: Interrupt, bound: float) -> Cause:
+        """Its end, where members have not answered within so many seconds."""
+        silent = self.names(self.members - interrupt.reports.keys())
+        return Cause(CauseKind.NO_ANSWER, detail=Unanswered(bound, silent))
+
+    def missed(self, interrupt: Interrupt) -> Cause:
+        """Its end, where members have not come to the agreed boundary in time."""
+        assert interrupt.boundary is not None
+        return Cause(CauseKind.BOUNDARY_MISSED, detail=Missed(interrupt.boundary, self.names(self.members)))
+
+    def names(self, workers: Collection[int]) -> tuple[WorkerName, ...]:
+        """These of its workers, in order of rank."""
+        seats = (seat for seat in self.plan.seats if seat.worker_id in workers)
+        return tuple(WorkerName(seat.worker_id, seat.host, seat.slot, seat.rank) for seat in seats)
+
+    def name(self, worker_id: int) -> WorkerName:
+        """One of its workers."""
+        (name,) = self.names({worker_id})
+        return name
 
     def order(self, workers: set[int]) -> tuple[int, ...]:
         """These workers in order of rank."""

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 
 from edriver.driver.core import events
 from edriver.driver.core.actions import Action, Skip, StartAgent, StartWorker, StopAgent, StopWorker
+from edriver.driver.core.cause import Cause, CauseKind, Count, Drain, Said
 from edriver.driver.core.failures.quarantine import Quarantine
 from edriver.driver.core.roster import HostRecord, Roster, Slot, Worker, WorkerState
 from edriver.driver.core.round import Round
 from edriver.driver.core.settings import Settings
-from edriver.text.phrases import count_text
 
 
 class DiscoveryTrouble:
@@ -56,7 +56,7 @@ class Staffing:
         self._roster = roster
         self._agents = 0
         self._workers = 0
-        self._trouble: dict[str, str] = {}
+        self._trouble: dict[str, Cause] = {}
 
     def slot_of(self, worker: Worker) -> Slot:
         """The record of the worker's slot."""
@@ -84,7 +84,7 @@ class Staffing:
         if record is None or record.agent_id != agent_id:
             return False
         record.connected = False
-        self._trouble[host] = reason
+        self._trouble[host] = Cause(CauseKind.HOST_UNUSED, host=host, detail=Said(reason))
         return True
 
     def agent_lost(self, host: str, agent_id: int, reason: str, now: float) -> list[Worker]:
@@ -94,7 +94,7 @@ class Staffing:
             return []
         record.agent_id, record.connected = None, False
         self.quarantine.agent_failed(record, now)
-        self._trouble[host] = reason
+        self._trouble[host] = Cause(CauseKind.HOST_UNUSED, host=host, detail=Said(reason))
         return list(self._roster.on(host))
 
     def tend_hosts(self, now: float) -> Iterator[Action]:
@@ -121,7 +121,7 @@ class Staffing:
                 if record := self._roster.hosts.get(host):
                     record.drain(slot)
                     if slot is None:
-                        self._trouble[host] = f"drained, {reason}"
+                        self._trouble[host] = Cause(CauseKind.DRAINED, host=host, detail=Drain(None, reason))
             case events.UndrainRequested(host, slot):
                 if record := self._roster.hosts.get(host):
                     record.undrain(slot)
@@ -194,47 +194,41 @@ class Staffing:
             return False
         return not any(self._untried(record, slot) for record, slot in self._roster.free_slots(now))
 
-    def troubles(self, now: float, late: bool = False) -> str:
-        """Why hosts and slots are not used, for a reason's end; empty if all are.
+    def troubles(self, now: float, late: bool = False) -> tuple[Cause, ...]:
+        """Why hosts and slots are not used; empty if all are.
 
         Args:
             now: the time.
             late: whether a host should have answered by now.
         """
-        texts = [f"host {host} {words}" for host, words in self.obstacles(now, late)]
-        if trouble := self.discovery.last if late else self.discovery.first:
-            texts.insert(0, f"discovery fails: {trouble}")
-        return f" ({'; '.join(texts)})" if texts else ""
+        trouble = self.discovery.last if late else self.discovery.first
+        discovery = [Cause(CauseKind.DISCOVERY_FAILED, detail=Said(trouble))] if trouble else []
+        return (*discovery, *self.obstacles(now, late))
 
-    def obstacles(self, now: float, late: bool = False) -> Iterator[tuple[str, str]]:
-        """The hosts that are not used, or not in all of their slots; each with the words that follow its name.
-
-        Args:
-            now: the time.
-            late: whether a host should have answered by now.
-        """
+    def obstacles(self, now: float, late: bool = False) -> Iterator[Cause]:
+        """Of each host that is not used, or not in all of its slots, why. Arguments as above."""
         left_out = self.quarantine.left_out(now)
         awaited = self._awaited() if late else []
         for record in self._roster.hosts.values():
             if record.name in awaited:
-                yield record.name, "has not answered yet"
-            yield from ((record.name, words) for words in self._obstacles_of(record, now, left_out))
+                yield Cause(CauseKind.HOST_UNANSWERED, host=record.name)
+            yield from self._obstacles_of(record, now, left_out)
 
-    def obstacle_of(self, host: str, now: float) -> str:
-        """Why a host is not used, or not in all of its slots, in words that follow its name; empty if it is."""
+    def obstacles_of(self, host: str, now: float) -> list[Cause]:
+        """Why a host is not used, or not in all of its slots; empty if it is."""
         record = self._roster.hosts.get(host)
-        return "" if record is None else "; ".join(self._obstacles_of(record, now, self.quarantine.left_out(now)))
+        return [] if record is None else [*self._obstacles_of(record, now, self.quarantine.left_out(now))]
 
-    def _obstacles_of(self, record: HostRecord, now: float, left_out: set[str]) -> Iterator[str]:
+    def _obstacles_of(self, record: HostRecord, now: float, left_out: set[str]) -> Iterator[Cause]:
         cooling = sum(place.free_at > now for place in record.places.values())
         if record.name in self._trouble:
-            yield f"is not used: {self._trouble[record.name]}"
+            yield self._trouble[record.name]
         if record.name in left_out:
-            yield "is quarantined"
+            yield Cause(CauseKind.HOST_QUARANTINED, host=record.name)
         elif record.present and cooling:
-            yield f"has {count_text(cooling, 'slot')} cooling down after a failure"
+            yield Cause(CauseKind.SLOTS_COOLING, host=record.name, detail=Count(cooling))
         elif record.drained and not record.drained_whole:
-            yield f"has {count_text(len(record.drained), 'slot')} drained"
+            yield Cause(CauseKind.SLOTS_DRAINED, host=record.name, detail=Count(len(record.drained)))
 
     def deadlines(self) -> Iterator[float]:
         """When something may be due here."""

@@ -1,29 +1,29 @@
-"""What keeps a round from forming, in words; part of the core."""
+"""What keeps a round from forming; part of the core."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from edriver.common.ids import NO_VERSION, Version
-from edriver.driver.core.failures.consistency import STATE_LOST, state_lost
+from edriver.driver.core.cause import Cause, CauseKind, GaveUp, Shortage
+from edriver.driver.core.failures.consistency import state_lost
 from edriver.driver.core.failures.suspicion import Suspects
 from edriver.driver.core.roster import Roster, WorkerState
 from edriver.driver.core.round import Round
 from edriver.driver.core.selection import Selection
 from edriver.driver.core.settings import Settings
 from edriver.driver.core.staffing import Staffing
-from edriver.text.phrases import count_text
 
 
 class Obstacle(NamedTuple):
     """Why there can be no round now.
 
     Attributes:
-        text: what is waited for; of a final one, why the run is over.
+        cause: what is waited for; of a final one, why the run is over.
         final: whether no event will ever help.
     """
 
-    text: str
+    cause: Cause
     final: bool = False
 
 
@@ -60,29 +60,27 @@ class Waiting(NamedTuple):
             return found
         if chosen.all and chosen.version == NO_VERSION != self.best:
             if all(w.state is WorkerState.WAITING for w in self.roster.live() if w.rank is not None):
-                return Obstacle(STATE_LOST, final=True)
-            return Obstacle(f"for a worker that holds version {self.best}, or what is left of it")
+                return Obstacle(Cause(CauseKind.STATE_LOST), final=True)
+            return Obstacle(Cause(CauseKind.HOLDER_AWAITED, detail=self.best))
         if len(chosen.members) < needed:
-            guest = "; a worker without a slot keeps the state for them" if chosen.guest else ""
-            trouble = self.staffing.troubles(self.now)
-            return Obstacle(f"{len(chosen.members)} of {needed} workers are ready{guest}{trouble}")
+            troubles = self.staffing.troubles(self.now)
+            shortage = Shortage(len(chosen.members), needed, guest=chosen.guest is not None, troubles=troubles)
+            return Obstacle(Cause(CauseKind.WORKERS_AWAITED, detail=shortage))
         survivors_ready = sum(c.version != NO_VERSION for c in chosen.members)
         if survivors_ready < needed and self.staffing.booting() and len(chosen.members) < self.staffing.most:
             newest = max(self.roster.workers[c.worker_id].waiting_since for c in chosen.members)
             if self.now < newest + settings.join_window:
-                return Obstacle("for workers that still boot")
+                return Obstacle(Cause(CauseKind.BOOT_AWAITED))
         return None
 
     def _at_the_start(self, start_over: bool) -> Obstacle | None:
         slots, settings = self.roster.usable_slots(), self.settings
         if start_over and slots < settings.min_np:
-            return Obstacle(
-                f"found {count_text(slots, 'usable slot')} within --start-timeout {settings.start_timeout:g} s, fewer "
-                f"than --min-np {settings.min_np}{self.staffing.troubles(self.now, late=True)}",
-                final=True,
-            )
+            troubles = self.staffing.troubles(self.now, late=True)
+            shortage = Shortage(slots, settings.min_np, settings.start_timeout, troubles=troubles)
+            return Obstacle(Cause(CauseKind.TOO_FEW_SLOTS, detail=shortage), final=True)
         if self.staffing.hopeless(self.now):
-            return Obstacle("every worker failed before training began", final=True)
+            return Obstacle(Cause(CauseKind.START_FAILED), final=True)
         return None
 
     def _after(self, last: Round) -> Obstacle | None:
@@ -90,9 +88,9 @@ class Waiting(NamedTuple):
         if not survivors:
             return Obstacle(state_lost(last), final=True)
         if self.suspects:  # who is in the next round is known when they have shown themselves, or are gone
-            return Obstacle("for workers that are suspected")
+            return Obstacle(Cause(CauseKind.SUSPECTS_AWAITED))
         if not any(w.state is WorkerState.WAITING for w in survivors):
-            return Obstacle("no survivor of the last round is back yet")
+            return Obstacle(Cause(CauseKind.SURVIVORS_AWAITED))
         return self._strangers(last)
 
     def _strangers(self, last: Round) -> Obstacle | None:
@@ -100,9 +98,5 @@ class Waiting(NamedTuple):
             return None
         limit = self.settings.elastic_timeout
         if self.now >= last.besieged_since + limit:
-            return Obstacle(
-                f"strangers' connections have ended every round for --elastic-timeout {limit:g} s; the last: "
-                f"{last.abort_cause}",
-                final=True,
-            )
-        return Obstacle("after strangers' connections, to try again") if self.now < last.resume_at else None
+            return Obstacle(Cause(CauseKind.STRANGERS, detail=GaveUp(limit, last.abort_cause)), final=True)
+        return Obstacle(Cause(CauseKind.PAUSE_AWAITED)) if self.now < last.resume_at else None

@@ -12,8 +12,9 @@ from typing import Final
 
 from edriver.common.wire import round_id_message
 from edriver.driver.core import actions, events
+from edriver.driver.core.cause import Cause, RoundEnd
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.wording import failure_text
+from edriver.driver.observe.cause_text import Line, cause_text, doing_text, obstacles_text
 from edriver.driver.observe.progress import Pace
 from edriver.driver.observe.progress_history import ProgressHistory
 from edriver.driver.observe.recovery_phases import recovery_phases
@@ -25,6 +26,16 @@ REMEMBERED: Final = 32 * 1024 * 1024
 
 ROUNDS_REMEMBERED: Final = 1000
 """Rounds that are remembered."""
+
+
+_KINDS: Final = {
+    RoundEnd.FAILURE: status_pb2.ROUND_CAUSE_FAILURE,
+    RoundEnd.STRANGER: status_pb2.ROUND_CAUSE_FAILURE,
+    RoundEnd.PREEMPTION: status_pb2.ROUND_CAUSE_PREEMPTION,
+    RoundEnd.RESIZE: status_pb2.ROUND_CAUSE_RESIZE,
+    RoundEnd.DONE: status_pb2.ROUND_CAUSE_START,
+}
+"""What kind of cause the end of a round is for the next one."""
 
 
 class ForgottenError(LookupError):
@@ -62,7 +73,7 @@ class Chronicle:
         self._slots: dict[str, int] = {}
         self._host_since: dict[str, float] = {}
         self.workers: dict[int, status_pb2.WorkerStatus] = {}
-        self._spent = (0, 0, 0)
+        self._said: list[Cause] = []  # in this step
         self._noticed: float | None = None
         self._cause = ("the run began", status_pb2.ROUND_CAUSE_START)
         self._before_ended: float | None = None
@@ -111,22 +122,24 @@ class Chronicle:
             self.pace.fill(told)
 
     def take(
-        self, event: events.Event, step: Sequence[actions.Action], loss: str, lines: Iterable[str]
+        self, event: events.Event, step: Sequence[actions.Action], loss: Cause | None, lines: Iterable[Line]
     ) -> list[status_pb2.Event]:
         """Write down what a step of the core has brought; returns the new events.
 
         Args:
             event: what happened.
             step: what was ordered then.
-            loss: what an onlooker is told of the event itself; empty: nothing.
+            loss: what an onlooker is told of the event itself; None: nothing.
             lines: what an onlooker is told of all of it, in order.
         """
         now = self._clock()
+        self._said.clear()
         told = [*self._of_event(event, loss, now)]
         for action in step:
             told += self._of_action(action, now)
-        said = {entry.text for entry in told}
-        told += [status_pb2.Event(text=line, remark=status_pb2.Remark()) for line in lines if line not in said]
+        for line in lines:
+            if not any(line.cause.same_as(said) for said in self._said):
+                told.append(status_pb2.Event(text=line.text, remark=status_pb2.Remark()))
         for action in step:
             if isinstance(action, actions.FinishRun):
                 told += self._of_end(action, now)
@@ -143,7 +156,7 @@ class Chronicle:
         while self._size > self._limit and len(self._events) > 1:
             self._size -= self._events.popleft()[1]
 
-    def _of_event(self, event: events.Event, loss: str, now: float) -> Iterator[status_pb2.Event]:
+    def _of_event(self, event: events.Event, loss: Cause | None, now: float) -> Iterator[status_pb2.Event]:
         match event:
             case events.HostsObserved():
                 yield from self._hosts(now)
@@ -182,22 +195,23 @@ class Chronicle:
             case actions.StartWorker(worker_id):
                 self.workers[worker_id] = status_pb2.WorkerStatus(since=now)
                 yield from self._worker(worker_id)
-            case actions.AbandonAgent(host):
+            case actions.AbandonAgent(host, _, cause):
                 if host in self._slots:
-                    yield self._host(host, now, "")
+                    yield self._host(host, now, cause)
             case actions.StopWorker(worker_id, _, 0.0):  # it was suspected, and is lost
                 failure = self._membership.failures.get(worker_id)
-                yield from self._worker(worker_id, failure_text(failure) if failure else "")
+                yield from self._worker(worker_id, failure.cause if failure else None)
             case actions.StopWorker(worker_id) | actions.Leave(worker_id):
                 yield from self._worker(worker_id)
-            case actions.Finish(workers):
-                yield from self._ended("all workers are done", now)
+            case actions.Finish(workers, _, cause):
+                yield from self._ended(cause, now)
                 for worker_id in workers:
                     yield from self._worker(worker_id)
             case actions.Abort(_, round_id, cause):
-                yield from self._ended(cause, now, f"round {round_id} ended: {cause}")
-            case actions.StopAt():
-                yield from self._ended("hosts or workers came or went", now)
+                self._said.append(cause)
+                yield from self._ended(cause, now, Line(cause, round_id).text)
+            case actions.StopAt(cause=cause):
+                yield from self._ended(cause, now)
             case actions.AssignRound(plan):
                 latest = status_pb2.Round(
                     round_id=round_id_message(plan.round_id),
@@ -219,12 +233,16 @@ class Chronicle:
                 self._members = {member.worker_id: member for member in latest.members}
                 self.rounds.append(latest)
                 self.round_count += 1
-                yield _told(latest, self._membership.reason)
+                doing = self._membership.doing.cause
+                if doing is not None:
+                    self._said.append(doing)
+                yield _told(latest, doing_text(doing))
 
     def _of_end(self, action: actions.FinishRun, now: float) -> Iterator[status_pb2.Event]:
         self.over = True
-        yield from self._ended(action.reason, now)
-        yield status_pb2.Event(text=action.reason, run_ended=status_pb2.RunEnded(success=action.success))
+        yield from self._ended(action.cause, now)
+        ended = status_pb2.RunEnded(success=action.end is actions.RunEnd.DONE)
+        yield status_pb2.Event(text=cause_text(action.cause), run_ended=ended)
 
     def _hosts(self, now: float) -> Iterator[status_pb2.Event]:
         """Those whose slots have changed."""
@@ -233,17 +251,18 @@ class Chronicle:
             slots = hosts[name].slots if name in hosts else 0
             if self._slots.get(name) != slots:
                 self._slots[name] = slots
-                yield self._host(name, now, "")
+                yield self._host(name, now)
                 if not slots:
                     del self._slots[name], self._host_since[name]
 
-    def _host(self, name: str, now: float, text: str) -> status_pb2.Event:
+    def _host(self, name: str, now: float, cause: Cause | None = None) -> status_pb2.Event:
         since = self._host_since.setdefault(name, now)
         membership = self._membership
-        obstacle = membership.staffing.obstacle_of(name, membership.now)
+        obstacle = obstacles_text(membership.staffing.obstacles_of(name, membership.now))
+        text = self._say(cause)
         return status_pb2.Event(text=text, host=host_status(name, membership.roster.hosts.get(name), obstacle, since))
 
-    def _worker(self, worker_id: int, text: str = "") -> Iterator[status_pb2.Event]:
+    def _worker(self, worker_id: int, cause: Cause | None = None) -> Iterator[status_pb2.Event]:
         if worker_id not in self.workers:
             return
         worker = self._membership.roster.workers.get(worker_id)
@@ -253,24 +272,21 @@ class Chronicle:
         else:
             told = self.workers[worker_id] = worker_status(worker, self.workers[worker_id].since)
             self.pace.fill(told)
-        yield status_pb2.Event(text=text, worker=told)
+        yield status_pb2.Event(text=self._say(cause), worker=told)
+
+    def _say(self, cause: Cause | None) -> str:
+        if cause is None:
+            return ""
+        self._said.append(cause)
+        return cause_text(cause)
 
     def _notice(self, worker_id: int, seen: float) -> None:
         """A process has ended. A peer may have noticed before, so that the round has ended already."""
         if self._noticed is None and worker_id in self._members:
             self._noticed = seen
 
-    def _ended(self, cause: str, now: float, text: str = "") -> Iterator[status_pb2.Event]:
-        spent = self._spent
-        budgets = self._membership.budgets
-        failures = budgets.failures.total + budgets.unproven.total
-        self._spent = (failures, budgets.preemptions.total, budgets.resizes.total)
-        kind = status_pb2.ROUND_CAUSE_RESIZE
-        if self._spent[0] > spent[0]:
-            kind = status_pb2.ROUND_CAUSE_FAILURE
-        elif self._spent[1] > spent[1]:
-            kind = status_pb2.ROUND_CAUSE_PREEMPTION
-        self._cause, self._before_ended = (cause, kind), now
+    def _ended(self, cause: Cause, now: float, text: str = "") -> Iterator[status_pb2.Event]:
+        self._cause, self._before_ended = (cause_text(cause), _KINDS[cause.round_end]), now
         if self.rounds and not self.rounds[-1].HasField("ended"):
             self.rounds[-1].ended = now
             self._unfinished = None

@@ -12,7 +12,9 @@ import grpc
 
 from edriver.common.release import VERSION
 from edriver.common.wire import round_id_message
+from edriver.driver.core.cause import Cause
 from edriver.driver.core.membership import Membership
+from edriver.driver.observe.cause_text import doing_text, obstacles_text
 from edriver.driver.observe.event_history import Chronicle, ForgottenError
 from edriver.driver.observe.snapshots import host_status, size_of
 from edriver.v1 import status_pb2, status_pb2_grpc
@@ -138,21 +140,21 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
     def _run(self) -> status_pb2.Run:
         membership, chronicle = self._membership, self._chronicle
         roster, current, budgets = membership.roster, membership.round, membership.budgets
-        obstacles: dict[str, str] = {}
-        for name, words in membership.staffing.obstacles(membership.now):
-            obstacles[name] = f"{obstacles[name]}; {words}" if name in obstacles else words
+        obstacles: dict[str, list[Cause]] = {}
+        for obstacle in membership.staffing.obstacles(membership.now):
+            obstacles.setdefault(obstacle.host or "", []).append(obstacle)
         told = status_pb2.Run(
             run_id=self._run_id,
             version=VERSION,
             began=chronicle.began,
             now=self._clock(),
-            doing=membership.reason or "starting",
+            doing=doing_text(membership.doing.cause),
             size=size_of(membership),
             np=membership.settings.np,
             min_np=membership.settings.min_np,
             max_np=membership.settings.max_np,
             hosts=[
-                host_status(name, record, obstacles.get(name, ""), chronicle.known_since(name))
+                host_status(name, record, obstacles_text(obstacles.get(name, ())), chronicle.known_since(name))
                 for name, record in roster.hosts.items()
             ],
             workers=chronicle.workers.values(),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from edriver.text.phrases import count_text
+from edriver.driver.core.cause import StepGroup, UnevenSteps, WorkerName
 
 SAID_AFTER: Final = 7.0
 """Seconds of waiting after which it is said: a last step that is slow on one host is no news."""
@@ -24,12 +24,12 @@ class Uneven(NamedTuple):
     """Members that wait for others that are done.
 
     Attributes:
-        text: who is done and who waits, with the boundaries that each has passed.
+        steps: who is done and who waits, with the boundaries that each has passed.
         since: since when they wait.
         hopeless: whether no member is left that they could rightly wait for.
     """
 
-    text: str
+    steps: UnevenSteps
     since: float
     hopeless: bool
 
@@ -54,7 +54,11 @@ class BlockedMembers:
             self.blocked.pop(worker_id, None)
 
     def uneven(
-        self, members: Collection[int], done: Mapping[int, int], stopped: Mapping[int, int], name: Callable[[int], str]
+        self,
+        members: Collection[int],
+        done: Mapping[int, int],
+        stopped: Mapping[int, int],
+        names: Callable[[Collection[int]], tuple[WorkerName, ...]],
     ) -> Uneven | None:
         """Whether members wait for others that are done, and who.
 
@@ -62,7 +66,7 @@ class BlockedMembers:
             members: the workers that are in the round.
             done: those of them that are done, and how many boundaries each has passed.
             stopped: workers that have left the round at the agreed boundary, likewise.
-            name: names a worker.
+            names: names workers.
         """
         waiting = {w: self.blocked[w] for w in members if w in self.blocked and w not in done}
         ended = {**stopped, **done}
@@ -70,11 +74,8 @@ class BlockedMembers:
             return None
         busy = len(members) - len(done) - len(waiting)
         counts = {w: boundaries for w, (_, boundaries) in waiting.items()}
-        over = [_listed(done, "done", name), _listed(stopped, "stopped as agreed", name)]
-        text = f"uneven steps: {' and '.join(filter(None, over))}; {_listed(counts, 'waiting in a collective', name)}"
-        if busy:
-            text += f"; {count_text(busy, 'other')} still at work"
-        return Uneven(text, max(self.waits_from, *(since for since, _ in waiting.values())), hopeless=not busy)
+        steps = UnevenSteps(_groups(done, names), _groups(stopped, names), _groups(counts, names), busy)
+        return Uneven(steps, max(self.waits_from, *(since for since, _ in waiting.values())), hopeless=not busy)
 
     def deadlines(self, bound: float) -> Iterator[float]:
         """When something may be due, if it may last so many seconds."""
@@ -84,16 +85,14 @@ class BlockedMembers:
                 yield max(self.waits_from, since) + bound
 
 
-def _listed(counts: Mapping[int, int], doing: str, name: Callable[[int], str]) -> str:
-    """Workers by the boundaries they have passed: `worker 1 (...) is done after 3 steps`."""
+def _groups(
+    counts: Mapping[int, int], names: Callable[[Collection[int]], tuple[WorkerName, ...]]
+) -> tuple[StepGroup, ...]:
+    """Workers by the boundaries they have passed."""
     groups: dict[int, list[int]] = {}
     for worker in sorted(counts):
         groups.setdefault(counts[worker], []).append(worker)
-    texts = []
-    for boundaries, workers in sorted(groups.items()):
-        names = [name(worker) for worker in workers[:NAMED]]
-        if len(workers) > NAMED:
-            names.append(count_text(len(workers) - NAMED, "other"))
-        verb = "is" if len(workers) == 1 else "are"
-        texts.append(f"{' and '.join(names)} {verb} {doing} after {count_text(boundaries, 'step')}")
-    return ", ".join(texts)
+    return tuple(
+        StepGroup(boundaries, tuple(sorted(names(workers[:NAMED]))), max(0, len(workers) - NAMED))
+        for boundaries, workers in sorted(groups.items())
+    )

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 
+from edriver.driver.core.cause import Cause, CauseKind, Overspent, RoundEnd
 from edriver.driver.core.settings import Settings
-from edriver.text.phrases import count_text
 
 
 class Budget:
-    """How many rounds may end of one kind of cause.
+    """How many rounds may end so.
 
     Args:
-        cause: the cause in words, after "ended by".
-        name: the limit's name, for those who set it.
+        end: how they end.
         limit: most that may end so within the window; None: any number.
         window: how long one counts, in seconds.
 
@@ -21,35 +20,32 @@ class Budget:
         total: how many there were in all.
     """
 
-    def __init__(self, cause: str, name: str, limit: int | None, window: float) -> None:
+    def __init__(self, end: RoundEnd, limit: int | None, window: float) -> None:
         self.total = 0
-        self._cause = cause
-        self._name = name
+        self._end = end
         self._limit = limit
         self._window = window
-        self._last = ""
+        self._last: Cause | None = None
         self._recent: deque[float] = deque(maxlen=None if limit is None else limit + 1)
 
-    def spend(self, now: float, reason: str) -> None:
-        """Count one, for this reason."""
+    def spend(self, now: float, cause: Cause) -> None:
+        """Count one that ended of this."""
         self.total += 1
-        self._last = reason
+        self._last = cause
         if self._limit is not None:
             self._recent.append(now)
 
-    def overspent(self, now: float) -> str | None:
+    def overspent(self, now: float) -> Cause | None:
         """Why the run has to end; None as long as the limit is kept."""
         recent = sum(now - then <= self._window for then in self._recent)
-        if self._limit is None or recent <= self._limit:
+        if self._limit is None or self._last is None or recent <= self._limit:
             return None
-        rounds = f"{count_text(self.total, 'round')} ended by {self._cause}"
-        if recent < self.total:
-            rounds = f"{count_text(recent, 'round')} ended by {self._cause} within {self._window:g} s"
-        return f"{rounds}, more than {self._name} {self._limit}; the last: {self._last}"
+        spent = Overspent(self._end, self._limit, self.total, recent, self._window, self._last)
+        return Cause(CauseKind.BUDGET_SPENT, detail=spent)
 
 
 class Budgets:
-    """The three of a run.
+    """Those of a run.
 
     Attributes:
         failures: rounds in which a worker was lost, or a collective broke.
@@ -57,17 +53,27 @@ class Budgets:
             agent), or their host gone from discovery. Nobody failed, and nobody wanted another size.
         resizes: rounds that ended for any other change of the members: newcomers, fewer slots.
         unproven: rounds in which a connection did not prove to lead to a member. They have no limit, or a stranger
-            could end the run by connecting: see soundness.StrangerWatch for what bounds them.
+            could end the run by connecting: see consistency.StrangerWatch for what bounds them.
     """
 
     def __init__(self, settings: Settings) -> None:
         window = settings.reset_window
-        self.failures = Budget("a failure", "--reset-limit", settings.reset_limit, window)
-        self.preemptions = Budget("a preemption", "the limit of preemptions", settings.preemption_limit, window)
-        self.resizes = Budget("a resize", "the limit of resizes", settings.resize_limit, window)
-        self.unproven = Budget("a stranger's connection", "no limit", None, window)
+        self.failures = Budget(RoundEnd.FAILURE, settings.reset_limit, window)
+        self.preemptions = Budget(RoundEnd.PREEMPTION, settings.preemption_limit, window)
+        self.resizes = Budget(RoundEnd.RESIZE, settings.resize_limit, window)
+        self.unproven = Budget(RoundEnd.STRANGER, None, window)
+        self._of = {
+            RoundEnd.FAILURE: self.failures,
+            RoundEnd.PREEMPTION: self.preemptions,
+            RoundEnd.RESIZE: self.resizes,
+            RoundEnd.STRANGER: self.unproven,
+        }
 
-    def overspent(self, now: float) -> str | None:
+    def spend(self, now: float, cause: Cause) -> None:
+        """Count a round that ended of this, which is not that all were done."""
+        self._of[cause.round_end].spend(now, cause)
+
+    def overspent(self, now: float) -> Cause | None:
         """Why the run has to end; None as long as all limits are kept."""
-        texts = (budget.overspent(now) for budget in (self.failures, self.preemptions, self.resizes))
-        return next((text for text in texts if text), None)
+        causes = (budget.overspent(now) for budget in self._of.values())
+        return next((cause for cause in causes if cause), None)

@@ -6,14 +6,10 @@ from collections.abc import Iterable
 from typing import Final
 
 from edriver.common.ids import NO_ROUND, NO_VERSION, Version
+from edriver.driver.core.cause import Cause, CauseKind, Digests, ErrorAgain, RaisedByAll, Tracebacks
 from edriver.driver.core.failures.script_error import ScriptError
 from edriver.driver.core.roster import Roster, Worker
 from edriver.driver.core.round import Round
-from edriver.driver.core.wording import worker_text
-
-STATE_LOST = "every worker that held the state of the run is gone"
-"""Why a run ends rather than start from scratch behind its user's back."""
-
 
 PATIENCE: Final = 2
 """In how many rounds running the script may raise one error, with nothing gained between them."""
@@ -22,16 +18,15 @@ PATIENCE_WITH_A_PLACE: Final = 3
 """The same while one slot or host alone raises it: by then that one has been quarantined, if there is another."""
 
 
-def state_lost(last: Round) -> str:
-    """Why the run ends once no member of its last round is left."""
+def state_lost(last: Round) -> Cause:
+    """Why the run ends once its last round has no member left: it never starts from scratch unasked."""
     raised = set(last.errors.values())
     if len(raised) == 1 and last.errors.keys() == set(last.plan.workers):
-        who = "its only worker" if len(last.errors) == 1 else f"each of its {len(last.errors)} workers"
-        return f"{STATE_LOST}: {who} raised {raised.pop()}"
-    return STATE_LOST
+        return Cause(CauseKind.STATE_LOST, detail=RaisedByAll(raised.pop(), len(last.errors)))
+    return Cause(CauseKind.STATE_LOST)
 
 
-def disagreement(waiting: Iterable[Worker], version: Version) -> str | None:
+def disagreement(waiting: Iterable[Worker], version: Version) -> Cause | None:
     """What holders of one version say differently about their state; None if they agree."""
     said: dict[str, Worker] = {}
     for worker in waiting:
@@ -40,11 +35,8 @@ def disagreement(waiting: Iterable[Worker], version: Version) -> str | None:
             said.setdefault(worker.offer.digest, worker)
     if len(said) < 2:
         return None
-    values = "; ".join(f"{worker_text(worker)} has {digest}" for digest, worker in said.items())
-    return (
-        f"workers that hold the same version {version} disagree about the state: {values}. Attributes of the state "
-        "must be equal on all ranks; keep what differs out of it"
-    )
+    digests = Digests(version, tuple((worker.name, digest) for digest, worker in said.items()))
+    return Cause(CauseKind.STATES_DIFFER, detail=digests)
 
 
 class BreakageWatch:
@@ -61,7 +53,7 @@ class BreakageWatch:
         """A round ended well."""
         self._in_a_row = 0
 
-    def hopeless(self, ended: Round | None, version: Version, roster: Roster) -> str | None:
+    def hopeless(self, ended: Round | None, version: Version, roster: Roster) -> Cause | None:
         """Why the next round would only break again; None if there is hope.
 
         Args:
@@ -78,11 +70,8 @@ class BreakageWatch:
         if self._in_a_row < 2 or version > Version(ended.plan.round_id, 0):
             return None
         raised = [(roster.workers[w], text) for w, text in sorted(ended.raised.items()) if w in roster.workers]
-        tracebacks = "\n".join(f"{worker_text(worker)}:\n{text}" for worker, text in raised)
-        return (
-            f"collectives failed in two rounds in a row at version {ended.plan.version} with no worker lost (unequal "
-            f"shapes or a bad link?):\n{tracebacks}"
-        )
+        tracebacks = Tracebacks(ended.plan.version, tuple((worker.name, text) for worker, text in raised))
+        return Cause(CauseKind.COLLECTIVES_BROKEN, detail=tracebacks)
 
 
 class StrangerWatch:
@@ -134,7 +123,7 @@ class ErrorWatch:
         """A round ended well."""
         self._met: dict[ScriptError, list[set[tuple[str, int]]]] = {}  # in which slots, for each round in a row
 
-    def hopeless(self, ended: Round | None, version: Version) -> str | None:
+    def hopeless(self, ended: Round | None, version: Version) -> Cause | None:
         """Why the next round would only meet the same error; None if there is hope.
 
         Args:
@@ -151,11 +140,8 @@ class ErrorWatch:
             places = set().union(*rounds)
             one_host = len({host for host, _ in places}) == 1 < len(hosts)
             if len(rounds) >= (PATIENCE_WITH_A_PLACE if len(places) == 1 or one_host else PATIENCE):
-                where = ", ".join(f"{host}:{slot}" for host, slot in sorted(places))
-                return (
-                    f"the script raised {error} in {len(rounds)} rounds in a row (in {where}) without a step between "
-                    "them: another round would meet the same error"
-                )
+                again = ErrorAgain(error, len(rounds), tuple(sorted(places)))
+                return Cause(CauseKind.SAME_ERROR, detail=again)
         return None
 
     def _judge(self, ended: Round, version: Version) -> None:

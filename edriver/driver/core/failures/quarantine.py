@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final
 
+from edriver.driver.core.cause import Blame, Cause, CauseKind, Count, Place, Rest
 from edriver.driver.core.roster import HostRecord, Roster, Slot, Worker
 from edriver.driver.core.settings import Settings
-from edriver.driver.core.wording import place_text
-from edriver.text.phrases import count_text
 
 FEWEST: Final = 4
 """Failures below which no host is quarantined: with fewer, chance looks like guilt (docs/architecture.md)."""
@@ -38,7 +38,7 @@ class Quarantine:
         self._settings = settings
         self._roster = roster
         self._draw = draw
-        self._news: list[str] = []
+        self._news: list[Cause] = []
         self._told: dict[tuple[str, int | None], float] = {}  # what was told to be quarantined, and until when
         self._needed: set[str] = set()  # hosts that are used in spite of it
 
@@ -48,11 +48,13 @@ class Quarantine:
         place = record.places.setdefault(worker.slot, Slot())
         window = self._settings.failure_window
         pause = place.fail(now, window, self._slot_cooldown)
-        self._tell(record.name, worker.slot, place.free_at, pause, count_text(place.failures, "failure"))
+        rest = Rest(worker.slot, pause, place.failures)
+        self._tell(worker.slot, place.free_at, pause, Cause(CauseKind.SLOT_QUARANTINED, host=record.name, detail=rest))
         record.failed.append((now, worker.slot))
         if record.rest.free_at <= now and (blame := self._blame(record, now)):
             pause = record.rest.fail(now, window, self._host_cooldown)
-            self._tell(record.name, None, record.rest.free_at, pause, blame)
+            cause = Cause(CauseKind.HOST_QUARANTINED, host=record.name, detail=replace(blame, seconds=pause))
+            self._tell(None, record.rest.free_at, pause, cause)
 
     def agent_failed(self, record: HostRecord, now: float) -> None:
         """Note that a host's agent could not be started, or was lost."""
@@ -64,8 +66,8 @@ class Quarantine:
         """The hosts on which no worker is to be started now."""
         return {r.name for r in self._resting(now) if r.name not in self._needed}
 
-    def review(self, now: float) -> Iterator[str]:
-        """Let hosts be used that the run cannot do without; tells, a line each, what has changed since the last call.
+    def review(self, now: float) -> Iterator[Cause]:
+        """Let hosts be used that the run cannot do without; tells what has changed since the last call.
 
         Quarantine chooses between hosts, it does not stop the run: as long as the others cannot make up --min-np, the
         host whose cooldown ends first is used all the same, from then on. A slot's own cooldown is not waived: nothing
@@ -78,7 +80,7 @@ class Quarantine:
             if end <= now or record is None:
                 del self._told[host, slot]
                 if record and record.wanted and record.rest.free_at <= now:
-                    yield f"{place_text(host, slot)} may be used again: its cooldown is over"
+                    yield Cause(CauseKind.COOLDOWN_OVER, host=host, detail=Place(slot))
         resting = sorted(self._resting(now), key=lambda record: record.rest.free_at)
         self._needed &= {record.name for record in resting}
         left_out = self.left_out(now)
@@ -99,8 +101,8 @@ class Quarantine:
                 room += more
                 self._needed.add(record.name)
                 if (record.name, None) in self._told:
-                    least = f"the others do not make up --min-np {self._settings.min_np}"
-                    yield f"host {record.name} is used in spite of its quarantine: {least}"
+                    least = Count(self._settings.min_np)
+                    yield Cause(CauseKind.QUARANTINE_WAIVED, host=record.name, detail=least)
 
     def deadlines(self) -> Iterator[float]:
         """When a host or a slot may be used again."""
@@ -112,8 +114,8 @@ class Quarantine:
             for place in record.places.values():
                 yield place.free_at
 
-    def _blame(self, record: HostRecord, now: float) -> str:
-        """Why a host is taken for the cause of its slots' failures; empty if it is not."""
+    def _blame(self, record: HostRecord, now: float) -> Blame | None:
+        """Why a host is taken for the cause of its slots' failures; None if it is not."""
         window = self._settings.failure_window
         others = [r for r in self._roster.hosts.values() if r.wanted and r is not record]
         for each in (record, *others):
@@ -122,11 +124,10 @@ class Quarantine:
         slots, slots_elsewhere = len(record.open_slots), sum(len(r.open_slots) for r in others)
         struck = len({slot for _, slot in record.failed})
         if failures < max(FEWEST, slots) or 2 * struck < slots or not slots_elsewhere:
-            return ""
+            return None
         if failures * slots_elsewhere <= ABOVE_OTHERS * elsewhere * slots:
-            return ""
-        here = f"{failures} failures in its {count_text(slots, 'slot')} within {window:g} s"
-        return f"{here}, and {elsewhere} in the {slots_elsewhere} of other hosts"
+            return None
+        return Blame(0.0, failures, slots, window, elsewhere, slots_elsewhere)
 
     def _resting(self, now: float) -> list[HostRecord]:
         return [record for record in self._roster.hosts.values() if record.wanted and record.rest.free_at > now]
@@ -137,7 +138,8 @@ class Quarantine:
     def _host_cooldown(self, quarantines: int) -> float:
         return self._settings.host_cooldown(quarantines, self._draw())
 
-    def _tell(self, host: str, slot: int | None, end: float, pause: float, reason: str) -> None:
+    def _tell(self, slot: int | None, end: float, pause: float, cause: Cause) -> None:
         if pause >= WORTH_A_LINE:
-            self._told[host, slot] = end
-            self._news.append(f"{place_text(host, slot)} is quarantined for {pause:.1f} s: {reason}")
+            assert cause.host is not None
+            self._told[cause.host, slot] = end
+            self._news.append(cause)

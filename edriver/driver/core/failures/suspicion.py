@@ -8,17 +8,17 @@ It is no longer suspected as soon as it gives a sign of life.
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from edriver.common.ids import NO_VERSION, Version
 from edriver.driver.core import events
+from edriver.driver.core.cause import Cause, CauseKind, Said, Several
+from edriver.driver.core.losses import Loss, loss_of
 from edriver.driver.core.roster import Roster, Worker
 from edriver.driver.core.round import Round
 from edriver.driver.core.settings import Settings
-from edriver.driver.core.wording import STUCK_TEXT, stall_text, worker_text
 
 SHOWN_AFTER: Final = 1.0
 """Seconds after which it is said that a worker is left alone: as a rule the others show themselves before."""
@@ -31,12 +31,12 @@ NAMED: Final = 4
 """How many suspected workers are named in a reason."""
 
 
-class Kind(enum.Enum):
-    """What speaks against a worker, and so which sign of life clears it."""
+IDLE: Final = frozenset({CauseKind.STALLED, CauseKind.STUCK})
+"""What speaks against a worker that answers while its training thread stands still: a word of that thread clears it.
+Any word of its own clears one that is SILENT, a word of its agent one that is UNREACHABLE."""
 
-    SILENT = "silent"  # its process does not answer: any word of its own
-    IDLE = "idle"  # it answers, and its training thread stands still: a word of that thread
-    UNREACHABLE = "unreachable"  # its agent is silent: a word of the agent
+_OWN: Final = frozenset({CauseKind.SILENT, CauseKind.STALLED})
+"""What is the fault of the worker's slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +44,22 @@ class Suspicion:
     """What speaks against one worker.
 
     Attributes:
-        reason: in words that follow the worker's name.
-        kind: see Kind.
+        cause: what it has not done, or what has been done to it.
         since: when it was first suspected.
-        own: whether the fault is its slot's.
     """
 
-    reason: str
-    kind: Kind
+    cause: Cause
     since: float
-    own: bool
+
+    @property
+    def idle(self) -> bool:
+        """Whether it answers, and its training thread stands still."""
+        return self.cause.kind in IDLE
+
+    @property
+    def own(self) -> bool:
+        """Whether the fault is its slot's."""
+        return self.cause.kind in _OWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,24 +106,25 @@ class Suspects:
         """Write down what speaks against a worker. What was said of it first stands."""
         match event:
             case events.LeaseExpired(worker_id):
-                self._suspect(worker_id, Suspicion(event.reason, Kind.SILENT, now, own=True))
-            case events.WorkerStalled(worker_id, round_id, phase, seconds, stacks):
+                self._suspect(worker_id, event, now)
+            case events.WorkerStalled(worker_id, round_id, _, _, stacks):
                 if last and last.has(worker_id, round_id):
                     self._roster.workers[worker_id].traceback = stacks
-                    self._suspect(worker_id, Suspicion(stall_text(phase, seconds), Kind.IDLE, now, own=True))
+                    self._suspect(worker_id, event, now)
             case events.WorkerStuck(worker_id, round_id):
                 if last and last.has(worker_id, round_id) and not last.running:
-                    self._suspect(worker_id, Suspicion(STUCK_TEXT, Kind.IDLE, now, own=False))
+                    self._suspect(worker_id, event, now)
             case events.AgentSilent(host, agent_id, reason):
                 self._agents[host] = agent_id, reason
                 for worker in self._roster.on(host):
-                    text = f"is out of reach: {reason}"
-                    self._suspect(worker.worker_id, Suspicion(text, Kind.UNREACHABLE, now, own=False))
+                    if worker.live:
+                        cause = Cause(CauseKind.UNREACHABLE, worker.name, detail=Said(reason))
+                        self._workers.setdefault(worker.worker_id, Suspicion(cause, now))
 
-    def _suspect(self, worker_id: int, suspicion: Suspicion) -> None:
+    def _suspect(self, worker_id: int, event: Loss, now: float) -> None:
         worker = self._roster.workers.get(worker_id)
         if worker and worker.live:
-            self._workers.setdefault(worker_id, suspicion)
+            self._workers.setdefault(worker_id, Suspicion(loss_of(event, worker.name), now))
 
     def heard(self, event: events.Event, now: float) -> bool:
         """Clear whom an event is a sign of life of; returns whether that is anybody.
@@ -129,24 +136,23 @@ class Suspects:
         match event:
             case events.AgentConnected(host) if host in self._agents:
                 del self._agents[host]
-                self._clear({w.worker_id for w in self._roster.on(host)}, Kind.UNREACHABLE)
+                self._clear({w.worker_id for w in self._roster.on(host)}, {CauseKind.UNREACHABLE})
             case events.WorkerHeard(worker_id) | events.BoundaryReached(worker_id):
-                self._clear({worker_id}, Kind.SILENT)
+                self._clear({worker_id}, {CauseKind.SILENT})
             case (
                 events.WorkerWaiting(worker_id)
                 | events.WorkerDone(worker_id)
                 | events.CollectiveRaised(worker_id)
                 | events.FirstBoundaryPassed(worker_id)
             ):
-                self._clear({worker_id}, Kind.SILENT)
-                self._clear({worker_id}, Kind.IDLE)
+                self._clear({worker_id}, {CauseKind.SILENT, *IDLE})
         cleared = len(self._workers) < before
         if cleared:
             self._spared_until = now + self._settings.wake_window
         return cleared
 
-    def _clear(self, workers: set[int], kind: Kind) -> None:
-        self._workers = {w: s for w, s in self._workers.items() if not (w in workers and s.kind is kind)}
+    def _clear(self, workers: set[int], kinds: Collection[CauseKind]) -> None:
+        self._workers = {w: s for w, s in self._workers.items() if not (w in workers and s.cause.kind in kinds)}
 
     def forget_the_gone(self) -> None:
         """Drop those that have been given up, or have ended, since."""
@@ -180,8 +186,7 @@ class Suspects:
         if at.last is None or worker.worker_id not in at.last.plan.workers:
             return True
         suspicion = self._workers.get(worker.worker_id)
-        silent = suspicion is not None and suspicion.kind is not Kind.IDLE
-        since = suspicion.since if suspicion and silent else float("-inf")
+        since = suspicion.since if suspicion and not suspicion.idle else float("-inf")
         if at.now < self._spared_until:
             return False
         others = (self._roster.workers.get(w) for w in at.last.plan.workers if w != worker.worker_id)
@@ -194,7 +199,7 @@ class Suspects:
         fresh = worker.waiting_since >= since or at.now >= since + TOGETHER
         return fresh and (worker.offer.version != NO_VERSION or at.best == NO_VERSION)
 
-    def breaking(self, current: Round) -> tuple[Worker, str] | None:
+    def breaking(self, current: Round) -> tuple[Worker, Cause] | None:
         """For whose sake a round is to be aborted, and why; None: nothing would be gained, or it is over already.
 
         If all of its members are silent, none of them waits for another, and one word of theirs is enough to go on.
@@ -203,26 +208,23 @@ class Suspects:
         if current.finished or current.abort_cause is not None:
             return None
         found = [(self._roster.workers[w], self._workers[w]) for w in current.order(current.members) if w in self]
-        idle = any(suspicion.kind is Kind.IDLE for _, suspicion in found)
+        idle = any(suspicion.idle for _, suspicion in found)
         if not found or not (idle or len(found) < len(current.members)):
             return None
         worker, suspicion = found[0]
-        return worker, suspicion.reason
+        return worker, suspicion.cause
 
     def overdue(self, now: float) -> list[tuple[Worker, Suspicion]]:
         """Those that have been left alone for the whole of --elastic-timeout."""
         limit = now - self._settings.elastic_timeout
         return [(self._roster.workers[w], s) for w, s in self._workers.items() if s.since <= limit]
 
-    def text(self, now: float) -> str:
-        """Who is left alone and why, in a sentence; empty while that is not known yet."""
-        shown = [(w, s) for w, s in self._workers.items() if s.since + SHOWN_AFTER <= now]
+    def standstill(self, now: float) -> Cause | None:
+        """Who is left alone and why; None while that is not known yet."""
+        shown = [suspicion.cause for suspicion in self._workers.values() if suspicion.since + SHOWN_AFTER <= now]
         if not shown or now < self._spared_until:
-            return ""
-        texts = [f"{worker_text(self._roster.workers[w])} {s.reason}" for w, s in shown[:NAMED]]
-        if len(shown) > NAMED:
-            texts.append(f"and {len(shown) - NAMED} more")
-        return f"left alone, because no other worker is known to hold the state: {'; '.join(texts)}"
+            return None
+        return Cause(CauseKind.LEFT_ALONE, detail=Several(tuple(shown[:NAMED]), max(0, len(shown) - NAMED)))
 
     def deadlines(self) -> Iterator[float]:
         """When something may be due here."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
+from edriver.driver.core.cause import Cause, CauseKind, UnevenSteps
 from edriver.driver.core.failures.blocked import SAID_AFTER
 from edriver.driver.core.round import Round
 
@@ -13,12 +14,12 @@ class Finding(NamedTuple):
     """What comes of a look.
 
     Attributes:
-        reason: what the round does, or waits for.
-        cause: why it is to be ended now; empty: it is not.
+        cause: what the round does, or waits for.
+        over: whether it is to be ended of it now.
     """
 
-    reason: str
-    cause: str = ""
+    cause: Cause
+    over: bool
 
 
 class UnevenWatch:
@@ -33,19 +34,19 @@ class UnevenWatch:
         self._ended = -1
         self._said = False
 
-    def look(self, current: Round, now: float, name: Callable[[int], str]) -> Finding | None:
-        """Look at a round at this time; `name` names a worker. None: nothing is to be said."""
-        found = current.uneven(name)
+    def look(self, current: Round, now: float) -> Finding | None:
+        """Look at a round at this time. None: nothing is to be said."""
+        found = current.uneven()
         if found is None or (not self._said and now < found.since + SAID_AFTER):
             self._said = False
             return None
         self._said = True
         over = found.hopeless and now >= found.since + self._bound
-        return Finding(found.text, found.text if over else "")
+        return Finding(Cause(CauseKind.UNEVEN_STEPS, detail=found.steps), over)
 
-    def met_before(self, current: Round) -> bool:
-        """Whether the round before this one ended so, too; asked when this one does."""
-        if self._ended == current.plan.round_id.n - 1:
-            return True
+    def again(self, current: Round, cause: Cause) -> Cause | None:
+        """Why no further round is to be tried, if the round before this one ended so, too; asked when this one does."""
+        if self._ended == current.plan.round_id.n - 1 and isinstance(cause.detail, UnevenSteps):
+            return replace(cause, detail=replace(cause.detail, again=True))
         self._ended = current.plan.round_id.n
-        return False
+        return None

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from edriver.driver.core.actions import Failure, FinishRun
+from edriver.driver.core.actions import Failure, FinishRun, RunEnd
+from edriver.driver.core.cause import Cause
 from edriver.driver.core.failures.script_error import ScriptError, script_error
-from edriver.driver.core.wording import failure_text, worker_text
+from edriver.driver.observe.cause_text import cause_text, worker_text
 from edriver.text.phrases import count_text
 
 TRACEBACK_LINES = 60
@@ -45,54 +46,50 @@ def success_report(tally: Tally) -> str:
     return f"done: {count_text(tally.rounds, 'round')}{spent}, {tally.seconds:.1f} s"
 
 
-def failure_report(finish: FinishRun, stopped: bool) -> str:
-    """The report of a run that did not succeed.
-
-    Args:
-        finish: how the core ended it.
-        stopped: whether the operator stopped it; then that is its cause, and failures are only what happened before.
-    """
-    return "\n".join(_stopped(finish) if stopped else _failed(finish))
+def failure_report(finish: FinishRun) -> str:
+    """The report of a run that did not succeed; of one that was stopped, failures are only what happened before."""
+    return "\n".join(_stopped(finish) if finish.end is RunEnd.STOPPED else _failed(finish))
 
 
 def with_last_words(failures: Sequence[Failure], worker_id: int, tail: str) -> tuple[Failure, ...]:
     """The failures once a worker among them has been reaped, which is when its last lines of output are known."""
     return tuple(
-        replace(failure, tail=tail) if failure.worker_id == worker_id and not failure.tail else failure
+        replace(failure, tail=tail) if failure.worker.worker_id == worker_id and not failure.tail else failure
         for failure in failures
     )
 
 
 def _failed(finish: FinishRun) -> Iterator[str]:
-    if finish.itself or not finish.failures:
-        yield f"failed: {finish.reason}"
+    if finish.cause.itself or not finish.failures:
+        yield f"failed: {cause_text(finish.cause)}"
         yield from _before(finish)
         return
     first, *others = finish.failures
-    yield f"failed: {failure_text(first)}"
+    yield f"failed: {cause_text(first.cause)}"
     yield from _details(first)
-    yield f"so the run ended: {finish.reason}"
+    yield f"so the run ended: {cause_text(finish.cause)}"
     alike = [other for other in others if _kind(other) == _kind(first)]
     if alike:
-        yield f"in the same way: {', '.join(worker_text(failure) for failure in alike)}"
+        yield f"in the same way: {', '.join(worker_text(failure.worker) for failure in alike)}"
     for failure in others:
         if failure not in alike:
-            yield f"also: {failure_text(failure)}{_last_line(failure)}"
+            yield f"also: {cause_text(failure.cause)}{_last_line(failure)}"
 
 
 def _stopped(finish: FinishRun) -> Iterator[str]:
-    yield f"stopped: {finish.reason}"
+    yield f"stopped: {cause_text(finish.cause)}"
     yield from _before(finish)
 
 
 def _before(finish: FinishRun) -> Iterator[str]:
     for failure in finish.failures:
-        yield f"before that: {failure_text(failure)}{_last_line(failure)}"
+        yield f"before that: {cause_text(failure.cause)}{_last_line(failure)}"
 
 
-def _kind(failure: Failure) -> tuple[str, ScriptError | str]:
+def _kind(failure: Failure) -> tuple[Cause, ScriptError | str]:
     """What failures of one kind have in common: of exceptions the place, for their messages may differ in a number."""
-    return failure.reason, script_error(failure.traceback) if failure.traceback else _last_line(failure)
+    cause = replace(failure.cause, worker=None, preempted=False)
+    return cause, script_error(failure.traceback) if failure.traceback else _last_line(failure)
 
 
 def _details(failure: Failure) -> Iterator[str]:

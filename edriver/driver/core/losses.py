@@ -1,0 +1,38 @@
+"""Which cause an event is of: how a worker was lost, or what speaks against it. Part of the core."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from edriver.driver.core import events
+from edriver.driver.core.cause import Cause, CauseKind, Exit, Lasted, Stall, WorkerName
+from edriver.driver.core.failures.script_error import script_error
+
+Loss: TypeAlias = (
+    events.WorkerExited
+    | events.WorkerEnding
+    | events.WorkerFailed
+    | events.LeaseExpired
+    | events.WorkerStalled
+    | events.WorkerStuck
+    | events.ExitOverdue
+)
+
+
+def loss_of(event: Loss, worker: WorkerName) -> Cause:
+    """What an event says against this worker, which it is about."""
+    match event:
+        case events.WorkerExited(_, code, _, _, reason):
+            return Cause(CauseKind.KILLED if code < 0 else CauseKind.EXITED, worker, detail=Exit(code, reason))
+        case events.WorkerEnding():
+            return Cause(CauseKind.ENDED, worker)
+        case events.WorkerFailed(_, traceback):
+            return Cause(CauseKind.RAISED, worker, detail=script_error(traceback))
+        case events.LeaseExpired(_, lease):
+            return Cause(CauseKind.SILENT, worker, detail=Lasted(lease))
+        case events.WorkerStalled(_, _, phase, seconds):
+            return Cause(CauseKind.STALLED, worker, detail=Stall(phase, seconds))
+        case events.WorkerStuck():
+            return Cause(CauseKind.STUCK, worker)
+        case events.ExitOverdue(_, seconds):
+            return Cause(CauseKind.OUTSTAYED, worker, detail=Lasted(seconds))

@@ -1,0 +1,285 @@
+"""Causes in words: the one place where what the core says becomes sentences for people.
+
+A cause of a worker or a host is its name and words that follow it; those alone stand where the name stands beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from edriver.common.ids import RoundId, Version
+from edriver.driver.core import cause as why
+from edriver.driver.core.cause import Cause, CauseKind, RoundEnd, WorkerName
+from edriver.driver.core.failures.script_error import ScriptError
+from edriver.text.phrases import count_text, exit_text
+
+_LIMITS: Final = {
+    RoundEnd.FAILURE: "--reset-limit",
+    RoundEnd.PREEMPTION: "the limit of preemptions",
+    RoundEnd.RESIZE: "the limit of resizes",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What is said at once.
+
+    Attributes:
+        cause: of what.
+        ended: the round that has ended of it.
+    """
+
+    cause: Cause
+    ended: RoundId | None = None
+
+    @property
+    def text(self) -> str:
+        """As it is printed."""
+        text = cause_text(self.cause)
+        return text if self.ended is None else f"round {self.ended} ended: {text}"
+
+
+def cause_text(cause: Cause) -> str:
+    """A cause in a sentence; those of collectives that failed have the tracebacks on further lines.
+
+    Raises:
+        ValueError: it is none that the core makes.
+    """
+    if cause.worker is not None and (words := worker_words(cause)):
+        return f"{worker_text(cause.worker)} {words}"
+    if cause.host is not None and (words := host_words(cause)):
+        return f"{_place_of(cause)} {words}"
+    if text := _end_of_round(cause) or _end_of_run(cause) or _doing(cause):
+        return text
+    if words := _waits_for(cause):
+        return f"waiting: {words}"
+    raise ValueError(f"there are no words for {cause}")
+
+
+def doing_text(cause: Cause | None) -> str:
+    """What a run does or waits for; None: it has just begun."""
+    return "starting" if cause is None else cause_text(cause)
+
+
+def worker_text(worker: WorkerName) -> str:
+    """A worker by everything an operator may know it by."""
+    rank = "" if worker.rank is None else f"rank {worker.rank}, "
+    return f"worker {worker.worker_id} ({rank}{worker.host}:{worker.slot})"
+
+
+def obstacles_text(causes: Iterable[Cause]) -> str:
+    """Why a host is not used, or not in all of its slots, in words that follow its name; empty if it is."""
+    return "; ".join(map(host_words, causes))
+
+
+def worker_words(cause: Cause) -> str:
+    """What has become of a worker, in words that follow its name; empty: the cause is of another kind."""
+    match cause.kind, cause.detail:
+        case ((CauseKind.EXITED | CauseKind.KILLED), why.Exit(code, said)):
+            hint = " before its edriver.run was done (does the script call edriver.run, and not exit inside it?)"
+            return said or exit_text(code) + (hint if code == 0 else "")
+        case CauseKind.ENDED, None:
+            return "has ended"
+        case CauseKind.RAISED, ScriptError(kind):
+            left = kind.startswith("SystemExit")
+            return "called sys.exit before its edriver.run was done" if left else "raised an exception"
+        case CauseKind.SILENT, why.Lasted(seconds):
+            return f"did not answer for {seconds:g} s"
+        case CauseKind.STALLED, why.Stall(phase, seconds):
+            return f"has made no progress for {seconds:.0f} s ({phase})"
+        case CauseKind.STUCK, None:
+            return "sits in a collective of the aborted round, which nothing frees"
+        case CauseKind.OUTSTAYED, why.Lasted(seconds):
+            silent = f"without a sign of life for {seconds:g} s (--exit-timeout)"
+            return f"was still there after its script had ended, {silent}"
+        case CauseKind.UNREACHABLE, why.Said(text):
+            return f"is out of reach: {text}"
+        case CauseKind.LOST_WITH_HOST, why.Said(text):
+            return f"was lost: {text}"
+        case CauseKind.LEFT_ROUND, None:
+            return "left the round on its own"
+    return ""
+
+
+def host_words(cause: Cause) -> str:
+    """What is to be said of a host or a slot, in words that follow its name; empty: the cause is of another kind."""
+    match cause.kind, cause.detail:
+        case CauseKind.HOST_LOST, why.Said(text):
+            return f"is lost: {text}"
+        case CauseKind.HOST_UNUSED, why.Said(text):
+            return f"is not used: {text}"
+        case CauseKind.HOST_UNANSWERED, None:
+            return "has not answered yet"
+        case CauseKind.DRAINED, why.Drain(_, said):
+            return f"is drained: {said}"
+        case CauseKind.UNDRAINED, why.Place():
+            return "may be used again"
+        case CauseKind.SLOTS_DRAINED, why.Count(count):
+            return f"has {count_text(count, 'slot')} drained"
+        case CauseKind.SLOTS_COOLING, why.Count(count):
+            return f"has {count_text(count, 'slot')} cooling down after a failure"
+        case CauseKind.HOST_QUARANTINED, None:
+            return "is quarantined"
+        case CauseKind.HOST_QUARANTINED, why.Blame(seconds, failures, slots, window, elsewhere, slots_elsewhere):
+            here = f"{failures} failures in its {count_text(slots, 'slot')} within {window:g} s"
+            others = f"and {elsewhere} in the {slots_elsewhere} of other hosts"
+            return f"is quarantined for {seconds:.1f} s: {here}, {others}"
+        case CauseKind.SLOT_QUARANTINED, why.Rest(_, seconds, failures):
+            return f"is quarantined for {seconds:.1f} s: {count_text(failures, 'failure')}"
+        case CauseKind.COOLDOWN_OVER, why.Place():
+            return "may be used again: its cooldown is over"
+        case CauseKind.QUARANTINE_WAIVED, why.Count(count):
+            return f"is used in spite of its quarantine: the others do not make up --min-np {count}"
+    return ""
+
+
+def _end_of_round(cause: Cause) -> str:
+    match cause.kind, cause.detail, cause.worker:
+        case CauseKind.COLLECTIVE_FAILED, None, WorkerName() as worker:
+            return f"a collective of {worker_text(worker)} failed"
+        case CauseKind.PEER_UNPROVEN, why.Said(text), WorkerName() as worker:
+            return f"{worker_text(worker)}: {text}"
+        case CauseKind.NO_ANSWER, why.Unanswered(seconds, workers), None:
+            return f"no answer to a notice within {seconds:g} s from {_names(workers)}"
+        case CauseKind.BOUNDARY_MISSED, why.Missed(boundary, workers), None:
+            return f"boundary {boundary} was not reached in time by {_names(workers)}"
+        case CauseKind.BOUNDARIES_DIFFER, None, None:
+            return "some ranks passed more boundaries than others (uneven data loaders?)"
+        case CauseKind.UNEVEN_STEPS, why.UnevenSteps() as steps, None:
+            return _uneven_text(steps)
+        case CauseKind.MEMBERS_CHANGE, why.Change(joined, left), None:
+            return f"{count_text(joined, 'worker')} joined, {left} left"
+        case CauseKind.ALL_DONE, why.Done(fewest, most), None:
+            text = "all workers are done; their processes end, or enter the script's next run"
+            return (
+                text if fewest == most else f"{text} (ranks passed unequal numbers of boundaries, {fewest} to {most})"
+            )
+    return ""
+
+
+def _end_of_run(cause: Cause) -> str:
+    match cause.kind, cause.detail:
+        case CauseKind.SUCCESS, None:
+            return "all workers are done and ended with 0"
+        case ((CauseKind.STOPPED | CauseKind.SOURCE_UNUSABLE), why.Said(text)):
+            return text
+        case CauseKind.FAILED_LATE, why.Because(late):
+            return f"a worker failed after training was done: {cause_text(late)}"
+        case CauseKind.STATE_LOST, None:
+            return "every worker that held the state of the run is gone"
+        case CauseKind.STATE_LOST, why.RaisedByAll(error, workers):
+            who = "its only worker" if workers == 1 else f"each of its {workers} workers"
+            return f"every worker that held the state of the run is gone: {who} raised {error}"
+        case CauseKind.STATES_DIFFER, why.Digests(version, said):
+            values = "; ".join(f"{worker_text(worker)} has {digest}" for worker, digest in said)
+            return (
+                f"workers that hold the same version {version} disagree about the state: {values}. Attributes of the "
+                "state must be equal on all ranks; keep what differs out of it"
+            )
+        case CauseKind.COLLECTIVES_BROKEN, why.Tracebacks(version, raised):
+            tracebacks = "\n".join(f"{worker_text(worker)}:\n{text}" for worker, text in raised)
+            return (
+                f"collectives failed in two rounds in a row at version {version} with no worker lost (unequal shapes "
+                f"or a bad link?):\n{tracebacks}"
+            )
+        case CauseKind.SAME_ERROR, why.ErrorAgain(error, rounds, places):
+            where = ", ".join(f"{host}:{slot}" for host, slot in places)
+            return (
+                f"the script raised {error} in {rounds} rounds in a row (in {where}) without a step between them: "
+                "another round would meet the same error"
+            )
+        case CauseKind.BUDGET_SPENT, why.Overspent() as spent:
+            return _overspent_text(spent)
+        case CauseKind.TOO_FEW_SLOTS, why.Shortage(found, needed, seconds, _, troubles):
+            return (
+                f"found {count_text(found, 'usable slot')} within --start-timeout {seconds:g} s, fewer than --min-np "
+                f"{needed}{_in_brackets(troubles)}"
+            )
+        case CauseKind.START_FAILED, None:
+            return "every worker failed before training began"
+        case CauseKind.STRANGERS, why.GaveUp(seconds, Cause() as last):
+            limit = f"--elastic-timeout {seconds:g} s"
+            return f"strangers' connections have ended every round for {limit}; the last: {cause_text(last)}"
+        case CauseKind.TIMED_OUT, why.GaveUp(seconds, over):
+            limit = f"gave up after --elastic-timeout {seconds:g} s"
+            if over is None:
+                return limit
+            return f"{limit} of {cause_text(over)}" if _waits_for(over) else f"{limit}: {cause_text(over)}"
+    return ""
+
+
+def _doing(cause: Cause) -> str:
+    match cause.kind, cause.detail:
+        case CauseKind.ROUND_RUNS, why.Members(round_id, size, hosts):
+            return f"round {round_id}: {count_text(size, 'worker')} on {', '.join(hosts)}"
+        case CauseKind.LEFT_ALONE, why.Several(causes, more):
+            texts = [*map(cause_text, causes), *([f"and {more} more"] if more else [])]
+            return f"left alone, because no other worker is known to hold the state: {'; '.join(texts)}"
+        case CauseKind.DISCOVERY_FAILED, why.Said(text):
+            return f"discovery fails: {text}"
+        case CauseKind.RESIZED, why.Count(count):
+            return f"at most {count_text(count, 'worker')} from now on: the operator wants it"
+    return ""
+
+
+def _waits_for(cause: Cause) -> str:
+    match cause.kind, cause.detail:
+        case CauseKind.WORKERS_AWAITED, why.Shortage(found, needed, _, guest, troubles):
+            kept = "; a worker without a slot keeps the state for them" if guest else ""
+            return f"{found} of {needed} workers are ready{kept}{_in_brackets(troubles)}"
+        case CauseKind.HOLDER_AWAITED, Version() as version:
+            return f"for a worker that holds version {version}, or what is left of it"
+        case CauseKind.BOOT_AWAITED, None:
+            return "for workers that still boot"
+        case CauseKind.SUSPECTS_AWAITED, None:
+            return "for workers that are suspected"
+        case CauseKind.SURVIVORS_AWAITED, None:
+            return "no survivor of the last round is back yet"
+        case CauseKind.PAUSE_AWAITED, None:
+            return "after strangers' connections, to try again"
+    return ""
+
+
+def _place_of(cause: Cause) -> str:
+    """The cause's host, or the slot of it that is in question."""
+    match cause.detail:
+        case why.Place(int() as slot) | why.Drain(int() as slot) | why.Rest(slot):
+            return f"slot {slot} of host {cause.host}"
+    return f"host {cause.host}"
+
+
+def _in_brackets(troubles: Sequence[Cause]) -> str:
+    return f" ({'; '.join(map(cause_text, troubles))})" if troubles else ""
+
+
+def _names(workers: Iterable[WorkerName]) -> str:
+    return ", ".join(map(worker_text, workers))
+
+
+def _overspent_text(spent: why.Overspent) -> str:
+    rounds = f"{count_text(spent.total, 'round')} ended by a {spent.end.value}"
+    if spent.recent < spent.total:
+        rounds = f"{count_text(spent.recent, 'round')} ended by a {spent.end.value} within {spent.window:g} s"
+    return f"{rounds}, more than {_LIMITS[spent.end]} {spent.limit}; the last: {cause_text(spent.last)}"
+
+
+def _uneven_text(steps: why.UnevenSteps) -> str:
+    over = [_listed(steps.done, "done"), _listed(steps.stopped, "stopped as agreed")]
+    text = f"uneven steps: {' and '.join(filter(None, over))}; {_listed(steps.waiting, 'waiting in a collective')}"
+    if steps.busy:
+        text += f"; {count_text(steps.busy, 'other')} still at work"
+    return f"{text}; so it was in the round before (do all ranks make the same steps?)" if steps.again else text
+
+
+def _listed(groups: Iterable[why.StepGroup], doing: str) -> str:
+    """Workers by the boundaries they have passed: `worker 1 (...) is done after 3 steps`."""
+    texts = []
+    for group in groups:
+        names = [worker_text(worker) for worker in group.workers]
+        if group.more:
+            names.append(count_text(group.more, "other"))
+        verb = "is" if len(names) == 1 else "are"
+        texts.append(f"{' and '.join(names)} {verb} {doing} after {count_text(group.boundaries, 'step')}")
+    return ", ".join(texts)
