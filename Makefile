@@ -42,7 +42,7 @@ types: .venv/ready
 	$(py) -m mypy
 
 docs: .venv/ready ## the site in build/site; fails on a broken link. Read it: python -m http.server -d build/site
-	NO_MKDOCS_2_WARNING=1 $(py) -m mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(py) -m mkdocs build
 
 proto: .venv/ready ## generate edriver/v1 anew
 	PYTHON=$(py) scripts/proto.sh

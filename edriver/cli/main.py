@@ -406,7 +406,7 @@ def _print_version() -> int:
 
 
 def _print_completion(shell: str) -> int:
-    from edriver.cli.main.completion import completion
+    from edriver.cli.completion import completion
 
     sys.stdout.write(completion(shell))
     return 0

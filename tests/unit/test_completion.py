@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from edriver.cli.main.completion import words_of_edriver
+from edriver.cli.completion import words_of_edriver
 
 from edriver.cli.main import LOOKING, STEERING, flags_parser, main
 
