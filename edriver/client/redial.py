@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final, TypedDict
 
 import grpc
@@ -33,12 +34,14 @@ class Watching(stop_base):
     Args:
         since: the number of the last event that is known.
         progress: whether word of the progress is wanted, too.
+        clock: seconds, monotonic.
     """
 
-    def __init__(self, since: int, progress: bool) -> None:
+    def __init__(self, since: int, progress: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._seq = since
         self._progress = progress
-        self._heard = time.monotonic()
+        self._heard = self._clock()
 
     @property
     def request(self) -> status_pb2.WatchRequest:
@@ -54,12 +57,12 @@ class Watching(stop_base):
 
     def take(self, told: status_pb2.WatchResponse) -> None:
         """Something has come: the watch goes on from here, and the bound begins anew."""
-        self._heard = time.monotonic()
+        self._heard = self._clock()
         self._seq = told.event.seq or self._seq
 
     def __call__(self, _state: tenacity.RetryCallState) -> bool:
         """Whether nothing has come for so long that it is given up."""
-        return time.monotonic() - self._heard > REDIAL_BOUND
+        return self._clock() - self._heard > REDIAL_BOUND
 
 
 def is_cut_off(error: BaseException) -> bool:

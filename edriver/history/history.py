@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from edriver.history.changes import Changes
 from edriver.history.curve import Curve
 from edriver.history.lanes import Lanes
 from edriver.history.rounds import Rounds
@@ -65,7 +66,7 @@ class History:
         self.hosts: dict[str, status_pb2.HostStatus] = {}
         self.log: list[Line] = []
         self.first_losses: list[Line] = []
-        self._hosts_changed: dict[str, int] = {}  # in the order of change
+        self._hosts_changed: Changes[str] = Changes()
         self._limits: dict[str, Any] = {}
 
     # ---- what comes in ---------------------------------------------------------------------------------------
@@ -204,21 +205,18 @@ class History:
     def _host(self, told: status_pb2.HostStatus) -> None:
         if self.hosts.get(told.name) == told:
             return
-        self._hosts_changed.pop(told.name, None)
-        self._hosts_changed[told.name] = self.version
+        self._hosts_changed.note(told.name, self.version)
         if told.slots or told.connected:
             self.hosts[told.name] = told
         else:
             self.hosts.pop(told.name, None)
             gone = [name for name in self._hosts_changed if name not in self.hosts]
             if len(gone) > MOST_LINES:
-                del self._hosts_changed[gone[0]]
+                self._hosts_changed.forget(gone[0])
 
     def _hosts_since(self, version: int) -> list[dict[str, Any]]:
-        told = []
-        for name in reversed(self._hosts_changed):
-            if self._hosts_changed[name] <= version:
-                break
+        told: list[dict[str, Any]] = []
+        for name in self._hosts_changed.since(version):
             host = self.hosts.get(name)
             if host is not None:
                 told.append(
@@ -232,4 +230,4 @@ class History:
                 )
             elif version:
                 told.append({"name": name, "slots": 0})
-        return told[::-1]
+        return told

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from enum import IntEnum
 from typing import Any, Final
 
+from edriver.history.changes import Changes
 from edriver.v1 import status_pb2
 
 MOST_LANES: Final = 10_000
@@ -87,7 +88,7 @@ class Lanes:
 
     def __init__(self) -> None:
         self.of_slots: dict[tuple[str, int], Lane] = {}
-        self._changed: dict[tuple[str, int], int] = {}  # in the order of change
+        self._changed: Changes[tuple[str, int]] = Changes()
         self._whole = 0
 
     def worker(self, version: int, time: float, told: status_pb2.WorkerStatus, loss: bool, on: bool) -> None:
@@ -133,20 +134,17 @@ class Lanes:
         """What has changed since then, as it goes to the page."""
         whole = self._whole > version
         told = []
-        for place in reversed(self._changed):
-            if not whole and self._changed[place] <= version:
-                break
+        for place in self._changed if whole else self._changed.since(version):
             first, steps = self.of_slots[place].since(0 if whole else version)
             told.append({"host": place[0], "slot": place[1], "from": first, "steps": steps})
-        return {"whole": whole, "lanes": told[::-1]} if told or whole else {}
+        return {"whole": whole, "lanes": told} if told or whole else {}
 
     def _change(self, version: int, time: float, place: tuple[str, int], state: SlotState, worker_id: int) -> None:
         lane = self.of_slots[place]
         if not lane.change(version, time if math.isfinite(time) else 0.0, state, worker_id):
             return
         lane.thin(version, min(MOST_OF_A_LANE, max(LEAST_OF_A_LANE, MOST_STEPS // len(self.of_slots))))
-        self._changed.pop(place, None)
-        self._changed[place] = version
+        self._changed.note(place, version)
         if len(self.of_slots) > MOST_LANES:
             self._forget(version)
 
@@ -154,6 +152,7 @@ class Lanes:
         """Make room, a tenth of it, so that it is seldom done."""
         empty = [place for place in self._changed if self.of_slots[place].state in (SlotState.EMPTY, SlotState.LOST)]
         for place in empty[: MOST_LANES // 10]:
-            del self.of_slots[place], self._changed[place]
+            del self.of_slots[place]
+            self._changed.forget(place)
         if empty:
             self._whole = version

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from edriver.common.wire import round_id_of
+from edriver.history.changes import Changes
 from edriver.text.cause_names import CAUSES, PHASES
 from edriver.v1 import status_pb2
 
@@ -28,7 +29,6 @@ class RoundPart:
         ended: when it ended; None: it goes on.
         phases: seconds, in the order of PHASES; None: it was never under way.
         steps_lost: steps of earlier rounds that had to be made again.
-        version: of its last change.
     """
 
     name: str
@@ -40,7 +40,6 @@ class RoundPart:
     ended: float | None = None
     phases: list[float] | None = None
     steps_lost: int = 0
-    version: int = 0
 
     @property
     def recovery(self) -> float | None:
@@ -89,7 +88,7 @@ class Rounds:
         self._whole = 0
         self._ended_seconds = 0.0
         self._lost_seconds = 0.0
-        self._changed: dict[str, None] = {}  # in the order of change
+        self._changed: Changes[str] = Changes()
         self.counts = dict.fromkeys(CAUSES.values(), 0)
         self.steps_lost = 0
         self.step_rate = 0.0
@@ -135,12 +134,11 @@ class Rounds:
         if told.HasField("ended") and part.ended is None:
             part.ended = told.ended
             self._ended_seconds += part.productive(told.ended)
-        part.version = version
-        self._changed.pop(name, None)
-        self._changed[name] = None
+        self._changed.note(name, version)
         if len(self._rounds) > MOST:
             for gone in list(self._rounds)[1 : MOST // 2 : 2]:
-                del self._rounds[gone], self._changed[gone]
+                del self._rounds[gone]
+                self._changed.forget(gone)
             self._whole = version
         return new
 
@@ -154,12 +152,8 @@ class Rounds:
         """What has changed since then, as it goes to the page."""
         if self._whole > version:
             return {"whole": True, "rounds": [part.plain() for part in self._rounds.values()]}
-        told = []
-        for name in reversed(self._changed):
-            if self._rounds[name].version <= version:
-                break
-            told.append(self._rounds[name].plain())
-        return {"whole": False, "rounds": told[::-1]} if told else {}
+        told = [self._rounds[name].plain() for name in self._changed.since(version)]
+        return {"whole": False, "rounds": told} if told else {}
 
 
 def _length(seconds: float) -> float:

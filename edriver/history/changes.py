@@ -1,0 +1,37 @@
+"""When each of many things has changed last, so that only those are told that have changed since; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Changes(Generic[Key]):
+    """Versions, which only grow, by what they changed."""
+
+    def __init__(self) -> None:
+        self._versions: dict[Key, int] = {}  # in the order of change
+
+    def __iter__(self) -> Iterator[Key]:
+        """All, the latest change last."""
+        return iter(list(self._versions))
+
+    def note(self, key: Key, version: int) -> None:
+        """This version has changed it."""
+        self._versions.pop(key, None)
+        self._versions[key] = version
+
+    def forget(self, key: Key) -> None:
+        """It is told no more."""
+        del self._versions[key]
+
+    def since(self, version: int) -> list[Key]:
+        """Those that a later version has changed, the latest change last; takes as long as they are many."""
+        later: list[Key] = []
+        for key in reversed(self._versions):
+            if self._versions[key] <= version:
+                break
+            later.append(key)
+        return later[::-1]
