@@ -69,7 +69,7 @@ class Nccl:
 
     def give_up(self) -> None:
         """End this process at once."""
-        logger.error("NCCL did not abort within %g s: this worker ends", ABORT_BOUND)
+        logger.error("NCCL's communicators were not aborted within %g s, or cannot be: this worker ends", ABORT_BOUND)
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -24,8 +24,9 @@ from edriver.common.store_address import StoreAddress
 from edriver.system.descriptors import check_room
 from edriver.worker.assignment import Assignment
 from edriver.worker.backend import torch_groups
+from edriver.worker.backend.checks import SEVERING
 from edriver.worker.backend.listener_filter import close_to_strangers
-from edriver.worker.backend.nccl import Nccl, abort_together, nccl_here
+from edriver.worker.backend.nccl import Communicator, Nccl, abort_together, nccl_here
 from edriver.worker.backend.peer_loss import looks_like_peer_loss
 from edriver.worker.backend.sever import GlooDevice, gloo_devices, release_waiting_pairs, sever_gloo
 from edriver.worker.errors import PeerLostError
@@ -84,7 +85,13 @@ class RoundGroup:
     message. Keys live under `round/<round id>`: what an older round left behind is not seen.
     """
 
-    def __init__(self, host: str | None, nccl: Nccl | None = None, wire: StoreWire | None = None) -> None:
+    def __init__(
+        self,
+        host: str | None,
+        nccl: Nccl | None = None,
+        wire: StoreWire | None = None,
+        broken: Collection[str] = (),
+    ) -> None:
         """Start this worker's store.
 
         Args:
@@ -92,6 +99,7 @@ class RoundGroup:
                 listens there and nowhere else. None for a world of one, which has no store.
             nccl: NCCL; None: this machine's, if it has a GPU.
             wire: what connections to stores are made of; None: without TLS.
+            broken: the names of the checks that have failed in this process (backend/checks.py).
 
         Raises:
             OSError: the host does not resolve, or is not an address of this machine.
@@ -100,6 +108,7 @@ class RoundGroup:
         self._server = None if host is None else StoreServer(host, self._wire)
         self._nccl = nccl or nccl_here()
         self._backend = "gloo" if self._nccl is None else self._nccl.backend
+        self._finds_connections = SEVERING not in broken
         self._lock = threading.Lock()
         self._round: _Round | None = None
         self._severed = NO_ROUND
@@ -173,7 +182,7 @@ class RoundGroup:
         this looks for them, so the caller repeats it until the main thread has acknowledged.
 
         Returns:
-            How many connections were cut on which something was waited for.
+            How many connections were cut on which something was waited for; 1 where they cannot be found.
         """
         with self._lock:
             self._severed = max(self._severed, round_id)
@@ -187,7 +196,8 @@ class RoundGroup:
             for inode in devices.keys() - current.released:
                 current.released.add(inode)
                 release_waiting_pairs(devices[inode], current.place.size)
-            return sever_gloo(devices.values())
+            cut = sever_gloo(devices.values())
+            return cut if self._finds_connections else max(1, cut)
 
     def teardown(self) -> None:
         """Forget the round's group and cut its connections; without one, do nothing. Main thread only.
@@ -262,7 +272,7 @@ class RoundGroup:
         `sever` ends it. torch's own way to end a communicator, ProcessGroupNCCL.shutdown(), may wait for peers.
         """
         current = self._round
-        if self._nccl is None or current is None or not self._nccl.communicators():
+        if self._nccl is None or current is None or self._communicators(self._nccl) == {}:
             return
         if not self._is_severed(current.place):
             self._nccl.finish()
@@ -276,10 +286,21 @@ class RoundGroup:
         """With the lock held: begin to abort the communicators that are not being aborted yet."""
         if self._nccl is None:
             return
-        found = self._nccl.communicators()
+        found = self._communicators(self._nccl)
+        if found is None:
+            if self._severed >= current.place.round_id:
+                self._nccl.give_up()
+            return
         if fresh := found.keys() - current.aborted:
             current.aborted |= fresh
             current.aborts.append(abort_together([found[name] for name in fresh], self._nccl.give_up))
+
+    def _communicators(self, nccl: Nccl) -> Mapping[str, Communicator] | None:
+        """Those of this process; None: they cannot be found with this torch, as the worker has said at its start."""
+        try:
+            return nccl.communicators()
+        except AttributeError:
+            return None
 
     def _check(self, place: Assignment) -> None:
         """With the lock held: raise if the round has been severed."""

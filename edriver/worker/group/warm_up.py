@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from edriver.worker.backend import torch_code
+from edriver.worker.backend import checks, gloo_groups, torch_code
 from edriver.worker.group.round_group import RoundGroup
 
 HEAP_BYTES = 31 * 2**20
@@ -23,19 +23,26 @@ HEAP_BYTES = 31 * 2**20
 from its heap at once, and keeps there."""
 
 
-def warm_up() -> None:
-    """Take a step with a tiny model, alone. What the script sees of it: nothing, nor do the random numbers move."""
+def warm_up() -> frozenset[str]:
+    """Take a step with a tiny model, alone. What the script sees of it: nothing, nor do the random numbers move.
+
+    Returns:
+        The names of the checks (backend/checks.py) that have failed; each has been logged.
+    """
     torch_code.import_dynamo()
     if dist.is_initialized():
-        return  # a group of the script's own, which edriver.run will object to
+        return frozenset()  # a group of the script's own, which edriver.run will object to
+    gloo_groups.when_made(None)
     group = RoundGroup(None)
     group.build_alone()
     try:
         with torch.random.fork_rng(devices=[]):
             _step()
+            broken = checks.failed(checks.found_by((*checks.IN_A_GROUP, *checks.ALWAYS)))
     finally:
         group.teardown()
     _grow_heap()
+    return broken
 
 
 def _grow_heap() -> None:

@@ -457,9 +457,9 @@ def rounds_of_this_process() -> WorkerRounds | Alone:
     from edriver.worker.group.store_transport import StoreWire
     from edriver.worker.group.warm_up import warm_up
 
-    warm_up()
+    broken = warm_up()
     papers = os.environ.get("EDRIVER_PAPERS")
-    group = RoundGroup(os.environ["EDRIVER_STORE"], wire=StoreWire(Path(papers) if papers else None))
+    group = RoundGroup(os.environ["EDRIVER_STORE"], wire=StoreWire(Path(papers) if papers else None), broken=broken)
     return WorkerRounds(os.environ, group, looks_like_peer_loss, end_process_group)
 
 

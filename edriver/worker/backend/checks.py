@@ -1,0 +1,286 @@
+"""What edriver relies on and nobody promises, tried out: by a worker at its start, and by `edriver doctor`.
+
+    python -m edriver.worker.backend.checks        prints one JSON object: versions, GPU, and what each check has found
+
+A check that fails ends nothing: it says what follows, and its user (named in `relies`) does that instead.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import logging
+import platform
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]  # torch/distributed/__init__.py has it
+
+from edriver.worker.backend import gloo_groups, grad_scaler, interpreter, listener_filter, tensors, torch_groups
+from edriver.worker.backend.peer_loss import looks_like_peer_loss
+from edriver.worker.backend.sever import gloo_devices, sever_gloo
+from edriver.worker.backend.torch_code import waits_for_peers
+
+logger = logging.getLogger("edriver.worker")
+
+SEVERING: Final = "severing"
+"""The name of the check without which a RoundGroup does not expect to find its connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that is relied upon.
+
+    Attributes:
+        name: what it is called.
+        relies: what relies on it.
+        run: what is wrong, in a few words; empty: nothing.
+        fallback: what happens instead, as a sentence.
+    """
+
+    name: str
+    relies: str
+    run: Callable[[], str]
+    fallback: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check has found.
+
+    Attributes:
+        name: the check's.
+        relies: the check's.
+        trouble: what is wrong; empty: nothing.
+        fallback: what follows, if something is.
+    """
+
+    name: str
+    relies: str
+    trouble: str
+    fallback: str
+
+
+def _group_is_found() -> str:
+    found = len(gloo_devices())
+    return "" if found else f"no Gloo device is found in /proc/self/fdinfo (torch {torch.__version__})"
+
+
+def _groups_pass_by() -> str:
+    return "" if gloo_groups.made() else "torch makes Gloo groups past the constructor of ProcessGroupGloo"
+
+
+def _names_are_counted() -> str:
+    return "" if torch_groups.counts_names() else "torch.distributed has no count of its groups' names"
+
+
+def _groups_are_listed() -> str:
+    if not torch_groups.living():
+        return "torch.distributed has no list of its process groups"
+    try:
+        parts = [torch_groups.part_for(group, "cpu") for group in torch_groups.by_name().values()]
+    except AttributeError as error:
+        return str(error)
+    return "" if any(parts) else "the default process group has no part for tensors of the host"
+
+
+def _writes_are_counted() -> str:
+    return "" if tensors.counts_writes() else "tensors have no counter of writes in place"
+
+
+def _threads_are_seen() -> str:
+    if threading.get_ident() not in interpreter.frames():
+        return "this interpreter does not tell where its threads stand"
+    if not waits_for_peers(dist.barrier.__code__.co_filename if hasattr(dist.barrier, "__code__") else dist.__file__):
+        return "torch.distributed is not in a folder of that name"
+    return "" if interpreter.ends_as_known() else "threading has no function in which a process waits for its end"
+
+
+def _scaler_is_known() -> str:
+    scaler = torch.amp.GradScaler("cpu")
+    return "" if grad_scaler.is_known(scaler) else "GradScaler keeps its scale elsewhere"
+
+
+def _listeners_take_a_filter() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener_filter.trouble_with(listener)
+
+
+IN_A_GROUP: Final = (
+    Check(
+        SEVERING,
+        "freeing collectives that hang on a lost peer",
+        _group_is_found,
+        "A peer that dies is still noticed where its connections close. A collective that hangs on a silent peer ends "
+        "with its worker, which is replaced when another one is free, or with the group's own timeout.",
+    ),
+    Check(
+        "constructor",
+        "the proof that each connection leads to a member",
+        _groups_pass_by,
+        "Rounds are refused, because strangers could take part in them.",
+    ),
+    Check(
+        "names",
+        "building a group again after a build that failed",
+        _names_are_counted,
+        "A worker in which a group could not be built ends, and is replaced.",
+    ),
+    Check(
+        "groups",
+        "aborting NCCL's communicators, and tearing groups down in the background",
+        _groups_are_listed,
+        "A worker with a GPU ends when its round is aborted, and is replaced; the training thread tears groups down.",
+    ),
+)
+"""Checks for which a process group has to be there, made since gloo_groups.when_made was called."""
+
+ALWAYS: Final = (
+    Check(
+        "writes",
+        "going back to the last boundary without a copy",
+        _writes_are_counted,
+        "Failures lead back to the last commit: call state.commit() as often as you can afford to lose steps.",
+    ),
+    Check(
+        "threads",
+        "telling a worker that is stuck or stalled from one that computes",
+        _threads_are_seen,
+        "A worker that is stuck in a collective is not replaced before the group's own timeout.",
+    ),
+    Check(
+        "scaler",
+        "keeping a GradScaler at each boundary without waiting for the device",
+        _scaler_is_known,
+        "Its state_dict is asked, which waits for the device at each boundary.",
+    ),
+    Check(
+        "filter",
+        "closing Gloo's listeners once a group is built",
+        _listeners_take_a_filter,
+        "They stay open to all who reach them.",
+    ),
+)
+"""Cheap checks that need nothing."""
+
+
+def found_by(checks: Iterable[Check]) -> list[Finding]:
+    """Run checks. One that raises has failed: nothing that is checked may end a worker."""
+    return [Finding(check.name, check.relies, _trouble(check), check.fallback) for check in checks]
+
+
+def _trouble(check: Check) -> str:
+    try:
+        return check.run()
+    except Exception as error:  # noqa: BLE001  whatever has changed
+        return f"{type(error).__name__}: {error}"
+
+
+def failed(findings: Iterable[Finding]) -> frozenset[str]:
+    """The names of those that have failed, each of which is logged in a sentence."""
+    names = set()
+    for finding in findings:
+        if finding.trouble:
+            names.add(finding.name)
+            logger.warning("%s", sentence(finding))
+    return frozenset(names)
+
+
+def sentence(finding: Finding) -> str:
+    """What a check that failed means."""
+    return f"{finding.relies} does not work here: {finding.trouble}. {finding.fallback}"
+
+
+# ---- two ranks: `edriver doctor` starts both
+
+HANG_BOUND: Final = 30.0
+"""Seconds after which a collective that has been severed counts as not freed."""
+
+
+def frees_a_collective(port: int) -> str:
+    """Whether severing frees a collective that hangs on a silent peer, and how its error reads; empty: yes.
+
+    Args:
+        port: of the store that `be_silent` has opened, in the other process of a group of two.
+    """
+    _join(port, rank=0)
+    raised: list[BaseException] = []
+
+    def hang() -> None:
+        try:
+            dist.all_reduce(torch.ones(1))
+        except RuntimeError as error:
+            raised.append(error)
+
+    hanging = threading.Thread(target=hang, daemon=True)
+    hanging.start()
+    deadline = time.monotonic() + HANG_BOUND
+    while hanging.is_alive() and time.monotonic() < deadline:
+        sever_gloo(gloo_devices().values())
+        hanging.join(0.03)
+    if not raised:
+        return f"a collective that hangs on a silent peer was not freed within {HANG_BOUND:g} s"
+    return "" if looks_like_peer_loss(raised[0]) else f"its error is not known as the loss of a peer: {raised[0]}"
+
+
+def be_silent() -> None:
+    """Be the other rank: print the store's port, join, and do nothing until standard input ends."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    sys.stdout.write(f"{port}\n")
+    sys.stdout.flush()
+    _join(port, rank=1)
+    sys.stdin.read()
+
+
+def _join(port: int, rank: int) -> None:
+    limit = timedelta(seconds=2 * HANG_BOUND)
+    store = TCPStore("127.0.0.1", port, 2, is_master=rank == 1, timeout=limit)
+    torch_groups.init("gloo", store, rank, 2, limit)
+
+
+# ---- as a program
+
+
+def versions() -> dict[str, Any]:
+    """What is installed, and which GPUs torch sees."""
+    gpus = (
+        [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    )
+    has_nccl = dist.is_nccl_available() and gpus
+    nccl = ".".join(map(str, torch.cuda.nccl.version())) if has_nccl else ""  # type: ignore[no-untyped-call]
+    return {
+        "python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in ("torch", "grpcio", "protobuf")},
+        "gpus": gpus,
+        "nccl": nccl,
+    }
+
+
+def main() -> None:
+    """Print what has been found; with `silent`, or `frees` and a port: be one of two ranks."""
+    match sys.argv[1:]:
+        case ["silent"]:
+            be_silent()
+            return
+        case ["frees", port]:
+            trouble = frees_a_collective(int(port))
+            sys.stdout.write(json.dumps({"trouble": trouble}))
+            return
+    gloo_groups.when_made(None)
+    torch_groups.init("gloo", HashStore(), 0, 1, timedelta(seconds=HANG_BOUND))
+    findings = found_by((*IN_A_GROUP, *ALWAYS))
+    dist.destroy_process_group()
+    sys.stdout.write(json.dumps({"versions": versions(), "findings": [asdict(finding) for finding in findings]}))
+
+
+if __name__ == "__main__":
+    main()
