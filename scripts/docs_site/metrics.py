@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
 from edriver.common.ids import NO_VERSION
+from edriver.common.store_address import StoreAddress
 from edriver.discovery.hosts import Host, HostSet
 from edriver.discovery.poller import Polls
 from edriver.driver.core import events
@@ -46,9 +47,9 @@ def sample_registry() -> CollectorRegistry:
     for event in (
         events.HostsObserved(HostSet((Host("a", 1),))),
         events.AgentConnected("a", 1),
-        events.WorkerWaiting(1, 1, NO_VERSION, "127.0.0.1", 1, ""),
+        events.WorkerWaiting(1, 1, NO_VERSION, StoreAddress("127.0.0.1", 1), ""),
     ):
-        chronicle.take(event, membership.step(event, 1.0), "", [])
+        chronicle.take(event, membership.step(event, 1.0), None, [])
     standing = notification_pb2.Standing(
         round_id=rounds_pb2.RoundId(incarnation=1, n=1), boundaries=1, epoch=0, samples_done=1, samples=2
     )

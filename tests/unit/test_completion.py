@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from edriver.cli.completion import words_of_edriver
 
+from edriver.cli.completion import words_of_edriver
 from edriver.cli.main import LOOKING, STEERING, flags_parser, main
 
 ASK = """
