@@ -32,7 +32,7 @@ def test_another_layout_of_fdinfo_is_said_and_ends_nothing(
     (record,) = caplog.records
     assert record.message.startswith("freeing collectives that hang on a lost peer does not work here: no Gloo device")
     group = RoundGroup("127.0.0.1", broken={SEVERING})
-    group.build(place(1, 0, (group.store_host, group.store_port), 1), LIMIT_SECONDS)
+    group.build(place(1, 0, group.store, 1), LIMIT_SECONDS)
     assert group.sever(RoundId(1, 1)) == 1, "there may be connections: a thread that waits is not cut off"
     group.teardown()
 
@@ -60,7 +60,7 @@ def test_a_process_that_cannot_count_names_anew_ends_only_after_a_build_that_fai
 
     monkeypatch.setattr(torch_groups, "init", breaks)
     with pytest.raises(SystemExit, match="it ends, and its slot is filled anew"):
-        group.build(place(1, 0, (group.store_host, group.store_port), 1), LIMIT_SECONDS)
+        group.build(place(1, 0, group.store, 1), LIMIT_SECONDS)
     monkeypatch.undo()
     group.teardown()
 
