@@ -6,6 +6,7 @@ SCHEDULES ?= 30
 REPEATS ?= 5
 KILLS ?= 1000
 RUNS ?= 1000
+JOBS ?= 4
 INPUTS ?= 100000
 
 py := .venv/bin/python
@@ -16,7 +17,7 @@ demo: .venv/ready ## the digits job on this machine, with a kill and a resize sh
 	$(py) examples/digits/demo.py
 
 test: lint types proto-check docs ## everything that must hold before a change lands
-	$(py) -m pytest
+	$(py) -m pytest --numprocesses $(JOBS) --dist worksteal
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv

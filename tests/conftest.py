@@ -1,11 +1,15 @@
 """For all tests: what they start ends with the session, however that ends; signals as a shell starts a program with,
-also where the tests themselves are run by nohup; runs keep their records where no user of this machine looks for any;
-and with --busy the machine has other things to do."""
+also where the tests themselves are run by nohup; runs keep their records and folders where neither a user of this
+machine nor a test beside them (pytest-xdist) finds any; and with --busy the machine has other things to do."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -28,13 +32,21 @@ def pytest_sessionstart() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def no_records_at_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def runs_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Records and folders of runs lie apart from those of others, who list them and clear up after the dead."""
+    records = tmp_path_factory.mktemp("state")
+    folders = tempfile.mkdtemp(prefix="e-")  # short: sockets lie in it
+    Path(folders).chmod(0o1777)  # as /tmp is: other accounts take part in some tests
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.setenv("XDG_STATE_HOME", str(records))
+        patch.setenv("TMPDIR", folders)
+        patch.setattr(tempfile, "tempdir", None)
         yield
+    shutil.rmtree(folders, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True, scope="session")
 def other_work(request: pytest.FixtureRequest) -> Iterator[None]:
-    with busy(request.config.getoption("--busy")):
+    first = os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0"  # the machine is the same for all of them
+    with busy(request.config.getoption("--busy") if first else 0):
         yield

@@ -203,7 +203,9 @@ class CountLike(int):
 
 
 @pytest.mark.parametrize(
-    "value", [object(), CountLike(3), [1, object()], {"a": object()}, OrderedDict(a=1), {1, 2}], ids=repr
+    "value",
+    [object(), CountLike(3), [1, object()], {"a": object()}, OrderedDict(a=1), {1, 2}],
+    ids=["object", "subclass", "list", "dict", "ordered-dict", "set"],
 )
 def test_what_has_no_canonical_text_is_left_out(value: Any) -> None:
     assert digests(ObjectState(epoch=1, value=value)) == ["epoch=1"]
