@@ -16,7 +16,7 @@ from edriver.dashboard.assets import SCRIPTS, filled, page_file, plotly_script
 from edriver.history.history import History
 from edriver.history.records import Records, read
 from edriver.history.rounds import RoundPart
-from edriver.text.cause_names import PHASES
+from edriver.text.cause_names import PHASES, RUN_ENDS
 from edriver.text.phrases import count_text
 from edriver.text.progress_text import time_text
 from edriver.v1 import status_pb2
@@ -58,7 +58,7 @@ def facts(history: History, run: Mapping[str, Any]) -> Iterator[tuple[str, str]]
     if ended is None:
         yield "end", f"none is recorded: it goes on, or its driver was lost; last: {history.doing or 'nothing'}"
     else:
-        yield "end", f"{'success' if ended.run_ended.success else 'failed'}: {ended.text or 'all workers are done'}"
+        yield "end", f"{RUN_ENDS[ended.run_ended.end]}: {ended.text}"
     rounds = history.rounds.all
     if rounds:
         ends = [history.now if part.ended is None else part.ended for part in rounds]

@@ -11,6 +11,7 @@ from edriver.history.changes import Changes
 from edriver.history.curve import Curve
 from edriver.history.lanes import Lanes
 from edriver.history.rounds import Rounds
+from edriver.text.cause_names import RUN_ENDS
 from edriver.v1 import status_pb2
 
 MOST_LINES: Final = 2000
@@ -129,13 +130,13 @@ class History:
             case "host":
                 self._host(event.host)
             case "worker":
-                self.lanes.worker(self.version, event.time, event.worker, bool(event.text), self.rounds.size > 0)
+                self.lanes.worker(self.version, event.time, event.worker, event.HasField("cause"), self.rounds.size > 0)
                 kind = "loss"
             case "round":
                 if self.rounds.feed(self.version, event.round):
                     self.lanes.assigned(self.version, event.time, list(event.round.members))
                     self.doing = event.text
-                elif event.text:
+                elif event.HasField("cause"):
                     kind, self.doing = "loss", event.text
             case "run_ended":
                 self.lanes.end(self.version, event.time)
@@ -189,7 +190,7 @@ class History:
                 "resizes": max(counts["resize"], self._limits.get("resizes", 0)),
                 "steps_lost": self.rounds.steps_lost,
                 "goodput": self.rounds.goodput(),
-                "ended": None if ended is None else {"time": ended.time, "success": ended.run_ended.success},
+                "ended": None if ended is None else {"time": ended.time, "end": RUN_ENDS[ended.run_ended.end]},
             },
         }
         first = bisect_right(self.log, version, key=lambda line: line.version)

@@ -15,5 +15,13 @@ CAUSES: Final[Mapping[int, str]] = {
 }
 """The kinds of a round's cause (RoundCause)."""
 
+RUN_ENDS: Final[Mapping[int, str]] = {
+    status_pb2.RUN_END_UNSPECIFIED: "ended",
+    status_pb2.RUN_END_DONE: "done",
+    status_pb2.RUN_END_STOPPED: "stopped",
+    status_pb2.RUN_END_FAILED: "failed",
+}
+"""How a run has ended (RunEnd)."""
+
 PHASES: Final = ("detect", "abort", "rendezvous", "sync", "first_step")
 """The parts of a recovery (RecoveryPhases), in their order."""

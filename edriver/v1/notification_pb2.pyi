@@ -4,6 +4,7 @@ isort:skip_file
 """
 
 from collections import abc as _abc
+from edriver.v1 import cause_pb2 as _cause_pb2
 from edriver.v1 import rounds_pb2 as _rounds_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -288,16 +289,17 @@ class Abort(_message.Message):
 
     ROUND_ID_FIELD_NUMBER: _builtins.int
     CAUSE_FIELD_NUMBER: _builtins.int
-    cause: _builtins.str
     @_builtins.property
     def round_id(self) -> _rounds_pb2.RoundId: ...
+    @_builtins.property
+    def cause(self) -> _cause_pb2.Cause: ...
     def __init__(
         self,
         *,
         round_id: _rounds_pb2.RoundId | None = ...,
-        cause: _builtins.str = ...,
+        cause: _cause_pb2.Cause | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "round_id", b"round_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "round_id", b"round_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...

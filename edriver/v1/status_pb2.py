@@ -22,11 +22,12 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from edriver.v1 import cause_pb2 as edriver_dot_v1_dot_cause__pb2
 from edriver.v1 import notification_pb2 as edriver_dot_v1_dot_notification__pb2
 from edriver.v1 import rounds_pb2 as edriver_dot_v1_dot_rounds__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x65\x64river/v1/status.proto\x12\nedriver.v1\x1a\x1d\x65\x64river/v1/notification.proto\x1a\x17\x65\x64river/v1/rounds.proto\"\x0f\n\rGetRunRequest\";\n\x0eGetRunResponse\x12\x1c\n\x03run\x18\x01 \x01(\x0b\x32\x0f.edriver.v1.Run\x12\x0b\n\x03seq\x18\x02 \x01(\x04\"\xce\x03\n\x03Run\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\r\n\x05\x62\x65gan\x18\x03 \x01(\x01\x12\x0b\n\x03now\x18\x04 \x01(\x01\x12\r\n\x05\x64oing\x18\x05 \x01(\t\x12*\n\x08round_id\x18\x06 \x01(\x0b\x32\x13.edriver.v1.RoundIdH\x00\x88\x01\x01\x12\x0c\n\x04size\x18\x07 \x01(\r\x12\n\n\x02np\x18\x08 \x01(\r\x12\x0e\n\x06min_np\x18\t \x01(\r\x12\x0e\n\x06max_np\x18\n \x01(\r\x12%\n\x05hosts\x18\x0b \x03(\x0b\x32\x16.edriver.v1.HostStatus\x12)\n\x07workers\x18\x0c \x03(\x0b\x32\x18.edriver.v1.WorkerStatus\x12\x0e\n\x06rounds\x18\r \x01(\r\x12\x10\n\x08\x66\x61ilures\x18\x0e \x01(\r\x12\x13\n\x0bpreemptions\x18\x0f \x01(\r\x12\x0f\n\x07resizes\x18\x10 \x01(\r\x12+\n\x08progress\x18\x11 \x01(\x0b\x32\x14.edriver.v1.ProgressH\x01\x88\x01\x01\x12\x12\n\nsteps_lost\x18\x12 \x01(\x04\x12\x0f\n\x07\x63ommand\x18\x13 \x03(\t\x12\x0f\n\x07seconds\x18\x46 \x01(\x01\x42\x0b\n\t_round_idB\x0b\n\t_progress\"]\n\nHostStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05slots\x18\x02 \x01(\r\x12\x11\n\tconnected\x18\x03 \x01(\x08\x12\x10\n\x08obstacle\x18\x04 \x01(\t\x12\r\n\x05since\x18\x05 \x01(\x01\"\xe7\x01\n\x0cWorkerStatus\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04slot\x18\x03 \x01(\r\x12&\n\x05state\x18\x04 \x01(\x0e\x32\x17.edriver.v1.WorkerState\x12\x11\n\x04rank\x18\x05 \x01(\rH\x00\x88\x01\x01\x12\x0b\n\x03pid\x18\x06 \x01(\r\x12\r\n\x05since\x18\x07 \x01(\x01\x12)\n\x07version\x18\x08 \x01(\x0b\x32\x13.edriver.v1.VersionH\x01\x88\x01\x01\x12\x11\n\tstep_rate\x18\t \x01(\x01\x42\x07\n\x05_rankB\n\n\x08_version\"\xed\x01\n\x08Progress\x12\r\n\x05steps\x18\x01 \x01(\x04\x12\x11\n\tstep_rate\x18\x02 \x01(\x01\x12\x12\n\x05\x65poch\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x14\n\x0csamples_done\x18\x04 \x01(\x04\x12\x0f\n\x07samples\x18\x05 \x01(\x04\x12\x13\n\x0bsample_rate\x18\x06 \x01(\x01\x12\x34\n\x08reported\x18\x07 \x03(\x0b\x32\".edriver.v1.Progress.ReportedEntry\x1a/\n\rReportedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x08\n\x06_epoch\"\x15\n\x13ListProgressRequest\"C\n\x14ListProgressResponse\x12+\n\x07samples\x18\x01 \x03(\x0b\x32\x1a.edriver.v1.ProgressSample\"F\n\x0eProgressSample\x12\x0c\n\x04time\x18\x01 \x01(\x01\x12&\n\x08progress\x18\x02 \x01(\x0b\x32\x14.edriver.v1.Progress\"\"\n\x11ListRoundsRequest\x12\r\n\x05limit\x18\x01 \x01(\r\"7\n\x12ListRoundsResponse\x12!\n\x06rounds\x18\x01 \x03(\x0b\x32\x11.edriver.v1.Round\"\xfc\x02\n\x05Round\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\r\n\x05\x63\x61use\x18\x02 \x01(\t\x12$\n\x04kind\x18\x03 \x01(\x0e\x32\x16.edriver.v1.RoundCause\x12#\n\x07members\x18\x04 \x03(\x0b\x32\x12.edriver.v1.Member\x12\x14\n\x07noticed\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x19\n\x0c\x62\x65\x66ore_ended\x18\x06 \x01(\x01H\x01\x88\x01\x01\x12\x10\n\x08\x61ssigned\x18\x07 \x01(\x01\x12\x16\n\tunder_way\x18\x08 \x01(\x01H\x02\x88\x01\x01\x12\x12\n\x05\x65nded\x18\t \x01(\x01H\x03\x88\x01\x01\x12/\n\x06phases\x18\n \x01(\x0b\x32\x1a.edriver.v1.RecoveryPhasesH\x04\x88\x01\x01\x12\x12\n\nsteps_lost\x18\x0b \x01(\x04\x42\n\n\x08_noticedB\x0f\n\r_before_endedB\x0c\n\n_under_wayB\x08\n\x06_endedB\t\n\x07_phases\"^\n\x06Member\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04slot\x18\x03 \x01(\r\x12%\n\x05times\x18\x04 \x01(\x0b\x32\x16.edriver.v1.RoundTimes\"e\n\x0eRecoveryPhases\x12\x0e\n\x06\x64\x65tect\x18\x01 \x01(\x01\x12\r\n\x05\x61\x62ort\x18\x02 \x01(\x01\x12\x12\n\nrendezvous\x18\x03 \x01(\x01\x12\x0c\n\x04sync\x18\x04 \x01(\x01\x12\x12\n\nfirst_step\x18\x05 \x01(\x01\"1\n\x11ListEventsRequest\x12\r\n\x05since\x18\x01 \x01(\x04\x12\r\n\x05limit\x18\x02 \x01(\r\"7\n\x12ListEventsResponse\x12!\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x11.edriver.v1.Event\"/\n\x0cWatchRequest\x12\r\n\x05since\x18\x01 \x01(\x04\x12\x10\n\x08progress\x18\x02 \x01(\x08\"e\n\rWatchResponse\x12\"\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x11.edriver.v1.EventH\x00\x12(\n\x08progress\x18\x02 \x01(\x0b\x32\x14.edriver.v1.ProgressH\x00\x42\x06\n\x04kind\"\x81\x02\n\x05\x45vent\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x0c\n\x04time\x18\x02 \x01(\x01\x12\x0c\n\x04text\x18\x03 \x01(\t\x12&\n\x04host\x18\x04 \x01(\x0b\x32\x16.edriver.v1.HostStatusH\x00\x12*\n\x06worker\x18\x05 \x01(\x0b\x32\x18.edriver.v1.WorkerStatusH\x00\x12\"\n\x05round\x18\x06 \x01(\x0b\x32\x11.edriver.v1.RoundH\x00\x12$\n\x06remark\x18\x07 \x01(\x0b\x32\x12.edriver.v1.RemarkH\x00\x12)\n\trun_ended\x18\x08 \x01(\x0b\x32\x14.edriver.v1.RunEndedH\x00\x42\x06\n\x04kind\"\x08\n\x06Remark\"\x1b\n\x08RunEnded\x12\x0f\n\x07success\x18\x01 \x01(\x08*\xde\x01\n\x0bWorkerState\x12\x1c\n\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14WORKER_STATE_BOOTING\x10\x01\x12\x18\n\x14WORKER_STATE_WAITING\x10\x02\x12\x19\n\x15WORKER_STATE_TRAINING\x10\x03\x12\x15\n\x11WORKER_STATE_DONE\x10\x04\x12\x19\n\x15WORKER_STATE_FINISHED\x10\x05\x12\x19\n\x15WORKER_STATE_STOPPING\x10\x06\x12\x15\n\x11WORKER_STATE_GONE\x10\x07*\x8d\x01\n\nRoundCause\x12\x1b\n\x17ROUND_CAUSE_UNSPECIFIED\x10\x00\x12\x15\n\x11ROUND_CAUSE_START\x10\x01\x12\x17\n\x13ROUND_CAUSE_FAILURE\x10\x02\x12\x1a\n\x16ROUND_CAUSE_PREEMPTION\x10\x03\x12\x16\n\x12ROUND_CAUSE_RESIZE\x10\x04\x32\xfd\x02\n\rStatusService\x12?\n\x06GetRun\x12\x19.edriver.v1.GetRunRequest\x1a\x1a.edriver.v1.GetRunResponse\x12K\n\nListRounds\x12\x1d.edriver.v1.ListRoundsRequest\x1a\x1e.edriver.v1.ListRoundsResponse\x12Q\n\x0cListProgress\x12\x1f.edriver.v1.ListProgressRequest\x1a .edriver.v1.ListProgressResponse\x12K\n\nListEvents\x12\x1d.edriver.v1.ListEventsRequest\x1a\x1e.edriver.v1.ListEventsResponse\x12>\n\x05Watch\x12\x18.edriver.v1.WatchRequest\x1a\x19.edriver.v1.WatchResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x65\x64river/v1/status.proto\x12\nedriver.v1\x1a\x16\x65\x64river/v1/cause.proto\x1a\x1d\x65\x64river/v1/notification.proto\x1a\x17\x65\x64river/v1/rounds.proto\"\x0f\n\rGetRunRequest\";\n\x0eGetRunResponse\x12\x1c\n\x03run\x18\x01 \x01(\x0b\x32\x0f.edriver.v1.Run\x12\x0b\n\x03seq\x18\x02 \x01(\x04\"\xce\x03\n\x03Run\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\r\n\x05\x62\x65gan\x18\x03 \x01(\x01\x12\x0b\n\x03now\x18\x04 \x01(\x01\x12\r\n\x05\x64oing\x18\x05 \x01(\t\x12*\n\x08round_id\x18\x06 \x01(\x0b\x32\x13.edriver.v1.RoundIdH\x00\x88\x01\x01\x12\x0c\n\x04size\x18\x07 \x01(\r\x12\n\n\x02np\x18\x08 \x01(\r\x12\x0e\n\x06min_np\x18\t \x01(\r\x12\x0e\n\x06max_np\x18\n \x01(\r\x12%\n\x05hosts\x18\x0b \x03(\x0b\x32\x16.edriver.v1.HostStatus\x12)\n\x07workers\x18\x0c \x03(\x0b\x32\x18.edriver.v1.WorkerStatus\x12\x0e\n\x06rounds\x18\r \x01(\r\x12\x10\n\x08\x66\x61ilures\x18\x0e \x01(\r\x12\x13\n\x0bpreemptions\x18\x0f \x01(\r\x12\x0f\n\x07resizes\x18\x10 \x01(\r\x12+\n\x08progress\x18\x11 \x01(\x0b\x32\x14.edriver.v1.ProgressH\x01\x88\x01\x01\x12\x12\n\nsteps_lost\x18\x12 \x01(\x04\x12\x0f\n\x07\x63ommand\x18\x13 \x03(\t\x12\x0f\n\x07seconds\x18\x46 \x01(\x01\x42\x0b\n\t_round_idB\x0b\n\t_progress\"]\n\nHostStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05slots\x18\x02 \x01(\r\x12\x11\n\tconnected\x18\x03 \x01(\x08\x12\x10\n\x08obstacle\x18\x04 \x01(\t\x12\r\n\x05since\x18\x05 \x01(\x01\"\xe7\x01\n\x0cWorkerStatus\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04slot\x18\x03 \x01(\r\x12&\n\x05state\x18\x04 \x01(\x0e\x32\x17.edriver.v1.WorkerState\x12\x11\n\x04rank\x18\x05 \x01(\rH\x00\x88\x01\x01\x12\x0b\n\x03pid\x18\x06 \x01(\r\x12\r\n\x05since\x18\x07 \x01(\x01\x12)\n\x07version\x18\x08 \x01(\x0b\x32\x13.edriver.v1.VersionH\x01\x88\x01\x01\x12\x11\n\tstep_rate\x18\t \x01(\x01\x42\x07\n\x05_rankB\n\n\x08_version\"\xed\x01\n\x08Progress\x12\r\n\x05steps\x18\x01 \x01(\x04\x12\x11\n\tstep_rate\x18\x02 \x01(\x01\x12\x12\n\x05\x65poch\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x14\n\x0csamples_done\x18\x04 \x01(\x04\x12\x0f\n\x07samples\x18\x05 \x01(\x04\x12\x13\n\x0bsample_rate\x18\x06 \x01(\x01\x12\x34\n\x08reported\x18\x07 \x03(\x0b\x32\".edriver.v1.Progress.ReportedEntry\x1a/\n\rReportedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x08\n\x06_epoch\"\x15\n\x13ListProgressRequest\"C\n\x14ListProgressResponse\x12+\n\x07samples\x18\x01 \x03(\x0b\x32\x1a.edriver.v1.ProgressSample\"F\n\x0eProgressSample\x12\x0c\n\x04time\x18\x01 \x01(\x01\x12&\n\x08progress\x18\x02 \x01(\x0b\x32\x14.edriver.v1.Progress\"\"\n\x11ListRoundsRequest\x12\r\n\x05limit\x18\x01 \x01(\r\"7\n\x12ListRoundsResponse\x12!\n\x06rounds\x18\x01 \x03(\x0b\x32\x11.edriver.v1.Round\"\xfc\x02\n\x05Round\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\r\n\x05\x63\x61use\x18\x02 \x01(\t\x12$\n\x04kind\x18\x03 \x01(\x0e\x32\x16.edriver.v1.RoundCause\x12#\n\x07members\x18\x04 \x03(\x0b\x32\x12.edriver.v1.Member\x12\x14\n\x07noticed\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x19\n\x0c\x62\x65\x66ore_ended\x18\x06 \x01(\x01H\x01\x88\x01\x01\x12\x10\n\x08\x61ssigned\x18\x07 \x01(\x01\x12\x16\n\tunder_way\x18\x08 \x01(\x01H\x02\x88\x01\x01\x12\x12\n\x05\x65nded\x18\t \x01(\x01H\x03\x88\x01\x01\x12/\n\x06phases\x18\n \x01(\x0b\x32\x1a.edriver.v1.RecoveryPhasesH\x04\x88\x01\x01\x12\x12\n\nsteps_lost\x18\x0b \x01(\x04\x42\n\n\x08_noticedB\x0f\n\r_before_endedB\x0c\n\n_under_wayB\x08\n\x06_endedB\t\n\x07_phases\"^\n\x06Member\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04slot\x18\x03 \x01(\r\x12%\n\x05times\x18\x04 \x01(\x0b\x32\x16.edriver.v1.RoundTimes\"e\n\x0eRecoveryPhases\x12\x0e\n\x06\x64\x65tect\x18\x01 \x01(\x01\x12\r\n\x05\x61\x62ort\x18\x02 \x01(\x01\x12\x12\n\nrendezvous\x18\x03 \x01(\x01\x12\x0c\n\x04sync\x18\x04 \x01(\x01\x12\x12\n\nfirst_step\x18\x05 \x01(\x01\"1\n\x11ListEventsRequest\x12\r\n\x05since\x18\x01 \x01(\x04\x12\r\n\x05limit\x18\x02 \x01(\r\"7\n\x12ListEventsResponse\x12!\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x11.edriver.v1.Event\"/\n\x0cWatchRequest\x12\r\n\x05since\x18\x01 \x01(\x04\x12\x10\n\x08progress\x18\x02 \x01(\x08\"e\n\rWatchResponse\x12\"\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x11.edriver.v1.EventH\x00\x12(\n\x08progress\x18\x02 \x01(\x0b\x32\x14.edriver.v1.ProgressH\x00\x42\x06\n\x04kind\"\xa3\x02\n\x05\x45vent\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x0c\n\x04time\x18\x02 \x01(\x01\x12\x0c\n\x04text\x18\x03 \x01(\t\x12&\n\x04host\x18\x04 \x01(\x0b\x32\x16.edriver.v1.HostStatusH\x00\x12*\n\x06worker\x18\x05 \x01(\x0b\x32\x18.edriver.v1.WorkerStatusH\x00\x12\"\n\x05round\x18\x06 \x01(\x0b\x32\x11.edriver.v1.RoundH\x00\x12$\n\x06remark\x18\x07 \x01(\x0b\x32\x12.edriver.v1.RemarkH\x00\x12)\n\trun_ended\x18\x08 \x01(\x0b\x32\x14.edriver.v1.RunEndedH\x00\x12 \n\x05\x63\x61use\x18\t \x01(\x0b\x32\x11.edriver.v1.CauseB\x06\n\x04kind\"\x08\n\x06Remark\"+\n\x08RunEnded\x12\x1f\n\x03\x65nd\x18\x01 \x01(\x0e\x32\x12.edriver.v1.RunEnd*\xde\x01\n\x0bWorkerState\x12\x1c\n\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14WORKER_STATE_BOOTING\x10\x01\x12\x18\n\x14WORKER_STATE_WAITING\x10\x02\x12\x19\n\x15WORKER_STATE_TRAINING\x10\x03\x12\x15\n\x11WORKER_STATE_DONE\x10\x04\x12\x19\n\x15WORKER_STATE_FINISHED\x10\x05\x12\x19\n\x15WORKER_STATE_STOPPING\x10\x06\x12\x15\n\x11WORKER_STATE_GONE\x10\x07*\x8d\x01\n\nRoundCause\x12\x1b\n\x17ROUND_CAUSE_UNSPECIFIED\x10\x00\x12\x15\n\x11ROUND_CAUSE_START\x10\x01\x12\x17\n\x13ROUND_CAUSE_FAILURE\x10\x02\x12\x1a\n\x16ROUND_CAUSE_PREEMPTION\x10\x03\x12\x16\n\x12ROUND_CAUSE_RESIZE\x10\x04*\\\n\x06RunEnd\x12\x17\n\x13RUN_END_UNSPECIFIED\x10\x00\x12\x10\n\x0cRUN_END_DONE\x10\x01\x12\x13\n\x0fRUN_END_STOPPED\x10\x02\x12\x12\n\x0eRUN_END_FAILED\x10\x03\x32\xfd\x02\n\rStatusService\x12?\n\x06GetRun\x12\x19.edriver.v1.GetRunRequest\x1a\x1a.edriver.v1.GetRunResponse\x12K\n\nListRounds\x12\x1d.edriver.v1.ListRoundsRequest\x1a\x1e.edriver.v1.ListRoundsResponse\x12Q\n\x0cListProgress\x12\x1f.edriver.v1.ListProgressRequest\x1a .edriver.v1.ListProgressResponse\x12K\n\nListEvents\x12\x1d.edriver.v1.ListEventsRequest\x1a\x1e.edriver.v1.ListEventsResponse\x12>\n\x05Watch\x12\x18.edriver.v1.WatchRequest\x1a\x19.edriver.v1.WatchResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,54 +36,56 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PROGRESS_REPORTEDENTRY']._loaded_options = None
   _globals['_PROGRESS_REPORTEDENTRY']._serialized_options = b'8\001'
-  _globals['_WORKERSTATE']._serialized_start=2606
-  _globals['_WORKERSTATE']._serialized_end=2828
-  _globals['_ROUNDCAUSE']._serialized_start=2831
-  _globals['_ROUNDCAUSE']._serialized_end=2972
-  _globals['_GETRUNREQUEST']._serialized_start=95
-  _globals['_GETRUNREQUEST']._serialized_end=110
-  _globals['_GETRUNRESPONSE']._serialized_start=112
-  _globals['_GETRUNRESPONSE']._serialized_end=171
-  _globals['_RUN']._serialized_start=174
-  _globals['_RUN']._serialized_end=636
-  _globals['_HOSTSTATUS']._serialized_start=638
-  _globals['_HOSTSTATUS']._serialized_end=731
-  _globals['_WORKERSTATUS']._serialized_start=734
-  _globals['_WORKERSTATUS']._serialized_end=965
-  _globals['_PROGRESS']._serialized_start=968
-  _globals['_PROGRESS']._serialized_end=1205
-  _globals['_PROGRESS_REPORTEDENTRY']._serialized_start=1148
-  _globals['_PROGRESS_REPORTEDENTRY']._serialized_end=1195
-  _globals['_LISTPROGRESSREQUEST']._serialized_start=1207
-  _globals['_LISTPROGRESSREQUEST']._serialized_end=1228
-  _globals['_LISTPROGRESSRESPONSE']._serialized_start=1230
-  _globals['_LISTPROGRESSRESPONSE']._serialized_end=1297
-  _globals['_PROGRESSSAMPLE']._serialized_start=1299
-  _globals['_PROGRESSSAMPLE']._serialized_end=1369
-  _globals['_LISTROUNDSREQUEST']._serialized_start=1371
-  _globals['_LISTROUNDSREQUEST']._serialized_end=1405
-  _globals['_LISTROUNDSRESPONSE']._serialized_start=1407
-  _globals['_LISTROUNDSRESPONSE']._serialized_end=1462
-  _globals['_ROUND']._serialized_start=1465
-  _globals['_ROUND']._serialized_end=1845
-  _globals['_MEMBER']._serialized_start=1847
-  _globals['_MEMBER']._serialized_end=1941
-  _globals['_RECOVERYPHASES']._serialized_start=1943
-  _globals['_RECOVERYPHASES']._serialized_end=2044
-  _globals['_LISTEVENTSREQUEST']._serialized_start=2046
-  _globals['_LISTEVENTSREQUEST']._serialized_end=2095
-  _globals['_LISTEVENTSRESPONSE']._serialized_start=2097
-  _globals['_LISTEVENTSRESPONSE']._serialized_end=2152
-  _globals['_WATCHREQUEST']._serialized_start=2154
-  _globals['_WATCHREQUEST']._serialized_end=2201
-  _globals['_WATCHRESPONSE']._serialized_start=2203
-  _globals['_WATCHRESPONSE']._serialized_end=2304
-  _globals['_EVENT']._serialized_start=2307
-  _globals['_EVENT']._serialized_end=2564
-  _globals['_REMARK']._serialized_start=2566
-  _globals['_REMARK']._serialized_end=2574
-  _globals['_RUNENDED']._serialized_start=2576
-  _globals['_RUNENDED']._serialized_end=2603
-  _globals['_STATUSSERVICE']._serialized_start=2975
-  _globals['_STATUSSERVICE']._serialized_end=3356
+  _globals['_WORKERSTATE']._serialized_start=2680
+  _globals['_WORKERSTATE']._serialized_end=2902
+  _globals['_ROUNDCAUSE']._serialized_start=2905
+  _globals['_ROUNDCAUSE']._serialized_end=3046
+  _globals['_RUNEND']._serialized_start=3048
+  _globals['_RUNEND']._serialized_end=3140
+  _globals['_GETRUNREQUEST']._serialized_start=119
+  _globals['_GETRUNREQUEST']._serialized_end=134
+  _globals['_GETRUNRESPONSE']._serialized_start=136
+  _globals['_GETRUNRESPONSE']._serialized_end=195
+  _globals['_RUN']._serialized_start=198
+  _globals['_RUN']._serialized_end=660
+  _globals['_HOSTSTATUS']._serialized_start=662
+  _globals['_HOSTSTATUS']._serialized_end=755
+  _globals['_WORKERSTATUS']._serialized_start=758
+  _globals['_WORKERSTATUS']._serialized_end=989
+  _globals['_PROGRESS']._serialized_start=992
+  _globals['_PROGRESS']._serialized_end=1229
+  _globals['_PROGRESS_REPORTEDENTRY']._serialized_start=1172
+  _globals['_PROGRESS_REPORTEDENTRY']._serialized_end=1219
+  _globals['_LISTPROGRESSREQUEST']._serialized_start=1231
+  _globals['_LISTPROGRESSREQUEST']._serialized_end=1252
+  _globals['_LISTPROGRESSRESPONSE']._serialized_start=1254
+  _globals['_LISTPROGRESSRESPONSE']._serialized_end=1321
+  _globals['_PROGRESSSAMPLE']._serialized_start=1323
+  _globals['_PROGRESSSAMPLE']._serialized_end=1393
+  _globals['_LISTROUNDSREQUEST']._serialized_start=1395
+  _globals['_LISTROUNDSREQUEST']._serialized_end=1429
+  _globals['_LISTROUNDSRESPONSE']._serialized_start=1431
+  _globals['_LISTROUNDSRESPONSE']._serialized_end=1486
+  _globals['_ROUND']._serialized_start=1489
+  _globals['_ROUND']._serialized_end=1869
+  _globals['_MEMBER']._serialized_start=1871
+  _globals['_MEMBER']._serialized_end=1965
+  _globals['_RECOVERYPHASES']._serialized_start=1967
+  _globals['_RECOVERYPHASES']._serialized_end=2068
+  _globals['_LISTEVENTSREQUEST']._serialized_start=2070
+  _globals['_LISTEVENTSREQUEST']._serialized_end=2119
+  _globals['_LISTEVENTSRESPONSE']._serialized_start=2121
+  _globals['_LISTEVENTSRESPONSE']._serialized_end=2176
+  _globals['_WATCHREQUEST']._serialized_start=2178
+  _globals['_WATCHREQUEST']._serialized_end=2225
+  _globals['_WATCHRESPONSE']._serialized_start=2227
+  _globals['_WATCHRESPONSE']._serialized_end=2328
+  _globals['_EVENT']._serialized_start=2331
+  _globals['_EVENT']._serialized_end=2622
+  _globals['_REMARK']._serialized_start=2624
+  _globals['_REMARK']._serialized_end=2632
+  _globals['_RUNENDED']._serialized_start=2634
+  _globals['_RUNENDED']._serialized_end=2677
+  _globals['_STATUSSERVICE']._serialized_start=3143
+  _globals['_STATUSSERVICE']._serialized_end=3524
 # @@protoc_insertion_point(module_scope)

@@ -4,6 +4,7 @@ isort:skip_file
 What an onlooker may know of a run: nothing in here changes anything."""
 
 from collections import abc as _abc
+from edriver.v1 import cause_pb2 as _cause_pb2
 from edriver.v1 import notification_pb2 as _notification_pb2
 from edriver.v1 import rounds_pb2 as _rounds_pb2
 from google.protobuf import descriptor as _descriptor
@@ -71,7 +72,7 @@ class _RoundCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RoundCause
     DESCRIPTOR: _descriptor.EnumDescriptor
     ROUND_CAUSE_UNSPECIFIED: _RoundCause.ValueType  # 0
     ROUND_CAUSE_START: _RoundCause.ValueType  # 1
-    """The run began."""
+    """The run began, or the script entered its next `run`."""
     ROUND_CAUSE_FAILURE: _RoundCause.ValueType  # 2
     """A worker or a host failed."""
     ROUND_CAUSE_PREEMPTION: _RoundCause.ValueType  # 3
@@ -84,7 +85,7 @@ class RoundCause(_RoundCause, metaclass=_RoundCauseEnumTypeWrapper):
 
 ROUND_CAUSE_UNSPECIFIED: RoundCause.ValueType  # 0
 ROUND_CAUSE_START: RoundCause.ValueType  # 1
-"""The run began."""
+"""The run began, or the script entered its next `run`."""
 ROUND_CAUSE_FAILURE: RoundCause.ValueType  # 2
 """A worker or a host failed."""
 ROUND_CAUSE_PREEMPTION: RoundCause.ValueType  # 3
@@ -92,6 +93,30 @@ ROUND_CAUSE_PREEMPTION: RoundCause.ValueType  # 3
 ROUND_CAUSE_RESIZE: RoundCause.ValueType  # 4
 """Hosts or workers came or went in good order."""
 Global___RoundCause: _TypeAlias = RoundCause  # noqa: Y015
+
+class _RunEnd:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RunEndEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RunEnd.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RUN_END_UNSPECIFIED: _RunEnd.ValueType  # 0
+    RUN_END_DONE: _RunEnd.ValueType  # 1
+    """All workers were done, and every process then ended with 0."""
+    RUN_END_STOPPED: _RunEnd.ValueType  # 2
+    """The operator wanted it."""
+    RUN_END_FAILED: _RunEnd.ValueType  # 3
+
+class RunEnd(_RunEnd, metaclass=_RunEndEnumTypeWrapper):
+    """RunEnd is how a run has ended."""
+
+RUN_END_UNSPECIFIED: RunEnd.ValueType  # 0
+RUN_END_DONE: RunEnd.ValueType  # 1
+"""All workers were done, and every process then ended with 0."""
+RUN_END_STOPPED: RunEnd.ValueType  # 2
+"""The operator wanted it."""
+RUN_END_FAILED: RunEnd.ValueType  # 3
+Global___RunEnd: _TypeAlias = RunEnd  # noqa: Y015
 
 @_typing.final
 class GetRunRequest(_message.Message):
@@ -794,6 +819,7 @@ class Event(_message.Message):
     ROUND_FIELD_NUMBER: _builtins.int
     REMARK_FIELD_NUMBER: _builtins.int
     RUN_ENDED_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     """Counts events from 1."""
     time: _builtins.float
@@ -822,6 +848,12 @@ class Event(_message.Message):
     def run_ended(self) -> Global___RunEnded:
         """The last event."""
 
+    @_builtins.property
+    def cause(self) -> _cause_pb2.Cause:
+        """Why a worker or a host was lost or is not used, a round was aborted, the run waits, or has ended. A worker that leaves in
+        good order, and a round that ends so, have none.
+        """
+
     def __init__(
         self,
         *,
@@ -833,10 +865,11 @@ class Event(_message.Message):
         round: Global___Round | None = ...,
         remark: Global___Remark | None = ...,
         run_ended: Global___RunEnded | None = ...,
+        cause: _cause_pb2.Cause | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "kind", b"kind", "remark", b"remark", "round", b"round", "run_ended", b"run_ended", "worker", b"worker"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "host", b"host", "kind", b"kind", "remark", b"remark", "round", b"round", "run_ended", b"run_ended", "worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "kind", b"kind", "remark", b"remark", "round", b"round", "run_ended", b"run_ended", "seq", b"seq", "text", b"text", "time", b"time", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "host", b"host", "kind", b"kind", "remark", b"remark", "round", b"round", "run_ended", b"run_ended", "seq", b"seq", "text", b"text", "time", b"time", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["host", "worker", "round", "remark", "run_ended"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
@@ -867,16 +900,16 @@ class RunEnded(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    SUCCESS_FIELD_NUMBER: _builtins.int
-    success: _builtins.bool
+    END_FIELD_NUMBER: _builtins.int
+    end: Global___RunEnd.ValueType
     def __init__(
         self,
         *,
-        success: _builtins.bool = ...,
+        end: Global___RunEnd.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["success", b"success"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -98,7 +98,7 @@ def test_the_blocking_client_looks_and_steers() -> None:
         assert client.events(known[-1].seq) == []
         client.stop("enough")
         told = list(client.watch(known[-1].seq))
-        assert told[-1].run_ended.success is False
+        assert told[-1].run_ended.end == status_pb2.RUN_END_STOPPED
         assert told[-1].text == "enough"
 
     serve(lambda run: blocking(run, work))

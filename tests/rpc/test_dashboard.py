@@ -214,7 +214,7 @@ def test_the_end_of_the_run_is_said_and_the_page_stays() -> None:
         async with page.stream() as message:
             later = await message()
             assert (later["link"], later["head"]["doing"]) == ("ended", "enough")
-            assert later["head"]["ended"]["success"] is False
+            assert later["head"]["ended"]["end"] == "stopped"
 
     serve(work)
 

@@ -15,8 +15,8 @@ from edriver.common.ids import RoundId, Version
 from edriver.common.store_address import StoreAddress
 from edriver.common.wire import round_id_message, version_of
 from edriver.system.life_lock import LifeLock
+from edriver.v1 import cause_pb2, notification_pb2_grpc, rounds_pb2
 from edriver.v1 import notification_pb2 as pb
-from edriver.v1 import notification_pb2_grpc, rounds_pb2
 from edriver.worker import topology
 from edriver.worker.assignment import Assignment
 from edriver.worker.errors import HostsUpdatedInterrupt, PeerLostError, SwallowedInterruptError
@@ -189,7 +189,7 @@ def test_the_next_place_may_come_while_the_state_is_restored(agent: Agent) -> No
     agent.hear("waiting")
     agent.assign(1)
     assert entered.get(timeout=BOUND) == 0
-    agent.say(pb.Notice(abort=pb.Abort(round_id=round_id(1), cause="a worker died")))
+    agent.say(pb.Notice(abort=pb.Abort(round_id=round_id(1), cause=cause_pb2.Cause(text="a worker died"))))
     assert version_of(agent.hear("waiting").waiting.version) == Version(RoundId(1, 1), 1)
     agent.assign(2)
     agent.say(pb.Notice(ping=pb.Ping(number=1)))

@@ -13,7 +13,7 @@ from edriver.driver.core.settings import Settings
 from edriver.driver.observe.console.announcements import Announcements
 from edriver.driver.observe.event_history import Chronicle, ForgottenError
 from edriver.driver.observe.progress import Pace
-from edriver.v1 import status_pb2
+from edriver.v1 import cause_pb2, status_pb2
 
 
 class Story:
@@ -65,7 +65,7 @@ def _words(event: status_pb2.Event) -> str:
             how = "ended" if told.HasField("ended") else "under way" if told.HasField("under_way") else "assigned"
             return f"round {told.round_id.n}: {how}"
         case "run_ended":
-            return f"run: {event.run_ended.success}"
+            return f"run: {status_pb2.RunEnd.Name(event.run_ended.end)}"
         case _:
             return event.text
 
@@ -111,7 +111,8 @@ def test_a_loss_is_the_next_rounds_cause(peer_first: bool) -> None:
     told = [event for each in (both[::-1] if peer_first else both) for event in story.take(each)]
     ended = next(event for event in told if event.WhichOneof("kind") == "round")
     assert (ended.round.ended, len(ended.round.members)) == (107.0, 0)
-    assert ended.text.startswith("round 1.1 ended: ")
+    expected = cause_pb2.CAUSE_KIND_COLLECTIVE_FAILED if peer_first else cause_pb2.CAUSE_KIND_ENDED
+    assert (ended.cause.kind, ended.text.startswith("round 1.1 ended: ")) == (expected, True)
     told = story.take(events.WorkerExited(2, -9, reaped=105.9)) + story.waits(1, Version(RoundId(1, 1), 7))
     begun = next(event.round for event in told if event.WhichOneof("kind") == "round")
     assert (begun.round_id.n, begun.kind) == (2, status_pb2.ROUND_CAUSE_FAILURE)
@@ -119,12 +120,34 @@ def test_a_loss_is_the_next_rounds_cause(peer_first: bool) -> None:
     assert begun.cause == ended.text.removeprefix("round 1.1 ended: ")
 
 
+def test_a_resize_and_the_next_call_of_run_are_causes_of_their_own() -> None:
+    story = Story()
+    story.begun()
+    story.waits(story.take(events.HostsObserved(HostSet((Host("a", 3),))))[-1].worker.worker_id)
+    told: list[status_pb2.Event] = []
+    for worker in (1, 2):
+        told += story.take(events.BoundaryReached(worker, RoundId(1, 1), 1, 4))
+    (ended,) = [event for event in told if event.WhichOneof("kind") == "round"]
+    assert (ended.text, ended.HasField("cause")) == ("", False)
+    told = story.waits(1, Version(RoundId(1, 1), 5)) + story.waits(2, Version(RoundId(1, 1), 5))
+    (begun,) = [event.round for event in told if event.WhichOneof("kind") == "round"]
+    assert begun.kind == status_pb2.ROUND_CAUSE_RESIZE
+    for worker in (1, 2, 3):
+        story.take(events.WorkerDone(worker, RoundId(1, 2), 9))
+    for worker in (1, 2, 3):
+        told = story.take(events.WorkerWaiting(worker, 2, NO_VERSION, "10.0.0.1", 4000 + worker, ""))
+    begun = next(event.round for event in told if event.WhichOneof("kind") == "round")
+    assert (begun.round_id.n, begun.kind) == (3, status_pb2.ROUND_CAUSE_START)
+
+
 def test_one_who_is_gone() -> None:
     story = Story()
     story.begun()
     told = story.take(events.WorkerExited(2, -9))
     assert words(told)[0] == "worker 2: gone"
-    assert told[0].text == "worker 2 (rank 1, a:1) was killed by SIGKILL"
+    assert told[0].text
+    cause = told[0].cause
+    assert (cause.kind, cause.worker_id, cause.rank, cause.code) == (cause_pb2.CAUSE_KIND_KILLED, 2, 1, -9)
     assert story.take(events.WorkerExited(2, -9)) == []
 
 
@@ -134,7 +157,7 @@ def test_a_host_that_goes_and_one_that_fails() -> None:
     told = story.take(events.AgentLost("b", 2, "ssh: no route"))
     assert words(told)[0] == "host b: 1"
     assert told[0].host.obstacle == "is not used: ssh: no route"
-    assert told[0].text == "host b is not used: ssh: no route"
+    assert (told[0].cause.kind, told[0].cause.said) == (cause_pb2.CAUSE_KIND_HOST_UNUSED, "ssh: no route")
     assert words(story.hosts(a=1))[:2] == ["host a: 1", "host b: 0"]
     assert story.hosts(a=1) == []
 
@@ -143,8 +166,8 @@ def test_the_end() -> None:
     story = Story()
     story.begun()
     told = story.take(events.StopRequested("the driver got SIGINT"))
-    assert words(told) == ["round 1: ended", "run: False"]
-    assert told[-1].text == "the driver got SIGINT"
+    assert words(told) == ["round 1: ended", "run: RUN_END_STOPPED"]
+    assert (told[-1].text, told[-1].cause.kind) == ("the driver got SIGINT", cause_pb2.CAUSE_KIND_STOPPED)
     assert story.chronicle.over
 
 

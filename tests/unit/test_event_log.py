@@ -34,8 +34,8 @@ def test_a_line_is_an_event_with_plain_values() -> None:
             "steps_lost": "0",
         },
     }
-    second = event_line(status_pb2.Event(seq=2, time=101.0, run_ended=status_pb2.RunEnded(success=True)))
-    assert json.loads(second) == {"seq": "2", "time": 101.0, "text": "", "run_ended": {"success": True}}
+    second = event_line(status_pb2.Event(seq=2, time=101.0, run_ended=status_pb2.RunEnded(end=status_pb2.RUN_END_DONE)))
+    assert json.loads(second) == {"seq": "2", "time": 101.0, "text": "", "run_ended": {"end": "RUN_END_DONE"}}
 
 
 def test_a_line_about_the_progress() -> None:

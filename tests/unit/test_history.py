@@ -11,7 +11,7 @@ import pytest
 from edriver.history import lanes, rounds
 from edriver.history.history import MOST_LINES, History
 from edriver.history.lanes import SlotState
-from edriver.v1 import rounds_pb2, status_pb2
+from edriver.v1 import cause_pb2, rounds_pb2, status_pb2
 
 BOOTING, WAITING, TRAINING, STOPPING, GONE = (
     status_pb2.WORKER_STATE_BOOTING,
@@ -81,8 +81,12 @@ class Story:
     def remark(self, time: float, text: str) -> None:
         self.event(time, text, remark=status_pb2.Remark())
 
-    def worker(self, time: float, number: int, slot: int, state: Any, text: str = "") -> None:
-        self.event(time, text, worker=status_pb2.WorkerStatus(worker_id=number, host="a", slot=slot, state=state))
+    def worker(self, time: float, number: int, slot: int, state: Any) -> None:
+        self.event(time, worker=status_pb2.WorkerStatus(worker_id=number, host="a", slot=slot, state=state))
+
+    def lost(self, time: float, number: int, slot: int, text: str) -> None:
+        gone = status_pb2.WorkerStatus(worker_id=number, host="a", slot=slot, state=GONE)
+        self.event(time, text, worker=gone, cause=cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_KILLED))
 
     def host(self, time: float, name: str, slots: int, obstacle: str = "") -> None:
         self.event(
@@ -109,11 +113,13 @@ class Story:
         self.event(time, round=self.told)
 
     def ended(self, time: float, text: str = "") -> None:
+        """With a text, by an abort."""
         self.told.ended = time
         told = status_pb2.Round()
         told.CopyFrom(self.told)
         told.ClearField("members")
-        self.event(time, text, round=told)
+        cause = cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_ENDED) if text else None
+        self.event(time, text, round=told, cause=cause)
 
     def sample(self, time: float, steps: int, rate: float = 10.0, **reported: float) -> None:
         self.history.sample(time, status_pb2.Progress(steps=steps, step_rate=rate, reported=reported))
@@ -134,7 +140,7 @@ class Story:
         self.worker(120.5, 1, 0, WAITING)
         self.assigned(121.0, 2, FAILURE, {1: 0}, lost=20)
         self.under_way(122.0, **PHASES)
-        self.worker(122.5, 2, 1, GONE, "worker 2 (rank 1, a:1) was killed by SIGKILL")
+        self.lost(122.5, 2, 1, "worker 2 (rank 1, a:1) was killed by SIGKILL")
         self.worker(122.5, 3, 1, BOOTING)
         self.worker(129.0, 3, 1, WAITING)
         self.ended(130.0)
@@ -237,7 +243,7 @@ def test_one_that_dies_between_two_rounds_is_lost() -> None:
     story.ended(140.0)
     story.worker(140.2, 3, 1, STOPPING)
     story.assigned(140.3, 4, FAILURE, {1: 0})
-    story.worker(141.0, 3, 1, GONE, "worker 3 was killed by SIGKILL")
+    story.lost(141.0, 3, 1, "worker 3 was killed by SIGKILL")
     assert story.steps(1)[-1] == (141.0, SlotState.LOST, 3)
 
 
@@ -245,9 +251,9 @@ def test_the_end() -> None:
     story = Story()
     story.killed()
     story.ended(140.0)
-    story.event(140.0, "all workers are done", run_ended=status_pb2.RunEnded(success=True))
+    story.event(140.0, "all workers are done", run_ended=status_pb2.RunEnded(end=status_pb2.RUN_END_DONE))
     told = story.history.since(0)
-    assert told["head"]["ended"] == {"time": 140.0, "success": True}
+    assert told["head"]["ended"] == {"time": 140.0, "end": "done"}
     assert (told["head"]["size"], told["head"]["doing"]) == (0, "all workers are done")
     assert story.steps(0)[-1] == (140.0, SlotState.EMPTY, 0)
 

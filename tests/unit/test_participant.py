@@ -10,8 +10,8 @@ import pytest
 from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
 from edriver.common.store_address import StoreAddress
 from edriver.common.wire import round_id_message, version_of
+from edriver.v1 import cause_pb2, rounds_pb2
 from edriver.v1 import notification_pb2 as pb
-from edriver.v1 import rounds_pb2
 from edriver.worker.rounds.participant import Participant, Stage, Verdict
 
 FIRST = RoundId(1, 1)
@@ -31,7 +31,7 @@ def go_on(number: int, round_id: RoundId = FIRST) -> pb.Notice:
 
 
 def abort(round_id: RoundId = FIRST) -> pb.Notice:
-    return pb.Notice(abort=pb.Abort(round_id=round_id_message(round_id), cause="worker 2 died"))
+    return pb.Notice(abort=pb.Abort(round_id=round_id_message(round_id), cause=cause_pb2.Cause(text="worker 2 died")))
 
 
 def finish(round_id: RoundId = FIRST) -> pb.Notice:

@@ -47,19 +47,34 @@ def one_kill(name: str = "a") -> str:
         "assigned": T + 20.5,
         "steps_lost": 3,
     }
+    ended, killed = {"kind": "CAUSE_KIND_ENDED"}, {"kind": "CAUSE_KIND_KILLED"}
+    gone = {"worker_id": 2, "host": name, "slot": 1}
+    lost = {**under_way, "ended": T + 20}
     return (
         line(1, 0, "waiting: 0 of 2 workers are ready", remark={})
         + line(2, 10, f"round 1.1: 2 workers on {name}", round={**first, "members": members})
         + line(3, 11, round={**under_way, "members": members})
         + json.dumps({"time": T + 12, "progress": {"steps": 40, "step_rate": 10.0, "reported": {"loss": 0.25}}})
         + "\n"
-        + line(4, 20, f"round 1.1 ended: worker 2 ({name}:1) has ended", round={**under_way, "ended": T + 20})
+        + line(
+            4,
+            20,
+            f"round 1.1 ended: worker 2 ({name}:1) has ended",
+            round=lost,
+            cause=ended,
+        )
         + line(5, 20.5, "round 1.2: 1 worker", round={**second, "members": members[:1]})
         + line(
             6, 21.5, round={**second, "under_way": T + 21.5, "phases": {"detect": 0.1, "abort": 0.5, "first_step": 1.0}}
         )
-        + line(7, 22, f"worker 2 ({name}:1) was killed by SIGKILL", worker={"worker_id": 2, "host": name, "slot": 1})
-        + line(8, 30, "all workers are done", run_ended={"success": True})
+        + line(
+            7,
+            22,
+            f"worker 2 ({name}:1) was killed by SIGKILL",
+            worker=gone,
+            cause=killed,
+        )
+        + line(8, 30, "all workers are done", run_ended={"end": "RUN_END_DONE"})
     )
 
 
@@ -97,7 +112,7 @@ def test_what_is_said_of_a_run(tmp_path: Path) -> None:
     said = dict(re.split(r"  +", told, maxsplit=1) for told in summary.splitlines())
     assert said["command"] == "python 'my train.py'"
     assert said["time"].endswith(", 30 s")
-    assert said["end"] == "success: all workers are done"
+    assert said["end"] == "done: all workers are done"
     assert said["size"].startswith("1 to 2 workers")
     assert said["goodput"] == "62.3 % of wall time in steps that count"  # (9.5 + 9.5 - 3 * 0.1) / 30
     assert said["rounds"] == "2: 1 failure, 0 preemptions, 0 resizes"

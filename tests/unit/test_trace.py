@@ -166,7 +166,8 @@ def test_the_file_opens_at_any_time(tmp_path: Path, end: bool) -> None:
     recorder.start()
     recorder.events(story.all)
     if end:
-        recorder.events([status_pb2.Event(time=120.0, text="all done", run_ended=status_pb2.RunEnded(success=True))])
+        done = status_pb2.RunEnded(end=status_pb2.RUN_END_DONE)
+        recorder.events([status_pb2.Event(time=120.0, text="all done", run_ended=done)])
     recorder.close()
     text = (tmp_path / "trace.json").read_text()
     shown = slices(json.loads(text if end else f"{text}]"))

@@ -88,7 +88,7 @@ class Story {
   // How it is, in one word, and a sign for those who do not see its colour.
   state() {
     const ended = this.head.ended;
-    if (ended) return ended.success ? ["done", "✓", "done"] : ["failed", "✕", "ended"];
+    if (ended) return {done: ["done", "✓", "done"], stopped: ["stopped", "■", "stopped"]}[ended.end] || ["failed", "✕", ended.end];
     if (this.link === "record") return ["lost", "?", "not ended"];
     if (this.link === "lost") return ["lost", "✕", "driver lost"];
     if (this.head.size) return ["training", "▶", "training"];

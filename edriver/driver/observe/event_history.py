@@ -14,6 +14,7 @@ from edriver.common.wire import round_id_message
 from edriver.driver.core import actions, events
 from edriver.driver.core.cause import Cause, RoundEnd
 from edriver.driver.core.membership import Membership
+from edriver.driver.observe.cause_message import cause_message
 from edriver.driver.observe.cause_text import Line, cause_text, doing_text, obstacles_text
 from edriver.driver.observe.progress import Pace
 from edriver.driver.observe.progress_history import ProgressHistory
@@ -36,6 +37,12 @@ _KINDS: Final = {
     RoundEnd.DONE: status_pb2.ROUND_CAUSE_START,
 }
 """What kind of cause the end of a round is for the next one."""
+
+_ENDS: Final = {
+    actions.RunEnd.DONE: status_pb2.RUN_END_DONE,
+    actions.RunEnd.STOPPED: status_pb2.RUN_END_STOPPED,
+    actions.RunEnd.FAILED: status_pb2.RUN_END_FAILED,
+}
 
 
 class ForgottenError(LookupError):
@@ -139,7 +146,8 @@ class Chronicle:
             told += self._of_action(action, now)
         for line in lines:
             if not any(line.cause.same_as(said) for said in self._said):
-                told.append(status_pb2.Event(text=line.text, remark=status_pb2.Remark()))
+                message = cause_message(line.cause)
+                told.append(status_pb2.Event(text=line.text, cause=message, remark=status_pb2.Remark()))
         for action in step:
             if isinstance(action, actions.FinishRun):
                 told += self._of_end(action, now)
@@ -209,7 +217,9 @@ class Chronicle:
                     yield from self._worker(worker_id)
             case actions.Abort(_, round_id, cause):
                 self._said.append(cause)
-                yield from self._ended(cause, now, Line(cause, round_id).text)
+                for entry in self._ended(cause, now, Line(cause, round_id).text):
+                    entry.cause.CopyFrom(cause_message(cause))
+                    yield entry
             case actions.StopAt(cause=cause):
                 yield from self._ended(cause, now)
             case actions.AssignRound(plan):
@@ -241,8 +251,7 @@ class Chronicle:
     def _of_end(self, action: actions.FinishRun, now: float) -> Iterator[status_pb2.Event]:
         self.over = True
         yield from self._ended(action.cause, now)
-        ended = status_pb2.RunEnded(success=action.end is actions.RunEnd.DONE)
-        yield status_pb2.Event(text=cause_text(action.cause), run_ended=ended)
+        yield self._caused(status_pb2.Event(run_ended=status_pb2.RunEnded(end=_ENDS[action.end])), action.cause)
 
     def _hosts(self, now: float) -> Iterator[status_pb2.Event]:
         """Those whose slots have changed."""
@@ -259,8 +268,8 @@ class Chronicle:
         since = self._host_since.setdefault(name, now)
         membership = self._membership
         obstacle = obstacles_text(membership.staffing.obstacles_of(name, membership.now))
-        text = self._say(cause)
-        return status_pb2.Event(text=text, host=host_status(name, membership.roster.hosts.get(name), obstacle, since))
+        told = host_status(name, membership.roster.hosts.get(name), obstacle, since)
+        return self._caused(status_pb2.Event(host=told), cause)
 
     def _worker(self, worker_id: int, cause: Cause | None = None) -> Iterator[status_pb2.Event]:
         if worker_id not in self.workers:
@@ -272,13 +281,15 @@ class Chronicle:
         else:
             told = self.workers[worker_id] = worker_status(worker, self.workers[worker_id].since)
             self.pace.fill(told)
-        yield status_pb2.Event(text=self._say(cause), worker=told)
+        yield self._caused(status_pb2.Event(worker=told), cause)
 
-    def _say(self, cause: Cause | None) -> str:
-        if cause is None:
-            return ""
-        self._said.append(cause)
-        return cause_text(cause)
+    def _caused(self, entry: status_pb2.Event, cause: Cause | None) -> status_pb2.Event:
+        """The event with its cause, if it has one."""
+        if cause is not None:
+            self._said.append(cause)
+            entry.text = cause_text(cause)
+            entry.cause.CopyFrom(cause_message(cause))
+        return entry
 
     def _notice(self, worker_id: int, seen: float) -> None:
         """A process has ended. A peer may have noticed before, so that the round has ended already."""

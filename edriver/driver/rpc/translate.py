@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from edriver.common.wire import round_id_message, round_id_of, store_address_message, store_address_of, version_of
 from edriver.driver.core import actions, events
-from edriver.driver.observe.cause_text import cause_text
+from edriver.driver.observe.cause_message import cause_message
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2
 
 
@@ -83,7 +83,8 @@ def notice_of(action: Notified, timestamp: float) -> tuple[tuple[int, ...], noti
         case actions.GoOn(workers, round_id, number):
             return workers, pb.Notice(go_on=pb.GoOn(round_id=round_id_message(round_id), number=number))
         case actions.Abort(workers, round_id, cause):
-            return workers, pb.Notice(abort=pb.Abort(round_id=round_id_message(round_id), cause=cause_text(cause)))
+            said = cause_message(cause, with_text=True)
+            return workers, pb.Notice(abort=pb.Abort(round_id=round_id_message(round_id), cause=said))
         case actions.Finish(workers, round_id):
             return workers, pb.Notice(finish=pb.Finish(round_id=round_id_message(round_id)))
         case actions.Leave(worker_id):

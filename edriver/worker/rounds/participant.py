@@ -102,7 +102,7 @@ class Participant:
             case "go_on" if self._means_us(notice.go_on.round_id, notice.go_on.number):
                 self._reported = None
             case "abort" if self._is_ours(notice.abort.round_id):
-                self.abort_cause = notice.abort.cause
+                self.abort_cause = notice.abort.cause.text
             case "assign_place" if self.stage is Stage.WAITING:
                 self._take_place(notice.assign_place)
             case "finish" if self.stage is Stage.DONE and self._is_ours(notice.finish.round_id):
