@@ -135,7 +135,7 @@ def test_a_resize_and_the_next_call_of_run_are_causes_of_their_own() -> None:
     for worker in (1, 2, 3):
         story.take(events.WorkerDone(worker, RoundId(1, 2), 9))
     for worker in (1, 2, 3):
-        told = story.take(events.WorkerWaiting(worker, 2, NO_VERSION, "10.0.0.1", 4000 + worker, ""))
+        told = story.take(events.WorkerWaiting(worker, 2, NO_VERSION, StoreAddress("10.0.0.1", 4000 + worker), ""))
     begun = next(event.round for event in told if event.WhichOneof("kind") == "round")
     assert (begun.round_id.n, begun.kind) == (3, status_pb2.ROUND_CAUSE_START)
 
