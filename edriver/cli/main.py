@@ -14,7 +14,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from edriver.common import defaults
+from edriver.common.record_folder import KEPT
 from edriver.common.stall_limits import DEFAULTS, text_of
+from edriver.driver.core.settings import HOST_COOLDOWN, SLOT_COOLDOWN
 from edriver.system.descriptors import raise_limit
 
 FAILED, USAGE = 1, 2
@@ -182,14 +185,14 @@ def _add_failure_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--start-timeout",
         type=_seconds,
-        default=30.0,
+        default=defaults.START_TIMEOUT,
         metavar="S",
         help="wait so long for -np workers, then start with --min-np or more (default: %(default)g)",
     )
     group.add_argument(
         "--elastic-timeout",
         type=_seconds,
-        default=600.0,
+        default=defaults.ELASTIC_TIMEOUT,
         metavar="S",
         help="give up when fewer than --min-np workers are there for so long (default: %(default)g)",
     )
@@ -204,7 +207,7 @@ def _add_failure_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--exit-timeout",
         type=_seconds,
-        default=600.0,
+        default=defaults.EXIT_TIMEOUT,
         metavar="S",
         help="give up a worker whose script has ended and whose process has not, after so long without output or use "
         "of a processor: exit hooks that upload something may take their time (default: %(default)g)",
@@ -212,14 +215,14 @@ def _add_failure_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--worker-lease",
         type=_seconds,
-        default=5.0,
+        default=defaults.WORKER_LEASE,
         metavar="S",
         help="break the round of a worker whose process is stopped or frozen for so long (default: %(default)g)",
     )
     group.add_argument(
         "--driver-timeout",
         type=_seconds,
-        default=60.0,
+        default=defaults.DRIVER_TIMEOUT,
         metavar="S",
         help="let hosts train on while the driver is silent for so long; where it is known to be gone, they end "
         "within seconds (default: %(default)g)",
@@ -245,7 +248,9 @@ def _add_failure_flags(group: argparse._ArgumentGroup) -> None:
         nargs=2,
         metavar=("LOW", "HIGH"),
         help="how long a slot whose worker failed, or a host whose slots did, is left alone before it is used again; "
-        "doubles from LOW up to HIGH (default: a slot 0, then 1 to 60; a host 10 to 300)",
+        "doubles from LOW up to HIGH (default: a slot 0, then {:g} to {:g}; a host {:g} to {:g})".format(
+            *SLOT_COOLDOWN, *HOST_COOLDOWN
+        ),
     )
 
 
@@ -256,7 +261,7 @@ def _add_output_flags(group: argparse._ArgumentGroup) -> None:
         "--records",
         metavar="DIR",
         help="keep the run's records (what was run, all that happens, a trace for Perfetto) in DIR/RUN_ID (default: "
-        "in $XDG_STATE_HOME/edriver, or ~/.local/state/edriver, those of the latest 100 runs)",
+        f"in $XDG_STATE_HOME/edriver, or ~/.local/state/edriver, those of the latest {KEPT} runs)",
     )
     group.add_argument("--no-records", action="store_true", help="keep none")
     group.add_argument(

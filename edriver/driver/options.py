@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from edriver.common import defaults
 from edriver.common import limits as bounds
 from edriver.common.lease import SHORTEST
 from edriver.common.record_folder import default_root
@@ -27,9 +28,6 @@ from edriver.text.wire_text import wire_text
 
 POLL_LIMIT = 20.0
 """Longest that one run of a discovery script may take, in seconds."""
-
-EXIT_TIMEOUT = 600.0
-"""Seconds without a sign of life that a worker's process may take to end after its script, if no flag says it."""
 
 METRICS_ADDRESS = "127.0.0.1"
 """Where metrics are, unless somebody wants them elsewhere."""
@@ -82,9 +80,9 @@ class RunOptions:
     control_credentials: Path | None = None
     status_credentials: Path | None = None
     stall_limits: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULTS))
-    exit_timeout: float = EXIT_TIMEOUT
-    worker_lease: float = 5.0
-    driver_timeout: float = 60.0
+    exit_timeout: float = defaults.EXIT_TIMEOUT
+    worker_lease: float = defaults.WORKER_LEASE
+    driver_timeout: float = defaults.DRIVER_TIMEOUT
     insecure: bool = False
     output_folder: str = ""
     event_log: Path | None = None

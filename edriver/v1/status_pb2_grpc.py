@@ -96,9 +96,9 @@ class StatusServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """Watch tells what happens from a number on, without a gap, until the run ends: its last event is RunEnded. Whoever is
-        cut off calls again with the number of the last event that came. OUT_OF_RANGE as for ListEvents; a watcher that reads
-        so slowly that it would miss an event gets that, too.
+        """Watch tells what happens from a number on, without a gap, until the run ends: its last event is RunEnded. A
+        watcher that is cut off calls again with the number of the last event that came. OUT_OF_RANGE as for ListEvents;
+        a watcher that reads so slowly that it would miss an event gets that, too.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

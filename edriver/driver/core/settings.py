@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from edriver.common.defaults import ELASTIC_TIMEOUT, START_TIMEOUT
 from edriver.common.limits import TOTAL_SLOTS
 
 SLOT_COOLDOWN: Final = (1.0, 60.0)
@@ -51,8 +52,8 @@ class Settings:
     np: int
     min_np: int
     max_np: int
-    start_timeout: float = 30.0
-    elastic_timeout: float = 600.0
+    start_timeout: float = START_TIMEOUT
+    elastic_timeout: float = ELASTIC_TIMEOUT
     reset_limit: int | None = None
     preemption_limit: int | None = None
     resize_limit: int | None = None
