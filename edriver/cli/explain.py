@@ -19,13 +19,14 @@ from typing import Any, Final
 from edriver.common.stall_limits import collective_timeout, limits_of
 from edriver.driver import options, session
 from edriver.driver.core import settings
-from edriver.driver.launch import local, ssh
+from edriver.driver.launch import local
 from edriver.driver.observe.metrics import bounded_server
 from edriver.driver.observe.metrics import server as metrics_server
 from edriver.driver.observe.records import recorder
 from edriver.driver.options import RunOptions, poll_limit
 from edriver.driver.rpc import agent_service as server
 from edriver.driver.rpc import status, tcp_endpoint, unauthenticated
+from edriver.system import ssh_client
 
 FLAG, DEFAULT, FIXED = "flag", "default", "fixed"
 """Origins, beside those that say what a value was derived from."""
@@ -63,7 +64,7 @@ BOUNDS: Final = (
     Bound(server, "BEAT", "an agent is heard of every"),
     Bound(server, "BOOT_LEASE", "an agent may take to start"),
     Bound(server, "ARRIVAL_BOUND", "a host that dials in waits for"),
-    Bound(ssh, "CONNECT_BOUND", "ssh may take to connect"),
+    Bound(ssh_client, "CONNECT_BOUND", "ssh may take to connect"),
     Bound(local, "RESOLVE_SECONDS", "a host's name may take to resolve"),
     Bound(tcp_endpoint, "HANDSHAKE_BOUND", "a stranger's TLS handshake may take"),
     Bound(tcp_endpoint, "IDLE_BOUND", "a stranger may be silent for"),

@@ -45,6 +45,8 @@ to a run that goes on:
   edriver dashboard              a web page that follows it (pip install 'edriver[dashboard]')
 of a run that has ended:
   edriver report RUN             one HTML file: size, goodput, every recovery
+before a run:
+  edriver doctor --hosts a,b     whether this machine and those have what it needs
 on a host that is to dial in:
   edriver agent --driver HOST:PORT --credentials FILE
 
@@ -301,6 +303,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     if arguments and arguments[0] == "agent":
         return _agent(arguments[1:])
+    if arguments and arguments[0] == "doctor":
+        return _doctor(arguments[1:])
     if arguments and arguments[0] in STEERING:
         return _steer(arguments[0], arguments[1:])
     if arguments and arguments[0] in LOOKING:
@@ -390,6 +394,19 @@ def _ask(command: Callable[[], str]) -> int:
         sys.stderr.write(f"edriver: {printable(str(error))}\n")
         return FAILED
     return 0
+
+
+def _doctor(arguments: Sequence[str]) -> int:
+    from edriver.commands.doctor import doctor
+
+    code = 0
+
+    def examine() -> str:
+        nonlocal code
+        text, code = doctor(arguments)
+        return text
+
+    return _ask(examine) or code
 
 
 def _agent(arguments: Sequence[str]) -> int:

@@ -20,9 +20,9 @@ from edriver.discovery.hosts import Host, HostSet
 from edriver.discovery.sources import FixedHosts, HostDiscoveryScript, HostSource, read_hostfile
 from edriver.driver.core.settings import Settings
 from edriver.driver.launch.local import interface_address
-from edriver.driver.launch.ssh import SshOptions, identity_error
 from edriver.driver.rpc.dial_in_hosts import Arrivals
 from edriver.system.private_files import open_private
+from edriver.system.ssh_client import SshOptions, identity_error
 from edriver.text.phrases import count_text
 from edriver.text.wire_text import wire_text
 

@@ -14,6 +14,7 @@ from typing import Final
 from edriver.driver.launch import ssh
 from edriver.driver.launch.local import is_loopback
 from edriver.system.child import Child
+from edriver.system.ssh_client import OWN_FAILURE
 from edriver.text.phrases import exit_text
 
 _log = logging.getLogger("edriver.driver")
@@ -231,7 +232,7 @@ class Launcher:
     def _reaped(self, agent_id: int, agent: _Agent, code: int) -> None:
         if not agent.remote:
             self._end(agent_id, f"its agent {exit_text(code)}")
-        elif agent.met and not agent.killed and (code == ssh.OWN_FAILURE or code < 0):  # ssh's own end
+        elif agent.met and not agent.killed and (code == OWN_FAILURE or code < 0):  # ssh's own end
             agent.process = None
             _log.warning("host %s: the connection of ssh is gone; its agent goes on without", agent.host)
         else:

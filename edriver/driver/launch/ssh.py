@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,20 +19,15 @@ from edriver.common.invitation import Invitation, at_port
 from edriver.driver.launch.local import address_towards, own_addresses
 from edriver.system.child import Child
 from edriver.system.runs import MARK
+from edriver.system.ssh_client import OWN_FAILURE, SshOptions, own_failure
 from edriver.text.phrases import exit_text
 
 if TYPE_CHECKING:
     from edriver.driver.rpc.tcp_endpoint import Door
 
-CONNECT_BOUND: Final = 15
-"""Seconds that ssh may take to reach a host."""
-
 HINT_SECONDS: Final = 0.5
 """How long looking up the name of another machine may hold up its start once more: what comes of it helps only where
 ssh goes by way of a third one."""
-
-OWN_FAILURE: Final = 255
-"""The exit code with which ssh says that it failed itself, or lost the connection."""
 
 HOST_BOUND: Final = frozenset(
     {
@@ -59,35 +53,6 @@ HOST_BOUND: Final = frozenset(
 )
 HOST_BOUND_PREFIXES: Final = ("SSH_", "XDG_")
 """What of the driver's environment is about its own host, and is not handed on to others."""
-
-
-_OPTIONS: Final = (
-    "BatchMode=yes",  # nobody is there to be asked for a password
-    "LogLevel=ERROR",  # banners are no errors
-    f"ConnectTimeout={CONNECT_BOUND}",
-    "ControlMaster=no",  # a connection for others to use would stay when the run is over
-    "RemoteCommand=none",  # there is one already
-)
-
-
-@dataclass(frozen=True, slots=True)
-class SshOptions:
-    """What the operator says about ssh; all else is in the user's own configuration.
-
-    Attributes:
-        port: on which port sshd listens, on all hosts; None: as configured.
-        identity_file: the private key; empty: as configured.
-    """
-
-    port: int | None = None
-    identity_file: str = ""
-
-    def command(self, host: str, remote: str) -> list[str]:
-        """The command that runs a shell's command line on a host."""
-        port = [] if self.port is None else ["-p", str(self.port)]
-        identity = ["-i", self.identity_file, "-o", "IdentitiesOnly=yes"] if self.identity_file else []
-        ours = [word for option in _OPTIONS for word in ("-o", option)]
-        return ["ssh", *ours, "-T", "-x", "-a", *port, *identity, "--", host, remote]
 
 
 def remote_command(python: str, host: str) -> str:
@@ -185,10 +150,7 @@ def failure(host: str, code: int, said: Sequence[str], version: str) -> str:
     text = "\n".join(said)
     last = next((line for line in reversed(said) if line.strip()), "")
     if code == OWN_FAILURE:
-        for sign, sentence in _OF_SSH.items():
-            if sign in text:
-                return f"{sentence.format(host=host)} (ssh: {last})"
-        return f"ssh to it failed: {last or 'it gave no reason'}"
+        return own_failure(host, said)
     if code < 0:
         return f"ssh {exit_text(code)}"
     if code in (126, 127):
@@ -199,31 +161,3 @@ def failure(host: str, code: int, said: Sequence[str], version: str) -> str:
     # /bin/sh tells of a signal as 128 + its number.
     how = exit_text(128 - code) if code > 128 else exit_text(code)
     return f"its agent {how}" + (f": {last}" if last else "")
-
-
-_OF_SSH: Final = {
-    "Permission denied": (
-        "it accepts none of this user's keys: see that `ssh {host} true` works without a question, or give "
-        "--ssh-identity-file"
-    ),
-    "REMOTE HOST IDENTIFICATION HAS CHANGED": (
-        "its host key is not the one in known_hosts: if that is right, ssh-keygen -R {host}, then connect once by hand"
-    ),
-    "Host key verification failed": (
-        "its host key is not known here: connect once by hand (ssh {host}), or add it to known_hosts"
-    ),
-    "Could not resolve hostname": "its name is known neither to this machine nor to the ssh configuration",
-    "Connection refused": "no sshd listens there: --ssh-port or the ssh configuration may name another port",
-    "Too many authentication failures": "its sshd was offered too many keys: give --ssh-identity-file",
-}
-"""What ssh says (ssh(1), OpenSSH's sources), and what an operator can do about it."""
-
-
-def identity_error(name: str) -> str:
-    """What is wrong with an identity file; empty: nothing."""
-    path = Path(name).expanduser()
-    if not path.is_file():
-        return f"there is no file {name!r}"
-    if path.stat().st_mode & 0o077:
-        return f"{name!r} can be read by others, and ssh then ignores it: chmod 600 it"
-    return ""

@@ -10,6 +10,9 @@ a GPU yet.
  - An abort may itself hang, in the driver or on a lock of torch's. It has ABORT_BOUND seconds; then the process ends
    itself, and its slot is filled anew. That also gives its device memory back: a slot's next worker is started once the
    last one has been reaped.
+
+If torch no longer lists its groups, or what of them is NCCL's (torch_groups.py), a worker whose round is aborted ends
+itself at once, and says at its start that it will (checks.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Telling a lost peer from the user's own exception: torch has no exception type for the former.
 
 The texts were gathered on torch 2.13 by killing and stopping a peer inside each collective, inside DDP's forward and
-backward passes, while groups were built, and by severing.
+backward passes, while groups were built, and by severing. If a text changes, a loss that is noticed
+before the round has been aborted counts as the script's own exception: its worker ends with that traceback, and is
+replaced.
 """
 
 from __future__ import annotations

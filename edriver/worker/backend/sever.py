@@ -15,7 +15,8 @@ listener.cc, pair.cc):
  - for each of them, as epoll's user data, the address of its handler, where asyncio and libuv keep the descriptor;
 
 and the set itself was made by epoll_create(1), without close-on-exec, which Python, libuv and gRPC all ask for.
-A set is taken for Gloo's only if all of this holds.
+A set is taken for Gloo's only if all of this holds. If one of these marks changes, no device is found: nothing is
+severed, listeners stay open, and the worker says so at its start (checks.py).
 
 Everything here may be called from any thread while another one hangs in a collective: those release the GIL.
 """

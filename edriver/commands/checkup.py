@@ -1,0 +1,196 @@
+"""What `edriver doctor` makes of what it has found: pure, from data to sentences and an exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from edriver.system.descriptors import FEWEST
+from edriver.text.phrases import count_text
+
+OK, NOTE, FAILED = "ok", "note", "FAILED"
+"""How an item stands; FAILED has the command end with 1."""
+
+CLOCKS_APART: Final = 86400.0
+"""Seconds by which a host's clock may differ: a run's certificates are valid from a day before it began."""
+
+CLOCK_NOTED: Final = 1.0
+"""Seconds of difference that are worth a word: times in the outputs of hosts do not fit together then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One thing that was looked at.
+
+    Attributes:
+        subject: this machine, or a host's name.
+        state: OK, NOTE or FAILED.
+        text: what was found; of what failed also what follows and what to do.
+    """
+
+    subject: str
+    state: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What was found of another host.
+
+    Attributes:
+        name: as ssh knows it.
+        trouble: why it could not be asked; empty: it could.
+        introduction: what it has said of itself (host_probe.py).
+        clock: by how many seconds its clock is ahead of this machine's,
+        uncertain: and how uncertain that is.
+        reaches_us: why it cannot reach a port of this machine, by address; "" where it can.
+        reached_by_us: the same the other way round.
+        reaches: why it cannot reach each of the other hosts, by name; "" where it can.
+    """
+
+    name: str
+    trouble: str
+    introduction: Mapping[str, Any]
+    clock: float
+    uncertain: float
+    reaches_us: Mapping[str, str]
+    reached_by_us: str
+    reaches: Mapping[str, str]
+
+
+def local_items(version: str, found: Mapping[str, Any], descriptors: int) -> Iterator[Item]:
+    """What is said of this machine.
+
+    Args:
+        version: edriver's.
+        found: what `python -m edriver.worker.backend.checks` has printed; or "trouble", why it has not.
+        descriptors: the hard limit of open files; -1: none.
+    """
+    here = "this machine"
+    if trouble := found.get("trouble"):
+        yield Item(here, FAILED, f"torch cannot be tried out, so no worker would start: {trouble}")
+    else:
+        versions = found["versions"]
+        names = ("python", "torch", "grpcio", "protobuf")
+        yield Item(here, OK, ", ".join([f"edriver {version}", *(f"{name} {versions[name]}" for name in names)]))
+        yield _gpu_item(here, versions)
+    yield _descriptors_item(here, descriptors)
+    for finding in found.get("findings", ()):
+        if finding["trouble"]:
+            yield Item(
+                here,
+                FAILED,
+                f"{finding['name']}: {finding['relies']} does not work: {finding['trouble']}. {finding['fallback']}",
+            )
+        else:
+            yield Item(here, OK, f"{finding['name']}: {finding['relies']}")
+
+
+def host_items(host: Host, version: str, python: str, we_take_part: bool) -> Iterator[Item]:
+    """What is said of another host.
+
+    Args:
+        host: what was found.
+        version: edriver's on this machine.
+        python: the path of Python here and there.
+        we_take_part: whether this machine is among the hosts, so that workers here and there have to reach one another.
+    """
+    if host.trouble:
+        yield Item(host.name, FAILED, host.trouble)
+        return
+    told = host.introduction
+    yield Item(host.name, OK, f"ssh answers; Python {told['python']} at {python}")
+    if told["edriver"] == version:
+        yield Item(host.name, OK, f"edriver {version}")
+    elif told["edriver"]:
+        text = f"edriver there is {told['edriver']}, here it is {version}: install the same on both"
+        yield Item(host.name, FAILED, text)
+    else:
+        text = f"Python at {python} has no edriver there: pip install edriver=={version} on that host"
+        yield Item(host.name, FAILED, text)
+    yield _descriptors_item(host.name, told["descriptors"])
+    yield _clock_item(host)
+    yield _dial_item(host)
+    if not host.reached_by_us:
+        yield Item(host.name, OK, f"this machine reaches it at {told['address']}")
+    else:
+        text = f"this machine does not reach a port of it at {told['address']} ({host.reached_by_us})"
+        if we_take_part:
+            yield Item(host.name, FAILED, f"{text}: workers here and there cannot train together; {_OPEN_PORTS}")
+        else:
+            yield Item(host.name, NOTE, f"{text}: that is needed only where this machine has workers, too")
+    for other, trouble in host.reaches.items():
+        if trouble:
+            text = f"it does not reach a port of host {other} ({trouble}): their workers cannot train together"
+            yield Item(host.name, FAILED, f"{text}; {_OPEN_PORTS}")
+        else:
+            yield Item(host.name, OK, f"it reaches host {other}")
+
+
+_OPEN_PORTS: Final = "let TCP through between them, all ports above 1023, or give --network-interface"
+
+
+def exit_code(items: Sequence[Item]) -> int:
+    """0 if all that must hold holds, else 1."""
+    return int(any(item.state == FAILED for item in items))
+
+
+def rendered(items: Sequence[Item]) -> str:
+    """All of it as text, by subject; the last line says how many have failed."""
+    lines = []
+    subject = None
+    for item in items:
+        if item.subject != subject:
+            subject = item.subject
+            lines.append(subject)
+        lines.append(f"  {item.state:<6}  {item.text}")
+    failed = sum(item.state == FAILED for item in items)
+    lines.append(f"{count_text(failed, 'check')} failed" if failed else "all that must hold holds")
+    return "\n".join(lines)
+
+
+def plain(items: Sequence[Item]) -> dict[str, Any]:
+    """All of it as JSON has it."""
+    return {"ok": not exit_code(items), "items": [asdict(item) for item in items]}
+
+
+def _gpu_item(subject: str, versions: Mapping[str, Any]) -> Item:
+    gpus = versions["gpus"]
+    if not gpus:
+        return Item(subject, NOTE, "torch sees no GPU here: rounds are built over Gloo")
+    nccl = f"NCCL {versions['nccl']}" if versions["nccl"] else "no NCCL, so rounds are built over Gloo"
+    return Item(subject, OK, f"{count_text(len(gpus), 'GPU')} ({', '.join(dict.fromkeys(gpus))}), {nccl}")
+
+
+def _descriptors_item(subject: str, limit: int) -> Item:
+    if limit < 0:
+        return Item(subject, OK, "open files: no limit")
+    if limit < FEWEST:
+        text = f"a process may have {limit} open files, and edriver needs {FEWEST}: raise the hard limit (ulimit -Hn)"
+        return Item(subject, FAILED, text)
+    return Item(subject, OK, f"open files: {limit:,} a process, for rounds of some {max(1, (limit - FEWEST) // 2):,}")
+
+
+def _clock_item(host: Host) -> Item:
+    apart = abs(host.clock)
+    way = "ahead" if host.clock > 0 else "behind"
+    if apart > CLOCKS_APART:
+        text = f"its clock is {apart:,.0f} s {way}: it would not take the run's certificate for valid; set it (NTP)"
+        return Item(host.name, FAILED, text)
+    if apart > CLOCK_NOTED + host.uncertain:
+        text = f"its clock is {apart:,.1f} s {way}: times that its workers print do not fit those of others (NTP)"
+        return Item(host.name, NOTE, text)
+    return Item(host.name, OK, f"its clock differs by {apart:.2f} s, give or take {host.uncertain:.2f} s")
+
+
+def _dial_item(host: Host) -> Item:
+    reached = [address for address, trouble in host.reaches_us.items() if not trouble]
+    if reached:
+        return Item(host.name, OK, f"it reaches this machine at {reached[0]}")
+    tried = "; ".join(f"{address}: {trouble}" for address, trouble in host.reaches_us.items())
+    text = (
+        f"it does not reach a TCP port of this machine ({tried}), so its agent could not dial the driver: open a port "
+        "and give --port here and to the run"
+    )
+    return Item(host.name, FAILED, text)

@@ -1,0 +1,279 @@
+"""`edriver doctor`: whether this machine, and the hosts that are named, have what a run needs."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import resource
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from edriver.client.errors import RunError
+from edriver.commands import host_probe
+from edriver.commands.checkup import Host, exit_code, host_items, local_items, plain, rendered
+from edriver.common.release import VERSION
+from edriver.system.ssh_client import CONNECT_BOUND, OWN_FAILURE, SshOptions, identity_error, own_failure
+from edriver.text.phrases import exit_text
+
+CHECKS: Final = "edriver.worker.backend.checks"
+"""What is run in a process of its own: it imports torch."""
+
+CHECKS_BOUND: Final = 300.0
+"""Seconds that it may take; importing torch from a cold disk takes most of them."""
+
+ANSWER_BOUND: Final = CONNECT_BOUND + 30.0
+"""Seconds that a host may take for an answer."""
+
+SIDE_BY_SIDE: Final = 64
+"""How many hosts are asked at a time."""
+
+CLOCK_READINGS: Final = 5
+"""The one that was answered fastest counts."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags."""
+    made = argparse.ArgumentParser(
+        prog="edriver doctor",
+        description="Tries out what a run needs, here and on hosts. Ends with 0 if all that must hold holds, else 1.",
+        allow_abbrev=False,
+    )
+    made.add_argument(
+        "--hosts", metavar="HOST,...", default="", help="hosts to be reached by ssh, as a run reaches them"
+    )
+    made.add_argument("--port", type=int, default=0, metavar="PORT", help="the port that a run is to have (--port)")
+    made.add_argument("-p", "--ssh-port", type=int, metavar="PORT", help="where sshd listens (default: as configured)")
+    made.add_argument("-i", "--ssh-identity-file", default="", metavar="FILE", help="the private key to show")
+    made.add_argument("--json", action="store_true", help="one JSON object: ok, and items with subject, state and text")
+    return made
+
+
+def doctor(arguments: Sequence[str]) -> tuple[str, int]:
+    """Look, and put it into words; returns them and the exit code.
+
+    Raises:
+        RunError: the port cannot be had, or the key cannot be used.
+    """
+    flags = parser().parse_args(arguments)
+    if flags.ssh_identity_file and (error := identity_error(flags.ssh_identity_file)):
+        raise RunError(f"--ssh-identity-file: {error}")
+    names = dict.fromkeys(name.partition(":")[0] for name in flags.hosts.split(",") if name)
+    options = SshOptions(flags.ssh_port, flags.ssh_identity_file and str(Path(flags.ssh_identity_file).expanduser()))
+    items = list(local_items(VERSION, findings(), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    others = [name for name in names if not is_here(name)]
+    if others:
+        try:
+            port = host_probe.listen("", flags.port)
+        except OSError as error:
+            raise RunError(f"port {flags.port} cannot be had: {error.strerror}") from None
+        for host in examined(others, options, port):
+            items += host_items(host, VERSION, sys.executable, we_take_part=len(others) < len(names))
+    return json.dumps(plain(items), indent=2) if flags.json else rendered(items), exit_code(items)
+
+
+def is_here(name: str) -> bool:
+    """Whether a name is this machine's: a socket can be bound to its address."""
+    import socket
+
+    with contextlib.suppress(OSError, UnicodeError):
+        for family, kind, _, _, where in socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM):
+            with contextlib.suppress(OSError), socket.socket(family, kind) as probe:
+                probe.bind(where)
+                return True
+    return False
+
+
+# ---- this machine
+
+
+def findings() -> dict[str, Any]:
+    """What the checks of a worker's start have found, and one that takes two ranks; "trouble": why nothing."""
+    found = _printed_by([CHECKS])
+    if "findings" in found:
+        found["findings"].append(
+            {
+                "name": "freeing",
+                "relies": "freeing a collective that hangs on a silent peer (tried with two processes)",
+                "trouble": _trouble_with_freeing(),
+                "fallback": "It ends with its worker, which is replaced when another one is free, or with the group's "
+                "own timeout. Use the version of torch that edriver's was tested with (2.13).",
+            }
+        )
+    return found
+
+
+def _trouble_with_freeing() -> str:
+    silent = subprocess.Popen(
+        [sys.executable, "-P", "-m", CHECKS, "silent"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert silent.stdout is not None
+        port = silent.stdout.readline().strip()
+        return str(_printed_by([CHECKS, "frees", port or "0"])["trouble"])
+    finally:
+        silent.kill()
+        silent.communicate()
+
+
+def _printed_by(arguments: Sequence[str]) -> dict[str, Any]:
+    """The JSON object that a module of edriver prints; {"trouble": why} where it prints none."""
+    command = [sys.executable, "-P", "-m", *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=CHECKS_BOUND, check=False)
+    except subprocess.TimeoutExpired:
+        return {"trouble": f"`{shlex.join(command)}` has not ended within {CHECKS_BOUND:g} s"}
+    if done.returncode == 0:
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+    last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "it said nothing")
+    return {"trouble": f"`{shlex.join(command)}` {exit_text(done.returncode)}: {last}"}
+
+
+# ---- other hosts
+
+
+@dataclass(slots=True)
+class _Guest:
+    """Another host, as long as it answers.
+
+    Attributes:
+        name: its name.
+        process: ssh's.
+        trouble: why it does not answer; empty: it does.
+        told: what it has said of itself.
+    """
+
+    name: str
+    process: subprocess.Popen[str]
+    trouble: str = ""
+    told: dict[str, Any] = field(default_factory=dict)
+
+    def ask(self, question: object = None) -> Any:
+        """The answer to a question, or its introduction; None: there is none any more."""
+        if self.trouble:
+            return None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        alarm = threading.Timer(ANSWER_BOUND, self.process.kill)
+        alarm.start()
+        try:
+            if question is not None:
+                self.process.stdin.write(json.dumps(question) + "\n")
+                self.process.stdin.flush()
+            if line := self.process.stdout.readline():
+                return json.loads(line)
+        except (OSError, ValueError):  # it is gone, or its shell prints something of its own
+            self.process.kill()
+        finally:
+            alarm.cancel()
+        self.trouble = self._why()
+        return None
+
+    def _why(self) -> str:
+        _, text = self.process.communicate()
+        said, code = text.splitlines(), self.process.returncode
+        last = next((line for line in reversed(said) if line.strip()), "")
+        if code == OWN_FAILURE:
+            return own_failure(self.name, said)
+        if code < 0:
+            return f"no answer within {ANSWER_BOUND:g} s, or not in JSON: `ssh {self.name} true` should print nothing"
+        if code in (126, 127):
+            path = sys.executable
+            return f"it has no Python that runs at {path}: edriver's has to be at the same path on all hosts ({last})"
+        return f"Python there {exit_text(code)}: {last}"
+
+
+def examined(names: Sequence[str], options: SshOptions, port: int) -> list[Host]:
+    """What is found of other hosts, and between them.
+
+    Args:
+        names: the hosts.
+        options: how ssh is called.
+        port: one at which this machine answers (host_probe.listen).
+    """
+    source = Path(host_probe.__file__).read_text(encoding="utf-8")
+    command = shlex.join([sys.executable, "-P", "-c", source])
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(SIDE_BY_SIDE) as threads:
+        guests = [stack.enter_context(_guest(name, options.command(name, command))) for name in names]
+        for guest, told in zip(guests, threads.map(_Guest.ask, guests), strict=True):
+            guest.told = told or {}
+        return list(threads.map(lambda guest: _examined(guest, guests, port), guests))
+
+
+@contextlib.contextmanager
+def _guest(name: str, command: Sequence[str]) -> Iterator[_Guest]:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
+        try:
+            yield _Guest(name, process)
+        finally:
+            with contextlib.suppress(OSError):
+                if process.stdin is not None:
+                    process.stdin.close()  # its last question has been answered: it ends
+            alarm = threading.Timer(ANSWER_BOUND, process.kill)
+            alarm.start()
+            process.wait()
+            alarm.cancel()
+
+
+def _examined(guest: _Guest, guests: Sequence[_Guest], port: int) -> Host:
+    clock, uncertain = _clock(guest)
+    ours = list(dict.fromkeys(filter(None, (guest.told.get("caller"), *own_addresses()))))
+    near = [other for other in guests if other is not guest and other.told]
+    places = [(address, port) for address in ours] + [(o.told["address"], o.told["port"]) for o in near]
+    answers = guest.ask({"dial": places}) or []
+    host = Host(
+        name=guest.name,
+        trouble=guest.trouble,
+        introduction=guest.told,
+        clock=clock,
+        uncertain=uncertain,
+        reaches_us=dict(zip(ours, answers, strict=False)),
+        reached_by_us="",
+        reaches={other.name: answer for other, answer in zip(near, answers[len(ours) :], strict=False)},
+    )
+    if host.trouble:
+        return host
+    return replace(host, reached_by_us=host_probe.dial(guest.told["address"], guest.told["port"]))
+
+
+def _clock(guest: _Guest) -> tuple[float, float]:
+    """By how many seconds its clock is ahead, and how uncertain that is."""
+    best = (0.0, float("inf"))
+    for _ in range(CLOCK_READINGS):
+        asked = time.time()
+        there = guest.ask({"time": True})
+        answered = time.time()
+        if there is not None and (answered - asked) / 2 < best[1]:
+            best = (there - (asked + answered) / 2, (answered - asked) / 2)
+    return best
+
+
+def own_addresses() -> list[str]:
+    """By which addresses others may reach this machine."""
+    import ipaddress
+    import socket
+
+    import psutil
+
+    found = [
+        entry.address
+        for entries in psutil.net_if_addrs().values()
+        for entry in entries
+        if entry.family in (socket.AF_INET, socket.AF_INET6)
+    ]
+    parsed = [(address, ipaddress.ip_address(address.partition("%")[0])) for address in found]
+    return [address for address, known in parsed if not known.is_loopback and not known.is_link_local]
