@@ -8,7 +8,7 @@ from edriver.common.ids import NO_VERSION
 from edriver.driver.core import actions
 from edriver.driver.core.actions import Action, Failure
 from edriver.driver.core.ranks import RoundPlan
-from edriver.driver.observe.cause_text import cause_text, worker_words
+from tests.script.causes import name_shown, shown
 
 
 def render(action: Action) -> Iterator[str]:
@@ -19,33 +19,32 @@ def render(action: Action) -> Iterator[str]:
         case actions.StopAgent(host, agent_id):
             yield f"stop agent {agent_id} on {host}"
         case actions.AbandonAgent(host, agent_id, cause):
-            yield f"abandon agent {agent_id} on {host}: {cause_text(cause)}"
+            yield f"abandon agent {agent_id} on {host}: {shown(cause)}"
         case actions.StartWorker(worker_id, host, slot):
             yield f"start worker {worker_id} in {host}:{slot}"
         case actions.StopWorker(worker_id, host, grace):
             yield f"stop worker {worker_id} on {host}: grace {grace:g} s"
         case actions.Notify(workers, round_id, number, result):
             yield f"notify {_listed(workers)}: round {round_id}, interrupt {number}, {(result.name or '?').lower()}"
-        case actions.StopAt(workers, round_id, number, boundary):
-            yield f"stop-at {_listed(workers)}: round {round_id}, interrupt {number}, boundary {boundary}"
+        case actions.StopAt(workers, round_id, number, boundary, cause):
+            verdict = f"interrupt {number}, boundary {boundary}"
+            yield f"stop-at {_listed(workers)}: round {round_id}, {verdict}, {shown(cause)}"
         case actions.GoOn(workers, round_id, number):
             yield f"go-on {_listed(workers)}: round {round_id}, interrupt {number}"
         case actions.Abort(workers, round_id, cause):
-            yield f"abort {_listed(workers)}: round {round_id}, {cause_text(cause)}"
+            yield f"abort {_listed(workers)}: round {round_id}, {shown(cause)}"
         case actions.AssignRound(plan):
             yield from _rendered_plan(plan)
-        case actions.Finish(workers, round_id):
-            yield f"finish {_listed(workers)}: round {round_id}"
+        case actions.Finish(workers, round_id, cause):
+            yield f"finish {_listed(workers)}: round {round_id}, {shown(cause)}"
         case actions.Leave(worker_id):
             yield f"leave worker {worker_id}"
         case actions.Skip(worker_id, ordinal):
             yield f"skip worker {worker_id}: ordinal {ordinal}"
         case actions.Explain(cause):
-            yield f"explain: {cause_text(cause)}"
+            yield f"explain: {shown(cause)}"
         case actions.FinishRun(end, cause, failures):
-            first, *rest = cause_text(cause).splitlines()
-            yield f"finish-run {'success' if end is actions.RunEnd.DONE else 'failure'}: {first}"
-            yield from _indented(rest)
+            yield f"finish-run {end.value}: {shown(cause)}"
             if cause.itself and failures:
                 yield "    before that:"
             for failure in failures:
@@ -70,7 +69,6 @@ def _rendered_plan(plan: RoundPlan) -> Iterator[str]:
 
 
 def _rendered_failure(failure: Failure) -> Iterator[str]:
-    worker = failure.worker
-    rank = "no rank" if worker.rank is None else f"rank {worker.rank}"
-    yield f"    worker {worker.worker_id} ({rank}, {worker.host}:{worker.slot}): {worker_words(failure.cause)}"
+    of_itself = "" if failure.worker == failure.cause.worker else f"{name_shown(failure.worker)}: "
+    yield f"    {of_itself}{shown(failure.cause)}"
     yield from _indented(_indented([*failure.traceback.splitlines(), *failure.tail.splitlines()]))

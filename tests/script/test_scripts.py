@@ -71,6 +71,6 @@ def test_a_wrong_answer_differs_from_the_case() -> None:
     answer = [line for command in block.commands for line in interpreter.perform(command)]
     assert block.answered(answer).expected == (
         "start agent 1 on a",
-        "explain: waiting: 0 of 1 workers are ready",
+        "explain: workers-awaited found=0 needed=1",
     )
     assert block.answered([]).expected == (NOTHING,)

@@ -40,11 +40,11 @@ def test_thousand_seeds() -> None:
 def test_the_seeds_reach_what_is_rare() -> None:
     """Else a rule would hold in every run for want of a run that it is about."""
     awaited = {
-        "a host is quarantined": r"Explain\(reason='host \w is quarantined for",
-        "and used again": r"Explain\(reason='host \w may be used again",
-        "or needed before": r"Explain\(reason='host \w is used in spite of its quarantine",
-        "a bug ends the run": r"FinishRun\(success=False, reason='the script raised",
-        "ranks make unequal steps": r"FinishRun\(success=False, reason='uneven steps",
+        "a host is quarantined": r"Explain\(cause=Cause\(kind=<CauseKind.HOST_QUARANTINED\b",
+        "and used again": r"Explain\(cause=Cause\(kind=<CauseKind.COOLDOWN_OVER.* host='\w', detail=Place\(slot=None",
+        "or needed before": r"Explain\(cause=Cause\(kind=<CauseKind.QUARANTINE_WAIVED\b",
+        "a bug ends the run": r"FinishRun\(.*cause=Cause\(kind=<CauseKind.SAME_ERROR\b",
+        "ranks make unequal steps": r"FinishRun\(.*cause=Cause\(kind=<CauseKind.UNEVEN_STEPS\b",
         "a member is preempted": r"HostUpdateResult.REMOVED",
     }
     for seed in range(SEEDS):

@@ -1,0 +1,328 @@
+"""Each cause in words: the one test that knows the sentences."""
+# ruff: noqa: E501  a sentence is found here as it is printed
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from edriver.common.ids import RoundId, Version
+from edriver.driver.core import cause as why
+from edriver.driver.core.cause import Cause, CauseKind, Detail, RoundEnd, WorkerName
+from edriver.driver.core.failures.script_error import ScriptError
+from edriver.driver.observe.cause_message import cause_message
+from edriver.driver.observe.cause_text import Line, cause_text, doing_text, obstacles_text
+from edriver.v1 import cause_pb2
+
+FIRST, SECOND, NEW = WorkerName(1, "a", 0, 0), WorkerName(2, "b", 1, 1), WorkerName(3, "b", 0, None)
+ONE, TWO = "worker 1 (rank 0, a:0)", "worker 2 (rank 1, b:1)"
+ERROR = ScriptError("ValueError", "train.py", 17, "train")
+VERSION = Version(RoundId(1, 2), 30)
+GONE = "every worker that held the state of the run is gone"
+KILLED = Cause(CauseKind.KILLED, FIRST, detail=why.Exit(-9))
+SHORT = Cause(CauseKind.WORKERS_AWAITED, detail=why.Shortage(1, 2))
+DRAINED = Cause(CauseKind.DRAINED, host="b", detail=why.Drain(None, "it runs hot"))
+NO_ANSWER = Cause(CauseKind.DISCOVERY_FAILED, detail=why.Said("exit code 1"))
+
+
+def step(boundaries: int, *workers: WorkerName, more: int = 0) -> tuple[why.StepGroup, ...]:
+    return (why.StepGroup(boundaries, workers, more),)
+
+
+UNEVEN = why.UnevenSteps(step(3, FIRST), (), step(4, SECOND), busy=0)
+
+OF_A_WORKER: list[tuple[CauseKind, Detail | None, str]] = [
+    (CauseKind.EXITED, why.Exit(1), "exited with code 1"),
+    (
+        CauseKind.EXITED,
+        why.Exit(0),
+        "exited with code 0 before its edriver.run was done (does the script call edriver.run, and not exit inside it?)",
+    ),
+    (CauseKind.EXITED, why.Exit(127, "could not be started: no such file"), "could not be started: no such file"),
+    (CauseKind.KILLED, why.Exit(-9), "was killed by SIGKILL"),
+    (CauseKind.KILLED, why.Exit(-9, "was killed by the kernel"), "was killed by the kernel"),
+    (CauseKind.ENDED, None, "has ended"),
+    (CauseKind.RAISED, ERROR, "raised an exception"),
+    (CauseKind.RAISED, ScriptError("SystemExit", "", 0, ""), "called sys.exit before its edriver.run was done"),
+    (CauseKind.SILENT, why.Lasted(5.0), "did not answer for 5 s"),
+    (CauseKind.STALLED, why.Stall("step", 600.0), "has made no progress for 600 s (step)"),
+    (CauseKind.STUCK, None, "sits in a collective of the aborted round, which nothing frees"),
+    (
+        CauseKind.OUTSTAYED,
+        why.Lasted(600.0),
+        "was still there after its script had ended, without a sign of life for 600 s (--exit-timeout)",
+    ),
+    (CauseKind.UNREACHABLE, why.Said("no word for 5 s"), "is out of reach: no word for 5 s"),
+    (CauseKind.LOST_WITH_HOST, why.Said("its agent exited"), "was lost: its agent exited"),
+    (CauseKind.LEFT_ROUND, None, "left the round on its own"),
+]
+
+OF_A_HOST: list[tuple[CauseKind, Detail | None, str]] = [
+    (CauseKind.HOST_LOST, why.Said("no word for 5 s"), "host b is lost: no word for 5 s"),
+    (CauseKind.HOST_UNUSED, why.Said("ssh: no route"), "host b is not used: ssh: no route"),
+    (CauseKind.HOST_UNANSWERED, None, "host b has not answered yet"),
+    (CauseKind.DRAINED, why.Drain(None, "it runs hot"), "host b is drained: it runs hot"),
+    (CauseKind.DRAINED, why.Drain(1, "it runs hot"), "slot 1 of host b is drained: it runs hot"),
+    (CauseKind.UNDRAINED, why.Place(None), "host b may be used again"),
+    (CauseKind.UNDRAINED, why.Place(0), "slot 0 of host b may be used again"),
+    (CauseKind.SLOTS_DRAINED, why.Count(1), "host b has 1 slot drained"),
+    (CauseKind.SLOTS_COOLING, why.Count(2), "host b has 2 slots cooling down after a failure"),
+    (CauseKind.HOST_QUARANTINED, None, "host b is quarantined"),
+    (
+        CauseKind.HOST_QUARANTINED,
+        why.Blame(10.0, 4, 2, 600.0, 1, 6),
+        "host b is quarantined for 10.0 s: 4 failures in its 2 slots within 600 s, and 1 in the 6 of other hosts",
+    ),
+    (CauseKind.SLOT_QUARANTINED, why.Rest(1, 2.0, 3), "slot 1 of host b is quarantined for 2.0 s: 3 failures"),
+    (CauseKind.COOLDOWN_OVER, why.Place(None), "host b may be used again: its cooldown is over"),
+    (
+        CauseKind.QUARANTINE_WAIVED,
+        why.Count(3),
+        "host b is used in spite of its quarantine: the others do not make up --min-np 3",
+    ),
+]
+
+OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
+    (CauseKind.NO_ANSWER, why.Unanswered(9.0, (FIRST, SECOND)), f"no answer to a notice within 9 s from {ONE}, {TWO}"),
+    (CauseKind.BOUNDARY_MISSED, why.Missed(7, (SECOND,)), f"boundary 7 was not reached in time by {TWO}"),
+    (CauseKind.BOUNDARIES_DIFFER, None, "some ranks passed more boundaries than others (uneven data loaders?)"),
+    (
+        CauseKind.UNEVEN_STEPS,
+        UNEVEN,
+        f"uneven steps: {ONE} is done after 3 steps; {TWO} is waiting in a collective after 4 steps",
+    ),
+    (
+        CauseKind.UNEVEN_STEPS,
+        replace(UNEVEN, stopped=step(1, SECOND, NEW, more=5), busy=1, again=True),
+        (
+            f"uneven steps: {ONE} is done after 3 steps and {TWO} and worker 3 (b:0) and 5 others are stopped as agreed after "
+            f"1 step; {TWO} is waiting in a collective after 4 steps; 1 other still at work; so it was in the round before "
+            "(do all ranks make the same steps?)"
+        ),
+    ),
+    (CauseKind.MEMBERS_CHANGE, why.Change(1, 2), "1 worker joined, 2 left"),
+    (
+        CauseKind.ALL_DONE,
+        why.Done(30, 30),
+        "all workers are done; their processes end, or enter the script's next run",
+    ),
+    (
+        CauseKind.ALL_DONE,
+        why.Done(3, 4),
+        (
+            "all workers are done; their processes end, or enter the script's next run (ranks passed unequal numbers of "
+            "boundaries, 3 to 4)"
+        ),
+    ),
+    (CauseKind.SUCCESS, None, "all workers are done and ended with 0"),
+    (CauseKind.STOPPED, why.Said("the driver got SIGINT"), "the driver got SIGINT"),
+    (CauseKind.SOURCE_UNUSABLE, why.Said("hosts.txt: no such file"), "hosts.txt: no such file"),
+    (
+        CauseKind.FAILED_LATE,
+        why.Because(KILLED),
+        f"a worker failed after training was done: {ONE} was killed by SIGKILL",
+    ),
+    (CauseKind.STATE_LOST, None, GONE),
+    (
+        CauseKind.STATE_LOST,
+        why.RaisedByAll(ERROR, 1),
+        f"{GONE}: its only worker raised ValueError at train.py:17, in train",
+    ),
+    (
+        CauseKind.STATE_LOST,
+        why.RaisedByAll(ERROR, 2),
+        f"{GONE}: each of its 2 workers raised ValueError at train.py:17, in train",
+    ),
+    (
+        CauseKind.STATES_DIFFER,
+        why.Digests(VERSION, ((FIRST, "x=1"), (SECOND, "x=2"))),
+        (
+            f"workers that hold the same version 1.2:30 disagree about the state: {ONE} has x=1; {TWO} has x=2. Attributes of "
+            "the state must be equal on all ranks; keep what differs out of it"
+        ),
+    ),
+    (
+        CauseKind.COLLECTIVES_BROKEN,
+        why.Tracebacks(VERSION, ((FIRST, "RuntimeError: shapes"),)),
+        (
+            "collectives failed in two rounds in a row at version 1.2:30 with no worker lost (unequal shapes or a bad "
+            f"link?):\n{ONE}:\nRuntimeError: shapes"
+        ),
+    ),
+    (
+        CauseKind.SAME_ERROR,
+        why.ErrorAgain(ERROR, 2, (("a", 0), ("b", 1))),
+        (
+            "the script raised ValueError at train.py:17, in train in 2 rounds in a row (in a:0, b:1) without a step between "
+            "them: another round would meet the same error"
+        ),
+    ),
+    (
+        CauseKind.BUDGET_SPENT,
+        why.Overspent(RoundEnd.FAILURE, 0, 1, 1, 10.0, KILLED),
+        f"1 round ended by a failure, more than --reset-limit 0; the last: {ONE} was killed by SIGKILL",
+    ),
+    (
+        CauseKind.BUDGET_SPENT,
+        why.Overspent(RoundEnd.PREEMPTION, 1, 5, 2, 10.0, KILLED),
+        (
+            "2 rounds ended by a preemption within 10 s, more than the limit of preemptions 1; the last: "
+            f"{ONE} was killed by SIGKILL"
+        ),
+    ),
+    (
+        CauseKind.BUDGET_SPENT,
+        why.Overspent(RoundEnd.RESIZE, 1, 2, 2, 10.0, Cause(CauseKind.MEMBERS_CHANGE, detail=why.Change(1, 0))),
+        "2 rounds ended by a resize, more than the limit of resizes 1; the last: 1 worker joined, 0 left",
+    ),
+    (
+        CauseKind.TOO_FEW_SLOTS,
+        why.Shortage(1, 2, 30.0, troubles=(NO_ANSWER, DRAINED)),
+        (
+            "found 1 usable slot within --start-timeout 30 s, fewer than --min-np 2 (discovery fails: exit code 1; host b is "
+            "drained: it runs hot)"
+        ),
+    ),
+    (CauseKind.START_FAILED, None, "every worker failed before training began"),
+    (
+        CauseKind.STRANGERS,
+        why.GaveUp(600.0, Cause(CauseKind.PEER_UNPROVEN, SECOND, detail=why.Said("no proof"))),
+        f"strangers' connections have ended every round for --elastic-timeout 600 s; the last: {TWO}: no proof",
+    ),
+    (
+        CauseKind.TIMED_OUT,
+        why.GaveUp(600.0, SHORT),
+        "gave up after --elastic-timeout 600 s of waiting: 1 of 2 workers are ready",
+    ),
+    (
+        CauseKind.TIMED_OUT,
+        why.GaveUp(600.0, Cause(CauseKind.LEFT_ALONE, detail=why.Several((KILLED,)))),
+        (
+            "gave up after --elastic-timeout 600 s: left alone, because no other worker is known to hold the state: "
+            f"{ONE} was killed by SIGKILL"
+        ),
+    ),
+    (CauseKind.TIMED_OUT, why.GaveUp(600.0, None), "gave up after --elastic-timeout 600 s"),
+    (CauseKind.ROUND_RUNS, why.Members(RoundId(1, 2), 3, ("a", "b")), "round 1.2: 3 workers on a, b"),
+    (CauseKind.WORKERS_AWAITED, why.Shortage(1, 2), "waiting: 1 of 2 workers are ready"),
+    (
+        CauseKind.WORKERS_AWAITED,
+        why.Shortage(0, 1, guest=True, troubles=(DRAINED,)),
+        (
+            "waiting: 0 of 1 workers are ready; a worker without a slot keeps the state for them (host b is drained: it runs "
+            "hot)"
+        ),
+    ),
+    (
+        CauseKind.HOLDER_AWAITED,
+        VERSION,
+        "waiting: for a worker that holds version 1.2:30, or what is left of it",
+    ),
+    (CauseKind.BOOT_AWAITED, None, "waiting: for workers that still boot"),
+    (CauseKind.SUSPECTS_AWAITED, None, "waiting: for workers that are suspected"),
+    (CauseKind.SURVIVORS_AWAITED, None, "waiting: no survivor of the last round is back yet"),
+    (CauseKind.PAUSE_AWAITED, None, "waiting: after strangers' connections, to try again"),
+    (
+        CauseKind.LEFT_ALONE,
+        why.Several((KILLED,), more=3),
+        f"left alone, because no other worker is known to hold the state: {ONE} was killed by SIGKILL; and 3 more",
+    ),
+    (CauseKind.DISCOVERY_FAILED, why.Said("exit code 1"), "discovery fails: exit code 1"),
+    (CauseKind.RESIZED, why.Count(2), "at most 2 workers from now on: the operator wants it"),
+]
+
+ABOUT_A_WORKER: list[tuple[CauseKind, Detail | None, str]] = [
+    (CauseKind.COLLECTIVE_FAILED, None, f"a collective of {ONE} failed"),
+    (CauseKind.PEER_UNPROVEN, why.Said("no proof"), f"{ONE}: no proof"),
+]
+
+ALL = [
+    *((Cause(kind, FIRST, detail=detail), f"{ONE} {words}") for kind, detail, words in OF_A_WORKER),
+    *((Cause(kind, FIRST, detail=detail), words) for kind, detail, words in ABOUT_A_WORKER),
+    *((Cause(kind, host="b", detail=detail), words) for kind, detail, words in OF_A_HOST),
+    *((Cause(kind, detail=detail), words) for kind, detail, words in OF_THE_RUN),
+]
+
+
+@pytest.mark.parametrize(("cause", "text"), ALL, ids=[f"{n}-{cause.kind.value}" for n, (cause, _) in enumerate(ALL)])
+def test_the_words_of_a_cause(cause: Cause, text: str) -> None:
+    assert cause_text(cause) == text
+    assert cause_text(replace(cause, preempted=True)) == text
+
+
+def test_every_kind_has_words() -> None:
+    assert {cause.kind for cause, _ in ALL} == set(CauseKind)
+
+
+def test_a_cause_that_the_core_does_not_make_has_none() -> None:
+    with pytest.raises(ValueError, match="no words"):
+        cause_text(Cause(CauseKind.COLLECTIVE_FAILED))
+
+
+def test_one_that_never_was_in_a_round_has_no_rank() -> None:
+    assert cause_text(Cause(CauseKind.ENDED, NEW)) == "worker 3 (b:0) has ended"
+
+
+def test_what_a_line_a_status_and_a_host_say() -> None:
+    assert Line(KILLED, RoundId(1, 2)).text == f"round 1.2 ended: {ONE} was killed by SIGKILL"
+    assert Line(KILLED).text == f"{ONE} was killed by SIGKILL"
+    assert doing_text(None) == "starting"
+    cooling = Cause(CauseKind.SLOTS_COOLING, host="b", detail=why.Count(1))
+    assert obstacles_text([DRAINED, cooling]) == "is drained: it runs hot; has 1 slot cooling down after a failure"
+
+
+@pytest.mark.parametrize(
+    ("cause", "told"),
+    [
+        pytest.param(
+            Cause(CauseKind.KILLED, SECOND, detail=why.Exit(-9, "out of memory"), preempted=True),
+            {"worker_id": 2, "rank": 1, "host": "b", "slot": 1, "code": -9, "said": "out of memory", "preempted": True},
+            id="killed",
+        ),
+        pytest.param(
+            Cause(CauseKind.RAISED, NEW, detail=ERROR),
+            {"worker_id": 3, "host": "b", "slot": 0, "error": "ValueError at train.py:17, in train"},
+            id="raised-without-a-rank",
+        ),
+        pytest.param(
+            Cause(CauseKind.STALLED, FIRST, detail=why.Stall("eval", 9.0)),
+            {"worker_id": 1, "rank": 0, "host": "a", "slot": 0, "phase": "eval", "seconds": 9.0},
+            id="stalled",
+        ),
+        pytest.param(
+            Cause(CauseKind.DRAINED, host="b", detail=why.Drain(1, "it runs hot")),
+            {"host": "b", "slot": 1, "said": "it runs hot"},
+            id="drained",
+        ),
+        pytest.param(Cause(CauseKind.TIMED_OUT, detail=why.GaveUp(600.0, SHORT)), {"seconds": 600.0}, id="timed-out"),
+    ],
+)
+def test_a_cause_as_a_message(cause: Cause, told: dict[str, object]) -> None:
+    kind = cause_pb2.CauseKind.Value(f"CAUSE_KIND_{cause.kind.name}")
+    assert cause_message(cause) == cause_pb2.Cause(kind=kind, **told)  # type: ignore[arg-type]
+
+
+def test_only_a_cause_that_stands_alone_has_a_text() -> None:
+    assert (cause_message(KILLED).text, cause_message(KILLED, with_text=True).text) == (
+        "",
+        f"{ONE} was killed by SIGKILL",
+    )
+
+
+@pytest.mark.parametrize(
+    ("cause", "end"),
+    [
+        pytest.param(KILLED, RoundEnd.FAILURE, id="killed"),
+        pytest.param(replace(KILLED, preempted=True), RoundEnd.PREEMPTION, id="killed-while-leaving"),
+        pytest.param(Cause(CauseKind.COLLECTIVE_FAILED, FIRST), RoundEnd.FAILURE, id="collective"),
+        pytest.param(Cause(CauseKind.MEMBERS_CHANGE, detail=why.Change(1, 0)), RoundEnd.RESIZE, id="newcomer"),
+        pytest.param(
+            Cause(CauseKind.MEMBERS_CHANGE, detail=why.Change(0, 1), preempted=True), RoundEnd.PREEMPTION, id="drain"
+        ),
+        pytest.param(Cause(CauseKind.PEER_UNPROVEN, FIRST, detail=why.Said("")), RoundEnd.STRANGER, id="stranger"),
+        pytest.param(Cause(CauseKind.ALL_DONE, detail=why.Done(1, 1)), RoundEnd.DONE, id="done"),
+    ],
+)
+def test_what_the_end_of_a_round_counts_as(cause: Cause, end: RoundEnd) -> None:
+    assert cause.round_end is end
