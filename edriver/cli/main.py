@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from edriver.common import defaults
-from edriver.common.record_folder import KEPT
 from edriver.common.stall_limits import DEFAULTS, text_of
 from edriver.driver.core.settings import HOST_COOLDOWN, SLOT_COOLDOWN
 from edriver.system.descriptors import raise_limit
+from edriver.system.record_folder import KEPT
 
 FAILED, USAGE = 1, 2
 """Exit codes; 0 is a run that succeeded, 128 + n one that was stopped by signal n."""
@@ -333,8 +333,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"{explanation(top, arguments, options)}\n")
         return 0
 
-    from edriver.common.record_folder import make
     from edriver.driver.observe.console.output import Output
+    from edriver.system.record_folder import make
 
     run_id = secrets.token_hex(4)
     records, no_records = None, ""

@@ -12,7 +12,6 @@ from pathlib import Path
 from edriver.common import defaults
 from edriver.common import limits as bounds
 from edriver.common.lease import SHORTEST
-from edriver.common.record_folder import default_root
 from edriver.common.stall_limits import DEFAULTS, boundary_bound, collective_timeout, limits_of
 from edriver.discovery.errors import DiscoveryError
 from edriver.discovery.host_lines import parse_host_list
@@ -22,6 +21,7 @@ from edriver.driver.core.settings import Settings
 from edriver.driver.launch.local import interface_address
 from edriver.driver.rpc.dial_in_hosts import Arrivals
 from edriver.system.private_files import open_private
+from edriver.system.record_folder import default_root
 from edriver.system.ssh_client import SshOptions, identity_error
 from edriver.text.phrases import count_text
 from edriver.text.wire_text import wire_text

@@ -19,7 +19,6 @@ import grpc.aio
 import uvloop
 
 from edriver.common.lease import LivedTime
-from edriver.common.record_folder import remove_old
 from edriver.common.release import VERSION
 from edriver.discovery.errors import UnusableSourceError
 from edriver.discovery.poll_filter import PollFilter, Verdict
@@ -49,6 +48,7 @@ from edriver.driver.rpc.status import StatusServer
 from edriver.driver.rpc.tcp_endpoint import AGENTS, CONTROL, STATUS, Door
 from edriver.system.guard import Guard
 from edriver.system.leftovers import hold, remove_leftovers
+from edriver.system.record_folder import remove_old
 from edriver.system.runs import MARK, SOCKET, folder_of
 from edriver.text.progress_text import progress_text
 from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2_grpc, status_pb2_grpc

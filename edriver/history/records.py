@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from edriver.common.record_folder import EVENTS, RUN, default_root
+from edriver.system.record_folder import EVENTS, RUN, default_root
 from edriver.v1 import status_pb2
 
 Kind = TypeVar("Kind", bound=Message)

@@ -264,7 +264,7 @@ def test_a_caller_who_says_nothing_disturbs_nobody() -> None:
     soon(work())
 
 
-def test_strangers_are_hung_up_on_the_oldest_first_and_who_has_a_token_stays(
+def test_callers_without_a_token_are_hung_up_on_and_one_with_a_token_stays(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(tcp_endpoint, "MOST_STRANGERS", 20)
@@ -276,15 +276,18 @@ def test_strangers_are_hung_up_on_the_oldest_first_and_who_has_a_token_stays(
             async with dialled(opened, certificate_of(opened), opened.token) as stream:
                 await welcome(stream)
                 callers = [await asyncio.open_connection("127.0.0.1", opened.port) for _ in range(50)]
-                for reader, _ in callers[:30]:
-                    await ends(reader)
+                ending = [asyncio.create_task(ends(reader)) for reader, _ in callers]
+                while sum(task.done() for task in ending) < 30:
+                    left = [task for task in ending if not task.done()]
+                    await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
                 server.send("a", FromDriver(stop_worker=agent_pb2.StopWorker(worker_id=7)))
                 order = await stream.read()
                 assert isinstance(order, FromDriver)
                 assert order.stop_worker.worker_id == 7
-                assert not any(reader.at_eof() for reader, _ in callers[30:])
+                assert sum(task.done() for task in ending) == 30  # in the order in which gRPC accepted them
                 for _, writer in callers:
                     writer.close()
+                await asyncio.wait(ending)
 
     soon(work())
     assert len(caplog.messages) == 1

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from edriver.common.record_folder import SAFE_AGE, default_root, make, remove_old
 from edriver.driver.observe.records import recorder as recorder_module
 from edriver.driver.observe.records.record_file import RecordFile
 from edriver.driver.observe.records.recorder import EventBook, Recorder, books_of, describe, progress_is_due
 from edriver.history.records import read
+from edriver.system.record_folder import SAFE_AGE, default_root, make, remove_old
 from edriver.text.event_lines import event_line, gap_line
 from edriver.v1 import status_pb2
 

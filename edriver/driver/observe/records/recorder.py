@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from edriver.common import record_folder
 from edriver.driver.observe.records.record_file import RecordFile
 from edriver.driver.observe.records.trace import CLOSING, OPENING, Trace, gap_text, trace_text
+from edriver.system import record_folder
 from edriver.text.event_lines import event_line, gap_line, progress_line
 from edriver.v1 import status_pb2
 
