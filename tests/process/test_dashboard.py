@@ -94,7 +94,7 @@ def test_the_page_follows_a_kill_a_resize_and_the_end(browser: Browser, tmp_path
         with dashboard(id_of(run)) as url:
             watched = Watched(browser)
             page = watched.page
-            page.goto(url)
+            page.goto(url, timeout=WAIT)
             size = page.locator("#size")
             log = page.locator("#log")
             expect(size).to_have_text("3", timeout=WAIT)
@@ -118,7 +118,7 @@ def test_the_page_follows_a_kill_a_resize_and_the_end(browser: Browser, tmp_path
             expect(size).to_have_text("0")
             watched.check(url)
             narrow = Watched(browser, "dark", 390)
-            narrow.page.goto(url)  # the page can still be read
+            narrow.page.goto(url, timeout=WAIT)  # the page can still be read
             expect(narrow.page.locator("#phases .legend")).to_be_visible(timeout=WAIT)
             assert narrow.page.evaluate("document.documentElement.scrollWidth") == 390
             assert narrow.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(14, 17, 22)"
@@ -168,7 +168,7 @@ def test_hostile_names_in_a_report_do_nothing(browser: Browser, tmp_path: Path) 
     for scheme, width in (("light", 1280), ("dark", 390)):
         watched = Watched(browser, scheme, width)
         url = (tmp_path / "r.html").as_uri()
-        watched.page.goto(url)
+        watched.page.goto(url, timeout=WAIT)
         expect(watched.page.locator("#lanes .trace.bars").first).to_be_visible(timeout=WAIT)
         expect(watched.page.locator("#phases .legend")).to_be_visible(timeout=WAIT)
         expect(watched.page.locator("#hosts")).to_contain_text(HOSTILE)

@@ -25,6 +25,11 @@ TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 BOUND = 300.0
 
 
+def _environ() -> dict[str, str]:
+    """The environment without a terminal's size, which pytest-xdist sets and a shell does not export."""
+    return {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+
+
 class Terminal:
     """A terminal in which a run is watched.
 
@@ -45,7 +50,7 @@ class Terminal:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "edriver", *args],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", **environ},
+            env={**_environ(), "PYTHONPATH": str(ROOT), "TERM": "xterm", **environ},
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
