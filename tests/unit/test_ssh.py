@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from edriver.driver.launch.ssh import SshOptions, failure, identity_error, remote_command, travelling
+from edriver.driver.launch.invitations import travelling
+from edriver.driver.launch.ssh import SshOptions, failure, identity_error, remote_command
 
 VERSION = "1.2.3"
 
