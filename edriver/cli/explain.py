@@ -180,6 +180,7 @@ _DERIVED: Final[Mapping[str, Callable[[RunOptions], tuple[str, str]]]] = {
     "min_np": lambda judged: (str(judged.settings.min_np), "derived: from -np"),
     "max_np": lambda judged: (str(judged.settings.max_np), "derived: from -np"),
     "hosts": _hosts,
+    "launcher": lambda _: ("what suits each host", DEFAULT),
     "port": lambda _: ("any that is free", DEFAULT),
     "ssh_port": lambda _: ("as ssh is configured", DEFAULT),
     "ssh_identity_file": lambda _: ("as ssh is configured", DEFAULT),

@@ -104,7 +104,7 @@ def flags_parser() -> argparse.ArgumentParser:
         help="print what completes these flags in that shell and exit (bash: source it)",
     )
     _add_worker_flags(top.add_argument_group("workers"))
-    _add_host_flags(top.add_argument_group("hosts (one of the first four; none: this machine)"))
+    _add_host_flags(top.add_argument_group("hosts (one of the first five; none: this machine)"))
     _add_ssh_flags(top.add_argument_group("other hosts (reached by ssh, as your ssh configuration says)"))
     _add_failure_flags(top.add_argument_group("waiting and failures (times in seconds)"))
     _add_output_flags(top.add_argument_group("output"))
@@ -136,6 +136,17 @@ def _add_host_flags(group: argparse._ArgumentGroup) -> None:
         "--hosts-dial-in",
         action="store_true",
         help="hosts on which you have `edriver agent --driver HOST:PORT --credentials FILE` started",
+    )
+    group.add_argument(
+        "--discovery",
+        metavar="NAME[=ARGUMENT]",
+        help="a source of hosts that a package brings (entry points edriver.discovery)",
+    )
+    group.add_argument(
+        "--launcher",
+        metavar="NAME",
+        help="what starts edriver on all hosts: local, ssh, or what a package brings (entry points edriver.launchers; "
+        "default: what suits each host)",
     )
     group.add_argument(
         "--credentials", metavar="FILE", help="with --hosts-dial-in: where to write what those agents have to read"

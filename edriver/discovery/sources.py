@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
 from edriver.discovery.errors import DiscoveryError, UnusableSourceError
-from edriver.discovery.host_lines import parse_hosts
+from edriver.discovery.host_lines import parse_host_list, parse_hosts
 from edriver.discovery.hosts import HostSet
 from edriver.discovery.script_run import run_script
 from edriver.system.start_failure import start_failure
@@ -25,6 +26,25 @@ _FOR_GOOD: Final = frozenset(
 """Why a script cannot be started, where that is the script's own fault, and no want of processes or files."""
 
 
+GROUP: Final = "edriver.discovery"
+"""The entry points of host sources: each names a callable that takes a SourceContext and returns a HostSource."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceContext:
+    """What a host source is made from.
+
+    Attributes:
+        argument: what the operator has written after the source's name and `=`; empty: nothing.
+        default_slots: the slots of a host for which the source knows none.
+        timeout: seconds that one answer may take.
+    """
+
+    argument: str
+    default_slots: int
+    timeout: float
+
+
 class HostSource(Protocol):
     """Anything that can say which hosts there are now."""
 
@@ -35,6 +55,29 @@ class HostSource(Protocol):
             DiscoveryError: the source has no usable answer this time.
         """
         ...
+
+
+def script_source(context: SourceContext) -> HostSource:
+    """`--discovery script=PATH`: as --host-discovery-script."""
+    return HostDiscoveryScript(context.argument, context.default_slots, context.timeout)
+
+
+def hostfile_source(context: SourceContext) -> HostSource:
+    """`--discovery hostfile=PATH`: as --hostfile.
+
+    Raises:
+        DiscoveryError: the file cannot be read, has bad lines, or names no host.
+    """
+    return FixedHosts(read_hostfile(Path(context.argument), context.default_slots))
+
+
+def list_source(context: SourceContext) -> HostSource:
+    """`--discovery list=a:2,b:4`: as -H.
+
+    Raises:
+        DiscoveryError: it is no such list.
+    """
+    return FixedHosts(parse_host_list(context.argument, context.default_slots))
 
 
 class FixedHosts:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final, cast
 
 from edriver.common import defaults
 from edriver.common import limits as bounds
@@ -16,9 +17,13 @@ from edriver.common.stall_limits import DEFAULTS, boundary_bound, collective_tim
 from edriver.discovery.errors import DiscoveryError
 from edriver.discovery.host_lines import parse_host_list
 from edriver.discovery.hosts import Host, HostSet
-from edriver.discovery.sources import FixedHosts, HostDiscoveryScript, HostSource, read_hostfile
+from edriver.discovery.sources import GROUP as SOURCES
+from edriver.discovery.sources import FixedHosts, HostDiscoveryScript, HostSource, SourceContext, read_hostfile
 from edriver.driver.core.settings import Settings
+from edriver.driver.launch.launcher import GROUP as LAUNCHERS
+from edriver.driver.launch.launcher import LaunchContext, Launcher
 from edriver.driver.launch.local import interface_address
+from edriver.driver.plugins import PluginError, plugin
 from edriver.driver.rpc.dial_in_hosts import Arrivals
 from edriver.system.private_files import open_private
 from edriver.system.record_folder import default_root
@@ -32,6 +37,9 @@ POLL_LIMIT = 20.0
 METRICS_ADDRESS = "127.0.0.1"
 """Where metrics are, unless somebody wants them elsewhere."""
 
+
+DIAL_IN: Final = "dial-in"
+"""The launcher of hosts that dial in."""
 
 THIS_MACHINE = "this machine"
 """Where the workers are if no flag says it."""
@@ -49,6 +57,7 @@ class RunOptions:
         settings: the limits of the run.
         command: a worker's program and arguments; none only where nothing is to be started.
         source: who says which hosts there are.
+        launcher: makes what starts the agents of all hosts; None: for each host what suits it.
         ssh: how other hosts are reached.
         network_interface: through which interface hosts reach one another; empty: whichever leads there.
         port: the driver's TCP port, should it need one; 0: any.
@@ -73,6 +82,7 @@ class RunOptions:
     settings: Settings
     command: tuple[str, ...]
     source: HostSource
+    launcher: Callable[[LaunchContext], Launcher] | None = None
     ssh: SshOptions = field(default_factory=SshOptions)
     network_interface: str = ""
     port: int = 0
@@ -120,6 +130,7 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         settings=settings,
         command=() if flags.explain and not flags.command else _command_of(flags.command),
         source=_source_of(flags, settings),
+        launcher=_launcher_of(flags),
         ssh=_ssh_of(flags),
         port=_port_of(flags.port),
         dial_in=_dial_in_of(flags),
@@ -210,6 +221,7 @@ def _source_of(flags: argparse.Namespace, settings: Settings) -> HostSource:
         "--hostfile": flags.hostfile,
         "--host-discovery-script": flags.host_discovery_script,
         "--hosts-dial-in": flags.hosts_dial_in or None,
+        "--discovery": flags.discovery,
     }
     chosen = [flag for flag, value in given.items() if value is not None]
     if len(chosen) > 1:
@@ -218,6 +230,17 @@ def _source_of(flags: argparse.Namespace, settings: Settings) -> HostSource:
         return Arrivals()
     if flags.host_discovery_script is not None:
         return HostDiscoveryScript(flags.host_discovery_script, flags.slots_per_host, poll_limit(settings))
+    if flags.discovery is not None:
+        name, _, argument = flags.discovery.partition("=")
+        try:
+            make = plugin(SOURCES, name)
+        except PluginError as error:
+            raise UsageError(f"--discovery: {error}") from None
+        try:
+            source = make(SourceContext(argument, flags.slots_per_host, poll_limit(settings)))
+        except DiscoveryError as error:
+            raise UsageError(f"--discovery {name}: {error}") from None
+        return cast("HostSource", source)
     try:
         if flags.hosts is not None:
             hosts = parse_host_list(flags.hosts, flags.slots_per_host)
@@ -239,9 +262,24 @@ def _hosts_text(flags: argparse.Namespace) -> str:
         return "those that dial in"
     if flags.host_discovery_script is not None:
         return f"as {flags.host_discovery_script} prints them"
+    if flags.discovery is not None:
+        return f"as --discovery {flags.discovery} finds them"
     if flags.hostfile is not None:
         return f"as the file {flags.hostfile} lists them"
     return THIS_MACHINE if flags.hosts is None else flags.hosts
+
+
+def _launcher_of(flags: argparse.Namespace) -> Callable[[LaunchContext], Launcher] | None:
+    if flags.launcher is None:
+        return None
+    if flags.launcher == DIAL_IN and not flags.hosts_dial_in:
+        raise UsageError(f"--launcher {DIAL_IN} lets in hosts that dial in: give --hosts-dial-in, too")
+    if flags.hosts_dial_in and flags.launcher != DIAL_IN:
+        raise UsageError(f"--hosts-dial-in: nothing is launched there: leave out --launcher {flags.launcher}")
+    try:
+        return cast("Callable[[LaunchContext], Launcher]", plugin(LAUNCHERS, flags.launcher))
+    except PluginError as error:
+        raise UsageError(f"--launcher: {error}") from None
 
 
 def _ssh_of(flags: argparse.Namespace) -> SshOptions:

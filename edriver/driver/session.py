@@ -25,9 +25,11 @@ from edriver.discovery.poll_filter import PollFilter, Verdict
 from edriver.discovery.poller import Poller
 from edriver.driver.core import actions, events
 from edriver.driver.core.membership import Membership
-from edriver.driver.launch.launcher import Launcher
-from edriver.driver.launch.local import LocalStart, address_among, interface_address
-from edriver.driver.launch.ssh import SshStart
+from edriver.driver.launch.agents import Agents
+from edriver.driver.launch.choice import choice
+from edriver.driver.launch.invitations import Invitations
+from edriver.driver.launch.launcher import LaunchContext
+from edriver.driver.launch.local import address_among, interface_address
 from edriver.driver.observe.console.announcements import Announcements
 from edriver.driver.observe.console.failure_report import Tally, failure_report, success_report, with_last_words
 from edriver.driver.observe.console.output import Output
@@ -189,15 +191,15 @@ class Session:
             secure=not options.insecure,
         )
         self._socket = folder / SOCKET
-        self._launcher = Launcher(
-            LocalStart(folder, self._socket, run_id, self._server.secret_of),
-            SshStart(options.ssh, self._door, run_id, os.environ, self._server.secret_of, options.network_interface),
+        admit = self._arrivals.admit if self._arrivals else None
+        context = LaunchContext(run_id, options.ssh.port, options.ssh.identity_file, admit)
+        secret_of, interface = self._server.secret_of, options.network_interface
+        self._agents = Agents(
+            choice(options.launcher, context, self._reach),
+            Invitations(folder, self._socket, self._door, run_id, os.environ, secret_of, interface),
             self._agent_exited,
-            VERSION,
             on_start=self._server.started,
-            reach=self._reach,
             network=self._door.open,
-            admit=self._arrivals.admit if self._arrivals else None,
         )
         self._poller = Poller(options.source, PollFilter(), POLL_INTERVAL, self._hosts_observed, clock=wall_clock)
         self._metrics = None if options.metrics is None else self._metrics_server(run_id, *options.metrics)
@@ -329,7 +331,7 @@ class Session:
         return await address_among(host, list(self._membership.roster.hosts), self._address)
 
     def _agent_departed(self, agent_id: int) -> None:
-        self._launcher.departed(agent_id)
+        self._agents.departed(agent_id)
 
     async def _discover(self) -> None:
         """Poll the source for the whole run. One that cannot be used as it is ends the run at once."""
@@ -368,7 +370,7 @@ class Session:
             event = await self._next_event()
             _log.debug("event %s", event)
             if isinstance(event, events.AgentConnected):
-                self._launcher.met(event.agent_id)
+                self._agents.met(event.agent_id)
             if isinstance(event, events.AgentLost):
                 self._forget_agent(event.host, event.agent_id)
             loss = self._announcements.loss(event, self._membership.roster)
@@ -411,7 +413,7 @@ class Session:
         match action:
             case actions.StartAgent(host, agent_id):
                 self._server.expect(host, agent_id)
-                self._launcher.start(host, agent_id)
+                self._agents.start(host, agent_id)
             case actions.StopAgent(_, agent_id):
                 self._stop_agent(agent_id)
             case actions.AbandonAgent(host, agent_id):
@@ -422,7 +424,7 @@ class Session:
     def _forget_agent(self, host: str, agent_id: int) -> None:
         """An agent is lost: nothing that it says is heard any more, and as far as it may live it is killed."""
         self._server.give_up(agent_id)
-        self._launcher.kill(agent_id)
+        self._agents.kill(agent_id)
         if self._arrivals is not None:
             self._arrivals.leave(host, agent_id)
 
@@ -430,27 +432,27 @@ class Session:
         """End one agent whose workers are gone; one that does not is killed."""
         if not self._server.shut_down(agent_id, SHUTDOWN_GRACE):
             self._server.give_up(agent_id)
-            self._launcher.kill(agent_id)
+            self._agents.kill(agent_id)
             return
-        asyncio.get_running_loop().call_later(SHUTDOWN_GRACE + EXIT_BOUND, self._launcher.kill, agent_id)
+        asyncio.get_running_loop().call_later(SHUTDOWN_GRACE + EXIT_BOUND, self._agents.kill, agent_id)
 
     # ---- the end ---------------------------------------------------------------------------------------------
 
     async def _end(self) -> None:
         """Let the agents end their workers and themselves; in a hurry, at once."""
         self._ending = True
-        self._launcher.close()
-        for agent_id in self._launcher.running:
+        self._agents.close()
+        for agent_id in self._agents.running:
             if not self._server.shut_down(agent_id, SHUTDOWN_GRACE):
                 self._server.give_up(agent_id)  # it has no workers yet, and is refused if it comes
-                self._launcher.kill(agent_id)
-        emptied = asyncio.create_task(self._launcher.wait_until_empty())
+                self._agents.kill(agent_id)
+        emptied = asyncio.create_task(self._agents.wait_until_empty())
         hurried = asyncio.create_task(self._hurry.wait())
         try:
             await asyncio.wait(
                 {emptied, hurried}, timeout=SHUTDOWN_GRACE + EXIT_BOUND, return_when=asyncio.FIRST_COMPLETED
             )
-            for agent_id in self._launcher.running:
+            for agent_id in self._agents.running:
                 self._server.shut_down(agent_id, 0.0)
             await asyncio.wait({emptied}, timeout=HURRY_BOUND)
         finally:
@@ -459,11 +461,11 @@ class Session:
 
     async def _leave_no_agent(self) -> None:
         """Kill agents that are still there, and reap them."""
-        self._launcher.close()
-        for agent_id in self._launcher.running:
-            self._launcher.kill(agent_id)
+        self._agents.close()
+        for agent_id in self._agents.running:
+            self._agents.kill(agent_id)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._launcher.wait_until_empty(), EXIT_BOUND)
+            await asyncio.wait_for(self._agents.wait_until_empty(), EXIT_BOUND)
 
     def _report(self, finish: actions.FinishRun) -> int:
         """Print how the run ended; returns the exit code."""

@@ -12,7 +12,7 @@ import pytest
 
 from tests.process.running import BOUND, ROOT
 
-DOCUMENTS = sorted(p for p in ROOT.rglob("*.md") if not {".venv", "out"} & set(p.relative_to(ROOT).parts))
+DOCUMENTS = sorted(p for p in ROOT.rglob("*.md") if not {".venv", "build", "out"} & set(p.relative_to(ROOT).parts))
 
 
 def test_the_readmes_script_runs(tmp_path: Path) -> None:

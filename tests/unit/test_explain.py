@@ -27,13 +27,13 @@ NO_TIMES = {
     ("edriver.driver.rpc.agent_service", "MESSAGE_LIMIT"),  # bytes
     ("edriver.driver.observe.console.output", "LIMIT"),
     ("edriver.driver.observe.records.recorder", "LIMIT"),
-    ("edriver.driver.launch.ssh", "HOST_BOUND"),  # names
-    ("edriver.driver.launch.ssh", "HOST_BOUND_PREFIXES"),
+    ("edriver.driver.launch.invitations", "HOST_BOUND"),  # names
+    ("edriver.driver.launch.invitations", "HOST_BOUND_PREFIXES"),
     ("edriver.driver.options", "POLL_LIMIT"),  # shown as what becomes of them
     ("edriver.driver.core.settings", "SLOT_COOLDOWN"),
     ("edriver.driver.core.settings", "HOST_COOLDOWN"),
     ("edriver.driver.observe.progress", "WINDOW"),  # of a number that is shown, no bound
-    ("edriver.driver.launch.ssh", "HINT_SECONDS"),
+    ("edriver.driver.launch.invitations", "HINT_SECONDS"),
     ("edriver.driver.observe.records.recorder", "PROGRESS_SHARE"),
 }
 A_TIME = re.compile(

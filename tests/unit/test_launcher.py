@@ -11,9 +11,14 @@ from typing import IO, Any
 
 import pytest
 
-from edriver.driver.launch.launcher import APART, SIDE_BY_SIDE, Launcher
-from edriver.driver.launch.local import address_among, address_here
+from edriver.driver.launch.agents import APART, SIDE_BY_SIDE, Agents
+from edriver.driver.launch.choice import always, by_host
+from edriver.driver.launch.dial_in import DialInLauncher
+from edriver.driver.launch.launcher import Bootstrap, Launcher, LaunchError
+from edriver.driver.launch.local import LocalLauncher, address_among, address_here
+from edriver.driver.launch.ssh import SshLauncher
 from edriver.system.child import Child
+from edriver.system.ssh_client import SshOptions
 
 
 def soon(work: Coroutine[None, None, None]) -> None:
@@ -87,14 +92,21 @@ class FakeAgents:
     exits: list[tuple[str, int, str]] = field(default_factory=list)
     exited: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def spawn(self, host: str, agent_id: int, address: str) -> Child:
-        self.spawned.append((host, agent_id, address))
+    async def invite(self, host: str, agent_id: int, address: str | None) -> bytes:
+        return f"{agent_id} {address or 'by ssh'}".encode()
+
+    def note(self, host: str, invitation: bytes) -> None:
+        agent_id, where = invitation.decode().split(" ", 1)
+        self.spawned.append((host, int(agent_id), where))
+
+    def spawn(self, host: str, invitation: bytes) -> Child:
+        self.note(host, invitation)
         command = ["sh", "-c", self.command]
         self.processes.append(Child(command, stdout=self.stdout, stderr=self.stderr))
         return self.processes[-1]
 
-    async def spawn_remote(self, host: str, agent_id: int) -> Child:
-        self.spawned.append((host, agent_id, "by ssh"))
+    def spawn_remote(self, host: str, invitation: bytes) -> Child:
+        self.note(host, invitation)
         return self._shell()
 
     def _shell(self) -> Child:
@@ -105,14 +117,13 @@ class FakeAgents:
         self.inputs.append(os.fdopen(writer, "wb"))
         return self.processes[-1]
 
-    def launcher(self) -> Launcher:
-        return Launcher(
-            self.spawn,
-            self.spawn_remote,
+    def agents(self, launcher: Launcher | None = None) -> Agents:
+        here, there = LocalLauncher(self.spawn), SshLauncher(SshOptions(), self.spawn_remote)
+        return Agents(
+            by_host(self.reach, here, there) if launcher is None else always(launcher),
+            self.invite,
             self.on_exit,
-            "1.2.3",
             on_start=self.started.append,
-            reach=self.reach,
             network=self.network,
         )
 
@@ -138,7 +149,7 @@ class FakeAgents:
 def test_an_exit_is_noticed_and_reaped(command: str, reason: str) -> None:
     async def work() -> None:
         agents = FakeAgents(command)
-        launcher = agents.launcher()
+        launcher = agents.agents()
         launcher.start("127.0.0.2", 5)
         await agents.exited.wait()
         assert agents.spawned == [("127.0.0.2", 5, "127.0.0.2")]
@@ -154,7 +165,7 @@ def test_kill_ends_the_whole_group_of_one_agent() -> None:
     async def work() -> None:
         (reader, writer), (heard, said) = os.pipe(), os.pipe()
         agents = FakeAgents("sleep 30 & echo started; wait", stdout=said, stderr=writer)
-        launcher = agents.launcher()
+        launcher = agents.agents()
         launcher.start("localhost", 1)
         await readable(heard)
         os.close(writer)
@@ -172,12 +183,12 @@ def test_kill_ends_the_whole_group_of_one_agent() -> None:
 
 def test_an_agent_that_cannot_be_started_is_reported() -> None:
     async def work() -> None:
-        def no_spawn(host: str, agent_id: int, address: str) -> Child:
+        def no_spawn(host: str, invitation: bytes) -> Child:
             raise BlockingIOError(11, "Resource temporarily unavailable")
 
         agents = FakeAgents("")
         agents.spawn = no_spawn  # type: ignore[method-assign]
-        agents.launcher().start("localhost", 1)
+        agents.agents().start("localhost", 1)
         await agents.exited.wait()
         assert "cannot be started: [Errno 11] Resource temporarily unavailable" in agents.exits[0][2]
 
@@ -187,7 +198,7 @@ def test_an_agent_that_cannot_be_started_is_reported() -> None:
 def test_a_closed_launcher_starts_nothing() -> None:
     async def work() -> None:
         agents = FakeAgents("exit 0")
-        launcher = agents.launcher()
+        launcher = agents.agents()
         launcher.start("localhost", 1)  # on its way, but not there yet
         launcher.close()
         launcher.start("localhost", 2)
@@ -212,7 +223,7 @@ async def until(condition: Callable[[], bool]) -> None:
 def test_another_host_is_reached_by_ssh_and_its_failure_is_explained() -> None:
     async def work() -> None:
         agents = FakeAgents(SAYS_WHY)
-        launcher = agents.launcher()
+        launcher = agents.agents()
         launcher.start(ELSEWHERE, 1)
         await agents.exited.wait()
         assert agents.spawned == [(ELSEWHERE, 1, "by ssh")]
@@ -226,7 +237,7 @@ def test_another_host_is_reached_by_ssh_and_its_failure_is_explained() -> None:
 def test_an_agent_outlives_the_connection_of_its_ssh_until_it_departs() -> None:
     async def work() -> None:
         agents = FakeAgents(GOES_WHEN_TOLD)
-        launcher = agents.launcher()
+        launcher = agents.agents()
         launcher.start(ELSEWHERE, 1)
         await until(lambda: bool(launcher.running))
         launcher.met(1)
@@ -244,14 +255,16 @@ def test_an_agent_outlives_the_connection_of_its_ssh_until_it_departs() -> None:
 def test_an_agent_without_ssh_can_be_given_up() -> None:
     async def work() -> None:
         agents = FakeAgents(GOES_WHEN_TOLD)
-        launcher = agents.launcher()
+        launcher = agents.agents()
         launcher.start(ELSEWHERE, 1)
         await until(lambda: bool(launcher.running))
         launcher.met(1)
         agents.inputs[0].close()
         await until(lambda: agents.processes[0].code is not None)
         launcher.kill(1)
+        await agents.exited.wait()
         assert launcher.running == ()
+        assert agents.exits == [(ELSEWHERE, 1, "its agent was given up")]
 
     soon(work())
 
@@ -261,7 +274,7 @@ def test_an_agent_that_says_goodbye_is_over_when_its_ssh_is() -> None:
 
     async def work() -> None:
         agents = FakeAgents("read _; exit 0")
-        launcher = agents.launcher()
+        launcher = agents.agents()
         launcher.start(ELSEWHERE, 1)
         await until(lambda: bool(launcher.running))
         launcher.met(1)
@@ -277,7 +290,7 @@ def test_an_agent_that_says_goodbye_is_over_when_its_ssh_is() -> None:
 def test_only_so_many_are_on_their_way_at_a_time() -> None:
     async def work() -> None:
         agents = FakeAgents("read _; exit 1")
-        launcher = agents.launcher()
+        launcher = agents.agents()
         for number in range(SIDE_BY_SIDE + 2):
             launcher.start(ELSEWHERE, number)
         await until(lambda: len(agents.spawned) >= SIDE_BY_SIDE)
@@ -308,7 +321,7 @@ def test_the_address_of_localhost(host: str, neighbours: tuple[str, ...], addres
 def test_a_host_that_the_running_ones_cannot_be_reached_from_is_not_used() -> None:
     async def work() -> None:
         agents = FakeAgents("sleep 30")
-        launcher = agents.launcher()
+        launcher = agents.agents()
         launcher.start("localhost", 1)
         await until(lambda: bool(launcher.running))
         assert not agents.networked
@@ -324,10 +337,93 @@ def test_a_host_that_the_running_ones_cannot_be_reached_from_is_not_used() -> No
 def test_the_network_is_made_ready_for_another_host() -> None:
     async def work() -> None:
         agents = FakeAgents(SAYS_WHY)
-        launcher = agents.launcher()
+        launcher = agents.agents()
         launcher.start(ELSEWHERE, 1)
         await agents.exited.wait()
         assert agents.networked
         agents.inputs[0].close()
+
+    soon(work())
+
+
+class FakeLauncher:
+    """Starts nothing, and does what a test wants."""
+
+    def __init__(self, error: Exception | None = None, says: str = "") -> None:
+        self.error = error
+        self.says = says
+        self.bootstraps: list[Bootstrap] = []
+        self.stopped: list[int] = []
+
+    async def start(self, host: str, bootstrap: Bootstrap) -> None:
+        self.bootstraps.append(bootstrap)
+        if self.error:
+            raise self.error
+        if self.says:
+            bootstrap.ended(self.says)
+            bootstrap.ended("it is said again")
+
+    async def stop(self, agent_id: int, /) -> None:
+        self.stopped.append(agent_id)
+        if self.error:
+            raise self.error
+
+    def watches(self, _: int, /) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("launcher", "reason"),
+    [
+        pytest.param(FakeLauncher(LaunchError("the queue is full: wait")), "the queue is full: wait", id="why-not"),
+        pytest.param(FakeLauncher(ValueError("oops")), "a fault of its launcher: ValueError('oops')", id="a-bug"),
+        pytest.param(FakeLauncher(says="the job was cancelled"), "the job was cancelled", id="over-at-once"),
+        pytest.param(DialInLauncher(lambda _host, _agent_id: False), "it has not dialled in again", id="not-at-door"),
+    ],
+)
+def test_a_launcher_says_why_there_is_no_agent(launcher: Launcher, reason: str) -> None:
+    async def work() -> None:
+        agents = FakeAgents("")
+        every = agents.agents(launcher)
+        every.start(ELSEWHERE, 3)
+        await agents.exited.wait()
+        ((host, agent_id, said),) = agents.exits
+        assert (host, agent_id) == (ELSEWHERE, 3)
+        assert reason in said
+        await every.wait_until_empty()
+
+    soon(work())
+
+
+def test_an_agent_that_its_launcher_does_not_watch_ends_with_its_last_word() -> None:
+    async def work() -> None:
+        agents, launcher = FakeAgents(""), FakeLauncher()
+        every = agents.agents(launcher)
+        every.start("localhost", 3)
+        await until(lambda: every.running == (3,))
+        assert agents.networked
+        assert await launcher.bootstraps[0].invitation() == b"3 by ssh"
+        every.met(3)
+        assert launcher.bootstraps[0].met.is_set()
+        every.departed(3)
+        launcher.bootstraps[0].ended("it is said twice")
+        assert agents.exits == [("localhost", 3, "its agent has ended")]
+        await every.wait_until_empty()
+
+    soon(work())
+
+
+def test_an_agent_whose_launcher_cannot_stop_it_is_given_up() -> None:
+    async def work() -> None:
+        agents, launcher = FakeAgents(""), FakeLauncher()
+        every = agents.agents(launcher)
+        every.start(ELSEWHERE, 3)
+        await until(lambda: every.running == (3,))
+        launcher.error = LaunchError("the scheduler does not answer")
+        every.kill(3)
+        await agents.exited.wait()
+        assert launcher.stopped == [3]
+        assert agents.exits == [(ELSEWHERE, 3, "its agent was given up")]
+        await every.wait_until_empty()
 
     soon(work())

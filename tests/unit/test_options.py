@@ -10,6 +10,8 @@ import pytest
 from edriver.cli.main import parser
 from edriver.discovery.sources import HostDiscoveryScript
 from edriver.driver.core.settings import Settings
+from edriver.driver.launch.launcher import LaunchContext
+from edriver.driver.launch.ssh import SshLauncher
 from edriver.driver.options import RunOptions, UsageError, options_of
 
 
@@ -81,6 +83,20 @@ def test_hosts(line: str, hosts: list[str]) -> None:
     assert hosts_of(read(line)) == hosts
 
 
+def test_hosts_of_a_named_source(tmp_path: Path) -> None:
+    assert hosts_of(read("-np 2 --discovery list=a,b --slots-per-host 2 sh")) == ["a:2", "b:2"]
+    (tmp_path / "hosts").write_text("a:2\n")
+    assert hosts_of(read(f"-np 2 --discovery hostfile={tmp_path / 'hosts'} sh")) == ["a:2"]
+    assert isinstance(read("-np 2 --discovery script=./hosts.sh sh").source, HostDiscoveryScript)
+
+
+def test_a_named_launcher() -> None:
+    assert read("-np 1 sh").launcher is None
+    make = read("-np 1 --launcher ssh sh").launcher
+    assert make is not None
+    assert isinstance(make(LaunchContext("0a1b2c3d", ssh_port=2222)), SshLauncher)
+
+
 @pytest.mark.parametrize("flag", ["--hostfile", "-hostfile"])
 def test_hostfile(flag: str, tmp_path: Path) -> None:
     file = tmp_path / "hosts"
@@ -135,6 +151,14 @@ def test_where_metrics_are(line: str, where: tuple[str, int] | None) -> None:
         pytest.param("-np 2 sh x\udcff", "'x\\udcff' in the command is not valid UTF-8: rename", id="command-in-bytes"),
         pytest.param(
             "-np 2 -H a:2 --hostfile f sh", "-H and --hostfile both say which hosts there are", id="two-sources"
+        ),
+        pytest.param("-np 1 -H a --discovery list=a sh", "-H and --discovery both say which hosts", id="two-ways"),
+        pytest.param("-np 1 --discovery no sh", "--discovery: there is no 'no', there is hostfile", id="no-discovery"),
+        pytest.param("-np 1 --discovery list=a:x sh", "--discovery list: item 1", id="bad-argument"),
+        pytest.param("-np 1 --launcher no sh", "--launcher: there is no 'no', there is dial-in, local", id="launcher"),
+        pytest.param("-np 1 --launcher dial-in sh", "give --hosts-dial-in, too", id="launcher-dial-in"),
+        pytest.param(
+            "-np 1 --hosts-dial-in --credentials f --launcher ssh sh", "leave out --launcher ssh", id="dial-in-by-ssh"
         ),
         pytest.param("-np 1 -H a:zero sh", "-H 'a:zero': item 1", id="bad-host-list"),
         pytest.param("-np 4 -H a:2 sh", "-H gives 1 host, 2 slots, fewer than --min-np 4", id="too-few-slots"),

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from edriver.driver.launch.ssh import failure, remote_command, travelling
+from edriver.driver.launch.invitations import travelling
+from edriver.driver.launch.ssh import failure, remote_command
 from edriver.system.ssh_client import SshOptions, identity_error
 
 VERSION = "1.2.3"

@@ -7,15 +7,15 @@ import contextlib
 import ipaddress
 import os
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Final, TypeAlias
 
-from edriver.common.invitation import Invitation
+from edriver.driver.launch.launcher import Bootstrap, LaunchContext, agent_command
+from edriver.driver.launch.watched import Watched
 from edriver.system.child import Child
 from edriver.system.runs import MARK
+from edriver.text.phrases import exit_text
 
 RESOLVE_SECONDS: Final = 3.0
 """How long looking up a host's name may take. This machine's own name is in a file; one for which a name server needs
@@ -167,47 +167,60 @@ def _is_here(family: int, where: _Where) -> bool:
     return True
 
 
-class LocalStart:
-    """Starts agents here.
+class LocalLauncher:
+    """Starts agents on this machine, whatever their hosts are called.
 
     Args:
-        run_folder: gets a folder for each agent.
-        socket_path: where the driver listens.
-        run_id: the run.
-        secret_of: what an agent has to show the driver.
+        spawn: starts an agent with an invitation.
     """
 
-    def __init__(self, run_folder: Path, socket_path: Path, run_id: str, secret_of: Callable[[int], bytes]) -> None:
-        self._run_folder = run_folder
-        self._socket_path = socket_path
-        self._run_id = run_id
-        self._secret_of = secret_of
+    def __init__(self, spawn: Callable[[str, bytes], Child] | None = None) -> None:
+        self._spawn = spawn or spawn_agent
+        self._children: dict[int, Watched] = {}
 
-    def __call__(self, host: str, agent_id: int, address: str) -> Child:
+    @classmethod
+    def of(cls, _: LaunchContext) -> LocalLauncher:
+        """The launcher of a run."""
+        return cls()
+
+    async def start(self, host: str, bootstrap: Bootstrap) -> None:
         """Start one.
 
         Raises:
             OSError: it cannot be started.
         """
-        folder = self._run_folder / f"agent-{agent_id}"
-        folder.mkdir(mode=0o700)
-        invitation = Invitation(
-            run_id=self._run_id,
-            host=host,
-            agent_id=agent_id,
-            drivers=(f"unix:{self._socket_path}",),
-            address=address,
-            folder=str(folder),
-            secret=self._secret_of(agent_id).hex(),
+        process = self._spawn(host, await bootstrap.invitation())
+
+        def reaped(code: int) -> None:
+            del self._children[bootstrap.agent_id]
+            bootstrap.ended(f"its agent {exit_text(code)}")
+
+        self._children[bootstrap.agent_id] = Watched(process, reaped)
+
+    async def stop(self, agent_id: int, /) -> None:
+        """Kill it, with its process group."""
+        if child := self._children.get(agent_id):
+            child.kill()
+            await child.gone.wait()
+
+    def watches(self, _: int, /) -> bool:
+        """The kernel tells."""
+        return True
+
+
+def spawn_agent(host: str, invitation: bytes) -> Child:
+    """Start an agent here.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    inherited = {name: value for name, value in os.environ.items() if name != MARK}
+    with os.fdopen(os.memfd_create("invitation"), "w+b") as letter:
+        letter.write(invitation)
+        letter.seek(0)
+        return Child(
+            agent_command(host),
+            stdin=letter,
+            stdout=2,  # it prints nothing of use to whoever reads our stdout
+            environment={**inherited, "GRPC_ENABLE_FORK_SUPPORT": "0"},
         )
-        inherited = {name: value for name, value in os.environ.items() if name != MARK}
-        with os.fdopen(os.memfd_create("invitation"), "w+b") as letter:
-            letter.write(invitation.to_json())
-            letter.seek(0)
-            return Child(
-                # -P: not what lies in the user's folder
-                [sys.executable, "-P", "-m", "edriver.agent.main", "--host", host],
-                stdin=letter,
-                stdout=2,  # it prints nothing of use to whoever reads our stdout
-                environment={**inherited, "GRPC_ENABLE_FORK_SUPPORT": "0"},
-            )

@@ -6,53 +6,27 @@ environment, goes over standard input. The agent then dials the driver, and the 
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import shlex
-import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
 
-from edriver.common.invitation import Invitation, at_port
-from edriver.driver.launch.local import address_towards, own_addresses
+from edriver.common.release import VERSION
+from edriver.driver.launch.launcher import Bootstrap, LaunchContext
+from edriver.driver.launch.watched import Watched
 from edriver.system.child import Child
-from edriver.system.runs import MARK
 from edriver.system.ssh_client import OWN_FAILURE, SshOptions, own_failure
 from edriver.text.phrases import exit_text
 
-if TYPE_CHECKING:
-    from edriver.driver.rpc.tcp_endpoint import Door
+_log = logging.getLogger("edriver.driver")
 
-HINT_SECONDS: Final = 0.5
-"""How long looking up the name of another machine may hold up its start once more: what comes of it helps only where
-ssh goes by way of a third one."""
-
-HOST_BOUND: Final = frozenset(
-    {
-        *(
-            "HOME",
-            "HOST",
-            "HOSTNAME",
-            "LOGNAME",
-            "MAIL",
-            "OLDPWD",
-            "PWD",
-            "SHELL",
-            "SHLVL",
-            "TERM",
-            "TMPDIR",
-            "USER",
-            "_",
-        ),
-        *("DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "GRPC_ENABLE_FORK_SUPPORT"),
-        *("CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME"),
-        MARK,
-    }
-)
-HOST_BOUND_PREFIXES: Final = ("SSH_", "XDG_")
-"""What of the driver's environment is about its own host, and is not handed on to others."""
+LINES_KEPT: Final = 20
+"""Of what ssh says on standard error, for the reason of its end."""
 
 
 def remote_command(python: str, host: str) -> str:
@@ -61,74 +35,57 @@ def remote_command(python: str, host: str) -> str:
     return f"exec /bin/sh -c {shlex.quote(f'{agent}; exit $?')}"
 
 
-def travelling(environment: Mapping[str, str]) -> dict[str, str]:
-    """What of the driver's environment other hosts get."""
-    return {
-        name: value
-        for name, value in environment.items()
-        if name not in HOST_BOUND and not name.startswith(HOST_BOUND_PREFIXES)
-    }
-
-
-class SshStart:
+class SshLauncher:
     """Starts agents on other hosts.
 
     Args:
         options: what the operator says about ssh.
-        door: where they will come in.
-        run_id: the run.
-        environment: the driver's own.
-        secret_of: what an agent has to show the driver.
-        interface: through which hosts reach one another; empty: whichever leads there.
+        spawn: starts ssh for a host and gives it the invitation; its standard error is a pipe.
     """
 
-    def __init__(
-        self,
-        options: SshOptions,
-        door: Door,
-        run_id: str,
-        environment: Mapping[str, str],
-        secret_of: Callable[[int], bytes],
-        interface: str = "",
-    ) -> None:
-        self._secret_of = secret_of
-        self._interface = interface
+    def __init__(self, options: SshOptions, spawn: Callable[[str, bytes], Child] | None = None) -> None:
         self._options = options
-        self._door = door
-        self._run_id = run_id
-        self._environment = travelling(environment)
+        self._spawn = spawn or self._ssh
+        self._connections: dict[int, _Connection] = {}
 
-    async def __call__(self, host: str, agent_id: int) -> Child:
-        """Start one; returns the process of ssh.
+    @classmethod
+    def of(cls, context: LaunchContext) -> SshLauncher:
+        """The launcher of a run."""
+        return cls(SshOptions(context.ssh_port, context.ssh_identity_file))
+
+    async def start(self, host: str, bootstrap: Bootstrap) -> None:
+        """Start one.
 
         Raises:
             OSError: there is no ssh here, or no port can be opened.
         """
-        await self._door.open()
-        authority = self._door.authority
-        # The agent itself puts the address from which ssh came before these.
-        towards = await address_towards(host, HINT_SECONDS)
-        # Its name may be one that only ssh knows, and ssh go by way of a third machine: then one of these leads here.
-        anywhere = [*filter(None, (towards,)), *own_addresses(), socket.gethostname()]
-        addresses = [self._door.address] if self._door.address else dict.fromkeys(anywhere)
-        invitation = Invitation(
-            run_id=self._run_id,
-            host=host,
-            agent_id=agent_id,
-            drivers=tuple(at_port(address, self._door.port) for address in addresses),
-            authority=authority.certificate.decode() if authority else "",
-            token=self._door.token,
-            interface=self._interface,
-            directory=str(Path.cwd()),
-            environment=self._environment,
-            secret=self._secret_of(agent_id).hex(),
-        )
-        return self._spawn(invitation)
+        process = self._spawn(host, await bootstrap.invitation())
+        connection = _Connection(host, bootstrap.met)
 
-    def _spawn(self, invitation: Invitation) -> Child:
-        host = invitation.host
+        def reaped(code: int) -> None:
+            del self._connections[bootstrap.agent_id]
+            if bootstrap.met.is_set() and not connection.killed and (code == OWN_FAILURE or code < 0):  # ssh's own end
+                _log.warning("host %s: the connection of ssh is gone; its agent goes on without", host)
+            else:
+                bootstrap.ended(failure(host, code, tuple(connection.said), VERSION))
+
+        connection.child = Watched(process, reaped, connection.listen)
+        self._connections[bootstrap.agent_id] = connection
+
+    async def stop(self, agent_id: int, /) -> None:
+        """Kill ssh. The agent ends when it finds that the driver knows it no more, or is silent."""
+        if connection := self._connections.get(agent_id):
+            connection.killed = True
+            connection.child.kill()
+            await connection.child.gone.wait()
+
+    def watches(self, agent_id: int, /) -> bool:
+        """Ssh tells, as long as its connection lasts."""
+        return agent_id in self._connections
+
+    def _ssh(self, host: str, invitation: bytes) -> Child:
         with os.fdopen(os.memfd_create("invitation"), "w+b") as letter:
-            letter.write(invitation.to_json())
+            letter.write(invitation)
             letter.seek(0)
             return Child(
                 self._options.command(host, remote_command(sys.executable, host)),
@@ -136,6 +93,23 @@ class SshStart:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
             )
+
+
+class _Connection:
+    """What ssh has said, and whether it was us who ended it."""
+
+    child: Watched
+
+    def __init__(self, host: str, met: asyncio.Event) -> None:
+        self.said: deque[str] = deque(maxlen=LINES_KEPT)
+        self.killed = False
+        self._host = host
+        self._met = met
+
+    def listen(self, line: str) -> None:
+        self.said.append(line)
+        if self._met.is_set():  # what is said before that is part of the reason why it does not come
+            _log.warning("host %s: %s", self._host, line)
 
 
 def failure(host: str, code: int, said: Sequence[str], version: str) -> str:

@@ -1,0 +1,194 @@
+"""All agents of a run: has launchers start and stop them, and leaves none behind."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from edriver.driver.launch.choice import Choose
+from edriver.driver.launch.launcher import Bootstrap, Launcher, LaunchError
+from edriver.driver.launch.local import is_loopback
+
+_log = logging.getLogger("edriver.driver")
+
+SIDE_BY_SIDE: Final = 64
+"""How many agents may be on their way at a time; and how many names may be looked up."""
+
+APART: Final = (
+    "some hosts of this run are called by a loopback address (localhost, 127.0.0.1), by which only this machine can "
+    "reach them, and others are not: name this machine by an address that the others reach, or give --network-interface"
+)
+
+
+Invite = Callable[[str, int, "str | None"], Awaitable[bytes]]
+"""Writes an invitation: (host, agent_id, the host's address if it is this machine)."""
+
+OnExit = Callable[[str, int, str], None]
+"""Told that an agent has exited, or could not be started: (host, agent_id, reason)."""
+
+
+@dataclass(slots=True, eq=False)
+class _Agent:
+    """An agent that has been started, or is about to be.
+
+    Attributes:
+        host: its host.
+        launcher: who starts it.
+        confined: whether only hosts of this machine can reach it.
+        met: set when it has dialled in.
+        settled: set when it has, or has ended.
+        reason: why it has ended; None: it has not.
+    """
+
+    host: str
+    launcher: Launcher
+    confined: bool
+    met: asyncio.Event = field(default_factory=asyncio.Event)
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    reason: str | None = None
+
+
+class Agents:
+    """All agents of a run.
+
+    Args:
+        choose: by whom a host's agent is started.
+        invite: writes their invitations.
+        on_exit: told of every agent's end, asked for or not.
+        on_start: told of every agent that is on its way.
+        network: called before hosts other than by loopback addresses are used.
+    """
+
+    def __init__(
+        self,
+        choose: Choose,
+        invite: Invite,
+        on_exit: OnExit,
+        on_start: Callable[[int], None],
+        network: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._choose = choose
+        self._invite = invite
+        self._on_exit = on_exit
+        self._on_start = on_start
+        self._network = network
+        self._starting: dict[int, asyncio.Task[None]] = {}
+        self._running: dict[int, _Agent] = {}
+        self._stopping: set[asyncio.Task[None]] = set()
+        self._lookups = asyncio.Semaphore(SIDE_BY_SIDE)
+        self._ways = asyncio.Semaphore(SIDE_BY_SIDE)
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._closed = False
+
+    @property
+    def running(self) -> tuple[int, ...]:
+        """The ids of agents that run."""
+        return tuple(self._running)
+
+    def start(self, host: str, agent_id: int) -> None:
+        """Start an agent, soon; `on_exit` hears of it if that fails."""
+        if not self._closed:
+            self._empty.clear()
+            task = self._starting[agent_id] = asyncio.create_task(self._start(host, agent_id))
+            task.add_done_callback(lambda _: self._note_started(agent_id))
+
+    def met(self, agent_id: int) -> None:
+        """The agent has dialled in."""
+        if agent := self._running.get(agent_id):
+            agent.met.set()
+            agent.settled.set()
+
+    def departed(self, agent_id: int) -> None:
+        """The agent has said its last word to the driver: the end of one that its launcher does not watch."""
+        if (agent := self._running.get(agent_id)) and not agent.launcher.watches(agent_id):
+            self._end(agent_id, agent, "its agent has ended")
+
+    def kill(self, agent_id: int) -> None:
+        """Have an agent killed, as far as its launcher can, or do not start it any more.
+
+        One on another host ends when it finds that the driver knows it no more, or is silent.
+        """
+        if task := self._starting.get(agent_id):
+            task.cancel()
+        if agent := self._running.get(agent_id):
+            stopping = asyncio.create_task(self._stop(agent_id, agent))
+            self._stopping.add(stopping)
+            stopping.add_done_callback(self._stopping.discard)
+
+    def close(self) -> None:
+        """Start no more."""
+        self._closed = True
+        for task in self._starting.values():
+            task.cancel()
+
+    async def wait_until_empty(self) -> None:
+        """Wait until no agent runs or is being started."""
+        await self._empty.wait()
+
+    async def _start(self, host: str, agent_id: int) -> None:
+        try:
+            async with self._lookups:
+                way = await self._choose(host)
+            confined = way.address is not None and is_loopback(way.address)
+            if any(agent.confined is not confined for agent in self._running.values()):
+                raise LaunchError(APART)
+            if not confined:
+                await self._network()
+            async with self._ways:
+                await self._launch(agent_id, _Agent(host, way.launcher, confined), way.address)
+        except LaunchError as error:
+            self._on_exit(host, agent_id, str(error))
+        except OSError as error:
+            self._on_exit(host, agent_id, f"its agent cannot be started: {error}")
+        except Exception as error:  # noqa: BLE001  a launcher may be the user's own
+            _log.exception("host %s: its launcher failed", host)
+            self._on_exit(host, agent_id, f"its agent cannot be started: a fault of its launcher: {error!r}")
+
+    async def _launch(self, agent_id: int, agent: _Agent, address: str | None) -> None:
+        bootstrap = Bootstrap(
+            agent_id,
+            invitation=partial(self._invite, agent.host, agent_id, address),
+            ended=partial(self._end, agent_id, agent),
+            met=agent.met,
+        )
+        await agent.launcher.start(agent.host, bootstrap)
+        self._running[agent_id] = agent
+        self._on_start(agent_id)
+        if agent.reason is not None:  # it was faster than its launcher
+            self._forget(agent_id, agent.reason)
+        elif not agent.met.is_set():
+            await agent.settled.wait()  # bounded: the driver gives up an agent that does not dial in
+
+    async def _stop(self, agent_id: int, agent: _Agent) -> None:
+        try:
+            await agent.launcher.stop(agent_id)
+        except Exception as error:  # noqa: BLE001  a launcher may be the user's own
+            _log.warning("host %s: its agent could not be stopped: %s", agent.host, error)
+        self._end(agent_id, agent, "its agent was given up")
+
+    def _end(self, agent_id: int, agent: _Agent, reason: str) -> None:
+        """An agent is over; only the first reason counts."""
+        if agent.reason is None:
+            agent.reason = reason
+            if self._running.get(agent_id) is agent:
+                self._forget(agent_id, reason)
+
+    def _forget(self, agent_id: int, reason: str) -> None:
+        agent = self._running.pop(agent_id)
+        agent.settled.set()
+        self._note_empty()
+        self._on_exit(agent.host, agent_id, reason)
+
+    def _note_started(self, agent_id: int) -> None:
+        """Not in a `finally` of the task: one that is cancelled before its first step never gets there."""
+        del self._starting[agent_id]
+        self._note_empty()
+
+    def _note_empty(self) -> None:
+        if not self._starting and not self._running:
+            self._empty.set()

@@ -1,0 +1,65 @@
+"""Which launcher starts the agent of a host."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from edriver.driver.launch.dial_in import DialInLauncher
+from edriver.driver.launch.launcher import LaunchContext, Launcher
+from edriver.driver.launch.local import LocalLauncher
+from edriver.driver.launch.ssh import SshLauncher
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How an agent is started.
+
+    Attributes:
+        launcher: by whom.
+        address: by which address of this machine the others reach it; None: it is elsewhere.
+    """
+
+    launcher: Launcher
+    address: str | None = None
+
+
+Choose = Callable[[str], Awaitable[Way]]
+"""How a host's agent is started."""
+
+Reach = Callable[[str], Awaitable["str | None"]]
+"""Tells by which address the others reach a host of this machine; None: it is another machine."""
+
+
+def choice(make: Callable[[LaunchContext], Launcher] | None, context: LaunchContext, reach: Reach) -> Choose:
+    """The launcher that the operator has named; else for each host the one that suits it."""
+    if make is not None:
+        return always(make(context))
+    if context.admit is not None:
+        return always(DialInLauncher.of(context))
+    return by_host(reach, LocalLauncher.of(context), SshLauncher.of(context))
+
+
+def by_host(reach: Reach, local: Launcher, remote: Launcher) -> Choose:
+    """Every name or address of this machine is a host of its own; all others are elsewhere.
+
+    Args:
+        reach: tells by which address the others reach a host of this machine; None: it is another machine.
+        local: starts agents here,
+        remote: and elsewhere.
+    """
+
+    async def choose(host: str) -> Way:
+        address = await reach(host)
+        return Way(remote if address is None else local, address)
+
+    return choose
+
+
+def always(launcher: Launcher) -> Choose:
+    """One launcher for all hosts, which count as elsewhere."""
+
+    async def choose(_: str) -> Way:
+        return Way(launcher)
+
+    return choose

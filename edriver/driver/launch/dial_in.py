@@ -1,0 +1,41 @@
+"""Agents that something else has started, and that wait at the driver's door: to start one is to let it in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from edriver.driver.launch.launcher import Bootstrap, LaunchContext, LaunchError
+
+
+class DialInLauncher:
+    """Lets in agents that have dialled in by themselves.
+
+    Args:
+        admit: lets in a host's agent; returns whether there is one.
+    """
+
+    def __init__(self, admit: Callable[[str, int], bool]) -> None:
+        self._admit = admit
+
+    @classmethod
+    def of(cls, context: LaunchContext) -> DialInLauncher:
+        """The launcher of a run."""
+        assert context.admit is not None, "options.py sees to it"
+        return cls(context.admit)
+
+    async def start(self, host: str, bootstrap: Bootstrap) -> None:
+        """Let it in.
+
+        Raises:
+            LaunchError: none waits.
+        """
+        if not self._admit(host, bootstrap.agent_id):
+            raise LaunchError("it has not dialled in again")
+        bootstrap.met.set()
+
+    async def stop(self, _: int, /) -> None:
+        """It ends when it finds that the driver knows it no more."""
+
+    def watches(self, _: int, /) -> bool:
+        """Nothing of it can be seen from here."""
+        return False
