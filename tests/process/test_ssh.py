@@ -162,7 +162,7 @@ def test_a_host_that_lacks_something(tmp_path: Path, hidden: Path | None, senten
 def test_a_host_with_another_version(tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(ROOT / "edriver", other / "edriver", ignore=shutil.ignore_patterns("__pycache__"))
-    release = other / "edriver" / "release.py"
+    release = other / "edriver" / "common" / "release.py"
     release.write_text(release.read_text().replace('"0.', '"99.'))
     with site(tmp_path, 1, edriver=other) as there:
         fails(there, tmp_path, r"edriver there is 99\.\S+, here it is 0\.\S+: install the same on both")
