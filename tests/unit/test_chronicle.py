@@ -119,6 +119,18 @@ def test_a_loss_is_the_next_rounds_cause(peer_first: bool) -> None:
     assert begun.cause == ended.text.removeprefix("round 1.1 ended: ")
 
 
+def test_a_strangers_connection_is_a_cause_of_its_own() -> None:
+    story = Story()
+    story.begun()
+    told = story.take(events.PeerUnproven(2, RoundId(1, 1), "connected from 127.0.0.1:4711"))
+    (ended,) = [event.round for event in told if event.WhichOneof("kind") == "round"]
+    assert ended.aborted_for == status_pb2.ROUND_CAUSE_UNPROVEN
+    story.waits(1, Version(RoundId(1, 1), 7))
+    told = story.waits(2, Version(RoundId(1, 1), 7))
+    (begun,) = [event.round for event in told if event.WhichOneof("kind") == "round"]
+    assert (begun.round_id.n, begun.kind) == (2, status_pb2.ROUND_CAUSE_UNPROVEN)
+
+
 def test_one_who_is_gone() -> None:
     story = Story()
     story.begun()
