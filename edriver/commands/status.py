@@ -11,6 +11,7 @@ from typing import Final
 
 from edriver.client import Client, HostStatus, Run, RunError, WorkerStatus, here, living_runs
 from edriver.commands.which_run import add_run_flags, client_of
+from edriver.text.cause_names import UNPROVEN
 from edriver.text.event_lines import plain
 from edriver.text.phrases import count_text
 from edriver.text.progress_text import lasted, progress_text, time_text
@@ -90,6 +91,7 @@ def counts(run: Run) -> list[str]:
         count_text(run.failures, "failure"),
         count_text(run.preemptions, "preemption"),
         count_text(run.resizes, "resize"),
+        *([count_text(run.unproven, UNPROVEN)] if run.unproven else []),
         f"{count_text(run.steps_lost, 'step')} lost",
     ]
 

@@ -16,7 +16,7 @@ from edriver.dashboard.assets import SCRIPTS, filled, page_file, plotly_script
 from edriver.history.history import History
 from edriver.history.records import Records, read
 from edriver.history.rounds import RoundPart
-from edriver.text.cause_names import PHASES, RUN_ENDS
+from edriver.text.cause_names import PHASES, RUN_ENDS, UNPROVEN
 from edriver.text.phrases import count_text
 from edriver.text.progress_text import time_text
 from edriver.v1 import status_pb2
@@ -72,8 +72,9 @@ def facts(history: History, run: Mapping[str, Any]) -> Iterator[tuple[str, str]]
         "nothing to tell it from" if goodput is None else f"{100 * goodput:.1f} % of wall time in steps that count",
     )
     counts = history.rounds.counts
-    kinds = ", ".join(count_text(counts[kind], kind) for kind in ("failure", "preemption", "resize"))
-    yield "rounds", f"{sum(counts.values())}: {kinds}"
+    kinds = [count_text(counts[kind], kind) for kind in ("failure", "preemption", "resize")]
+    kinds += [count_text(counts["unproven"], UNPROVEN)] if counts["unproven"] else []
+    yield "rounds", f"{sum(counts.values())}: {', '.join(kinds)}"
     yield "lost", f"{count_text(history.rounds.steps_lost, 'step')} had to be made again"
     took = [part.recovery for part in rounds if part.kind == "failure" and part.recovery is not None]
     if took:

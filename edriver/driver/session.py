@@ -476,6 +476,7 @@ class Session:
                 failures=spent.failures.total,
                 preemptions=spent.preemptions.total,
                 resizes=spent.resizes.total,
+                unproven=spent.unproven.total,
                 seconds=self._real_clock() - self._began,
             )
             _log.info("%s", success_report(tally))

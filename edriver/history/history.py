@@ -108,6 +108,7 @@ class History:
             "failures": run.failures,
             "preemptions": run.preemptions,
             "resizes": run.resizes,
+            "unproven": run.unproven,
         }
         told = {host.name: host for host in run.hosts}
         for name in [name for name in self.hosts if name not in told]:
@@ -137,7 +138,8 @@ class History:
                     self.lanes.assigned(self.version, event.time, list(event.round.members))
                     self.doing = event.text
                 elif event.HasField("cause"):
-                    kind, self.doing = "loss", event.text
+                    unproven = event.round.aborted_for == status_pb2.ROUND_CAUSE_UNPROVEN
+                    kind, self.doing = "round" if unproven else "loss", event.text
             case "run_ended":
                 self.lanes.end(self.version, event.time)
                 self.ended, kind, self.doing = event, "end", event.text
@@ -188,6 +190,7 @@ class History:
                 "failures": max(counts["failure"], self._limits.get("failures", 0)),
                 "preemptions": max(counts["preemption"], self._limits.get("preemptions", 0)),
                 "resizes": max(counts["resize"], self._limits.get("resizes", 0)),
+                "unproven": max(counts["unproven"], self._limits.get("unproven", 0)),
                 "steps_lost": self.rounds.steps_lost,
                 "goodput": self.rounds.goodput(),
                 "ended": None if ended is None else {"time": ended.time, "end": RUN_ENDS[ended.run_ended.end]},

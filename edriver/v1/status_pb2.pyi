@@ -79,6 +79,8 @@ class _RoundCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RoundCause
     """A worker failed whose place was being taken away."""
     ROUND_CAUSE_RESIZE: _RoundCause.ValueType  # 4
     """Hosts or workers came or went in good order."""
+    ROUND_CAUSE_UNPROVEN: _RoundCause.ValueType  # 5
+    """A connection between two members did not prove to lead to a member: a stranger was faster. No worker failed."""
 
 class RoundCause(_RoundCause, metaclass=_RoundCauseEnumTypeWrapper):
     """RoundCause is what kind of thing made a round necessary."""
@@ -92,6 +94,8 @@ ROUND_CAUSE_PREEMPTION: RoundCause.ValueType  # 3
 """A worker failed whose place was being taken away."""
 ROUND_CAUSE_RESIZE: RoundCause.ValueType  # 4
 """Hosts or workers came or went in good order."""
+ROUND_CAUSE_UNPROVEN: RoundCause.ValueType  # 5
+"""A connection between two members did not prove to lead to a member: a stranger was faster. No worker failed."""
 Global___RoundCause: _TypeAlias = RoundCause  # noqa: Y015
 
 class _RunEnd:
@@ -183,6 +187,7 @@ class Run(_message.Message):
     FAILURES_FIELD_NUMBER: _builtins.int
     PREEMPTIONS_FIELD_NUMBER: _builtins.int
     RESIZES_FIELD_NUMBER: _builtins.int
+    UNPROVEN_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     STEPS_LOST_FIELD_NUMBER: _builtins.int
     COMMAND_FIELD_NUMBER: _builtins.int
@@ -207,6 +212,8 @@ class Run(_message.Message):
     failures: _builtins.int
     preemptions: _builtins.int
     resizes: _builtins.int
+    unproven: _builtins.int
+    """Rounds that ended because a connection did not prove to lead to a member: no worker failed."""
     steps_lost: _builtins.int
     """Steps that were made, and had to be made again, as far as they were heard of."""
     seconds: _builtins.float
@@ -250,6 +257,7 @@ class Run(_message.Message):
         failures: _builtins.int = ...,
         preemptions: _builtins.int = ...,
         resizes: _builtins.int = ...,
+        unproven: _builtins.int = ...,
         progress: Global___Progress | None = ...,
         steps_lost: _builtins.int = ...,
         command: _abc.Iterable[_builtins.str] | None = ...,
@@ -257,7 +265,7 @@ class Run(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "progress", b"progress", "round_id", b"round_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "began", b"began", "command", b"command", "doing", b"doing", "failures", b"failures", "hosts", b"hosts", "max_np", b"max_np", "min_np", b"min_np", "now", b"now", "np", b"np", "preemptions", b"preemptions", "progress", b"progress", "resizes", b"resizes", "round_id", b"round_id", "rounds", b"rounds", "run_id", b"run_id", "seconds", b"seconds", "size", b"size", "steps_lost", b"steps_lost", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "began", b"began", "command", b"command", "doing", b"doing", "failures", b"failures", "hosts", b"hosts", "max_np", b"max_np", "min_np", b"min_np", "now", b"now", "np", b"np", "preemptions", b"preemptions", "progress", b"progress", "resizes", b"resizes", "round_id", b"round_id", "rounds", b"rounds", "run_id", b"run_id", "seconds", b"seconds", "size", b"size", "steps_lost", b"steps_lost", "unproven", b"unproven", "version", b"version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
     _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015
@@ -562,6 +570,7 @@ class Round(_message.Message):
     ENDED_FIELD_NUMBER: _builtins.int
     PHASES_FIELD_NUMBER: _builtins.int
     STEPS_LOST_FIELD_NUMBER: _builtins.int
+    ABORTED_FOR_FIELD_NUMBER: _builtins.int
     cause: _builtins.str
     """Why there had to be a new round."""
     kind: Global___RoundCause.ValueType
@@ -578,6 +587,8 @@ class Round(_message.Message):
     """When the driver ended it; absent: it goes on."""
     steps_lost: _builtins.int
     """Steps of earlier rounds that have to be made again, as far as they were heard of."""
+    aborted_for: Global___RoundCause.ValueType
+    """What it was aborted for; absent: it goes on, or ended in good order."""
     @_builtins.property
     def round_id(self) -> _rounds_pb2.RoundId: ...
     @_builtins.property
@@ -602,11 +613,14 @@ class Round(_message.Message):
         ended: _builtins.float | None = ...,
         phases: Global___RecoveryPhases | None = ...,
         steps_lost: _builtins.int = ...,
+        aborted_for: Global___RoundCause.ValueType | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_before_ended", b"_before_ended", "_ended", b"_ended", "_noticed", b"_noticed", "_phases", b"_phases", "_under_way", b"_under_way", "before_ended", b"before_ended", "ended", b"ended", "noticed", b"noticed", "phases", b"phases", "round_id", b"round_id", "under_way", b"under_way"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_aborted_for", b"_aborted_for", "_before_ended", b"_before_ended", "_ended", b"_ended", "_noticed", b"_noticed", "_phases", b"_phases", "_under_way", b"_under_way", "aborted_for", b"aborted_for", "before_ended", b"before_ended", "ended", b"ended", "noticed", b"noticed", "phases", b"phases", "round_id", b"round_id", "under_way", b"under_way"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_before_ended", b"_before_ended", "_ended", b"_ended", "_noticed", b"_noticed", "_phases", b"_phases", "_under_way", b"_under_way", "assigned", b"assigned", "before_ended", b"before_ended", "cause", b"cause", "ended", b"ended", "kind", b"kind", "members", b"members", "noticed", b"noticed", "phases", b"phases", "round_id", b"round_id", "steps_lost", b"steps_lost", "under_way", b"under_way"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_aborted_for", b"_aborted_for", "_before_ended", b"_before_ended", "_ended", b"_ended", "_noticed", b"_noticed", "_phases", b"_phases", "_under_way", b"_under_way", "aborted_for", b"aborted_for", "assigned", b"assigned", "before_ended", b"before_ended", "cause", b"cause", "ended", b"ended", "kind", b"kind", "members", b"members", "noticed", b"noticed", "phases", b"phases", "round_id", b"round_id", "steps_lost", b"steps_lost", "under_way", b"under_way"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__aborted_for: _TypeAlias = _typing.Literal["aborted_for"]  # noqa: Y015
+    _WhichOneofArgType__aborted_for: _TypeAlias = _typing.Literal["_aborted_for", b"_aborted_for"]  # noqa: Y015
     _WhichOneofReturnType__before_ended: _TypeAlias = _typing.Literal["before_ended"]  # noqa: Y015
     _WhichOneofArgType__before_ended: _TypeAlias = _typing.Literal["_before_ended", b"_before_ended"]  # noqa: Y015
     _WhichOneofReturnType__ended: _TypeAlias = _typing.Literal["ended"]  # noqa: Y015
@@ -617,6 +631,8 @@ class Round(_message.Message):
     _WhichOneofArgType__phases: _TypeAlias = _typing.Literal["_phases", b"_phases"]  # noqa: Y015
     _WhichOneofReturnType__under_way: _TypeAlias = _typing.Literal["under_way"]  # noqa: Y015
     _WhichOneofArgType__under_way: _TypeAlias = _typing.Literal["_under_way", b"_under_way"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__aborted_for) -> _WhichOneofReturnType__aborted_for | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__before_ended) -> _WhichOneofReturnType__before_ended | None: ...
     @_typing.overload

@@ -117,4 +117,5 @@ def test_another_account_that_races_for_connections_gets_nothing_into_the_run(
     assert "secret" not in run.text + told.read_text()
     assert "is done: trained" in run.text
     if won:
+        assert re.search(rf"edriver: done: .*, {won} unproven connections?, ", run.text), "counted as something else"
         assert f"(uid {OTHER_ACCOUNT})" in run.text

@@ -140,6 +140,18 @@ def test_a_resize_and_the_next_call_of_run_are_causes_of_their_own() -> None:
     assert (begun.round_id.n, begun.kind) == (3, status_pb2.ROUND_CAUSE_START)
 
 
+def test_a_strangers_connection_is_a_cause_of_its_own() -> None:
+    story = Story()
+    story.begun()
+    told = story.take(events.PeerUnproven(2, RoundId(1, 1), "connected from 127.0.0.1:4711"))
+    (ended,) = [event.round for event in told if event.WhichOneof("kind") == "round"]
+    assert ended.aborted_for == status_pb2.ROUND_CAUSE_UNPROVEN
+    story.waits(1, Version(RoundId(1, 1), 7))
+    told = story.waits(2, Version(RoundId(1, 1), 7))
+    (begun,) = [event.round for event in told if event.WhichOneof("kind") == "round"]
+    assert (begun.round_id.n, begun.kind) == (2, status_pb2.ROUND_CAUSE_UNPROVEN)
+
+
 def test_one_who_is_gone() -> None:
     story = Story()
     story.begun()

@@ -138,11 +138,11 @@ def test_last_words_complete_the_failure_they_belong_to() -> None:
 @pytest.mark.parametrize(
     ("tally", "text"),
     [
-        pytest.param(Tally(1, 0, 0, 0, 4.26), "done: 1 round, 4.3 s", id="quiet"),
-        pytest.param(Tally(5, 1, 0, 0, 60.0), "done: 5 rounds, 1 failure survived, 60.0 s", id="one-failure"),
+        pytest.param(Tally(1, 0, 0, 0, 0, 4.26), "done: 1 round, 4.3 s", id="quiet"),
+        pytest.param(Tally(5, 1, 0, 0, 0, 60.0), "done: 5 rounds, 1 failure survived, 60.0 s", id="one-failure"),
         pytest.param(
-            Tally(9, 2, 1, 5, 60.0),
-            "done: 9 rounds, 2 failures survived, 1 preemption, 5 resizes, 60.0 s",
+            Tally(12, 2, 1, 5, 3, 60.0),
+            "done: 12 rounds, 2 failures survived, 1 preemption, 5 resizes, 3 unproven connections, 60.0 s",
             id="some-of-each",
         ),
     ],

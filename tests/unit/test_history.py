@@ -20,10 +20,11 @@ BOOTING, WAITING, TRAINING, STOPPING, GONE = (
     status_pb2.WORKER_STATE_STOPPING,
     status_pb2.WORKER_STATE_GONE,
 )
-START, FAILURE, RESIZE = (
+START, FAILURE, RESIZE, UNPROVEN = (
     status_pb2.ROUND_CAUSE_START,
     status_pb2.ROUND_CAUSE_FAILURE,
     status_pb2.ROUND_CAUSE_RESIZE,
+    status_pb2.ROUND_CAUSE_UNPROVEN,
 )
 PHASES = {"detect": 0.25, "abort": 0.25, "rendezvous": 0.25, "sync": 0.5, "first_step": 0.25}
 
@@ -182,6 +183,19 @@ def test_a_kill() -> None:
     ]
     assert [line.kind for line in story.history.log] == ["remark", "round", "loss", "round", "loss", "round"]
     assert story.history.rounds.size == 2
+
+
+def test_a_strangers_connection_is_no_loss() -> None:
+    story = Story()
+    story.remark(100.0, "waiting")
+    story.assigned(110.0, 1, START, {1: 0, 2: 1})
+    story.told.aborted_for = UNPROVEN
+    story.ended(120.0, "round 1.1 ended: worker 2 (rank 1, a:1): connected from 127.0.0.1:4711")
+    story.assigned(121.0, 2, UNPROVEN, {1: 0, 2: 1})
+    assert story.history.first_losses == []
+    assert [line.kind for line in story.history.log] == ["remark", "round", "round", "round"]
+    head = story.history.since(0)["head"]
+    assert (head["rounds"], head["failures"], head["unproven"]) == (2, 0, 1)
 
 
 def test_goodput_by_hand() -> None:

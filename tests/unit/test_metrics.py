@@ -142,6 +142,18 @@ def test_a_round_that_ends_before_it_is_under_way_is_counted_once() -> None:
     assert shown['edriver_recovery_seconds_count{cause="start",phase="sync"}'] == 0.0
 
 
+def test_a_strangers_connection_is_no_failure() -> None:
+    story = Story()
+    story.begun()
+    story.take(events.PeerUnproven(2, RoundId(1, 1), "connected from 127.0.0.1:4711"))
+    for worker in (1, 2):
+        story.waits(worker, Version(RoundId(1, 1), 5))
+    shown = story.shown()
+    for name in ("rounds", "interruptions"):
+        assert shown[f'edriver_{name}_total{{cause="unproven"}}'] == 1.0
+        assert shown[f'edriver_{name}_total{{cause="failure"}}'] == 0.0
+
+
 def test_steps_and_commits_only_grow() -> None:
     shown = recovered().shown()
     assert shown["edriver_step"] == 9.0

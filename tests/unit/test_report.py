@@ -14,7 +14,7 @@ from edriver.client import RunError
 from edriver.commands.report import report
 from edriver.dashboard import assets
 from edriver.dashboard.assets import INSTALL, filled, plotly_script
-from edriver.dashboard.report import history_of, html_report, script_safe, text_summary
+from edriver.dashboard.report import facts, history_of, html_report, script_safe, text_summary
 from edriver.history.records import Records
 
 HOSTILE = "</script><script>alert(1)</script><!-- <b onclick=x>&amp;"
@@ -123,6 +123,14 @@ def test_what_is_said_of_a_run(tmp_path: Path) -> None:
         said["failed first"],
     )
     assert said["reached"] == "step 40; loss 0.25"
+
+
+def test_a_strangers_connection_is_no_failure(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text(one_kill().replace("ROUND_CAUSE_FAILURE", "ROUND_CAUSE_UNPROVEN"))
+    said = dict(facts(history_of(Records(path)), {}))
+    assert said["rounds"] == "2: 0 failures, 0 preemptions, 0 resizes, 1 unproven connection"
+    assert "recovery" not in said
 
 
 def test_a_page_of_hostile_names_has_only_our_scripts(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from edriver.client import RunError
 from edriver.commands.status import lines, listed, status
-from edriver.common.ids import NO_VERSION
+from edriver.common.ids import NO_VERSION, RoundId
 from edriver.common.store_address import StoreAddress
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import events
@@ -62,6 +62,16 @@ def test_a_run_from_its_start_to_its_first_round() -> None:
         "worker 1 (a:0, rank 0) training",
         "worker 2 (a:1, rank 1) training",
     ]
+
+
+def test_a_strangers_connection_is_counted_apart() -> None:
+    story = Story()
+    story.take(events.HostsObserved(HostSet((Host("a", 2),))), 0.0)
+    story.take(events.AgentConnected("a", 1), 1.0)
+    for worker in (1, 2):
+        story.take(events.WorkerWaiting(worker, 1, NO_VERSION, StoreAddress("10.0.0.1", 4000 + worker), ""), 2.0)
+    story.take(events.PeerUnproven(2, RoundId(1, 1), "connected from 127.0.0.1:4711"), 3.0)
+    assert story.told(4.0)[1] == ("1 round; 0 failures, 0 preemptions, 0 resizes, 1 unproven connection; 0 steps lost")
 
 
 def test_why_a_host_is_not_used() -> None:

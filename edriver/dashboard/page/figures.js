@@ -1,7 +1,7 @@
 "use strict";
 // The charts, drawn by plotly. Each function returns what plotly draws; nothing here looks at the page but for colours.
 
-const SYMBOLS = {start: "circle", failure: "x", preemption: "triangle-down", resize: "diamond"};
+const SYMBOLS = {start: "circle", failure: "x", preemption: "triangle-down", resize: "diamond", unproven: "square"};
 const PATTERNS = {booting: "/", waiting: ".", training: "", leaving: "\\", lost: "x"};
 const PHASE_COLOURS = ["#d55e00", "#cc79a7", "#e69f00", "#56b4e9", "#009e73"];
 const PHASE_PATTERNS = ["x", "\\", ".", "/", ""];
@@ -64,7 +64,7 @@ function worldFigure(story, range) {
   }
   if (before && before.ended !== null && story.now() - before.ended > gap) step(before.ended, 0);
   if (before) step(story.now(), y[y.length - 1]);
-  const tints = {start: colour.quiet, failure: colour.lost, preemption: colour.waiting, resize: colour.training};
+  const tints = {start: colour.quiet, failure: colour.lost, preemption: colour.waiting, resize: colour.training, unproven: colour.leaving};
   const told = (round) => {
     const took = recoveryOf(round);
     const lost = round.lost ? `<br>${countText(round.lost, "step")} lost` : "";
@@ -205,4 +205,4 @@ function phasesFigure(story) {
   return [shown.length ? traces : [], layout(colour, whole), shown.length];
 }
 
-const SIGN_OF_KIND = {start: "●", failure: "✕", preemption: "▼", resize: "◆"};
+const SIGN_OF_KIND = {start: "●", failure: "✕", preemption: "▼", resize: "◆", unproven: "■"};

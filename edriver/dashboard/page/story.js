@@ -2,7 +2,7 @@
 // What the page knows of the run: it is sent everything once, then what has changed.
 
 const STATES = ["empty", "booting", "waiting", "training", "leaving", "lost"];
-const KINDS = {start: "start", failure: "failure", preemption: "preemption", resize: "resize"};
+const KINDS = {start: "start", failure: "failure", preemption: "preemption", resize: "resize", unproven: "unproven connection"};
 const PHASES = ["detect", "abort", "rendezvous", "sync", "first step"];
 const MOST_LINES = 2000;
 

@@ -30,7 +30,7 @@ function drawHead(story) {
   put("goodput", goodput === null ? "–" : `${(100 * goodput).toFixed(goodput > 0.9995 ? 0 : 1)} %`);
   put("lost", head.steps_lost.toLocaleString("en"));
   put("rounds", head.rounds.toLocaleString("en"));
-  put("rounds-note", [countText(head.failures, "failure"), countText(head.preemptions, "preemption"), countText(head.resizes, "resize")].join(", "));
+  put("rounds-note", [countText(head.failures, "failure"), countText(head.preemptions, "preemption"), countText(head.resizes, "resize"), ...(head.unproven ? [countText(head.unproven, KINDS.unproven)] : [])].join(", "));
   drawProgress(story);
 }
 

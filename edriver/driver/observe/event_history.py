@@ -31,7 +31,7 @@ ROUNDS_REMEMBERED: Final = 1000
 
 _KINDS: Final = {
     RoundEnd.FAILURE: status_pb2.ROUND_CAUSE_FAILURE,
-    RoundEnd.STRANGER: status_pb2.ROUND_CAUSE_FAILURE,
+    RoundEnd.STRANGER: status_pb2.ROUND_CAUSE_UNPROVEN,
     RoundEnd.PREEMPTION: status_pb2.ROUND_CAUSE_PREEMPTION,
     RoundEnd.RESIZE: status_pb2.ROUND_CAUSE_RESIZE,
     RoundEnd.DONE: status_pb2.ROUND_CAUSE_START,
@@ -297,9 +297,13 @@ class Chronicle:
             self._noticed = seen
 
     def _ended(self, cause: Cause, now: float, text: str = "") -> Iterator[status_pb2.Event]:
-        self._cause, self._before_ended = (cause_text(cause), _KINDS[cause.round_end]), now
+        """The round has ended; `text` tells of it if it was aborted."""
+        kind = _KINDS[cause.round_end]
+        self._cause, self._before_ended = (cause_text(cause), kind), now
         if self.rounds and not self.rounds[-1].HasField("ended"):
             self.rounds[-1].ended = now
+            if text:
+                self.rounds[-1].aborted_for = kind
             self._unfinished = None
             yield _told(self.rounds[-1], text)
 

@@ -162,6 +162,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
             failures=budgets.failures.total,
             preemptions=budgets.preemptions.total,
             resizes=budgets.resizes.total,
+            unproven=budgets.unproven.total,
             progress=self._chronicle.pace.progress(),
             steps_lost=self._chronicle.pace.steps_lost,
             command=self._command,

@@ -1,4 +1,4 @@
-"""How often rounds have ended, and of what: failures, preemptions and resizes are counted apart. Part of the core."""
+"""How often rounds have ended, and of what: each kind of cause is counted apart. Part of the core."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from edriver.driver.core.actions import Failure, FinishRun, RunEnd
 from edriver.driver.core.cause import Cause
 from edriver.driver.core.failures.script_error import ScriptError, script_error
 from edriver.driver.observe.cause_text import cause_text, worker_text
+from edriver.text.cause_names import UNPROVEN
 from edriver.text.phrases import count_text
 
 TRACEBACK_LINES = 60
@@ -25,6 +26,7 @@ class Tally:
         failures: rounds that ended by a failure.
         preemptions: rounds that ended because places were taken away.
         resizes: rounds that ended for another change of the members.
+        unproven: rounds that ended because a connection did not prove to lead to a member.
         seconds: how long the run took.
     """
 
@@ -32,6 +34,7 @@ class Tally:
     failures: int
     preemptions: int
     resizes: int
+    unproven: int
     seconds: float
 
 
@@ -41,6 +44,7 @@ def success_report(tally: Tally) -> str:
         (tally.failures, "failure", " survived"),
         (tally.preemptions, "preemption", ""),
         (tally.resizes, "resize", ""),
+        (tally.unproven, UNPROVEN, ""),
     )
     spent = "".join(f", {count_text(count, noun)}{more}" for count, noun, more in counts if count)
     return f"done: {count_text(tally.rounds, 'round')}{spent}, {tally.seconds:.1f} s"

@@ -80,12 +80,17 @@ class RunGauges(Collector):
         yield _gauge("np", "Workers that the run was to begin with: -np.", settings.np)
         yield _gauge("min_np", "Fewest workers that the run goes on with: --min-np.", settings.min_np)
         yield _gauge("max_np", "Most workers that the run may use: --max-np.", settings.max_np)
-        ends = {"failure": budgets.failures, "preemption": budgets.preemptions, "resize": budgets.resizes}
+        ends = {
+            "failure": budgets.failures.total,
+            "preemption": budgets.preemptions.total,
+            "resize": budgets.resizes.total,
+            "unproven": budgets.unproven.total,
+        }
         yield _counters(
             "interruptions",
             "Rounds that ended before training was done; the last one of a run that fails has no successor.",
             "cause",
-            {k: b.total for k, b in ends.items()},
+            ends,
         )
 
     def _of_places(self) -> Iterator[Metric]:
