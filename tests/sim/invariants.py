@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 BUG_BOUND = 5
 """Rounds that a bug may end with no step between them: above what the core allows, which a late survivor clears."""
 
+OUTLIVED_BOUND = 20.0
+"""Virtual seconds that an order may take to reach a host: none is cut off for longer."""
+
 AVOIDABLE = {CauseKind.NO_ANSWER, CauseKind.BOUNDARY_MISSED, CauseKind.LEFT_ROUND}
 """Causes of an abort that only a bug has here: no simulated fault lasts as long as these bounds."""
 
@@ -60,6 +63,7 @@ class Invariants:
         """Check what the core knows and what it orders."""
         self._check_roster()
         self._check_quarantine()
+        self._check_outlived()
         for order in orders:
             match order:
                 case actions.AssignRound(plan):
@@ -142,6 +146,16 @@ class Invariants:
                 taken = sum(w.host == record.name for w in staying)
                 unused = record.name in left_out and len(record.ready_slots(now)) > taken
                 check(not unused, f"host {record.name} is left alone while there are only {room} slots")
+
+    def _check_outlived(self) -> None:
+        """A command that goes on without its training process keeps its slot for a while only."""
+        core, now = self._world.core, self._world.clockwork.now
+        for host in self._world.hosts.values():
+            for worker_id, since in host.outlived.items():
+                worker = core.roster.workers.get(worker_id)
+                if worker and worker.state is not WorkerState.FINISHED:  # then it has --exit-timeout
+                    kept = now - since <= core.settings.leave_grace + OUTLIVED_BOUND
+                    check(kept, f"worker {worker_id} trains no more since {since:.1f}, and its command keeps its slot")
 
     def _check_plan(self, plan: RoundPlan) -> None:
         settings, roster = self._world.core.settings, self._world.core.roster

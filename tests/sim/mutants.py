@@ -23,7 +23,7 @@ from edriver.driver.core.failures.suspicion import Suspects
 from edriver.driver.core.failures.uneven_steps import UnevenWatch
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.ranks import Candidate, RoundPlan
-from edriver.driver.core.roster import WorkerState
+from edriver.driver.core.roster import Worker, WorkerState
 from edriver.driver.core.round import Interrupt, Round
 from edriver.driver.core.selection import Selection
 from edriver.driver.core.settings import Settings
@@ -317,6 +317,11 @@ def silence_breaks_no_round(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Suspects, "breaking", lambda self, current: None)
 
 
+def outlived_slots_are_kept(patch: pytest.MonkeyPatch) -> None:
+    """A command that goes on when its training process has died keeps its slot for as long as it likes."""
+    patch.setattr(Worker, "trainer_ended", lambda self, stop_at: None)
+
+
 MUTANTS: tuple[Patch, ...] = (
     suspects_are_killed_at_once,
     newcomers_can_take_over,
@@ -350,4 +355,5 @@ MUTANTS: tuple[Patch, ...] = (
     strangers_are_a_bad_link,
     uneven_steps_are_waited_out,
     uneven_steps_are_tried_for_ever,
+    outlived_slots_are_kept,
 )

@@ -26,6 +26,7 @@ AGENT_LEASE = 5.0
 WORKER_LEASE = 5.0
 STALL_LIMIT = 3.0
 BLOCKED_AFTER = 2.5
+SHELL_SECONDS = 300.0
 
 
 @dataclass
@@ -53,6 +54,7 @@ class SimHost:
     down: Channel
     up: Channel
     processes: dict[int, Process] = field(default_factory=dict)
+    outlived: dict[int, float] = field(default_factory=dict)  # commands that go on without their Python: since when
     alive: bool = True
     cut_since: float | None = None
     abandoned: bool = False
@@ -70,6 +72,7 @@ class World:
 
     def __init__(self, seed: int, settings: Settings, job: Job, log: Callable[[str], None] | None = None) -> None:
         self.rng = random.Random(seed)
+        self._shells = random.Random(seed ^ 0x5E11)
         self.clockwork = Clockwork()
         self.fabric = Fabric(self.clockwork, self.rng)
         self.job = job
@@ -328,16 +331,27 @@ class World:
         process.host.up.send(lambda: self._feed_if_alive(process.host, event))
         self.clockwork.after(self.rng.uniform(0.05, 0.5), lambda: self._exit(process, 1))
 
-    def _exit(self, process: Process, code: int) -> None:
+    def _exit(self, process: Process, code: int, outlived: bool = False) -> None:
         if process.alive:
             self._die(process)
             host, worker_id = process.host, process.worker_id
             if self.rng.random() < 0.8:  # the others end before they hold the lock
                 host.up.send(lambda: self._feed_if_alive(host, events.WorkerEnding(worker_id)))
-            exited = events.WorkerExited(worker_id, code)
-            self.clockwork.after(
-                self.rng.uniform(0.0, 0.05), lambda: host.up.send(lambda: self._feed_if_alive(host, exited))
-            )
+                if outlived:
+                    host.outlived[worker_id] = self.clockwork.now
+                    self.clockwork.after(SHELL_SECONDS, lambda: self._end_command(host, worker_id, 0))
+                    return
+            self._reaped(host, worker_id, code)
+
+    def _reaped(self, host: SimHost, worker_id: int, code: int) -> None:
+        exited = events.WorkerExited(worker_id, code)
+        self.clockwork.after(
+            self.rng.uniform(0.0, 0.05), lambda: host.up.send(lambda: self._feed_if_alive(host, exited))
+        )
+
+    def _end_command(self, host: SimHost, worker_id: int, code: int) -> None:
+        if host.alive and host.outlived.pop(worker_id, None) is not None:
+            self._reaped(host, worker_id, code)
 
     def _die(self, process: Process) -> None:
         process.alive = False
@@ -353,10 +367,11 @@ class World:
                 self._exit(process, -9)
             else:
                 self.clockwork.after(self.rng.uniform(0.0, min(grace, 1.0)), lambda: self._exit(process, -15))
+        self._end_command(host, worker_id, -15)
 
     def kill(self, process: Process) -> None:
-        """Kill -9."""
-        self._exit(process, -9)
+        """Kill -9. Some workers are started by a shell, which goes on."""
+        self._exit(process, -9, outlived=self._shells.random() < 0.2)
 
     def _break(self, process: Process) -> None:
         """A bad host ends what runs on it, as long as it is one."""
