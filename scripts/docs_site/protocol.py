@@ -30,6 +30,7 @@ FILES: Final = {
     "agent.proto": "Between driver and agents",
     "notification.proto": "Between agent and workers",
     "rounds.proto": "What they share",
+    "cause.proto": "Why something happened",
 }
 """The files and what each is for, in the order in which they are shown."""
 
