@@ -4,6 +4,7 @@ machine nor a test beside them (pytest-xdist) finds any; and with --busy the mac
 
 from __future__ import annotations
 
+import multiprocessing.util
 import os
 import shutil
 import signal
@@ -34,6 +35,7 @@ def pytest_sessionstart() -> None:
 @pytest.fixture(autouse=True, scope="session")
 def runs_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Records and folders of runs lie apart from those of others, who list them and clear up after the dead."""
+    multiprocessing.util.get_temp_dir()  # it is removed at the very end, so it cannot lie in a folder that goes before
     records = tmp_path_factory.mktemp("state")
     folders = tempfile.mkdtemp(prefix="e-")  # short: sockets lie in it
     Path(folders).chmod(0o1777)  # as /tmp is: other accounts take part in some tests
