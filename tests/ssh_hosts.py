@@ -113,9 +113,21 @@ def _start_sshd(
     )
     # `ip netns exec` gives it mounts of its own.
     hide = f"mount -t tmpfs none {shlex.quote(str(hidden))} && " if hidden else ""
-    # -D, not as a daemon: those of several hosts would reset each other's connections.
+    # -D, not as a daemon: those of several hosts would reset each other's connections. It goes with this process,
+    # however that ends: sshd writes its title over its environment, so session_guard.py does not find it.
     server = subprocess.Popen(
-        ["ip", "netns", "exec", host.namespace, "sh", "-c", f"{hide}exec {SSHD} -D -e -f {config}"],
+        [
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            "ip",
+            "netns",
+            "exec",
+            host.namespace,
+            "sh",
+            "-c",
+            f"{hide}exec {SSHD} -D -e -f {config}",
+        ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
