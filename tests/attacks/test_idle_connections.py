@@ -31,8 +31,9 @@ def ports(pid: int) -> set[int]:
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(OSError):
             inodes.add(str(entry.readlink()).removeprefix("socket:[").removesuffix("]"))
-    rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
-    return {int(row[1].partition(":")[2], 16) for row in rows if row[3] == LISTENING and row[9] in inodes}
+    tables = [Path(f"/proc/{pid}/net/{table}").read_text() for table in ("tcp", "tcp6")]
+    rows = [line.split() for table in tables for line in table.splitlines()[1:]]
+    return {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == LISTENING and row[9] in inodes}
 
 
 @contextlib.contextmanager
@@ -41,6 +42,13 @@ def strangers(source: LinkedHost, pid: int, count: int, churn: float = 0.0) -> I
     address = environment_of(pid)["EDRIVER_STORE"]
     wheres = [f"{address}:{port}" for port in ports(pid)]
     assert len(wheres) == 2, "the store's port and that of the round's group"
+    with callers(source, wheres, count, churn):
+        yield
+
+
+@contextlib.contextmanager
+def callers(source: LinkedHost, wheres: list[str], count: int, churn: float = 0.0) -> Iterator[None]:
+    """So many silent callers at each of these addresses with their ports."""
     command = [sys.executable, "-m", "tests.attacks.idle_callers", str(count), str(churn), *wheres]
     attack = subprocess.Popen(
         ["ip", "netns", "exec", source.namespace, *command],
