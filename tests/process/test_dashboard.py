@@ -154,7 +154,7 @@ def test_hostile_names_in_a_report_do_nothing(browser: Browser, tmp_path: Path) 
         for seq, kind in enumerate(kinds, start=1):
             event = status_pb2.Event(seq=seq, time=1700000000.0 + 5 * seq, text=HOSTILE, **kind)  # type: ignore[arg-type]
             file.write(event_line(event))
-        file.write('{"time": 1700000020.0, "progress": {"steps": 3, "reported": {"</script><b>": NaN}}}\n')
+        file.write('{"time": 1700000020.0, "progress": {"steps": 3, "reported": {"</script><b>": "NaN"}}}\n')
     done = subprocess.run(
         [sys.executable, "-m", "edriver", "report", str(log), "--output", "r.html"],
         cwd=tmp_path,

@@ -280,7 +280,7 @@ def test_what_a_run_leaves_behind(edriver: Command, tmp_path: Path) -> None:
     told = json.loads((folder / "run.json").read_bytes())
     assert (told["run_id"], told["command"], told["np"]) == (folder.name, ["sh", "-c", "exit 3"], 1)
     lines = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
-    assert lines[-1]["run_ended"] == {"success": False}
+    assert lines[-1]["run_ended"] == {"end": "RUN_END_FAILED"}
     assert lines[0]["time"] >= told["began"]
     trace = json.loads((folder / "trace.json").read_bytes())
     assert "booting" in {entry["name"] for entry in trace if entry["ph"] == "B"}

@@ -28,7 +28,7 @@ def test_building_is_given_up_when_a_member_is_cut_off() -> None:
     with linked_hosts(3) as hosts, members(3, hosts) as group:
         hosts[2].cut()
         for rank, member in enumerate(group):
-            step = "_init" if rank != 2 else "StoreClient.connect"
+            step = "torch_groups.init" if rank != 2 else "StoreClient.connect"
             member.call("announce", step)
             member.begin("build", place(1, rank, group[0].store, 3))
             member.wait_for(step)
