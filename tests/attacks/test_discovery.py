@@ -138,8 +138,10 @@ class Script:
     def answers(self, name: str, program: str) -> None:
         """Answer so from now on."""
         way = self.folder / f"way-{name}"
-        way.write_text(f"#!/bin/sh\n{program.replace('{dir}', str(self.folder))}\n")
-        way.chmod(0o755)
+        new = way.with_suffix(".new")
+        new.write_text(f"#!/bin/sh\n{program.replace('{dir}', str(self.folder))}\n")
+        new.chmod(0o755)
+        new.replace(way)  # a script that runs cannot be written to
         new = self.folder / "new"
         new.symlink_to(way)
         new.replace(self.folder / "way")
