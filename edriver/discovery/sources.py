@@ -13,7 +13,7 @@ from edriver.discovery.errors import DiscoveryError, UnusableSourceError
 from edriver.discovery.host_lines import parse_host_list, parse_hosts
 from edriver.discovery.hosts import HostSet
 from edriver.discovery.script_run import run_script
-from edriver.system.start_failure import start_failure
+from edriver.text.start_failure import start_failure
 
 _MAX_HOSTFILE_BYTES = 4 * 1024 * 1024
 

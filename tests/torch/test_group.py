@@ -13,7 +13,8 @@ import pytest
 from torch import distributed as dist
 
 from edriver.common.ids import RoundId
-from edriver.worker.backend.sever import GlooDevice, duplicate, gloo_devices
+from edriver.system.sockets import duplicate
+from edriver.worker.backend.sever import GlooDevice, gloo_devices
 from edriver.worker.group.round_group import RoundGroup
 from tests.torch.group_ranks import LIMIT_SECONDS, Member, Resources, build, members, place
 from tests.torch.run_papers import papers
@@ -51,7 +52,7 @@ def test_once_built_no_group_takes_a_connection_and_each_is_severed_without_one(
         devices = [device for inode, device in gloo_devices().items() if inode not in before]
         assert len(devices) == 2
         for device in devices:
-            listener = duplicate(device.listener)
+            listener = duplicate(device.listener.fd, device.listener.inode)
             assert listener is not None
             with listener, socket.socket() as caller:
                 caller.setblocking(False)

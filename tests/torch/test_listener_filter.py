@@ -13,9 +13,10 @@ from datetime import timedelta
 import pytest
 from torch._C._distributed_c10d import HashStore, ProcessGroupGloo
 
+from edriver.system.sockets import duplicate
 from edriver.worker.backend import checks, listener_filter
 from edriver.worker.backend.listener_filter import close_to_strangers
-from edriver.worker.backend.sever import GlooDevice, duplicate, gloo_devices, sever_gloo
+from edriver.worker.backend.sever import GlooDevice, gloo_devices, sever_gloo
 from tests.torch.test_sever import Pair
 
 LIMIT_SECONDS = 30.0
@@ -24,7 +25,7 @@ NO_PAIR = struct.pack("=q", 1 << 40)
 
 
 def addresses(pair: Pair) -> list[tuple[str, int]]:
-    listeners = [duplicate(device.listener) for device in pair.devices().values()]
+    listeners = [duplicate(device.listener.fd, device.listener.inode) for device in pair.devices().values()]
     assert None not in listeners
     with contextlib.ExitStack() as stack:
         return [stack.enter_context(listener).getsockname() for listener in listeners if listener is not None]

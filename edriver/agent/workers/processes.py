@@ -20,7 +20,7 @@ from pathlib import Path
 from edriver.system.child import Child
 from edriver.system.guard import Guard
 from edriver.system.proc_stat import PARENT, stat_fields
-from edriver.system.start_failure import start_failure
+from edriver.text.start_failure import start_failure
 
 PR_SET_CHILD_SUBREAPER = 36
 

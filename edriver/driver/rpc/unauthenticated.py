@@ -20,6 +20,8 @@ from typing import Any, Final, TypeAlias
 import grpc
 import grpc.aio
 
+from edriver.system.sockets import duplicate
+
 PATIENCE: Final = 15.0
 """Seconds in which a caller must have made a call that was let in."""
 
@@ -113,8 +115,15 @@ class Connections:
         return found
 
     def _caller(self, fd: int, inode: int) -> Where | None:
-        """Who is at the other end; None: it is no connection at the port."""
-        with _duplicate(fd, inode) as sock:
+        """Who is at the other end; None: it is no connection at the port.
+
+        Raises:
+            OSError: the connection is closed, or no descriptor is left to look at it.
+        """
+        sock = duplicate(fd, inode)
+        if sock is None:
+            raise OSError("it is closed, or no descriptor is left to look at it")
+        with sock:
             if sock.family not in (socket.AF_INET, socket.AF_INET6) or sock.type != socket.SOCK_STREAM:
                 return None
             if sock.getsockname()[1] != self._port or sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
@@ -125,8 +134,10 @@ class Connections:
 
 def shut_down(connection: Connection) -> None:
     """End a connection: gRPC finds it closed by its caller."""
-    with contextlib.suppress(OSError), _duplicate(connection.fd, connection.inode) as sock:
-        sock.shutdown(socket.SHUT_RDWR)
+    sock = duplicate(connection.fd, connection.inode)
+    if sock is not None:
+        with sock, contextlib.suppress(OSError):  # the caller was faster
+            sock.shutdown(socket.SHUT_RDWR)
 
 
 def plain_address(address: str) -> str:
@@ -144,23 +155,6 @@ def _sockets() -> list[tuple[int, int]]:
             if link.startswith(_SOCKET):
                 found.append((int(name), int(link[len(_SOCKET) : -1])))
     return found
-
-
-def _duplicate(fd: int, inode: int) -> socket.socket:
-    """A second descriptor of a socket: the first may be closed, and its number another's, at any time.
-
-    Raises:
-        OSError: it is, or no descriptor is left.
-    """
-    duplicate = os.dup(fd)
-    try:
-        if os.fstat(duplicate).st_ino == inode:
-            return socket.socket(fileno=duplicate)
-    except OSError:
-        os.close(duplicate)
-        raise
-    os.close(duplicate)
-    raise OSError("the descriptor is another's now")
 
 
 class Noted(grpc.aio.ServerInterceptor):

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from edriver.worker.backend.sever import GlooDevice, duplicate
+from edriver.system.sockets import duplicate
+from edriver.worker.backend.sever import GlooDevice
 
 MOST_NAMED: Final = 8
 """How many callers a message names."""
@@ -54,7 +55,7 @@ def names_of(callers: Iterable[Caller]) -> str:
 
 
 def _callers_of(device: GlooDevice) -> list[Caller]:
-    listener = duplicate(device.listener)
+    listener = duplicate(device.listener.fd, device.listener.inode)
     if listener is None:
         return []
     with listener:
@@ -62,7 +63,7 @@ def _callers_of(device: GlooDevice) -> list[Caller]:
     owners = _owners()
     callers = []
     for descriptor in device.connections:
-        connection = duplicate(descriptor)
+        connection = duplicate(descriptor.fd, descriptor.inode)
         if connection is None:
             continue
         with connection, contextlib.suppress(OSError):  # gone

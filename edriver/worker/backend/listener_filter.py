@@ -21,7 +21,8 @@ import struct
 import time
 from collections.abc import Callable, Collection
 
-from edriver.worker.backend.sever import Descriptor, GlooDevice, duplicate
+from edriver.system.sockets import duplicate
+from edriver.worker.backend.sever import Descriptor, GlooDevice
 
 _SO_ATTACH_FILTER = 26
 _DROP_ALL = struct.pack("=HBBI", 0x06, 0, 0, 0)
@@ -60,7 +61,7 @@ def close_to_strangers(find: Callable[[], Collection[GlooDevice]], size: int) ->
     devices = find()
     for device in devices:
         with contextlib.ExitStack() as stack:
-            listener = duplicate(device.listener)
+            listener = duplicate(device.listener.fd, device.listener.inode)
             if listener is None:
                 continue
             stack.enter_context(listener)
@@ -99,7 +100,7 @@ def _await_queue(listener: socket.socket) -> bool:
 
 def _silent(device: GlooDevice) -> list[Descriptor]:
     """Connections that the device has accepted and that have not named a pair, so that they are no member's."""
-    listener = duplicate(device.listener)
+    listener = duplicate(device.listener.fd, device.listener.inode)
     if listener is None:
         return []
     with listener:
@@ -108,7 +109,7 @@ def _silent(device: GlooDevice) -> list[Descriptor]:
 
 
 def _has_said_nothing(descriptor: Descriptor, port: int) -> bool:
-    connection = duplicate(descriptor)
+    connection = duplicate(descriptor.fd, descriptor.inode)
     if connection is None:
         return False
     with connection:
@@ -117,7 +118,7 @@ def _has_said_nothing(descriptor: Descriptor, port: int) -> bool:
 
 
 def _shut_down(descriptor: Descriptor) -> None:
-    connection = duplicate(descriptor)
+    connection = duplicate(descriptor.fd, descriptor.inode)
     if connection is not None:
         with connection, contextlib.suppress(OSError):  # its other end was faster
             connection.shutdown(socket.SHUT_RDWR)

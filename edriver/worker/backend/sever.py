@@ -35,6 +35,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from edriver.system.sockets import duplicate
+
 _FDS = Path("/proc/self/fd")
 _FDINFO = Path("/proc/self/fdinfo")
 _FLAGS = re.compile(r"^flags:\s+([0-7]+)$", re.MULTILINE)
@@ -110,7 +112,7 @@ def release_waiting_pairs(device: GlooDevice, pairs: int) -> None:
         device: whose waiting pairs to release.
         pairs: how many numbers to try, from 0: the size of the round.
     """
-    listener = duplicate(device.listener)
+    listener = duplicate(device.listener.fd, device.listener.inode)
     if listener is None:
         return
     with listener:
@@ -162,7 +164,7 @@ def _device_from(watched: list[Descriptor]) -> GlooDevice | None:
         if stat.S_ISFIFO(status.st_mode):
             pipes += 1
             continue
-        connection = duplicate(descriptor)
+        connection = duplicate(descriptor.fd, descriptor.inode)
         if connection is None or not stat.S_ISSOCK(status.st_mode):
             return None
         with connection:
@@ -176,7 +178,7 @@ def _device_from(watched: list[Descriptor]) -> GlooDevice | None:
 
 
 def _shut_down(descriptor: Descriptor) -> bool:
-    connection = duplicate(descriptor)
+    connection = duplicate(descriptor.fd, descriptor.inode)
     if connection is None:
         return False
     with connection:
@@ -187,32 +189,6 @@ def _shut_down(descriptor: Descriptor) -> bool:
         except OSError:
             return False  # the other end was faster
         return True
-
-
-def duplicate(descriptor: Descriptor) -> socket.socket | None:
-    """A second descriptor of the same socket, for the caller to close; None if the number means something else by now.
-
-    The duplicate cannot be closed and reused by another thread between the check and the use; the original can.
-    """
-    connection = _duplicate_socket(descriptor.fd)
-    if connection is not None and os.fstat(connection.fileno()).st_ino != descriptor.inode:
-        connection.close()
-        return None
-    return connection
-
-
-def _duplicate_socket(fd: int) -> socket.socket | None:
-    try:
-        duplicate = os.dup(fd)
-    except OSError:
-        return None
-    try:
-        if stat.S_ISSOCK(os.fstat(duplicate).st_mode):
-            return socket.socket(fileno=duplicate)
-    except OSError:
-        pass
-    os.close(duplicate)
-    return None
 
 
 def _is_tcp(connection: socket.socket) -> bool:
