@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import psutil
-
 from edriver.common.invitation import at_port
+from edriver.system.own_addresses import addresses_by_interface, is_link_local
 
 RESOLVE_SECONDS: Final = 5.0
 """How long looking up the driver's names may take, if one of its addresses is known."""
@@ -89,9 +87,9 @@ def own_address(seen_from: str, interface: str = "") -> str:
         OSError: there is no way there.
         ValueError: there is no such interface, or it has no address of that kind.
     """
-    family = socket.AF_INET6 if ":" in seen_from else socket.AF_INET
+    family = _family(seen_from)
     if interface:
-        return min(addresses_of(interface, family), key=_is_of_the_link_only)
+        return min(addresses_of(interface, family), key=is_link_local)
     with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.bind((seen_from, 0))
         return seen_from
@@ -106,21 +104,20 @@ def addresses_of(interface: str, *families: int) -> list[str]:
     Raises:
         ValueError: there is no such interface, or it has no address of these kinds.
     """
-    entries = psutil.net_if_addrs().get(interface, [])
-    found = [entry.address for entry in entries if entry.family in (families or (socket.AF_INET, socket.AF_INET6))]
+    every = addresses_by_interface().get(interface, [])
+    found = [address for address in every if not families or _family(address) in families]
     if not found:
         raise ValueError(f"there is no interface {interface!r} with an address here (--network-interface)")
     return found
 
 
-def _is_of_the_link_only(address: str) -> bool:
-    """Whether an address is one that IPv6 gives each interface, and that needs a scope to be reached."""
-    return ipaddress.ip_address(address.partition("%")[0]).is_link_local
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
 def interface_of(address: str) -> str | None:
     """The name of the interface that has an address; None if none has."""
-    for name, entries in psutil.net_if_addrs().items():
-        if any(entry.address.partition("%")[0] == address for entry in entries):
+    for name, addresses in addresses_by_interface().items():
+        if any(own.partition("%")[0] == address for own in addresses):
             return name
     return None

@@ -28,7 +28,7 @@ from edriver.agent.workers import priority
 from edriver.agent.workers.capture import Capture
 from edriver.agent.workers.processes import Processes, SpawnError
 from edriver.agent.workers.ready_socket import READY_SOCKET, ReadySocket
-from edriver.agent.workers.worker_environment import cuda_devices, is_loopback, worker_environment
+from edriver.agent.workers.worker_environment import cuda_devices, worker_environment
 from edriver.agent.workers.worker_link import WorkerLink
 from edriver.common.lease import Lease
 from edriver.common.release import VERSION
@@ -36,6 +36,7 @@ from edriver.common.tls_files import keep_papers
 from edriver.system import stack_dump
 from edriver.system.guard import Guard
 from edriver.system.life_lock import LifeLock
+from edriver.system.own_addresses import is_loopback
 from edriver.text.wire_text import wire_text
 from edriver.v1 import agent_pb2, agent_pb2_grpc, notification_pb2
 

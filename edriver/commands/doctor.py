@@ -21,6 +21,7 @@ from edriver.client.errors import RunError
 from edriver.commands import host_probe
 from edriver.commands.checkup import Host, exit_code, host_items, local_items, plain, rendered
 from edriver.common.release import VERSION
+from edriver.system.own_addresses import is_own, own_addresses
 from edriver.system.ssh_client import CONNECT_BOUND, OWN_FAILURE, SshOptions, identity_error, own_failure
 from edriver.text.phrases import exit_text
 
@@ -81,15 +82,14 @@ def doctor(arguments: Sequence[str]) -> tuple[str, int]:
 
 
 def is_here(name: str) -> bool:
-    """Whether a name is this machine's: a socket can be bound to its address."""
+    """Whether a name is this machine's."""
     import socket
 
-    with contextlib.suppress(OSError, UnicodeError):
-        for family, kind, _, _, where in socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM):
-            with contextlib.suppress(OSError), socket.socket(family, kind) as probe:
-                probe.bind(where)
-                return True
-    return False
+    try:
+        found = socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return False
+    return any(is_own(family, where) for family, _, _, _, where in found)
 
 
 # ---- this machine
@@ -260,20 +260,3 @@ def _clock(guest: _Guest) -> tuple[float, float]:
         if there is not None and (answered - asked) / 2 < best[1]:
             best = (there - (asked + answered) / 2, (answered - asked) / 2)
     return best
-
-
-def own_addresses() -> list[str]:
-    """By which addresses others may reach this machine."""
-    import ipaddress
-    import socket
-
-    import psutil
-
-    found = [
-        entry.address
-        for entries in psutil.net_if_addrs().values()
-        for entry in entries
-        if entry.family in (socket.AF_INET, socket.AF_INET6)
-    ]
-    parsed = [(address, ipaddress.ip_address(address.partition("%")[0])) for address in found]
-    return [address for address, known in parsed if not known.is_loopback and not known.is_link_local]

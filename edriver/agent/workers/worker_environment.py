@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from edriver.common import stall_limits as limits
+from edriver.system.own_addresses import is_loopback
 
 MALLOC_DEFAULTS = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 """malloc asks for huge pages, where the kernel gives them on request. A page fault for every 4 KiB of a model that a
@@ -27,14 +27,6 @@ READY = "EDRIVER_READY"
 """The variable that names the agent's socket: all that a worker starts has it, and nobody else."""
 
 _DEVICE = re.compile(r"nvidia\d+")
-
-
-def is_loopback(address: str) -> bool:
-    """Whether an address is one that only this machine reaches."""
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"
 
 
 def cuda_devices(base: Mapping[str, str], devices: Path = Path("/dev")) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Final
 
 from edriver.driver.launch.choice import Choose
 from edriver.driver.launch.launcher import Bootstrap, Launcher, LaunchError
-from edriver.driver.launch.local import is_loopback
+from edriver.system.own_addresses import is_loopback
 
 _log = logging.getLogger("edriver.driver")
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from edriver.common.invitation import Invitation, at_port
-from edriver.driver.launch.local import address_towards, own_addresses
+from edriver.driver.launch.local import address_towards
+from edriver.system.own_addresses import own_addresses
 from edriver.system.runs import MARK
 
 if TYPE_CHECKING:

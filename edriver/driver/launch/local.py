@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import os
 import socket
 import threading
 from collections.abc import Callable, Iterable
-from typing import Final, TypeAlias
+from typing import Final
 
 from edriver.driver.launch.launcher import Bootstrap, LaunchContext, agent_command
 from edriver.driver.launch.watched import Watched
 from edriver.system.child import Child
+from edriver.system.own_addresses import Where, addresses_by_interface, is_link_local, is_loopback, is_own
 from edriver.system.runs import MARK
 from edriver.text.phrases import exit_text
 
 RESOLVE_SECONDS: Final = 3.0
 """How long looking up a host's name may take. This machine's own name is in a file; one for which a name server needs
 longer (a question is repeated after 5 s) is another machine's, and ssh, which may know it, is not kept waiting."""
-
-_Where: TypeAlias = "tuple[str | int | bytes, ...]"
-"""A socket's address, as the socket module has it."""
 
 
 async def address_here(name: str) -> str | None:
@@ -34,7 +31,7 @@ async def address_here(name: str) -> str | None:
         found = await _look_up(name, 0, socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return None  # ssh's configuration may know it
-    return next((str(where[0]) for family, where in found if _is_here(family, where)), None)
+    return next((str(where[0]) for family, where in found if is_own(family, where)), None)
 
 
 async def address_towards(name: str, bound: float = RESOLVE_SECONDS) -> str | None:
@@ -81,45 +78,16 @@ def interface_address(name: str) -> str:
     Raises:
         ValueError: there is no such interface, or it has no address; names those that have.
     """
-    found = _interfaces()
+    found = addresses_by_interface()
     if not found.get(name):
         there = ", ".join(interface for interface, addresses in found.items() if addresses)
         raise ValueError(f"there is no interface {name!r} with an address here: there is {there}")
-    return min(found[name], key=_needs_a_scope)
-
-
-def own_addresses() -> list[str]:
-    """All addresses by which other machines may reach this one, IPv4's first."""
-    every = [address for addresses in _interfaces().values() for address in addresses]
-    mine = [address for address in every if not is_loopback(address) and not _needs_a_scope(address)]
-    return sorted(mine, key=lambda address: ":" in address)
-
-
-def _interfaces() -> dict[str, list[str]]:
-    """The addresses of each network interface, IPv4's first."""
-    import psutil  # a local run has no use for it
-
-    return {
-        interface: [
-            entry.address for family in (socket.AF_INET, socket.AF_INET6) for entry in entries if entry.family == family
-        ]
-        for interface, entries in psutil.net_if_addrs().items()
-    }
-
-
-def _needs_a_scope(address: str) -> bool:
-    """Whether it is one that IPv6 gives each interface, and that leads nowhere but to that interface's neighbours."""
-    return ipaddress.ip_address(address.partition("%")[0]).is_link_local
-
-
-def is_loopback(address: str) -> bool:
-    """Whether only this machine can be reached by it."""
-    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    return min(found[name], key=is_link_local)
 
 
 async def _look_up(
     name: str, port: int, kind: socket.SocketKind, bound: float = RESOLVE_SECONDS
-) -> list[tuple[int, _Where]]:
+) -> list[tuple[int, Where]]:
     """The addresses of a name, each with its family.
 
     Each has a thread of its own, for which nobody waits: a name server that does not answer holds up no other host,
@@ -130,9 +98,9 @@ async def _look_up(
         UnicodeError: it is no name.
     """
     loop = asyncio.get_running_loop()
-    found: asyncio.Future[list[tuple[int, _Where]]] = loop.create_future()
+    found: asyncio.Future[list[tuple[int, Where]]] = loop.create_future()
 
-    def tell(answer: list[tuple[int, _Where]] | Exception) -> None:
+    def tell(answer: list[tuple[int, Where]] | Exception) -> None:
         if found.done():
             return
         if isinstance(answer, Exception):
@@ -141,7 +109,7 @@ async def _look_up(
             found.set_result(answer)
 
     def look() -> None:
-        answer: list[tuple[int, _Where]] | Exception
+        answer: list[tuple[int, Where]] | Exception
         try:
             answer = [(family, where) for family, _, _, _, where in socket.getaddrinfo(name, port, type=kind)]
         except (OSError, UnicodeError) as error:
@@ -152,19 +120,6 @@ async def _look_up(
     threading.Thread(target=look, name=f"look up {name}", daemon=True).start()
     async with asyncio.timeout(bound):
         return await found
-
-
-def _is_here(family: int, where: _Where) -> bool:
-    address = ipaddress.ip_address(str(where[0]).partition("%")[0])
-    # A bind to these succeeds, and makes them nobody's address.
-    if address.is_unspecified or address.is_multicast or where[0] == "255.255.255.255":
-        return False
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        try:
-            probe.bind(where)
-        except OSError:
-            return False
-    return True
 
 
 class LocalLauncher:
