@@ -29,11 +29,11 @@ class Policy(TypedDict):
 
 
 class Watching(stop_base):
-    """How far a watch has come, and whether it is given up.
+    """The position of a watch in the events, and when to give it up.
 
     Args:
         since: the number of the last event that is known.
-        progress: whether word of the progress is wanted, too.
+        progress: whether the driver is to send the progress, too.
         clock: seconds, monotonic.
     """
 
@@ -56,12 +56,12 @@ class Watching(stop_base):
         )
 
     def take(self, told: status_pb2.WatchResponse) -> None:
-        """Something has come: the watch goes on from here, and the bound begins anew."""
+        """Continue after this message, and start the bound again."""
         self._heard = self._clock()
         self._seq = told.event.seq or self._seq
 
     def __call__(self, _state: tenacity.RetryCallState) -> bool:
-        """Whether nothing has come for so long that it is given up."""
+        """Whether the driver has been silent for longer than the bound, so that the watch gives up."""
         return self._clock() - self._heard > REDIAL_BOUND
 
 

@@ -62,7 +62,7 @@ def dial_all(places: Sequence[Sequence[object]]) -> list[str]:
 
 
 def introduction() -> dict[str, object]:
-    """What this host is: versions, limits, and by which addresses ssh has come."""
+    """This host: its versions, its limits, and the addresses of its ssh connection."""
     try:
         from edriver.common import release
     except ImportError:

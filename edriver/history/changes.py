@@ -1,4 +1,4 @@
-"""When each of many things has changed last, so that only those are told that have changed since; pure."""
+"""When each of many things last changed, so that a reader gets only those that changed since; pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Changes(Generic[Key]):
         self._versions[key] = version
 
     def forget(self, key: Key) -> None:
-        """It is told no more."""
+        """Drop it from all later answers."""
         del self._versions[key]
 
     def since(self, version: int) -> list[Key]:

@@ -86,7 +86,7 @@ class LifeLock:
 
     @property
     def phase(self) -> Phase | None:
-        """What the worker is doing, as it has said last; None: it is in no round."""
+        """The phase that the worker reported last; None: it is in no round."""
         number = self._memory[_PHASE_AT]
         return _PHASES[number - 1] if 0 < number <= len(_PHASES) else None
 

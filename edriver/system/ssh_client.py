@@ -14,7 +14,7 @@ OWN_FAILURE: Final = 255
 """The exit code with which ssh says that it failed itself, or lost the connection."""
 
 _OPTIONS: Final = (
-    "BatchMode=yes",  # nobody is there to be asked for a password
+    "BatchMode=yes",  # ssh cannot ask for a password here
     "LogLevel=ERROR",  # banners are no errors
     f"ConnectTimeout={CONNECT_BOUND}",
     "ControlMaster=no",  # a connection for others to use would stay when the run is over

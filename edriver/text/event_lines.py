@@ -1,4 +1,4 @@
-"""The event log: what has happened in a run, one JSON object a line, for whoever wants to know afterwards.
+"""The event log: what has happened in a run, one JSON object a line, to be read later.
 
 A line is an Event of status.proto in protobuf's JSON (https://protobuf.dev/programming-guides/json), so any protobuf
 library can read it. Fields have the names of the .proto file; 64-bit integers are texts, enums their names, and what is

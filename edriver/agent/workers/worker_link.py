@@ -35,7 +35,7 @@ class WorkerLink:
     is not opened again: no worker's service comes back. Its exit or its lease will tell.
 
     Attributes:
-        standing: how far the worker has come, as it has said last; None once that was passed on.
+        standing: the progress that the worker reported last; None once that was passed on.
         parted: whether its script has ended in good order.
 
     Args:

@@ -176,6 +176,6 @@ def spawn_agent(host: str, invitation: bytes) -> Child:
         return Child(
             agent_command(host),
             stdin=letter,
-            stdout=2,  # it prints nothing of use to whoever reads our stdout
+            stdout=2,  # it prints nothing that belongs on the driver's standard output
             environment={**inherited, "GRPC_ENABLE_FORK_SUPPORT": "0"},
         )

@@ -58,7 +58,7 @@ class Watched:
         self._on_end(code)
 
     def _listen(self) -> None:
-        """Take in what has come on standard error."""
+        """Read what is available of standard error."""
         assert self._process.stderr is not None
         while True:
             try:

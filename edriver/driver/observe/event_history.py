@@ -1,7 +1,7 @@
 """What has happened in a run, numbered: for those who watch, and for the event log. It decides nothing.
 
 Each step of the core becomes some events (status.proto); what they say of a host, a worker or a round is how that is
-afterwards, so that whoever has all of them knows the run. The latest are remembered, up to a limit in bytes.
+afterwards, so that all of them together describe the run. The latest are remembered, up to a limit in bytes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ENDS: Final = {
 
 
 class ForgottenError(LookupError):
-    """What is asked for is not remembered, or has not happened yet; the message is one sentence for who asks."""
+    """What is asked for is not remembered, or has not happened yet; the message is one sentence for the caller."""
 
 
 class Chronicle:
@@ -121,7 +121,7 @@ class Chronicle:
         """A worker has said how far it has come.
 
         Raises:
-            ValueError: nobody comes so far.
+            ValueError: a count is beyond any that training reaches.
         """
         self.pace.heard(said)
         self.progress.heard(said)
@@ -136,8 +136,8 @@ class Chronicle:
         Args:
             event: what happened.
             step: what was ordered then.
-            loss: what an onlooker is told of the event itself; None: nothing.
-            lines: what an onlooker is told of all of it, in order.
+            loss: what is announced of the event itself; None: nothing.
+            lines: what is announced of all of it, in order.
         """
         now = self._clock()
         self._said.clear()

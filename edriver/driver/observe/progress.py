@@ -116,7 +116,7 @@ class Pace:
         """A worker has said how far it has come.
 
         Raises:
-            ValueError: nobody comes so far.
+            ValueError: a count is beyond any that training reaches.
         """
         standing = said.standing
         if standing.boundaries > FARTHEST:

@@ -1,4 +1,4 @@
-"""What edriver relies on and nobody promises, tried out: by a worker at its start, and by `edriver doctor`.
+"""Checks of the undocumented interfaces that edriver relies on, run at each worker's start and by `edriver doctor`.
 
     python -m edriver.worker.backend.checks        prints one JSON object: versions, GPU, and what each check has found
 

@@ -127,7 +127,7 @@ class Suspects:
             self._workers.setdefault(worker_id, Suspicion(loss_of(event, worker.name), now))
 
     def heard(self, event: events.Event, now: float) -> bool:
-        """Clear whom an event is a sign of life of; returns whether that is anybody.
+        """Clear the workers that an event shows to be alive; returns whether there is any.
 
         The others are spared for a while then: what has stopped one of them may well have stopped them all, and they
         come to life one after the other.

@@ -1,4 +1,4 @@
-"""What an onlooker is told while a run goes on: who was lost and why, which round ended by it."""
+"""What a run announces while it lasts: which worker was lost and why, and which round that ended."""
 
 from __future__ import annotations
 

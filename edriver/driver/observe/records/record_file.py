@@ -67,7 +67,7 @@ class RecordFile:
         waiting = iter(pieces)
         while portion := list(itertools.islice(waiting, PORTION)):
             if self._full:
-                continue  # whoever makes the pieces may keep count by them
+                continue  # the iterator may count its pieces, so it is read to its end
             self._keep("".join(portion), len(portion))
             self.settle()
 
