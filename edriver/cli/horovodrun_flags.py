@@ -1,0 +1,65 @@
+"""Flags of horovodrun that edriver does not have, and what to use instead."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_KNOBS: Final = "gradients travel in buckets of fixed size, and there is nothing to tune"
+_GLOO: Final = "tensors of the host are reduced by Gloo and those of GPUs by NCCL, without a choice"
+_LOGS: Final = "edriver prints what happens to the run; --verbose prints every event and every action"
+_STALLS: Final = "--stall-timeout bounds how long a worker may make no progress, and names the one that does not"
+_TIMELINE: Final = "record with torch.profiler in the script; `edriver report` shows what the run did"
+_INTEL: Final = "there is no oneCCL or MLSL here"
+
+_INSTEAD: Final = {
+    "--autotune": _KNOBS,
+    "--binding-args": "there is no MPI here: bind processes in the command, as in `numactl ... python train.py`",
+    "--cache-capacity": "nothing is cached: members agree before each collective",
+    "--check-build": "`edriver doctor` says what works here",
+    "-cb": "`edriver doctor` says what works here",
+    "--config-file": "give the flags themselves; `edriver ... --explain` prints all settings",
+    "--cycle-time-ms": _KNOBS,
+    "--disable-cache": "nothing is cached between runs",
+    "--fusion-threshold-mb": _KNOBS,
+    "--gloo": _GLOO,
+    "--gloo-timeout-seconds": "--stall-timeout bounds how long a collective may take",
+    "--hierarchical-allgather": _KNOBS,
+    "--hierarchical-allreduce": _KNOBS,
+    "--jsrun": "-H, --hostfile, --host-discovery-script or --hosts-dial-in say where workers run",
+    "--log-hide-timestamp": _LOGS,
+    "--log-level": _LOGS,
+    "--log-with-timestamp": _LOGS,
+    "--log-without-timestamp": _LOGS,
+    "--mlsl-bgt-affinity": _INTEL,
+    "--ccl-bgt-affinity": _INTEL,
+    "--mpi": _GLOO,
+    "--mpi-args": "there is no MPI here",
+    "--mpi-threads-disable": "there is no MPI here",
+    "--nics": "--network-interface takes one interface",
+    "--no-autotune": _KNOBS,
+    "--no-hierarchical-allgather": _KNOBS,
+    "--no-hierarchical-allreduce": _KNOBS,
+    "--no-stall-check": _STALLS,
+    "--num-nccl-streams": "NCCL's own variables reach the workers: set them in front of edriver",
+    "--prefix-output-with-timestamp": "pipe the output through `ts`, or see --event-log",
+    "--slots": "--slots-per-host",
+    "--stall-check": _STALLS,
+    "--stall-check-shutdown-time-seconds": _STALLS,
+    "--stall-check-warning-time-seconds": _STALLS,
+    "--tcp": "there is no MPI here",
+    "--thread-affinity": "bind processes in the command, as in `numactl ... python train.py`",
+    "--timeline-filename": _TIMELINE,
+    "--timeline-mark-cycles": _TIMELINE,
+}
+
+_FAMILIES: Final = {"--autotune-": _KNOBS}
+"""The same for flags that begin so."""
+
+
+def refusal_of(word: str) -> str:
+    """Why a word of the command line is no flag, and what to use instead if it is one of horovodrun's."""
+    flag = word.partition("=")[0]
+    family = next((instead for beginning, instead in _FAMILIES.items() if flag.startswith(beginning)), "")
+    if instead := _INSTEAD.get(flag, family):
+        return f"{flag} is a flag of horovodrun that edriver does not have: {instead}"
+    return f"{word} is not a flag of edriver"

@@ -1,0 +1,264 @@
+"""rank, size and their kin: where this process stands.
+
+`init` needs members to answer for. It finds them in one of three ways:
+
+* the environment has RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun sets them, or the script has built a
+  default process group without a driver: those are the members. This world never changes.
+* the process is a worker of an elastic run: it takes part in a round of its own, which ends at once. Its group stays,
+  so that the script's code up to `elastic.run` knows its rank and may call collectives, as under Horovod. A worker
+  that is started later finds that round over. It learns its rank in the first round that it takes part in; until
+  then `rank()` answers 1 and `size()` 2, so that it neither believes to be the first nor alone.
+* otherwise it is a world of one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Final, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from edriver.common.ids import RoundId
+from edriver.common.store_address import StoreAddress
+from edriver.worker import topology
+from edriver.worker.assignment import Assignment
+from edriver.worker.rounds.run import run
+from edriver.worker.state.state import ObjectState
+
+_FIXED_WORLD_VARIABLES: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+_LATE: Final = Assignment(
+    round_id=RoundId(0, 0),
+    rank=1,
+    size=2,
+    local_rank=0,
+    local_size=1,
+    cross_rank=1,
+    cross_size=2,
+    store=StoreAddress("", 0),
+    source=0,
+    receivers=(),
+)
+"""What a worker that was started later answers until its first round."""
+
+
+class _World:
+    """This process's world.
+
+    Attributes:
+        initialized: whether init has been called, and shutdown not since.
+        fixed: whether it is one that never changes.
+        made_group: whether init has built the default process group.
+    """
+
+    def __init__(self) -> None:
+        self.initialized = False
+        self.fixed = False
+        self.made_group = False
+
+
+world = _World()
+
+
+def enter() -> None:
+    """Find the others; nothing happens where this has been done."""
+    if world.initialized:
+        return
+    under_driver = "EDRIVER_WORKER_ID" in os.environ
+    if is_fixed_world(os.environ) or (dist.is_initialized() and not under_driver):
+        _join_fixed_world(os.environ)
+    elif not under_driver or not _has_place():
+        run(_answer_for_init)(ObjectState())
+    world.initialized = True
+
+
+def is_fixed_world(environ: Mapping[str, str]) -> bool:
+    """Whether an environment names a world that never changes, as torchrun's does."""
+    return all(environ.get(name) for name in _FIXED_WORLD_VARIABLES)
+
+
+def is_initialized() -> bool:
+    """Whether `init` has been called, and `shutdown` not since."""
+    return world.initialized
+
+
+def place() -> Assignment:
+    """This worker's place.
+
+    Raises:
+        ValueError: init has not been called.
+    """
+    if not world.initialized:
+        raise ValueError("Horovod has not been initialized; use hvd.init().")
+    current = topology.current()
+    return _LATE if current is topology.NO_ASSIGNMENT else current
+
+
+def is_late() -> bool:
+    """Whether this worker was started later, and has not taken part in a round yet: it has no group."""
+    return place() is _LATE
+
+
+def require_group() -> None:
+    """See that there is a group for collectives.
+
+    Raises:
+        ValueError: init has not been called.
+        RuntimeError: this worker has no group yet, or none any more.
+    """
+    if is_late():
+        raise RuntimeError(
+            "this worker was started when the run was under way, and the others have left this part of the script "
+            "behind: they would never take part in this collective. Call collectives inside the function that "
+            "hvd.elastic.run wraps, and let the state carry over what a late worker needs"
+        )
+    if not dist.is_initialized():
+        raise RuntimeError("there is no process group: it was destroyed, or hvd.shutdown() was called")
+
+
+def rank() -> int:
+    """This worker's rank, 0 to size() - 1. Raises ValueError before `init`."""
+    return place().rank
+
+
+def size() -> int:
+    """How many workers there are. Raises ValueError before `init`."""
+    return place().size
+
+
+def local_rank() -> int:
+    """This worker's rank among those on its host. Raises ValueError before `init`."""
+    return place().local_rank
+
+
+def local_size() -> int:
+    """How many workers this host has. Raises ValueError before `init`."""
+    return place().local_size
+
+
+def cross_rank() -> int:
+    """This host's place among those that have a worker of this local rank. Raises ValueError before `init`."""
+    return place().cross_rank
+
+
+def cross_size() -> int:
+    """How many hosts have a worker of this local rank. Raises ValueError before `init`."""
+    return place().cross_size
+
+
+def is_homogeneous() -> bool:
+    """Whether all hosts have equally many workers, as far as this one can tell. Raises ValueError before `init`."""
+    return place().size == place().local_size * place().cross_size
+
+
+def mpi_threads_supported() -> bool:
+    """False: there is no MPI."""
+    return False
+
+
+def mpi_enabled() -> bool:
+    """False: there is no MPI."""
+    return False
+
+
+def mpi_built() -> bool:
+    """False: there is no MPI."""
+    return False
+
+
+def gloo_enabled() -> bool:
+    """True: tensors of the host are reduced by Gloo."""
+    return True
+
+
+def gloo_built() -> bool:
+    """True: torch brings Gloo."""
+    return True
+
+
+def nccl_built() -> int:
+    """NCCL's version as Horovod has it (21806 for 2.18.6); 0: there is none, or no GPU."""
+    if not (torch.cuda.is_available() and dist.is_nccl_available()):
+        return 0
+    major, minor, patch = torch.cuda.nccl.version()[:3]  # type: ignore[no-untyped-call]
+    return int(major) * 10000 + int(minor) * 100 + int(patch)
+
+
+def ddl_built() -> bool:
+    """False: there is no IBM DDL."""
+    return False
+
+
+def ccl_built() -> bool:
+    """False: there is no oneCCL."""
+    return False
+
+
+def cuda_built() -> bool:
+    """Whether torch was built for CUDA."""
+    return torch.version.cuda is not None
+
+
+def rocm_built() -> bool:
+    """Whether torch was built for ROCm."""
+    return torch.version.hip is not None
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> NoReturn:
+    """Not supported. Raises NotImplementedError."""
+    raise NotImplementedError(
+        f"hvd.start_timeline({file_path!r}, {mark_cycles}) is not supported: record with torch.profiler, and see "
+        "`edriver report` for what the run did"
+    )
+
+
+def stop_timeline() -> NoReturn:
+    """Not supported. Raises NotImplementedError."""
+    raise NotImplementedError("hvd.stop_timeline() is not supported: record with torch.profiler")
+
+
+def _answer_for_init(_state: ObjectState) -> None:
+    """A round in which nothing is done but to meet."""
+
+
+def _has_place() -> bool:
+    """Whether this worker has been in a round: `init` may be called inside one, or between two."""
+    try:
+        topology.current()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _join_fixed_world(environ: Mapping[str, str]) -> None:
+    if not dist.is_initialized():
+        dist.init_process_group("cpu:gloo,cuda:nccl" if nccl_built() else "gloo")
+        world.made_group = True
+    world.fixed = True
+    topology.enter(fixed_place(environ, dist.get_rank(), dist.get_world_size()))
+
+
+def fixed_place(environ: Mapping[str, str], rank: int, size: int) -> Assignment:
+    """The place of a rank in a world that never changes; rank 0's state is everyone's.
+
+    Args:
+        environ: LOCAL_RANK, LOCAL_WORLD_SIZE and GROUP_RANK, where they are set, as torchrun sets them.
+        rank: of this process.
+        size: of the world.
+    """
+    number: Callable[[str, int], int] = lambda name, default: int(environ.get(name) or default)  # noqa: E731
+    local_size = number("LOCAL_WORLD_SIZE", 1)
+    return Assignment(
+        round_id=RoundId(0, 1),
+        rank=rank,
+        size=size,
+        local_rank=number("LOCAL_RANK", rank % local_size),
+        local_size=local_size,
+        cross_rank=number("GROUP_RANK", rank // local_size),
+        cross_size=number("GROUP_WORLD_SIZE", -(-size // local_size)),
+        store=StoreAddress("", 0),
+        source=0,
+        receivers=tuple(range(1, size)),
+    )

@@ -1,0 +1,5 @@
+"""The collectives: `negotiation.py` is what comes before each of them, `handles.py` what comes after.
+
+`reductions.py` combines tensors, `movements.py` moves them, `objects.py` moves Python objects, and `joining.py` is for
+members that have no data left.
+"""

@@ -1,0 +1,87 @@
+"""Handles of collectives that are under way, and the one place in which those are waited for.
+
+A worker tells a thread that waits for other members from one that is busy by its innermost Python frame
+(edriver/worker/watch/stuck.py), which is one of this file's then.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch.distributed as dist
+
+from edriver.horovod.errors import peer_loss_translated
+
+
+def wait(work: dist.Work | None) -> None:
+    """Wait for a collective.
+
+    Raises:
+        HorovodInternalError: a member is gone.
+    """
+    if work is not None:
+        with peer_loss_translated():
+            work.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A collective that is under way.
+
+    Attributes:
+        works: what is to be waited for.
+        finish: answers with the result, once all of it is there.
+    """
+
+    works: Sequence[dist.Work | None]
+    finish: Callable[[], Any]
+
+    def done(self) -> bool:
+        """Whether waiting would take no time."""
+        return all(work is None or work.is_completed() for work in self.works)
+
+    def result(self) -> Any:
+        """Wait for it; returns its result. Raises HorovodInternalError where a member is gone."""
+        for work in self.works:
+            wait(work)
+        return self.finish()
+
+
+_pending: dict[int, Pending] = {}
+_numbers = itertools.count(1)
+
+
+def handle_of(pending: Pending) -> int:
+    """A handle for a collective."""
+    number = next(_numbers)
+    _pending[number] = pending
+    return number
+
+
+def forget_all() -> None:
+    """Forget all handles: their round is over."""
+    _pending.clear()
+
+
+def poll(handle: int) -> bool:
+    """Whether a collective is complete, so that `synchronize` would not wait.
+
+    Raises:
+        ValueError: there is no such handle, or its result has been taken.
+    """
+    if handle not in _pending:
+        raise ValueError(f"there is no handle {handle}: its result has been taken, or its round is over")
+    return _pending[handle].done()
+
+
+def synchronize(handle: int) -> Any:
+    """Wait for a collective; returns its result, and None where that has been taken.
+
+    Raises:
+        HorovodInternalError: a member is gone.
+    """
+    pending = _pending.pop(handle, None)
+    return None if pending is None else pending.result()

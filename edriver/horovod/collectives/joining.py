@@ -1,0 +1,46 @@
+"""join: a member that has no data left takes part in the others' reductions with zeros until all have joined."""
+
+from __future__ import annotations
+
+import torch
+
+from edriver.horovod.collectives.handles import wait
+from edriver.horovod.collectives.negotiation import JOINED, Call, compare, met, shared
+from edriver.horovod.collectives.reductions import ReduceOp, reduce_async
+from edriver.horovod.process_sets import Lane, global_process_set
+
+
+def join(device: int = -1) -> int:
+    """Take part in the others' reductions with zeros until all have joined. Averages count this member all the same.
+
+    Args:
+        device: of no effect; Horovod's argument.
+
+    Returns:
+        The rank that joined last.
+
+    Raises:
+        MismatchError: a member calls something else than a reduction.
+        HorovodInternalError: a member is gone.
+    """
+    del device
+    members = global_process_set
+    members.group()
+    if members.size() == 1:
+        return members.ranks[0]
+    while True:
+        before = members.joined
+        digests, _ = met(members, JOINED, 0)
+        if all(said == JOINED for said in digests):
+            members.joined = frozenset()
+            return max(set(range(members.size())) - before)
+        texts = shared(members, "")
+        _take_part(next(Call.read(text) for text in texts if text), texts)
+
+
+def _take_part(call: Call, texts: list[str]) -> None:
+    members = global_process_set
+    compare([Call.read(text) if text else None for text in texts], members)
+    for reduction in call.reductions or ():
+        zeros = torch.zeros(reduction.length, dtype=getattr(torch, reduction.dtype))
+        wait(reduce_async(zeros, ReduceOp(reduction.op), Lane(members, call.lane)))

@@ -1,0 +1,44 @@
+"""`elastic.run`: the way from a Horovod script's training function into edriver's rounds."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from edriver.horovod import basics, process_sets
+from edriver.horovod.collectives import handles
+from edriver.horovod.elastic.state import ForeignState, State
+from edriver.worker.rounds.run import run as run_in_rounds
+from edriver.worker.state.state import State as StateOfRounds
+
+R = TypeVar("R")
+
+
+def run(func: Callable[..., R]) -> Callable[..., R | None]:
+    """Make a training function elastic: see `edriver.run`, which it is, with Horovod's states.
+
+    In a world that torchrun has made the function is called once, with rank 0's state.
+
+    Raises:
+        ValueError: hvd.init() has not been called.
+        TypeError: the first argument is no state.
+    """
+
+    @functools.wraps(func)
+    def wrapper(state: Any, *args: Any, **kwargs: Any) -> R | None:
+        basics.place()
+        own = ForeignState(state) if isinstance(state, State) and not isinstance(state, StateOfRounds) else state
+
+        @functools.wraps(func)
+        def in_round(_own: Any, *args: Any, **kwargs: Any) -> R:
+            handles.forget_all()
+            process_sets.meet_again()
+            return func(state, *args, **kwargs)
+
+        if basics.world.fixed and isinstance(own, StateOfRounds):
+            own.sync()
+            return in_round(own, *args, **kwargs)
+        return run_in_rounds(in_round)(own, *args, **kwargs)
+
+    return wrapper

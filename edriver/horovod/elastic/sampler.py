@@ -1,0 +1,245 @@
+"""Horovod's ElasticSampler over edriver's: an epoch visits every sample once, whatever happens to the members.
+
+What is done of an epoch is the samples before a cursor, the same on all members at a boundary. Samples that are
+recorded in another order wait until those before them are recorded too; a failure or a resize repeats what waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sized
+from typing import Any
+
+from edriver.horovod import basics
+from edriver.horovod.collectives.negotiation import digest_of, met
+from edriver.horovod.collectives.objects import broadcast_object
+from edriver.horovod.process_sets import global_process_set
+from edriver.worker.copies.small_copy import Fixed
+from edriver.worker.sampler import elastic_sampler
+from edriver.worker.sampler.cursor import Cursor, CursorState
+from edriver.worker.state.handlers import SamplerHandler, register_handler
+
+
+class ElasticSampler(elastic_sampler.ElasticSampler):
+    """Gives each member its share of an epoch, and remembers what is done.
+
+    Give it to the TorchState and call `record_batch` or `record_indices` after each step. Unlike Horovod's, `set_epoch`
+    with the epoch that is under way clears nothing, so it may be called at the start of an epoch as well as at its end.
+    A sampler that is in no state is split anew in each round.
+
+    Args:
+        dataset: what is sampled, of constant length.
+        shuffle: whether the order is a permutation drawn from (seed, epoch).
+        seed: the shuffle's seed, the same on all members.
+    """
+
+    def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
+        super().__init__(dataset, shuffle, seed)
+        self._length = len(dataset)
+        self._excluded: tuple[int, ...] = ()
+        self._not_excluded: list[int] | None = None
+        self._ahead: set[int] = set()
+        self._places: dict[int, list[int]] | None = None
+
+    # ---- Horovod's attributes
+
+    @property
+    def processed_indices(self) -> set[int]:
+        """Which samples of the epoch are done, as far as this member knows."""
+        cursor = self._placed()
+        own = [*range(cursor.recorded), *sorted(self._ahead)]
+        positions = [*range(cursor.base), *map(cursor.position, own)]
+        return {*self._excluded, *self._indices(positions)}
+
+    @property
+    def remaining_indices(self) -> list[int]:
+        """Which samples of the epoch were left when this round began, ascending."""
+        cursor = self._placed()
+        return sorted(self._indices(list(range(cursor.base, cursor.length))))
+
+    @property
+    def num_replicas(self) -> int:
+        """How many members share the samples."""
+        return self._placed().size
+
+    @property
+    def rank(self) -> int:
+        """Which of them this is."""
+        return self._placed().rank
+
+    @property
+    def num_samples(self) -> int:
+        """How many samples this member takes in this round."""
+        return self._placed().share
+
+    @property
+    def total_size(self) -> int:
+        """How many all of them take, with what is repeated so that all take equally many."""
+        return self._placed().share * self._placed().size
+
+    # ---- what is done
+
+    def set_epoch(self, epoch: int) -> None:
+        """Start an epoch with a new order; nothing happens where that epoch is under way."""
+        if epoch != self._cursor.epoch:
+            self._exclude(())
+            self._cursor.set_epoch(epoch)
+            self._forget_marks()
+
+    def record_batch(self, batch_idx: int, batch_size: int) -> None:
+        """Count a batch of this member as done.
+
+        Args:
+            batch_idx: its number, as `enumerate(loader)` gives it.
+            batch_size: the loader's.
+        """
+        cursor = self._placed()
+        if not self._ahead:
+            try:
+                cursor.record_batch(batch_idx, batch_size)
+            except ValueError:  # not the next one
+                self._mark(cursor.batch(batch_idx, batch_size))
+        else:
+            self._mark(cursor.batch(batch_idx, batch_size))
+
+    def record_indices(self, indices: Iterable[int]) -> None:
+        """Count samples as done, in any order. Those of other members are theirs to record.
+
+        Args:
+            indices: into the dataset.
+
+        Raises:
+            ValueError: the dataset has no such sample.
+        """
+        cursor = self._placed()
+        if self._places is None:
+            self._places = {}
+            for k, index in enumerate(self._indices([cursor.position(k) for k in range(cursor.share)])):
+                self._places.setdefault(index, []).append(k)
+        for index in map(int, indices):
+            if not 0 <= index < self._length:
+                raise ValueError(f"index {index} cannot be recorded: the dataset has {self._length} samples")
+            self._mark(self._places.get(index, ()))
+
+    def _mark(self, places: Iterable[int]) -> None:
+        """Count some of this member's samples of this round, by their number; others are passed over."""
+        cursor = self._cursor
+        self._ahead.update(k for k in places if cursor.recorded <= k < cursor.share)
+        while cursor.recorded in self._ahead:
+            self._ahead.remove(cursor.recorded)
+            cursor.recorded += 1
+
+    # ---- its state
+
+    def state_dict(self) -> dict[str, Any]:
+        """The epoch and the samples that are done, as Horovod has them."""
+        return {"epoch": self.epoch, "processed_indices": self.processed_indices}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go to what `state_dict` answered, here or under Horovod; what is left is split anew.
+
+        Raises:
+            KeyError: it is no such state.
+        """
+        self._exclude(state_dict["processed_indices"])
+        self._cursor.load(CursorState(int(state_dict["epoch"]), self._cursor.seed, 0))
+        self.reset()
+
+    def compact(self) -> dict[str, Any]:
+        """What the others need to go on from here, the same on all of them at a boundary."""
+        return {**self._cursor.state()._asdict(), "excluded": self._excluded}
+
+    def load_compact(self, state: dict[str, Any]) -> None:
+        """Go to what `compact` answered."""
+        self._exclude(state["excluded"])
+        self._cursor.load(CursorState(state["epoch"], state["seed"], state["offset"]))
+        self._split_for = None
+        self._forget_marks()
+
+    def settle(self) -> None:
+        """Go to where all members are, at the start of a round: what only some of them have counted is done again.
+
+        Raises:
+            HorovodInternalError: a member is gone.
+        """
+        state = self.compact()
+        offset = state.pop("offset")
+        digests, offsets = met(global_process_set, digest_of(repr(sorted(state.items()))), offset)
+        if len(set(digests)) > 1:
+            self.load_compact(broadcast_object({**state, "offset": offset}, 0, "the sampler"))
+        elif min(offsets) < offset:
+            self.load_compact({**state, "offset": min(offsets)})
+
+    def reset(self) -> None:
+        """Split what is left among the current members: called at the start of every round.
+
+        Raises:
+            ValueError: the dataset's length has changed, or hvd.init() has not been called.
+        """
+        if len(self.dataset) != self._length:
+            raise ValueError(f"the dataset had {self._length} samples, and has {len(self.dataset)} now")
+        place = basics.place()
+        self._cursor.enter(place.rank, place.size)
+        self._split_for = place.round_id
+        self._forget_marks()
+
+    def _placed(self) -> Cursor:
+        if self._split_for is None or self._split_for != basics.place().round_id:
+            self.reset()
+        return self._cursor
+
+    def _forget_marks(self) -> None:
+        self._ahead = set()
+        self._places = None
+
+    def _exclude(self, indices: Iterable[int]) -> None:
+        """Leave samples out of this epoch: they were done elsewhere."""
+        excluded = tuple(sorted(indices))
+        if excluded == self._excluded:
+            return
+        self._excluded = excluded
+        done = set(excluded)
+        self._not_excluded = [i for i in range(self._length) if i not in done] if done else None
+        before = self._cursor
+        self._cursor = Cursor(self._length - len(done), before.seed, before.epoch, rank=before.rank, size=before.size)
+
+    # ---- the order
+
+    def __iter__(self) -> Iterator[int]:
+        """The dataset indices of this member in this round, from the round's start."""
+        chosen = self._not_excluded
+        places = super().__iter__()
+        return places if chosen is None else (chosen[place] for place in places)
+
+    def _indices(self, positions: list[int]) -> list[int]:
+        places = super()._indices(positions)
+        chosen = self._not_excluded
+        return places if chosen is None else [chosen[place] for place in places]
+
+
+class _SamplerHandler(SamplerHandler):
+    """Keeps the compact state of a sampler."""
+
+    def capture(self) -> Any:
+        """The compact state."""
+        return self.value.compact()
+
+    def load(self, tree: Any) -> None:
+        """Go to a compact state."""
+        self.value.load_compact(tree)
+
+    def keep(self) -> Any:
+        """The compact state; what is excluded does not change within an epoch, and may be long."""
+        state = self.value.compact()
+        return {**state, "excluded": Fixed(state["excluded"])}
+
+    def bring_back(self, kept: Any) -> None:
+        """Go to a compact state."""
+        self.value.load_compact({**kept, "excluded": kept["excluded"].contents})
+
+    def digest(self, tree: Any) -> object:
+        """The compact state."""
+        excluded = tree["excluded"]
+        return {**tree, "excluded": excluded.contents if isinstance(excluded, Fixed) else excluded}
+
+
+register_handler(ElasticSampler, _SamplerHandler)

@@ -1,0 +1,48 @@
+"""init and shutdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch.distributed as dist
+
+from edriver.horovod import basics
+from edriver.horovod.process_sets import ProcessSet, add_process_set
+from edriver.worker import topology
+
+
+def init(comm: Any = None, process_sets: object = None) -> None:
+    """Join the others; nothing happens where this has been done.
+
+    Args:
+        comm: not supported: use process sets.
+        process_sets: ProcessSet objects that are to exist from the start; "dynamic" is what holds anyway.
+
+    Raises:
+        NotImplementedError: an MPI communicator, or a list of ranks as one, was given.
+        ValueError: the process sets are neither ProcessSet objects nor "dynamic".
+    """
+    if comm is not None and comm != [] and comm != 0:  # [] and 0 are Horovod's words for all ranks
+        raise NotImplementedError("init(comm=...) is not supported: there is no MPI; use hvd.add_process_set(ranks)")
+    basics.enter()
+    if process_sets is not None and process_sets != "dynamic":
+        _register(process_sets)
+
+
+def shutdown() -> None:
+    """Leave; nothing happens before `init`. A group that `init` has built is destroyed, one of a round is the run's."""
+    if basics.world.made_group and dist.is_initialized():
+        dist.destroy_process_group()
+        topology.leave()
+    basics.world.initialized = basics.world.fixed = basics.world.made_group = False
+
+
+def _register(given: object) -> None:
+    if not isinstance(given, Iterable) or isinstance(given, str):
+        raise ValueError('init(process_sets=...) takes ProcessSet objects, or "dynamic"')
+    for one in given:
+        if not isinstance(one, ProcessSet):
+            raise ValueError(f"init(process_sets=...) takes ProcessSet objects, not a {type(one).__name__}")
+        if one.process_set_id is None:
+            add_process_set(one)

@@ -1,0 +1,263 @@
+"""Reduces gradients while the backward pass goes on.
+
+A hook on each parameter counts its gradients. Once all of a bucket are there, and the buckets before it are under way,
+it is reduced, in a group of its own: what a script calls meanwhile does not get in the way. All members have the same
+buckets in the same order: in the first step of each round they agree on the layout, which is that of the first of them
+which knows one. Where none knows one, the gradients of that step are reduced after its backward pass, and the order in
+which they came is the layout from then on.
+"""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from edriver.common.ids import NO_ROUND
+from edriver.horovod import basics
+from edriver.horovod.buckets import Bucket, bucketed
+from edriver.horovod.collectives.movements import allgather
+from edriver.horovod.collectives.negotiation import Agreement, Call, Reduction, agree, outline, shared
+from edriver.horovod.collectives.reductions import Average, ReduceOp
+from edriver.horovod.compression import Compressor
+from edriver.horovod.process_sets import Lane, ProcessSet
+
+_KIND = "DistributedOptimizer's gradients"
+
+
+class GradientReducer:
+    """The gradients of some parameters.
+
+    Args:
+        named: the parameters, each with its name, the same on all members.
+        op: how gradients are combined.
+        compression: how they travel.
+        passes: how many backward passes there are in a step.
+        predivide: divide gradients by it before they are summed up, and by the rest after that.
+        sparse_as_dense: whether sparse gradients become dense ones.
+        members: who takes part.
+    """
+
+    def __init__(
+        self,
+        named: Sequence[tuple[str, torch.Tensor]],
+        op: ReduceOp,
+        compression: type[Compressor],
+        passes: int,
+        predivide: float,
+        sparse_as_dense: bool,
+        members: ProcessSet,
+    ) -> None:
+        self.passes = passes
+        self._named = [(name, param) for name, param in named if param.requires_grad]
+        self._params = [param for _, param in self._named]
+        self._op, self._compression, self._predivide = op, compression, predivide
+        self._sparse_as_dense, self._members = sparse_as_dense, members
+        self._left: dict[int, int] = {}
+        self._arrived: list[int] = []
+        self._sparse: set[int] = set()
+        self._order: list[int] | None = None
+        self._buckets: list[Bucket] = []
+        self._bucket_of: dict[int, tuple[Bucket, int]] = {}
+        self._lane = Lane(members)
+        self._launched = 0
+        self._round = NO_ROUND
+        self._begun = False
+        self._call: Call | None = None
+        self._agreement: Agreement | None = None
+        ours = weakref.ref(self)
+        self._hooks = [_hooked(param, place, ours) for place, param in enumerate(self._params)]
+        self._reset()
+
+    @property
+    def under_way(self) -> bool:
+        """Whether gradients have been computed that are not reduced yet."""
+        return self._begun and self._round == basics.place().round_id
+
+    def close(self) -> None:
+        """Take no more notice of the parameters."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def computed(self, place: int) -> None:
+        """A parameter's gradient has been computed, in one backward pass more.
+
+        Raises:
+            AssertionError: that is one pass too many.
+            MismatchError: the members do different things.
+            HorovodInternalError: a member is gone.
+        """
+        if self._round != basics.place().round_id:
+            self._enter_round()
+        self._left[place] -= 1
+        if self._left[place] < 0:
+            raise AssertionError(
+                "Gradients were computed more than backward_passes_per_step times before call to step(). Increase "
+                "backward_passes_per_step to accumulate gradients locally."
+            )
+        if self._left[place] or self._members.size() == 1:
+            return
+        self._begin()
+        self._arrived.append(place)
+        gradient = self._params[place].grad
+        if gradient is not None and gradient.is_sparse:
+            if self._sparse_as_dense:
+                self._params[place].grad = gradient.to_dense()
+            else:
+                self._sparse.add(place)
+        if found := self._bucket_of.get(place):
+            bucket, at = found
+            bucket.take(at, self._scale_before())
+            self._launch_those_ready()
+
+    def synchronize(self) -> None:
+        """Wait until all gradients are reduced; those that were not computed count as zeros.
+
+        Raises:
+            MismatchError: the members do different things.
+            HorovodInternalError: a member is gone.
+        """
+        if self._round != basics.place().round_id:
+            self._enter_round()
+        if self._members.size() == 1:
+            self._reset()
+            return
+        self._begin()
+        self._agreed(patient=True)
+        if self._order is None:
+            self._learn_order()
+        for bucket in self._buckets[self._launched :]:
+            self._launch(bucket)
+        size = self._members.size()
+        after = self._predivide / size if self._op is Average and self._predivide != 1.0 else 1.0
+        for bucket in self._buckets:
+            bucket.finish(after, self._compression)
+        for place in sorted(set(range(len(self._params))) - self._bucket_of.keys()):
+            self._reduce_sparse(self._named[place][0], self._params[place])
+        self._reset()
+
+    # ---- the layout
+
+    def _enter_round(self) -> None:
+        """Forget what was under way in another round."""
+        self._round = basics.place().round_id
+        self._call, self._lane = None, Lane(self._members)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._left = dict.fromkeys(range(len(self._params)), self.passes)
+        self._arrived, self._launched, self._begun, self._agreement = [], 0, False, None
+        for bucket in self._buckets:
+            bucket.reset()
+
+    def _begin(self) -> None:
+        """Agree with all members that a step's gradients follow."""
+        if self._begun:
+            return
+        if self._call is None:
+            known = self._agree_on_layout(self._order, self._sparse)
+            if known is None:
+                self._buckets, self._bucket_of, self._order = [], {}, None
+            else:
+                self._lay_out(*known)
+        else:
+            self._agreement = Agreement(self._call, self._members)
+        self._begun = True
+
+    def _agreed(self, patient: bool) -> bool:
+        """Whether all members are known to be at this step; with `patient`, wait until they are."""
+        if self._agreement is not None and (patient or self._agreement.reached()):
+            try:
+                self._agreement.conclude()
+            except Exception:
+                self._reset()  # nothing has been launched: the script may make another step
+                raise
+            self._agreement = None
+        return self._agreement is None
+
+    def _learn_order(self) -> None:
+        """Make the order in which the gradients came, in the first step of all, the layout."""
+        rest = set(range(len(self._params))) - set(self._arrived)
+        known = self._agree_on_layout([*self._arrived, *sorted(rest, reverse=True)], self._sparse)
+        assert known is not None, "this member has said one"
+        self._lay_out(*known)
+
+    def _agree_on_layout(self, order: list[int] | None, sparse: set[int]) -> tuple[list[int], set[int]] | None:
+        outlines = tuple(f"{name}: {outline(param)}" for name, param in self._named)
+        agree(Call(f"{_KIND}, first step", None, outlines, self._options()), self._members)
+        if self._lane.number == 0:
+            self._lane = self._members.open_lane()
+        said = [json.loads(text) for text in shared(self._members, json.dumps([order, sorted(sparse)]))]
+        first = next((order for order, _ in said if order is not None), None)
+        return None if first is None else (first, {place for _, places in said for place in places})
+
+    def _lay_out(self, order: list[int], sparse: set[int]) -> None:
+        if order != self._order or sparse != self._sparse or not self._buckets:
+            self._order, self._sparse = order, sparse
+            places = {id(param): place for place, param in enumerate(self._params)}
+            self._buckets = bucketed([self._params[place] for place in order if place not in sparse])
+            self._bucket_of = {
+                places[id(param)]: (bucket, at) for bucket in self._buckets for at, param in enumerate(bucket.params)
+            }
+        reductions = None
+        if not sparse:
+            reductions = tuple(Reduction(b.flat.numel(), self._travels_as(b), self._op.value) for b in self._buckets)
+        self._call = Call(_KIND, None, (f"{len(self._params)} parameters",), self._options(), reductions)
+        self._call = replace(self._call, lane=self._lane.number)
+
+    def _travels_as(self, bucket: Bucket) -> str:
+        compressed, _ = self._compression.compress(bucket.flat[:1])
+        return str(compressed.dtype).removeprefix("torch.")
+
+    def _options(self) -> str:
+        return f"op={self._op.value}, compression={self._compression.__name__}"
+
+    # ---- the reductions
+
+    def _launch_those_ready(self) -> None:
+        if not self._agreed(patient=False):
+            return  # which would keep the backward pass waiting for the slowest: with the next gradient, or at its end
+        while self._launched < len(self._buckets) and self._buckets[self._launched].full:
+            self._launch(self._buckets[self._launched])
+            self._launched += 1
+
+    def _launch(self, bucket: Bucket) -> None:
+        bucket.launch(self._scale_before(), self._op, self._compression, self._lane)
+
+    def _scale_before(self) -> float:
+        if self._op is not Average:
+            return 1.0
+        return 1.0 / (self._members.size() if self._predivide == 1.0 else self._predivide)
+
+    def _reduce_sparse(self, name: str, param: torch.Tensor) -> None:
+        gradient = param.grad
+        if gradient is None:
+            nothing = param.new_empty(0, *param.shape[1:])
+            gradient = torch.sparse_coo_tensor(torch.empty(1, 0, dtype=torch.int64), nothing, param.shape)
+        param.grad = sparse_reduced(gradient, name, self._op, self._members)
+
+
+def sparse_reduced(gradient: torch.Tensor, name: str, op: ReduceOp, members: ProcessSet) -> torch.Tensor:
+    """The sum (or average) of the members' sparse tensors, whose rows are gathered.
+
+    Raises:
+        MismatchError: the members call different things.
+        HorovodInternalError: a member is gone.
+    """
+    own = gradient.detach().coalesce()
+    indices = allgather(own.indices().t().contiguous(), f"{name}.indices", members).t()
+    values = allgather(own.values(), f"{name}.values", members)
+    total = torch.sparse_coo_tensor(indices, values, own.shape).coalesce()
+    return total / members.size() if op is Average else total
+
+
+def _hooked(param: torch.Tensor, place: int, reducer: weakref.ref[GradientReducer]) -> Any:
+    def hook(_param: torch.Tensor) -> None:
+        if (living := reducer()) is not None:
+            living.computed(place)
+
+    return param.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]

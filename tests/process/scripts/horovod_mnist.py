@@ -1,0 +1,91 @@
+"""A script for Horovod, in the shape of its elastic examples; one line of it is edriver's.
+
+It asks for rank and size before `elastic.run`, wraps its optimizer there, keeps values that differ between ranks in its
+state, averages metrics between the backward pass and the step, and tests after `elastic.run` has returned.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+import edriver.horovod as hvd
+
+EPOCHS = int(os.environ.get("EPOCHS", "3"))
+SAMPLES = int(os.environ.get("SAMPLES", "256"))
+WORKERS = int(os.environ.get("WORKERS", "0"))
+BATCH = 8
+BASE_LR = 0.01
+
+hvd.init()
+torch.manual_seed(42)
+print(f"starting as rank {hvd.rank()} of {hvd.size()}", flush=True)
+
+generator = torch.Generator().manual_seed(0)
+images, labels = torch.randn(SAMPLES, 1, 12, 12, generator=generator), torch.arange(SAMPLES) % 10
+train_dataset = TensorDataset(images, labels, torch.arange(SAMPLES))
+train_sampler = hvd.elastic.ElasticSampler(train_dataset, shuffle=True)
+train_loader = DataLoader(train_dataset, batch_size=BATCH, sampler=train_sampler)
+assert len(train_loader) > 0
+
+model = torch.nn.Sequential(
+    torch.nn.Conv2d(1, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(400, 32), torch.nn.Linear(32, 10)
+)
+optimizer = torch.optim.SGD(model.parameters(), lr=BASE_LR * hvd.size(), momentum=0.5)
+optimizer = hvd.DistributedOptimizer(
+    optimizer, named_parameters=model.named_parameters(), compression=hvd.Compression.none, op=hvd.Average
+)
+
+
+def average(value: float, name: str) -> float:
+    return float(hvd.allreduce(torch.tensor(value), name=name))
+
+
+@hvd.elastic.run
+def train(state: hvd.elastic.TorchState) -> int:
+    print(f"rank {hvd.rank()} of {hvd.size()} pid {os.getpid()} at step {state.step}", flush=True)
+    for state.epoch in range(state.epoch, EPOCHS):  # noqa: B020  as Horovod's examples have it
+        state.model.train()
+        for index, (data, target, which) in enumerate(train_loader):
+            state.optimizer.zero_grad()
+            loss: Any = functional.cross_entropy(state.model(data), target)
+            loss.backward()
+            mean = average(loss.item(), "train loss")
+            state.optimizer.step()
+            state.train_sampler.record_batch(index, BATCH)
+            state.step += 1
+            state.speeds = [*state.speeds[-4:], time.perf_counter()]  # each rank's own
+            state.commit()
+            if "SHOW" in os.environ:
+                print(f"epoch {state.epoch} took {which.tolist()}", flush=True)
+            if state.step == 5 or state.step % 20 == 0:
+                print(f"rank {hvd.rank()} passed step {state.step}, loss {mean:.3f}", flush=True)
+        state.train_sampler.set_epoch(state.epoch + 1)
+        if hvd.size() < WORKERS:
+            state.was_fewer = True
+        elif state.was_fewer:  # and all are back
+            break
+    return int(state.step)
+
+
+def on_state_reset() -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = BASE_LR * hvd.size()
+
+
+state = hvd.elastic.TorchState(
+    model, optimizer, train_sampler=train_sampler, epoch=0, step=0, speeds=[hvd.rank()], was_fewer=False
+)
+state.register_reset_callbacks([on_state_reset])
+steps = train(state)
+with torch.no_grad():
+    loss = average(functional.cross_entropy(model(images), labels).item(), "test loss")
+weights = hvd.allgather_object([parameter.tolist() for parameter in model.parameters()])
+assert all(each == weights[0] for each in weights), "the ranks have different models"
+assert optimizer.param_groups[0]["lr"] == BASE_LR * hvd.size()
+print(f"rank {hvd.rank()} of {hvd.size()} is done: {steps} steps, test loss {loss:.3f}", flush=True)

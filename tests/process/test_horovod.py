@@ -1,0 +1,84 @@
+"""Scripts for Horovod under a real driver: with one line changed they survive kills and resizes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+from tests.process.running import SCRIPTS, Hosts, running
+
+BENCHMARK = [sys.executable, str(SCRIPTS / "horovod_benchmark.py")]
+PLAIN = [sys.executable, str(SCRIPTS / "horovod_plain.py")]
+MNIST = [sys.executable, str(SCRIPTS / "horovod_mnist.py")]
+
+
+def test_a_script_for_horovod_survives_a_kill_and_takes_each_sample_once(tmp_path: Path) -> None:
+    environ = {"EPOCHS": "100000", "SAMPLES": "512", "SHOW": "1", "WORKERS": "2"}
+    with running(["-np", "2", "--min-np", "1", *MNIST], tmp_path, environ) as run:
+        for rank in range(2):
+            run.line(f"starting as rank {rank} of 2$")
+        run.line("rank 1 passed step 20")
+        first = run.pids()
+        os.kill(first[1], signal.SIGKILL)
+        alone = run.line(rf"rank 0 of 1 pid {first[0]} at step (\d+)")
+        assert int(alone[1]) >= 20, "no step was lost"
+        run.line(rf"rank 0 of 2 pid {first[0]} at step", after=run.lines.index(alone.string))
+        assert run.end() == 0, run.text
+        assert len(re.findall(r"of 2 is done", run.text)) == 2, run.text
+    taken: dict[int, list[int]] = {}
+    for epoch, row in re.findall(r"epoch (\d+) took \[(.*)\]", run.text):
+        taken.setdefault(int(epoch), []).extend(map(int, row.split(", ")))
+    unprinted = 16  # the last batch or two of the worker that was killed
+    for indices in taken.values():
+        assert len(indices) <= 512 + 16, "nothing is taken twice but the last row's padding"
+        assert len(set(indices)) >= 512 - unprinted
+    assert sum(len(set(indices)) for indices in taken.values()) >= 512 * len(taken) - unprinted
+
+
+def test_a_script_that_commits_rarely_goes_on_after_a_kill(tmp_path: Path) -> None:
+    with running(["-np", "2", "--min-np", "1", *BENCHMARK], tmp_path, {"WORKERS": "2"}) as run:
+        run.line("2 workers")
+        run.line("rank 1 passed epoch 2")
+        first = run.pids()
+        os.kill(first[1], signal.SIGKILL)
+        run.line(rf"rank 0 of 1 pid {first[0]} at step (\d+)")
+        assert run.end() == 0, run.text
+        assert len(re.findall(r"of 2 is done", run.text)) == 2, run.text
+
+
+def test_a_script_for_horovod_grows_and_shrinks(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, "localhost:1")
+    flags = ["-np", "1", "--max-np", "3", "--host-discovery-script", str(hosts.script)]
+    with running([*flags, *MNIST], tmp_path, {"EPOCHS": "400"}) as run:
+        pid = run.line(r"rank 0 of 1 pid (\d+) at step 0")[1]
+        run.line("rank 0 passed step 5")
+        hosts.are("localhost:1", "127.0.0.2:2")
+        grown = run.line(rf"rank 0 of 3 pid {pid} at step (\d+)")
+        hosts.are("localhost:1", "127.0.0.2:1")
+        shrunk = run.line(rf"rank 0 of 2 pid {pid} at step (\d+)", after=run.lines.index(grown.string))
+        assert int(shrunk[1]) >= int(grown[1])
+        run.line(r"rank 1 passed step", after=run.lines.index(shrunk.string))
+        assert "failed" not in run.text
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+        assert run.gone()
+
+
+def test_a_script_that_is_not_elastic_runs_to_its_end(tmp_path: Path) -> None:
+    with running(["-np", "2", *PLAIN], tmp_path, {"STEPS": "40"}) as run:
+        assert run.end() == 0, run.text
+        for rank in range(2):
+            run.line(f"rank {rank} is done")
+
+
+def test_a_script_that_is_not_elastic_fails_with_a_worker(tmp_path: Path) -> None:
+    with running(["-np", "2", "--min-np", "1", *PLAIN], tmp_path, {"STEPS": "1000000000"}) as run:
+        for rank in range(2):
+            run.line(f"rank {rank} of 2 pid .* passed step 20")
+        os.kill(run.pids()[1], signal.SIGKILL)
+        assert run.end() == 1
+        run.line("HorovodInternalError: a collective failed, because a member is gone")
+        assert run.gone()

@@ -1,0 +1,54 @@
+"""Flags of horovodrun that edriver does not have are refused by name, with what to use instead."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from edriver.cli import main
+from edriver.cli.horovodrun_flags import _INSTEAD, refusal_of
+
+
+@pytest.mark.parametrize("flag", sorted(_INSTEAD))
+def test_a_flag_of_horovodrun_is_no_flag_of_edriver(flag: str) -> None:
+    assert flag not in main.parser()._option_string_actions
+
+
+@pytest.mark.parametrize("flag", sorted(_INSTEAD))
+def test_what_is_named_instead_exists(flag: str) -> None:
+    for named in re.findall(r"(?<![\w-])--[a-z-]+", _INSTEAD[flag]):
+        assert named in main.parser()._option_string_actions
+
+
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        pytest.param("--fusion-threshold-mb", "--fusion-threshold-mb is a flag of horovodrun", id="by name"),
+        pytest.param("--timeline-filename=/t", "--timeline-filename is a flag of horovodrun", id="with a value"),
+        pytest.param("--autotune-log-file", "nothing to tune", id="of a family"),
+        pytest.param("--nonsense", "--nonsense is not a flag of edriver", id="of no program"),
+    ],
+)
+def test_a_flag_is_refused_with_what_to_use(word: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert text in refusal_of(word)
+    with pytest.raises(SystemExit):
+        main.main(["-np", "1", word, "true"])
+    assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["-np", "2", "--min-np", "1", "--max-np", "4"],
+        ["--num-proc", "2", "--min-num-proc", "1", "--max-num-proc", "4"],
+        ["-np", "2", "-H", "a:1,b:1", "-p", "2222", "-i", "key", "--network-interface", "eth0"],
+        ["-np", "2", "--hostfile", "hosts", "--output-filename", "out", "--start-timeout", "9", "--verbose"],
+        ["-np", "2", "--host-discovery-script", "s", "--slots-per-host", "2", "--elastic-timeout", "5"],
+        ["-np", "2", "--reset-limit", "3", "--blacklist-cooldown-range", "1", "2"],
+    ],
+    ids=lambda flags: " ".join(flags[2:4]),
+)
+def test_flags_of_horovodrun_are_flags_of_edriver(flags: list[str]) -> None:
+    _, unknown = main.parser().parse_known_args([*flags, "python", "train.py"])
+    assert unknown == []
