@@ -1,0 +1,161 @@
+"""`edriver rendezvous`: serve, or show what is served."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import grpc
+
+from edriver.client.errors import RunError
+from edriver.common.driver_channel import open_channel
+from edriver.rendezvous.address import (
+    CREDENTIALS_VARIABLE,
+    DEFAULT_PORT,
+    CredentialsError,
+    credentials_of,
+    default_folder,
+)
+from edriver.text.event_lines import plain
+from edriver.text.phrases import count_text
+from edriver.v1 import rendezvous_pb2_grpc
+from edriver.v1.rendezvous_pb2 import ListRendezvousRequest, ListRendezvousResponse, NodeEntry, Rendezvous
+
+ANSWER_TIMEOUT: Final = 10.0
+"""Seconds that a server may take to answer."""
+
+_MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags of the server."""
+    made = argparse.ArgumentParser(
+        prog="edriver rendezvous",
+        description="Serves torchrun --rdzv-backend=edriver: keeps the state of its rendezvous off the training nodes, "
+        "and on disk. `edriver rendezvous status` shows it.",
+        allow_abbrev=False,
+    )
+    made.add_argument(
+        "--port", type=int, default=DEFAULT_PORT, metavar="PORT", help="the TCP port (default: %(default)s; 0: any)"
+    )
+    made.add_argument(
+        "--address", default="", metavar="ADDRESS", help="listen at this address only (default: at all of this machine)"
+    )
+    made.add_argument(
+        "--folder",
+        type=Path,
+        metavar="DIR",
+        help="keep state and credentials in DIR (default: $XDG_STATE_HOME/edriver/rendezvous, or "
+        "~/.local/state/edriver/rendezvous)",
+    )
+    return made
+
+
+def status_parser() -> argparse.ArgumentParser:
+    """The flags of the status command."""
+    made = argparse.ArgumentParser(
+        prog="edriver rendezvous status",
+        description="Shows the runs of a rendezvous server: round, participants, wait list, deadline.",
+        allow_abbrev=False,
+    )
+    made.add_argument("--json", action="store_true", help="protobuf's JSON: ListRendezvousResponse in rendezvous.proto")
+    made.add_argument(
+        "--credentials",
+        metavar="FILE",
+        help=f"what the server has written (default: ${CREDENTIALS_VARIABLE}, or the file in its default folder)",
+    )
+    made.add_argument("--endpoint", metavar="HOST:PORT", help="where the server is (default: as FILE says)")
+    return made
+
+
+def rendezvous(arguments: Sequence[str]) -> int:
+    """Serve until a signal; returns the exit code."""
+    from edriver.rendezvous.server.serve import serve
+
+    flags = parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="edriver: %(message)s", stream=sys.stdout, force=True)
+    try:
+        folder = flags.folder or default_folder()
+    except CredentialsError as error:
+        sys.stderr.write(f"edriver: {error}\n")
+        return 1
+    return serve(folder, flags.address, flags.port)
+
+
+def status(arguments: Sequence[str], now: Callable[[], float]) -> str:
+    """Ask a server, and put the answer into words.
+
+    Args:
+        arguments: of the command line.
+        now: seconds since the epoch.
+
+    Raises:
+        RunError: there is no answer.
+    """
+    flags = status_parser().parse_args(arguments)
+    try:
+        shown = credentials_of(flags.credentials)
+    except CredentialsError as error:
+        raise RunError(str(error)) from None
+    target = flags.endpoint or shown.drivers[0]
+    options = (("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", _MAX_ANSWER_BYTES))
+    channel = open_channel(target, shown.authority, shown.token, options, grpc.insecure_channel, grpc.secure_channel)
+    with channel:
+        try:
+            stub = rendezvous_pb2_grpc.RendezvousServiceStub(channel)
+            found: ListRendezvousResponse = stub.ListRendezvous(ListRendezvousRequest(), timeout=ANSWER_TIMEOUT)
+        except grpc.RpcError as error:
+            raise RunError(f"the rendezvous server at {target} does not answer: {error.details()}") from None
+    if flags.json:
+        return json.dumps(plain(found), indent=2)
+    return "\n".join(lines(found, now())) or "no run yet"
+
+
+def lines(found: ListRendezvousResponse, now: float) -> Iterator[str]:
+    """All runs in words."""
+    for one in found.rendezvous:
+        yield from _lines(one, now)
+
+
+def _lines(one: Rendezvous, now: float) -> Iterator[str]:
+    state, nodes = one.state, one.state.nodes
+    participants = sorted((node for node in nodes if node.participant), key=lambda node: node.rank)
+    waiting = [node for node in nodes if node.waiting]
+    redundant = [node for node in nodes if node.redundant]
+    yield (
+        f"run {one.run_id}: {_standing(one, now)}; {count_text(len(participants), 'participant')} "
+        f"({one.min_nodes} to {one.max_nodes}), {len(waiting)} waiting, {len(redundant)} redundant; "
+        f"{count_text(one.store_keys, 'key')} in its store"
+    )
+    for node in participants:
+        yield f"    {f'rank {node.rank}' if state.complete else 'joined'}: {_name(node, state.closed)}"
+    for node in waiting:
+        yield f"    waits for the next round: {_name(node, state.closed)}"
+    for node in redundant:
+        yield f"    redundant: {_name(node, state.closed)}"
+
+
+def _standing(one: Rendezvous, now: float) -> str:
+    state = one.state
+    if state.closed:
+        return "closed"
+    if state.complete:
+        return f"round {state.round} is complete"
+    if not state.HasField("deadline"):
+        return f"round {state.round} waits for more nodes"
+    at = state.deadline.ToDatetime(datetime.UTC)
+    return (
+        f"round {state.round} is complete in {max(0.0, at.timestamp() - now):.0f} s ({at:%H:%M:%S} UTC), or when full"
+    )
+
+
+def _name(entry: NodeEntry, closed: bool) -> str:
+    node = entry.node
+    silent = ", no heartbeat: lost" if entry.expired and not closed else ""
+    return f"{node.address}, process {node.pid}{silent}"

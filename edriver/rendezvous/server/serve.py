@@ -1,0 +1,134 @@
+"""The process of `edriver rendezvous`: it serves until a signal ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+import os
+import secrets
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Final
+
+import grpc
+import uvloop
+
+from edriver.common.join_config import JoinConfig, at_port
+from edriver.driver.rpc.health_and_reflection import INTROSPECTION_SERVICES, add_introspection
+from edriver.driver.rpc.tcp_endpoint import GuardedServer
+from edriver.rendezvous.address import CREDENTIALS_FILE
+from edriver.rendezvous.server.journal import CorruptJournalError, Journal
+from edriver.rendezvous.server.runs import Runs
+from edriver.rendezvous.server.service import RENDEZVOUS_SERVICE, STORE_SERVICE, RendezvousService, StoreService
+from edriver.system.private_files import open_private
+from edriver.v1 import rendezvous_pb2_grpc
+
+_log = logging.getLogger("edriver.rendezvous")
+
+SERVER_FILE: Final = "server.pem"
+"""The server's own certificate and key, by which its clients know it again after a restart."""
+
+RUN_ID: Final = "rendezvous"
+"""What stands in the credentials in place of a run's id."""
+
+MAX_CALLS: Final = 10_000
+"""Calls at a time of one connection. An agent has few: one that waits in its store also sends heartbeats."""
+
+
+class ServerError(Exception):
+    """The server cannot start, or go on; the message is a sentence for the operator."""
+
+
+def serve(folder: Path, address: str, port: int) -> int:
+    """Serve until SIGINT or SIGTERM; returns the exit code.
+
+    Args:
+        folder: where it keeps its state and credentials; it is made if it is not there.
+        address: where it listens; empty: at all addresses of this machine.
+        port: at which port; 0: any.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        uvloop.run(_serve(folder, address, port))
+    except OSError as error:
+        _log.error("%s cannot be made: %s", folder, error.strerror)
+        return 1
+    except ServerError as error:
+        _log.error("%s", error)
+        return 1
+    return 0
+
+
+async def _serve(folder: Path, address: str, port: int) -> None:
+    try:
+        journal = Journal(folder)
+    except OSError as error:
+        raise ServerError(
+            f"{folder}: another server uses this folder, or it cannot be used: {error.strerror}"
+        ) from None
+    ended = asyncio.Event()
+    faults: list[OSError] = []
+
+    def fatal(error: OSError) -> None:
+        faults.append(error)
+        ended.set()
+
+    try:
+        runs = Runs(journal, time.monotonic)
+        token, server_credentials, authority = _identity(folder)
+        server = GuardedServer(
+            {token: {RENDEZVOUS_SERVICE, STORE_SERVICE, *INTROSPECTION_SERVICES}},
+            server_credentials,
+            {"grpc.max_concurrent_streams": MAX_CALLS},
+        )
+        service = RendezvousService(runs, time.monotonic, fatal)
+        rendezvous_pb2_grpc.add_RendezvousServiceServicer_to_server(service, server.grpc)
+        rendezvous_pb2_grpc.add_StoreServiceServicer_to_server(StoreService(runs, fatal), server.grpc)
+        await add_introspection(server.grpc, (RENDEZVOUS_SERVICE, STORE_SERVICE))
+        opened = await server.open(address, port)
+        endpoint = at_port(address or socket.gethostname(), opened)
+        _write_private(folder / CREDENTIALS_FILE, JoinConfig(RUN_ID, "", 0, (endpoint,), authority, token).to_json())
+    except CorruptJournalError as error:
+        raise ServerError(str(error)) from None
+    except OSError as error:
+        raise ServerError(f"the server cannot start: {error}") from None
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ended.set)
+    _log.info("rendezvous at %s, credentials: %s", endpoint, folder / CREDENTIALS_FILE)
+    _log.info("torchrun --rdzv-backend=edriver --rdzv-endpoint=%s ...", endpoint)
+    await ended.wait()
+    await server.close(grace=0.5)
+    journal.close()
+    if faults:
+        raise ServerError(f"{folder}: the journal cannot be written: {faults[0].strerror}")
+
+
+def _identity(folder: Path) -> tuple[str, grpc.ServerCredentials, str]:
+    """Token, the server's credentials and its authority's certificate: those of an earlier start, or new ones."""
+    own, shown = folder / SERVER_FILE, folder / CREDENTIALS_FILE
+    try:
+        before = JoinConfig.from_json(shown.read_bytes())
+        certificate, _, key = own.read_bytes().partition(b"\n\n")
+    except (OSError, ValueError):
+        from edriver.driver.rpc.certificate_authority import Authority  # takes 0.1 s
+
+        made = Authority.of_run(RUN_ID, datetime.datetime.now(datetime.UTC))
+        certificate, key = made.driver_certificate, made.driver_key
+        _write_private(own, certificate + b"\n\n" + key)
+        token, authority = secrets.token_urlsafe(32), made.certificate.decode()
+    else:
+        token, authority = before.token, before.authority
+    return token, grpc.ssl_server_credentials([(key, certificate)]), authority
+
+
+def _write_private(path: Path, data: bytes) -> None:
+    """Replace a file by one that only this user can read."""
+    new = path.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(open_private(new), "wb") as file:
+        file.write(data)
+    new.replace(path)

@@ -1,0 +1,216 @@
+"""What a rendezvous server keeps across its starts, and within which bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from pathlib import Path
+
+import pytest
+
+from edriver.common.limits import OutOfBoundsError
+from edriver.rendezvous.server import journal as journals
+from edriver.rendezvous.server import key_values, runs
+from edriver.rendezvous.server.journal import CorruptJournalError, Journal
+from edriver.rendezvous.server.key_values import NotANumberError
+from edriver.rendezvous.server.runs import Runs
+from edriver.v1.rendezvous_pb2 import (
+    ChangeKeyRequest,
+    CompareSet,
+    DeleteKey,
+    KeyValue,
+    SetKeysRequest,
+    SetStateRequest,
+    StateChange,
+)
+from tests.unit.test_rendezvous_state import change, entry, names
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Host:
+    """A folder in which a server starts again and again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.clock = Clock()
+        self.journal = Journal(folder)
+        self.runs = Runs(self.journal, self.clock)
+
+    def restart(self) -> Runs:
+        self.journal.close()
+        self.journal = Journal(self.folder)
+        self.runs = Runs(self.journal, self.clock)
+        return self.runs
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "journal"
+
+    def join(self, name: str, run_id: str = "r") -> None:
+        found = self.runs.find(run_id)
+        token = found.state.token if found and found.state.version else None
+        count = found.state.participants + 1 if found else 1
+        request = change(token, entry(name, participant=True), count=count, nodes=(50, 60))
+        request.run_id = run_id
+        assert self.runs.set_state(request)[1]
+
+    def set(self, key: str, value: bytes, run_id: str = "r") -> None:
+        self.runs.set_keys(SetKeysRequest(run_id=run_id, pairs=[KeyValue(key=key, value=value)]))
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+def add(key: str, number: int, request_id: bytes) -> ChangeKeyRequest:
+    return ChangeKeyRequest(run_id="r", key=key, add=number, request_id=request_id)
+
+
+def test_states_and_keys_survive_a_restart_and_tokens_do_not(host: Host) -> None:
+    host.join("a")
+    host.join("b")
+    host.set("key", b"value")
+    before = host.runs.get("r").state.token
+    run = host.restart().get("r")
+    assert names(run.state) == ["a", "b"]
+    assert run.state.participants == 2
+    assert run.keys.get("key") == b"value"
+    assert run.state.token.incarnation == before.incarnation + 1
+    stale = change(before, entry("c", participant=True), count=3, nodes=(50, 60))
+    stale.run_id = "r"
+    assert not host.runs.set_state(stale)[1]
+
+
+def test_nodes_get_a_whole_lease_from_a_restarted_server(host: Host) -> None:
+    host.join("a")
+    host.clock.now += 1000
+    state = host.restart().get("r").state
+    state.expire(host.clock.now + 14)
+    assert not any(node.expired for node in state.nodes)
+
+
+def test_a_change_that_arrives_again_is_made_once_also_after_a_restart(host: Host) -> None:
+    for _ in range(2):
+        assert host.runs.change_key(add("n", 5, b"one")).value == b"5"
+    host.restart()
+    assert host.runs.change_key(add("n", 5, b"one")).value == b"5"
+    host.restart()
+    assert host.runs.change_key(add("n", 5, b"one")).value == b"5"
+    assert host.runs.change_key(add("n", 5, b"two")).value == b"10"
+
+
+def test_a_record_that_was_cut_off_is_left_out(host: Host) -> None:
+    host.set("a", b"1")
+    host.set("b", b"2")
+    host.file.write_bytes(host.file.read_bytes()[:-3])
+    keys = host.restart().get("r").keys
+    assert (keys.get("a"), keys.get("b")) == (b"1", None)
+    host.set("c", b"3")
+    assert host.restart().get("r").keys.get("c") == b"3"
+
+
+def test_a_damaged_file_is_refused(host: Host) -> None:
+    host.set("a", b"1")
+    data = bytearray(host.file.read_bytes())
+    data[-1] ^= 1
+    host.file.write_bytes(data)
+    with pytest.raises(CorruptJournalError, match=r"journal is damaged at byte \d+: remove it"):
+        host.restart()
+    host.journal.close()
+
+
+def test_files_are_for_their_user_alone_and_a_folder_for_one_server(host: Host) -> None:
+    host.set("a", b"1")
+    assert {stat.S_IMODE(path.stat().st_mode) for path in host.folder.iterdir()} == {0o600}
+    with pytest.raises(BlockingIOError):
+        Journal(host.folder)
+
+
+def test_the_file_begins_anew_when_most_of_it_is_out_of_date(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journals, "MIN_APPENDED_BYTES", 10_000)
+    for number in range(100):
+        host.set("key", b"%d" % number * 200)
+        assert host.file.stat().st_size < 12_000
+    assert host.restart().get("r").keys.get("key") == b"99" * 200
+
+
+def test_the_keys_of_old_rounds_are_removed(host: Host) -> None:
+    for number in (0, 1):
+        host.set(f"torch.rendezvous.r.{number}/MASTER_ADDR", b"a")
+    host.set("other", b"stays")
+    for number in (1, 2):
+        token = host.runs.get("r").state.token if number > 1 else None
+        state = StateChange(nodes=[entry("a", participant=True)], round=number)
+        host.runs.set_state(SetStateRequest(run_id="r", token=token, change=state, participants=1))
+    keys = host.runs.get("r").keys
+    assert sorted(key for key, _ in keys.items()) == ["other", "torch.rendezvous.r.1/MASTER_ADDR"]
+    assert len(host.restart().get("r").keys) == 2
+
+
+def test_compare_and_set_of_a_key() -> None:
+    keys = key_values.KeyValues()
+
+    def compare_set(expected: bytes, desired: bytes, request_id: bytes) -> bytes:
+        compare = CompareSet(expected=expected, desired=desired)
+        return keys.change(ChangeKeyRequest(key="k", compare_set=compare, request_id=request_id))[0].value
+
+    assert compare_set(b"x", b"1", b"a") == b"x"
+    assert keys.get("k") is None
+    assert compare_set(b"", b"1", b"b") == b"1"
+    assert compare_set(b"", b"2", b"c") == b"1"
+    assert compare_set(b"1", b"2", b"d") == b"2"
+    assert keys.change(ChangeKeyRequest(key="k", delete_key=DeleteKey(), request_id=b"e"))[0].existed
+    assert (len(keys), keys.size) == (0, 0)
+
+
+def test_what_is_no_number_is_not_added_to() -> None:
+    keys = key_values.KeyValues()
+    keys.set("k", b"x")
+    with pytest.raises(NotANumberError):
+        keys.change(add("k", 1, b"a"))
+
+
+def test_keys_and_runs_have_bounds(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_values, "MAX_STORE_BYTES", 10)
+    with pytest.raises(OutOfBoundsError, match="10 bytes at most"):
+        host.set("key", b"12345678")
+    host.set("key", b"1234567")
+    host.set("key", b"7654321")
+    monkeypatch.setattr(runs, "MAX_TOTAL_STORE_BYTES", 12)
+    with pytest.raises(OutOfBoundsError, match="all runs hold 12 bytes"):
+        host.set("k", b"123", run_id="other")
+    monkeypatch.setattr(key_values, "MAX_STORE_BYTES", 100)
+    monkeypatch.setattr(key_values, "MAX_STORE_KEYS", 1)
+    with pytest.raises(OutOfBoundsError, match="1 keys at most"):
+        host.set("k", b"")
+    monkeypatch.setattr(runs, "MAX_RUNS", 2)
+    with pytest.raises(OutOfBoundsError, match="2 runs at most"):
+        host.join("a", run_id="third")
+
+
+def test_an_idle_run_makes_room_for_another_and_stays_away(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "MAX_RUNS", 1)
+    host.join("a")
+    host.clock.now += runs.IDLE_TIMEOUT + 1
+    host.join("b", run_id="another")
+    assert [run_id for run_id, _ in host.restart()] == ["another"]
+
+
+def test_who_waits_for_a_key_is_woken_by_each_way_to_set_it(host: Host) -> None:
+    async def story() -> None:
+        run = host.runs.get("r")
+        for key, setting in (("a", lambda: host.set("a", b"")), ("b", lambda: host.runs.change_key(add("b", 1, b"i")))):
+            waiting = asyncio.get_running_loop().create_future()
+            run.waiting[key].add(waiting)
+            setting()
+            await asyncio.wait_for(waiting, 10)
+        assert not run.waiting
+
+    asyncio.run(story())
