@@ -15,17 +15,17 @@ from edriver.v1 import agent_pb2
 
 logger = logging.getLogger("edriver.agent")
 
-LINE_LIMIT = 64 * 1024
+MAX_LINE_BYTES = 64 * 1024
 """Longest line in bytes; a longer one goes on as several."""
 
-TAIL_LINES = 20
-TAIL_BYTES = 8 * 1024
+MAX_TAIL_LINES = 20
+MAX_TAIL_BYTES = 8 * 1024
 """How much of a worker's output is reported with its exit."""
 
-READ_SIZE = 64 * 1024
+READ_BYTES = 64 * 1024
 """What a pipe holds."""
 
-DRAIN_LIMIT = 1024 * 1024
+MAX_DRAIN_BYTES = 1024 * 1024
 """Most bytes read from a pipe after its worker's exit: as much as the largest pipe holds. Children that still write to
 it could go on for ever."""
 
@@ -37,7 +37,7 @@ class LineSplitter:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take more of the stream; returns the lines that are now complete, or longer than LINE_LIMIT."""
+        """Take more of the stream; returns the lines that are now complete, or longer than MAX_LINE_BYTES."""
         self._rest += data
         *lines, rest = bytes(self._rest).split(b"\n")
         pieces = [piece for line in lines for piece in self._cut(line)]
@@ -52,22 +52,22 @@ class LineSplitter:
 
     @staticmethod
     def _cut(line: bytes) -> list[bytes]:
-        return [line[start : start + LINE_LIMIT] for start in range(0, max(1, len(line)), LINE_LIMIT)]
+        return [line[start : start + MAX_LINE_BYTES] for start in range(0, max(1, len(line)), MAX_LINE_BYTES)]
 
 
 class Tail:
-    """The last lines of a worker's output: TAIL_LINES of them at most, and TAIL_BYTES."""
+    """The last lines of a worker's output: MAX_TAIL_LINES of them at most, and MAX_TAIL_BYTES."""
 
     def __init__(self) -> None:
-        self._lines: deque[bytes] = deque(maxlen=TAIL_LINES)
+        self._lines: deque[bytes] = deque(maxlen=MAX_TAIL_LINES)
 
     def add(self, line: bytes) -> None:
         """Remember one more line."""
-        self._lines.append(line[-TAIL_BYTES:])
+        self._lines.append(line[-MAX_TAIL_BYTES:])
 
     def text(self) -> str:
         """The lines, in the order in which they came; what is not UTF-8 shows as the replacement character."""
-        return b"\n".join(self._lines)[-TAIL_BYTES:].decode(errors="replace")
+        return b"\n".join(self._lines)[-MAX_TAIL_BYTES:].decode(errors="replace")
 
 
 class OutputFile:
@@ -120,7 +120,7 @@ class PipeReader:
     def _read(self) -> int:
         """Read once; returns the number of bytes, 0 if there are none for now or for ever."""
         try:
-            data = os.read(self._fd, READ_SIZE)
+            data = os.read(self._fd, READ_BYTES)
         except BlockingIOError:
             return 0
         if not data:
@@ -137,7 +137,7 @@ class PipeReader:
 
         Never waits for the pipe's end: a process that the worker has left may hold it open.
         """
-        left = DRAIN_LIMIT
+        left = MAX_DRAIN_BYTES
         while left > 0 and (count := self._read()):
             left -= count
         for line in self._splitter.flush():

@@ -15,16 +15,16 @@ import tenacity
 
 logger = logging.getLogger("edriver.agent")
 
-LAST = 19
-"""The niceness of what has ended: for whatever nobody else wants."""
+ENDED_NICENESS = 19
+"""The niceness of what has ended: it gets only idle processor time."""
 
-BEHIND = 5
+BOOT_NICENESS = 5
 """The niceness of what boots: a third of a trainer's share where both want a core, so that it is ready in good time
 even where data loaders use all of them."""
 
-AS_USUAL = 0
+DEFAULT_NICENESS = 0
 
-_TRIES = tenacity.Retrying(
+_WRITE_RETRIES = tenacity.Retrying(
     # The kernel takes one change in 100 ms from unprivileged processes, all of them together.
     wait=tenacity.wait_fixed(0.1),
     stop=tenacity.stop_after_attempt(50),
@@ -45,7 +45,7 @@ def lower(pid: int, niceness: int) -> bool:
 def restore(pid: int) -> None:
     """Undo `lower`. May take 5 s where many others do the same, so not on an event loop."""
     try:
-        _TRIES(_write, pid, AS_USUAL)
+        _WRITE_RETRIES(_write, pid, DEFAULT_NICENESS)
     except ProcessLookupError:
         pass
     except OSError as error:

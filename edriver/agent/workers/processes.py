@@ -19,7 +19,7 @@ from pathlib import Path
 
 from edriver.system.child import Child
 from edriver.system.guard import Guard
-from edriver.system.proc_stat import PARENT, stat_fields
+from edriver.system.proc_stat import PARENT_FIELD, stat_fields
 from edriver.text.start_failure import start_failure
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -54,7 +54,7 @@ def children_of(parent: int) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with suppress(OSError):  # it has ended meanwhile
-                if int(stat_fields(entry / "stat")[PARENT]) == parent:
+                if int(stat_fields(entry / "stat")[PARENT_FIELD]) == parent:
                     found.append(int(entry.name))
     return found
 
@@ -83,8 +83,15 @@ class Processes:
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self.reap)
         self.reap()  # what has exited before the handler was there
 
-    def start(self, command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, int, int]:
+    def start(
+        self, command: Sequence[str], environment: Mapping[str, str], inherited: Sequence[int] = ()
+    ) -> tuple[int, int, int]:
         """Start a worker.
+
+        Args:
+            command: the program and its arguments.
+            environment: all of its environment.
+            inherited: descriptors that it is to have, by the same numbers.
 
         Returns:
             its process id, which is also its group's, and the ends to read, non-blocking, of the pipes from its
@@ -98,13 +105,20 @@ class Processes:
             pipes += os.pipe()
             pipes += os.pipe()
             stdout, child_stdout, stderr, child_stderr = pipes
-            worker = Child(command, stdout=child_stdout, stderr=child_stderr, environment=environment, tethered=True)
+            worker = Child(
+                command,
+                stdout=child_stdout,
+                stderr=child_stderr,
+                environment=environment,
+                inherited=inherited,
+                tethered=True,
+            )
         except OSError as error:
             for fd in pipes:
                 os.close(fd)
             raise SpawnError(
                 127 if isinstance(error, FileNotFoundError) else 126,
-                f"could not be started: {command[0]!r}: {start_failure(command[0], error, 'a program on this host')}",
+                f"{command[0]!r}: {start_failure(command[0], error, 'a program on this host')}",
             ) from error
         os.close(child_stdout)
         os.close(child_stderr)

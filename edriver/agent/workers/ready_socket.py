@@ -14,10 +14,10 @@ logger = logging.getLogger("edriver.agent")
 READY_SOCKET = "ready.sock"
 """Its name in the agent's folder."""
 
-SOCKET_PATH_LIMIT = 107
+MAX_SOCKET_PATH_BYTES = 107
 """Longest path of a unix socket in bytes: sun_path less its final zero (unix(7))."""
 
-LONGEST_NAME = "w18446744073709551615.store"
+LONGEST_SOCKET_NAME = "w18446744073709551615.store"
 """Of the sockets in an agent's folder; that of the last worker_id."""
 
 
@@ -27,10 +27,10 @@ def check_folder(folder: Path) -> None:
     Raises:
         ValueError: its path is too long for that.
     """
-    longest = len(os.fsencode(folder / LONGEST_NAME))
-    if longest > SOCKET_PATH_LIMIT:
+    longest = len(os.fsencode(folder / LONGEST_SOCKET_NAME))
+    if longest > MAX_SOCKET_PATH_BYTES:
         raise ValueError(
-            f"the folder {folder} is too long a path for unix sockets, by {longest - SOCKET_PATH_LIMIT} bytes: "
+            f"the folder {folder} is too long a path for unix sockets, by {longest - MAX_SOCKET_PATH_BYTES} bytes: "
             "set TMPDIR to a shorter one"
         )
 

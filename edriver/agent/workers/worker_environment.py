@@ -23,17 +23,27 @@ NCCL_DEFAULTS = {
 }
 """What torch's NCCL watchdog does by default about a lost peer is right for processes that end with it."""
 
-READY = "EDRIVER_READY"
-"""The variable that names the agent's socket: all that a worker starts has it, and nobody else."""
+GLOO_DEFAULTS = {"GLOO_ENABLE_STORE_V2_API": "1"}
+"""Gloo reads the addresses of all members of a group in one request of its store, rather than two for each member. The
+variable is not documented (gloo/rendezvous/store.h); a Gloo that does not know it makes the many requests."""
 
-_DEVICE = re.compile(r"nvidia\d+")
+READY_VARIABLE = "EDRIVER_READY"
+"""The variable that names the agent's socket: all processes that a worker starts have it, and no others."""
+
+ELASTIC_DEFAULTS = {**MALLOC_DEFAULTS, **GLOO_DEFAULTS, **NCCL_DEFAULTS}
+"""What is best for processes that outlive their rounds."""
+
+_GPU_DEVICE_PATTERN = re.compile(r"nvidia\d+")
 
 
 def cuda_devices(base: Mapping[str, str], devices: Path = Path("/dev")) -> list[str]:
     """The GPUs that this host's workers may use, in CUDA_VISIBLE_DEVICES' words: the user's choice, else all."""
     if (chosen := base.get("CUDA_VISIBLE_DEVICES")) is not None:
         return [name.strip() for name in chosen.split(",") if name.strip()]
-    return [str(number) for number in range(sum(bool(_DEVICE.fullmatch(path.name)) for path in devices.iterdir()))]
+    return [
+        str(number)
+        for number in range(sum(bool(_GPU_DEVICE_PATTERN.fullmatch(path.name)) for path in devices.iterdir()))
+    ]
 
 
 def worker_environment(
@@ -48,10 +58,11 @@ def worker_environment(
     ready_path: Path,
     life_path: Path,
     store_path: Path,
-    papers: Path | None = None,
+    tls_folder: Path | None = None,
     interface: str | None = None,
     devices: Sequence[str] = (),
     stall_limits: Mapping[str, float] | None = None,
+    script_defaults: Mapping[str, str] = ELASTIC_DEFAULTS,
 ) -> dict[str, str]:
     """The environment of a worker.
 
@@ -66,14 +77,15 @@ def worker_environment(
         ready_path: the datagram socket to which the worker sends its worker_id as text once it listens.
         life_path: the file of the lock that the worker holds while it lives.
         store_path: the unix socket of its store, if only this machine's workers are to reach it.
-        papers: the folder of what it shows the others (store_transport.py).
+        tls_folder: the folder of what it shows the others (store_transport.py).
         interface: the network interface that has the address, if it is known.
         devices: the host's GPUs. A slot has the one of its number for good, whatever rank its worker has; more slots
             than GPUs share them in turn.
         stall_limits: seconds that each phase may last, by name; none: for ever.
+        script_defaults: what else is set unless the user has.
     """
     # As torchrun does: several workers on one host that each take all its cores slow one another down.
-    defaults = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **MALLOC_DEFAULTS, **NCCL_DEFAULTS}
+    defaults = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **script_defaults}
     # Gloo looks its interface up by the host's name, NCCL takes any: it may be one that the others cannot reach.
     if is_loopback(address):
         defaults["GLOO_SOCKET_IFNAME"] = "lo"
@@ -86,15 +98,40 @@ def worker_environment(
         "EDRIVER_SLOT": str(slot),
         "EDRIVER_STORE": str(store_path) if is_loopback(address) else address,
         "EDRIVER_SOCKET": str(socket_path),
-        READY: str(ready_path),
+        READY_VARIABLE: str(ready_path),
         "EDRIVER_LIFE": str(life_path),
         # A data loader forks; gRPC's handlers for that would wait for its threads.
         "GRPC_ENABLE_FORK_SUPPORT": "0",
     }
     if stall_limits:
         ours["EDRIVER_STALL_LIMITS"] = limits.text_of(stall_limits)
-    if papers:
-        ours["EDRIVER_PAPERS"] = str(papers)
+    if tls_folder:
+        ours["EDRIVER_TLS_FOLDER"] = str(tls_folder)
     if devices:
         ours["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
     return {**defaults, **base, **ours}
+
+
+def restart_environment(
+    base: Mapping[str, str], *, address: str, error_path: Path, imports_path: Path, max_restarts: int | None
+) -> dict[str, str]:
+    """What a worker in restart mode finds besides.
+
+    Args:
+        base: the agent's own environment.
+        address: where this host's workers reach each other.
+        error_path: where torch's @record is to write what has ended the script.
+        imports_path: where it writes down what it has imported, for the slot's next standby.
+        max_restarts: how many failures the run survives; None: any number.
+    """
+    found = {
+        "EDRIVER_MODE": "restart",
+        "EDRIVER_ADDRESS": address,
+        "EDRIVER_ERROR_FILE": str(error_path),
+        "EDRIVER_IMPORTS": str(imports_path),
+    }
+    if max_restarts is not None:
+        found["EDRIVER_MAX_RESTARTS"] = str(max_restarts)
+    if "OMP_NUM_THREADS" not in base:
+        found["EDRIVER_OMP_DEFAULT"] = "1"
+    return found

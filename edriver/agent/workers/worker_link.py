@@ -16,26 +16,27 @@ from edriver.v1 import notification_pb2, notification_pb2_grpc
 
 logger = logging.getLogger("edriver.agent")
 
-NOTICE_LIMIT = 10_000
+MAX_QUEUED_NOTICES = 10_000
 """Most notices that may wait for a worker."""
 
-PINGS = 4
-"""How many signs of life are asked for in a lease. Each interrupts a step of the worker's; see also PING_BOUND."""
+PINGS_PER_LEASE = 4
+"""How many signs of life are asked for in a lease. Each interrupts a step of the worker's; see also
+MAX_PING_INTERVAL."""
 
-PING_BOUND = 3.0
-"""Most seconds for which nothing is said to a worker, which counts on hearing from its agent."""
+MAX_PING_INTERVAL = 3.0
+"""Most seconds between messages to a worker, which ends itself when its agent is silent."""
 
-Call: TypeAlias = "grpc.aio.StreamStreamCall[notification_pb2.Notice, notification_pb2.Report]"
+Call: TypeAlias = "grpc.aio.StreamStreamCall[notification_pb2.AttachRequest, notification_pb2.AttachResponse]"
 
 
 class WorkerLink:
     """Carries what passes between the agent and one worker, in order.
 
-    Notices wait until the worker has said that it listens (`attach`). If the stream breaks while the process lives, it
+    Notices wait until the worker listens (`attach`). If the stream breaks while the process lives, it
     is not opened again: no worker's service comes back. Its exit or its lease will tell.
 
     Attributes:
-        standing: the progress that the worker reported last; None once that was passed on.
+        progress: the progress that the worker reported last; None once that was passed on.
         parted: whether its script has ended in good order.
 
     Args:
@@ -45,13 +46,13 @@ class WorkerLink:
         lease: how long it may be silent, once attached.
         on_report: called with each report but Pong.
         on_expired: called when a worker that does not live has been silent for the lease, once per silence, or when
-            more than NOTICE_LIMIT notices wait.
+            more than MAX_QUEUED_NOTICES notices wait.
         on_overdue: called once, when the worker's service has ended and its process, without a sign of life for the
             exit_timeout, has not.
         exit_timeout: seconds.
-        on_heard: called when a worker answers again, or lives, whose lease had expired.
-        lives: told, again and again, for how many seconds a worker has been silent whose lease is over; tells whether
-            it lives all the same, as the kernel sees it.
+        on_answered: called when a worker whose lease had expired answers again or is found alive.
+        lives: called repeatedly once the lease is over, with the seconds of silence; returns whether the process is
+            alive according to the kernel.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class WorkerLink:
         on_expired: Callable[[], None],
         on_overdue: Callable[[], None],
         exit_timeout: float,
-        on_heard: Callable[[], None] = lambda: None,
+        on_answered: Callable[[], None] = lambda: None,
         lives: Callable[[float], bool] = lambda _seconds: False,
     ) -> None:
         self.socket_path = socket_path
@@ -74,15 +75,15 @@ class WorkerLink:
         self._on_expired = on_expired
         self._on_overdue = on_overdue
         self._exit_timeout = exit_timeout
-        self._on_heard = on_heard
+        self._on_answered = on_answered
         self._lives = lives
         self._overflowed = False
         self._expired = False
         self._parting = False
         self._pings = 0
         self.parted = False
-        self.standing: notification_pb2.Standing | None = None
-        self._notices: asyncio.Queue[notification_pb2.Notice] = asyncio.Queue(NOTICE_LIMIT)
+        self.progress: notification_pb2.WorkerProgress | None = None
+        self._notices: asyncio.Queue[notification_pb2.Notice] = asyncio.Queue(MAX_QUEUED_NOTICES)
         self._stream: asyncio.Task[None] | None = None
         self._first = notification_pb2.Notice(attached=notification_pb2.Attached(run_id=run_id, worker_id=worker_id))
 
@@ -97,7 +98,7 @@ class WorkerLink:
         try:
             self._notices.put_nowait(notice)
         except asyncio.QueueFull:
-            self._overflowed = True  # what it was not told, it can never make up for
+            self._overflowed = True  # a notice that was dropped cannot be made up for
             self._expire()
 
     @property
@@ -124,7 +125,9 @@ class WorkerLink:
             else:
                 self._expire()
             return  # it is asked no more: what it was asked before lies unread, and is answered when it can
-        if not self._stream.done() and self._lease.silence >= min(self._lease.duration / PINGS, PING_BOUND):
+        if not self._stream.done() and self._lease.silence >= min(
+            self._lease.duration / PINGS_PER_LEASE, MAX_PING_INTERVAL
+        ):
             self._pings += 1
             self.deliver(notification_pb2.Notice(ping=notification_pb2.Ping(number=self._pings)))
 
@@ -148,7 +151,7 @@ class WorkerLink:
     def _note_life(self) -> None:
         if self._expired and not self._overflowed:
             self._expired = False
-            self._on_heard()
+            self._on_answered()
 
     def _expire(self) -> None:
         if not self._expired:
@@ -172,24 +175,25 @@ class WorkerLink:
     async def _write(self, call: Call) -> None:
         try:
             with stream_errors():
-                await call.write(self._first)
+                await call.write(notification_pb2.AttachRequest(notice=self._first))
                 while True:
-                    await call.write(await self._notices.get())
+                    await call.write(notification_pb2.AttachRequest(notice=await self._notices.get()))
         except StreamBrokenError:
             pass  # the reader gets the reason
 
     async def _read(self, call: Call) -> None:
         while True:
             with stream_errors():
-                report = await call.read()
-            if not isinstance(report, notification_pb2.Report):
+                answer = await call.read()
+            if not isinstance(answer, notification_pb2.AttachResponse):
                 return
+            report = answer.report
             self._lease.renew()
             self._note_life()
             match report.WhichOneof("kind"):
                 case "pong":
-                    self.standing = report.pong.standing
-                case "parting":
+                    self.progress = report.pong.progress
+                case "script_ended":
                     self.parted = True
                 case _:
                     self._on_report(report)

@@ -1,0 +1,41 @@
+"""The process of a worker in restart mode: `python -m edriver.worker.restart [-m] SCRIPT ARGUMENT ...`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from edriver.worker.restart import standby
+from edriver.worker.restart.environment import torchrun_environment
+from edriver.worker.restart.quick_end import QuickEnd
+from edriver.worker.restart.script import run_script
+
+
+def main() -> None:
+    """Wait for a place, take what torchrun's scripts expect into the environment, run the script, and end with it."""
+    words = sys.argv[1:]
+    end = QuickEnd()  # before anything else registers exit hooks
+    imports = Path(os.environ["EDRIVER_IMPORTS"])
+    standby.preload(imports)
+
+    from edriver.worker.restart.first_step import take_first_step
+    from edriver.worker.restart.one_round import OneRound
+    from edriver.worker.restart.thread_count import set_thread_count
+
+    take_first_step()
+    standby.become_worker(imports)
+    worker = OneRound(os.environ, end)
+    assignment = worker.place()
+    if assignment is None:
+        return
+    set_thread_count(assignment.local_size)
+    place = torchrun_environment(assignment, os.environ)
+    os.environ.update(place)
+    worker.remember_imports(imports, place)
+    with worker.ending():
+        run_script(words)
+
+
+if __name__ == "__main__":
+    main()

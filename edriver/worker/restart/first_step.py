@@ -1,0 +1,32 @@
+"""The first step of a process, taken by a standby with a tiny model, so that the script's first step is its second."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+import torch.distributed as dist
+
+from edriver.worker.backend import torch_code
+from edriver.worker.group.warm_up import grow_heap, tiny_step
+
+logger = logging.getLogger("edriver.worker")
+
+
+def take_first_step() -> None:
+    """Make a group of this process alone, take a step in it, and destroy it. The script's random numbers do not move.
+
+    What torch imports and starts only then is there afterwards; the group's numbers begin anew with the script's own.
+    """
+    torch_code.import_dynamo()
+    try:
+        store = dist.HashStore()  # type: ignore[attr-defined]  # documented
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        with torch.random.fork_rng(devices=[]):
+            tiny_step()
+    except (RuntimeError, ValueError) as error:
+        logger.debug("no first step was taken: %s", error)  # a script that has no use for Gloo may still run
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+    grow_heap()

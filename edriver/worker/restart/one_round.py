@@ -1,0 +1,188 @@
+"""A worker's part in the one round that its process lives for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NoReturn
+
+import torch.distributed as dist
+
+from edriver.common.ids import NO_VERSION
+from edriver.common.store_address import StoreAddress
+from edriver.common.wire import round_id_message, round_id_of
+from edriver.system import stack_dump
+from edriver.v1 import notification_pb2 as pb
+from edriver.worker.assignment import Assignment
+from edriver.worker.backend.peer_loss import looks_like_peer_loss
+from edriver.worker.restart import checkpoint, standby
+from edriver.worker.restart.quick_end import QuickEnd
+from edriver.worker.restart.script import own_traceback
+from edriver.worker.rounds.notification import NotificationServer
+from edriver.worker.rounds.participant import Participant, Stage, Verdict
+from edriver.worker.rounds.run import end_process_group
+from edriver.worker.watch.forked import Owner
+from edriver.worker.watch.traceback_text import traceback_text
+
+ROOT_CAUSE_TIMEOUT = 2.0
+"""Seconds for which a process whose collective has failed waits to be stopped: what ended its peer is the cause that
+people have to see, and is known a moment later."""
+
+
+class OneRound:
+    """A worker from its start to the end of its script.
+
+    Args:
+        environ: what the agent passed to the worker: EDRIVER_RUN_ID, EDRIVER_WORKER_ID, EDRIVER_SOCKET, EDRIVER_READY,
+            EDRIVER_ADDRESS.
+        end: ends the process where the script fails.
+    """
+
+    def __init__(self, environ: Mapping[str, str], end: QuickEnd) -> None:
+        stack_dump.enable()
+        self._end = end
+        self._participant = Participant()
+        self._changed = threading.Condition(threading.Lock())
+        self._owner = Owner()
+        self._store, self._store_address = served_store(environ["EDRIVER_ADDRESS"])
+        self._imports: standby.ImportRecord | None = None
+        self._stop_ordered = False
+        checkpoint.ask(self.checkpoint_requested)
+        self._server = NotificationServer(
+            environ["EDRIVER_SOCKET"],
+            environ["EDRIVER_RUN_ID"],
+            int(environ["EDRIVER_WORKER_ID"]),
+            self._take,
+            end_process_group,
+        )
+        self._server.start(environ["EDRIVER_READY"])
+
+    def place(self) -> Assignment | None:
+        """Wait for a place in a round; None: there is none for this worker, which is to end."""
+        with self._changed:
+            self._participant.enter()
+            self._server.report(self._participant.wait(NO_VERSION, self._store_address, ""))
+            while self._participant.stage is Stage.WAITING:
+                self._changed.wait()
+            if self._participant.stage is Stage.ASSIGNED:
+                return self._participant.assignment
+        self._server.stop()
+        return None
+
+    def remember_imports(self, path: Path, place: Mapping[str, str]) -> None:
+        """From now on write down for the slot's standby, at each sign of life, what the script has imported."""
+        self._imports = standby.ImportRecord(path, place)
+
+    @contextlib.contextmanager
+    def ending(self) -> Iterator[None]:
+        """Around the script: report how it ends. One that ends well stays until all others have."""
+        try:
+            yield
+        except BaseException as error:
+            if not self._owner.is_here:
+                raise  # a child that the script has forked: it ends, and has no say
+            if not isinstance(error, SystemExit) or error.code:
+                self._fail(error)
+        if self._owner.is_here:
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._stop_ordered:
+            self._wait_to_be_stopped()
+        with self._changed:
+            self._server.report(self._participant.done())
+            while self._participant.stage is Stage.DONE:
+                self._changed.wait()
+        self._server.stop()
+
+    def _fail(self, error: BaseException) -> None:
+        """Report what has left the script, print it as the interpreter would, and end with its exit code."""
+        error = error.with_traceback(own_traceback(error.__traceback__))
+        if looks_like_peer_loss(error):
+            if self._stop_ordered:
+                self._wait_to_be_stopped()  # the peer has saved, and ended
+            time.sleep(ROOT_CAUSE_TIMEOUT)  # stopped meanwhile, as a rule
+            report = self._participant.raised(traceback_text(error))
+        else:
+            report = pb.Report(failed=pb.Failed(traceback=traceback_text(error)))
+        self._server.report(report)
+        sys.last_type = type(error)  # as the interpreter does: the script has not ended in good order
+        self._server.stop()
+        if isinstance(error, SystemExit):
+            self._end.code = error.code if isinstance(error.code, int) else 1
+            raise error
+        sys.excepthook(type(error), error, error.__traceback__)
+        self._end.code = 1
+        sys.exit(1)
+
+    # ---- saving before a change of the members --------------------------------------------------------------------
+
+    def checkpoint_requested(self) -> bool:
+        """Count a boundary; returns whether it is the agreed one. At the next one the process is done with."""
+        if not self._owner.is_here or not self._participant.passed(committed=False):
+            return False
+        with self._changed:
+            while (verdict := self._participant.verdict()) is Verdict.WAIT:
+                self._changed.wait()
+        if verdict in (Verdict.ABORT, Verdict.SWALLOWED):
+            self._wait_to_be_stopped()
+        return verdict is Verdict.STOP
+
+    def _wait_to_be_stopped(self) -> NoReturn:
+        """The script has had its time to save."""
+        self._server.report(pb.Report(saved=pb.Saved(round_id=round_id_message(self._participant.round_id))))
+        while True:
+            signal.pause()
+
+    @property
+    def _way(self) -> pb.CheckpointWay.ValueType:
+        """By what the script can be asked for a checkpoint."""
+        if self._participant.boundaries:
+            return pb.CHECKPOINT_WAY_CALL
+        handled = signal.getsignal(signal.SIGUSR1) not in (signal.SIG_DFL, signal.SIG_IGN)
+        return pb.CHECKPOINT_WAY_SIGNAL if handled else pb.CHECKPOINT_WAY_UNSPECIFIED
+
+    def _take(self, notice: pb.Notice) -> pb.Report | None:
+        """On the notification thread: take a notice; returns what is to be answered."""
+        with self._changed:
+            answer = self._participant.take(notice)
+            self._changed.notify_all()
+            ours = notice.HasField("stop_at") and round_id_of(notice.stop_at.round_id) == self._participant.round_id
+        if ours:
+            self._stop_ordered = True
+            if self._way == pb.CHECKPOINT_WAY_SIGNAL:
+                os.kill(os.getpid(), signal.SIGUSR1)
+        if answer is not None and answer.HasField("boundary_reached"):
+            answer.boundary_reached.checkpoint_way = self._way
+        if answer is not None and answer.HasField("pong"):
+            progress = pb.WorkerProgress(round_id=round_id_message(self._participant.round_id))
+            answer.pong.progress.CopyFrom(progress)
+            if self._imports is not None:
+                self._imports.update()
+        return answer
+
+
+def served_store(address: str) -> tuple[object, StoreAddress]:
+    """A store of torch's own, which listens at this address alone, at a port that was free.
+
+    It is there before the worker says that it is ready: should it become rank 0, the others know where to connect.
+
+    Raises:
+        OSError: the address is none of this host.
+    """
+    family, kind, protocol, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind, protocol)
+    listener.bind(where)
+    listener.listen()
+    host, port = listener.getsockname()[:2]
+    store = dist.TCPStore(  # type: ignore[attr-defined]  # documented
+        str(host), int(port), is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+    )
+    return store, StoreAddress(str(host), int(port))

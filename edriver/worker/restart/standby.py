@@ -1,0 +1,112 @@
+"""A standby: a process that has imported what the script imported last time, and waits to become a worker.
+
+It reads from a pipe, up to its end, who it is to be: the environment of a worker, as JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import json
+import os
+import select
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+STANDBY_VARIABLE = "EDRIVER_STANDBY"
+"""Names the descriptor of that pipe; absent: the process is a worker from the start."""
+
+
+_PACKAGE_FOLDERS: Final = ("/site-packages/", "/dist-packages/")
+"""Where packages are installed, in whichever environment."""
+
+LOOK_INTERVAL = 2.0
+"""Seconds between two looks whether the script has imported more meanwhile."""
+
+
+def become_worker(imports: Path) -> None:
+    """Wait until this process is to be a worker, if it is a standby; it ends where it is not needed any more.
+
+    Args:
+        imports: where the slot's worker writes down what it imports, which is imported here, too.
+    """
+    descriptor = os.environ.pop(STANDBY_VARIABLE, None)
+    if descriptor is None:
+        return
+    seen = 0
+    with open(int(descriptor), "rb") as pipe:  # noqa: PTH123  a descriptor
+        while not select.select([pipe], [], [], LOOK_INTERVAL)[0]:
+            with contextlib.suppress(OSError):
+                if (changed := imports.stat().st_mtime_ns) != seen:
+                    seen = changed
+                    preload(imports)
+        text = pipe.read()
+    if not text:
+        os._exit(0)
+    os.environ.update(json.loads(text))
+
+
+def preload(path: Path) -> None:
+    """Import what the file names, in the environment of the worker that wrote it.
+
+    Without the file nothing is imported. What cannot be imported is left to the script.
+    """
+    try:
+        record = json.loads(path.read_text())
+        modules, place = [str(name) for name in record["modules"]], dict(record["environment"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    before = {name: os.environ.get(name) for name in place}
+    os.environ.update(place)
+    try:
+        for name in modules:
+            with contextlib.suppress(BaseException), contextlib.redirect_stdout(io.StringIO()):
+                importlib.import_module(name)
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+class ImportRecord:
+    """What this process has imported of what is installed, in a file, for the slot's standby.
+
+    The user's own modules are left out: what they read of the environment, a rank above all, would be another's.
+
+    Args:
+        path: the file.
+        place: what the environment says of this process's place.
+    """
+
+    def __init__(self, path: Path, place: Mapping[str, str]) -> None:
+        self._path = path
+        self._place = dict(place)
+        self._count = 0
+
+    def update(self) -> None:
+        """Write it anew if more modules are there than before."""
+        if len(sys.modules) == self._count:
+            return
+        self._count = len(sys.modules)
+        modules = list(_installed(dict(sys.modules)))
+        new = self._path.with_suffix(f".{os.getpid()}")
+        with contextlib.suppress(OSError):  # the standby will have imported less
+            new.write_text(json.dumps({"modules": modules, "environment": self._place}))
+            new.replace(self._path)
+
+
+def _installed(modules: Mapping[str, ModuleType]) -> Iterator[str]:
+    standard = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib"))
+    for name, module in modules.items():
+        file = getattr(module, "__file__", None)
+        if name in ("__main__", "__mp_main__") or not isinstance(file, str):
+            continue
+        if file.startswith(standard) or any(folder in file for folder in _PACKAGE_FOLDERS):
+            yield name

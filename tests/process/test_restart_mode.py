@@ -1,0 +1,105 @@
+"""Restart mode under a real driver: a script that torchrun could run, unchanged."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.process.running import SCRIPTS, Hosts, running
+
+PLAIN = [sys.executable, "plain.py"]
+FOREVER = {"STEPS": "1000000"}
+
+
+def _folder(path: Path) -> Path:
+    for name in ("plain.py", "saves.py"):
+        shutil.copy(SCRIPTS / name, path)
+    return path
+
+
+def test_a_kill_restarts_all_from_the_scripts_checkpoint_in_processes_that_waited(tmp_path: Path) -> None:
+    stop = tmp_path / "stop"
+    with running(["-np", "2", *PLAIN, "--lr", "3"], _folder(tmp_path), FOREVER) as run:
+        run.line(r"restart mode \(plain.py does not use edriver\)")
+        run.line("rank 0 of 2 pid .* at step 0")
+        run.line("rank 1 of 2 pid .* at step 0")
+        trained = set(run.pids().values())
+        while len(waiting := set(_workers(run.left_behind())) - trained) < 2:
+            run.line("rank 0 passed step", after=len(run.lines))
+        os.kill(run.pids()[1], signal.SIGKILL)
+        run.line(r"round 1.1 ended: worker 2 \(rank 1, localhost:1\) was killed by SIGKILL")
+        again = run.line(r"rank 0 of 2 pid \d+ at step (\d+) after 1 failures")
+        assert int(again[1]) >= 5
+        run.line("rank 1 of 2 pid .* after 1 failures")
+        assert set(run.pids().values()) == waiting
+        stop.touch()
+        assert run.end() == 0, run.text
+        assert re.search(r"rank 1 is done with plain.py --lr 3", run.text)
+        assert run.lines[-1].startswith("edriver: done: 2 rounds")
+        assert "Traceback" not in run.text
+        assert run.gone()
+
+
+def _workers(processes: list[str]) -> list[int]:
+    return [int(text.partition(":")[0]) for text in processes if "edriver.worker.restart plain.py" in text]
+
+
+def test_all_are_restarted_at_each_size(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, "localhost:1")
+    flags = ["-np", "1", "--max-np", "3", "--host-discovery-script", str(hosts.script)]
+    with running([*flags, *PLAIN], _folder(tmp_path), FOREVER) as run:
+        run.line("rank 0 of 1 pid .* at step 0")
+        run.line("rank 0 passed step 5$")
+        hosts.are("localhost:1", "127.0.0.2:2")
+        run.line("round 1.1 ended: [12] workers? joined, 0 left")  # the other is waited for
+        grown = run.line(r"rank 0 of 3 pid \d+ at step (\d+) after 0 failures")
+        assert int(grown[1]) >= 5
+        run.line("rank 2 passed step")
+        hosts.are("127.0.0.2:2")
+        shrunk = run.line(r"rank 0 of 2 pid \d+ at step (\d+) after 0 failures", after=run.lines.index(grown.string))
+        assert int(shrunk[1]) > int(grown[1])
+        assert "failed" not in run.text
+
+
+@pytest.mark.parametrize(
+    ("script", "how"),
+    [pytest.param("saves.py", {}, id="call"), pytest.param("plain.py", {"SIGUSR1": "1"}, id="signal")],
+)
+def test_a_script_may_save_before_it_is_resized(tmp_path: Path, script: str, how: dict[str, str]) -> None:
+    hosts = Hosts(tmp_path, "localhost:2")
+    flags = ["-np", "2", "--min-np", "1", "--host-discovery-script", str(hosts.script)]
+    environ = {**FOREVER, "EVERY": "1000000", **how}
+    with running([*flags, sys.executable, script], _folder(tmp_path), environ) as run:
+        run.line(r"restart mode")
+        run.line("rank 1 passed step 5$")
+        hosts.are("localhost:1")
+        saved = run.line(r"rank 0 saves at step (\d+)")
+        run.line("round 1.1 ended: 0 workers joined, 1 left")
+        again = run.line(r"rank 0 of 1 pid \d+ at step (\d+)")
+        assert again[1] == saved[1]
+        if script == "saves.py":
+            assert f"rank 1 saves at step {saved[1]}" in run.text
+        assert "Traceback" not in run.text
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        pytest.param({}, "ValueError: the script's own fault", id="exception"),
+        pytest.param({"EXIT": "1"}, "SystemExit: 3", id="exit"),
+    ],
+)
+def test_an_error_is_the_runs_answer(tmp_path: Path, how: dict[str, str], said: str) -> None:
+    flags = ["-np", "2", "--max-restarts", "0", *PLAIN]
+    with running(flags, _folder(tmp_path), {"FAIL": "3", **how}) as run:
+        assert run.end() == 1
+        report = run.text[run.text.index("edriver: failed: worker 2 (rank 1") :]
+        assert "1 round ended by a failure, more than --reset-limit 0" in report
+        assert said in report
+        assert "edriver/worker/restart" not in report

@@ -1,0 +1,178 @@
+"""What a script in restart mode finds: torchrun's variables, and modules that were imported before."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+import pytest
+
+import edriver
+from edriver.common.ids import NO_VERSION, RoundId
+from edriver.common.store_address import StoreAddress
+from edriver.driver.core.rounds.ranks import Candidate, plan_round
+from edriver.worker.assignment import Assignment
+from edriver.worker.restart import standby
+from edriver.worker.restart.environment import torchrun_environment
+from edriver.worker.restart.script import own_traceback, run_script
+from edriver.worker.rounds.run import rounds_of_this_process
+
+PLACE = Assignment(
+    round_id=RoundId(1, 4),
+    rank=3,
+    size=6,
+    local_rank=1,
+    local_size=2,
+    cross_rank=1,
+    cross_size=3,
+    store=StoreAddress("10.0.0.1", 4711),
+    source=0,
+    receivers=(),
+    host_rank=1,
+    host_count=3,
+    failures=2,
+)
+
+
+def test_the_variables_are_those_of_torchrun() -> None:
+    given = {"EDRIVER_RUN_ID": "ab12", "EDRIVER_MAX_RESTARTS": "5", "EDRIVER_ERROR_FILE": "/tmp/error"}
+    assert torchrun_environment(PLACE, given) == {
+        "RANK": "3",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "6",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "1",
+        "GROUP_WORLD_SIZE": "3",
+        "ROLE_RANK": "3",
+        "ROLE_WORLD_SIZE": "6",
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "4711",
+        "TORCHELASTIC_RUN_ID": "ab12",
+        "TORCHELASTIC_RESTART_COUNT": "2",
+        "TORCHELASTIC_MAX_RESTARTS": "5",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_ERROR_FILE": "/tmp/error",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    }
+
+
+def test_what_the_user_has_set_stays_and_no_limit_is_a_number() -> None:
+    given = {"EDRIVER_RUN_ID": "a", "EDRIVER_ERROR_FILE": "e", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}
+    found = torchrun_environment(PLACE, given)
+    assert found["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "3"
+    assert int(found["TORCHELASTIC_MAX_RESTARTS"]) > 10**6
+
+
+def test_hosts_are_counted_whatever_their_sizes() -> None:
+    hosts = ["a", "a", "b", "c", "c"]
+    candidates = [Candidate(n, host, n, NO_VERSION, StoreAddress(host, n)) for n, host in enumerate(hosts, 1)]
+    plan = plan_round(RoundId(1, 1), 1, candidates, first=True, failures=7)
+    assert [(seat.host_rank, seat.host_count) for seat in plan.seats] == [(0, 3), (0, 3), (1, 3), (2, 3), (2, 3)]
+    assert plan.failures == 7
+
+
+def test_discoverys_order_goes_before_age_where_it_counts() -> None:
+    late_on_a = Candidate(9, "a", 0, NO_VERSION, StoreAddress("a", 1), place=(0, 0))
+    early_on_b = Candidate(3, "b", 0, NO_VERSION, StoreAddress("b", 1), place=(1, 0))
+    plan = plan_round(RoundId(1, 2), 1, [early_on_b, late_on_a], first=True)
+    assert plan.workers == (9, 3)
+
+
+def test_a_standby_imports_what_is_installed_and_nothing_of_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "users_own.py").write_text("import os\nRANK = os.environ['RANK']\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("RANK", "3")
+    __import__("users_own")
+    __import__("colorsys")
+    record = tmp_path / "imports"
+    standby.ImportRecord(record, {"RANK": "3"}).update()
+    names = json.loads(record.read_text())["modules"]
+    assert "colorsys" in names
+    assert not {"users_own", "__main__"} & set(names)
+    monkeypatch.delitem(sys.modules, "users_own")
+
+
+def test_a_standby_imports_in_its_predecessors_place_and_forgets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "reads_its_rank.py").write_text("import os\nRANK = os.environ['RANK']\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("RANK", raising=False)
+    record = tmp_path / "imports"
+    record.write_text(json.dumps({"modules": ["no_such", "reads_its_rank"], "environment": {"RANK": "3"}}))
+    standby.preload(record)
+    assert sys.modules["reads_its_rank"].RANK == "3"
+    assert "RANK" not in os.environ
+    monkeypatch.delitem(sys.modules, "reads_its_rank")
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{", '{"modules": 3, "environment": {}}'])
+def test_a_record_that_cannot_be_read_is_left_alone(tmp_path: Path, text: str | None) -> None:
+    record = tmp_path / "imports"
+    if text is not None:
+        record.write_text(text)
+    standby.preload(record)
+
+
+def test_a_call_of_run_in_restart_mode_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDRIVER_WORKER_ID", "1")
+    monkeypatch.setenv("EDRIVER_MODE", "restart")
+    with pytest.raises(RuntimeError, match="give --mode elastic"):
+        rounds_of_this_process.__wrapped__()
+
+
+def test_no_checkpoint_is_requested_outside_of_restart_mode() -> None:
+    assert edriver.checkpoint_requested() is False
+
+
+@pytest.mark.parametrize("source", ["raise ValueError(3)", "import sys; sys.exit(3)"])
+def test_a_traceback_begins_with_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    (tmp_path / "train.py").write_text(source)
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((ValueError, SystemExit)) as raised:
+        run_script(["train.py", "--lr", "3"])
+    assert sys.argv == ["train.py", "--lr", "3"]
+    assert sys.path[0] == str(tmp_path)
+    frames = traceback.extract_tb(own_traceback(raised.tb.tb_next))
+    assert [frame.filename for frame in frames] == ["train.py"]
+
+
+def test_a_module_is_run_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "pkg_of_this_test").mkdir()
+    (tmp_path / "pkg_of_this_test" / "__main__.py").write_text("import sys; print(__name__, sys.argv[1:])")
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    monkeypatch.chdir(tmp_path)
+    run_script(["-m", "pkg_of_this_test", "1"])
+    assert capsys.readouterr().out == "__main__ ['1']\n"
+
+
+QUICK = """
+import atexit, sys
+from edriver.worker.restart.quick_end import QuickEnd
+end = QuickEnd()
+atexit.register(print, "hook")
+end.code = {code}
+class Late:
+    def __del__(self): print("taken down")
+kept = Late()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "said"), [(7, 7, "hook\n"), (None, 0, "hook\ntaken down\n")], ids=["failed", "well"]
+)
+def test_a_failed_process_runs_its_exit_hooks_and_nothing_else(code: int | None, exit_code: int, said: str) -> None:
+    ended = subprocess.run([sys.executable, "-c", QUICK.format(code=code)], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (exit_code, said)
