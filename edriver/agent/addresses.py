@@ -9,15 +9,15 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from edriver.common.invitation import at_port
+from edriver.common.join_config import at_port
 from edriver.system.own_addresses import addresses_by_interface, is_link_local
 
-RESOLVE_SECONDS: Final = 5.0
+RESOLVE_TIMEOUT: Final = 5.0
 """How long looking up the driver's names may take, if one of its addresses is known."""
 
 
 def drivers_by_ssh(environment: Mapping[str, str], drivers: Sequence[str]) -> tuple[str, ...]:
-    """Where the driver may be reached, with the address from which ssh has come before all others.
+    """Where the driver may be reached; the address from which ssh connected comes first.
 
     Args:
         environment: the agent's; sshd has set SSH_CONNECTION in it (sshd(8)): the client's address and port, then ours.
@@ -37,7 +37,7 @@ def target_of(drivers: Sequence[str]) -> str:
         ValueError: there is none.
     """
     if not drivers:
-        raise ValueError("the invitation names no address of the driver")
+        raise ValueError("the join config names no address of the driver")
     if drivers[0].startswith("unix:"):
         return drivers[0]
     found: dict[str, list[str]] = {"ipv4": [], "ipv6": []}
@@ -65,7 +65,7 @@ def _look_up(drivers: Sequence[str]) -> list[tuple[int, str]]:
     lookups = [threading.Thread(target=look, args=task, daemon=True) for task in zip(drivers, found, strict=True)]
     for lookup in lookups:
         lookup.start()
-    deadline = time.monotonic() + RESOLVE_SECONDS
+    deadline = time.monotonic() + RESOLVE_TIMEOUT
     for lookup in lookups:
         lookup.join(max(0.0, deadline - time.monotonic()))
     if not any(found):
@@ -74,27 +74,27 @@ def _look_up(drivers: Sequence[str]) -> list[tuple[int, str]]:
     return [where for some in found for where in some]
 
 
-def own_address(seen_from: str, interface: str = "") -> str:
+def own_address(observed_address: str, interface: str = "") -> str:
     """The address at which this host's workers are reached: the one that the driver sees, if it is ours.
 
     Behind a translation of addresses it is not; then it is the one from which ours reach that.
 
     Args:
-        seen_from: the address that the driver sees.
+        observed_address: the address that the driver sees.
         interface: the network interface whose address it is to be; empty: any.
 
     Raises:
         OSError: there is no way there.
         ValueError: there is no such interface, or it has no address of that kind.
     """
-    family = _family(seen_from)
+    family = _family(observed_address)
     if interface:
         return min(addresses_of(interface, family), key=is_link_local)
     with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.bind((seen_from, 0))
-        return seen_from
+        probe.bind((observed_address, 0))
+        return observed_address
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect((seen_from, 9))  # sends nothing
+        probe.connect((observed_address, 9))  # sends nothing
         return str(probe.getsockname()[0])
 
 

@@ -14,6 +14,7 @@ import tenacity
 from edriver.common.grpc_streams import StreamBrokenError, stream_errors
 from edriver.common.lease import Lease
 from edriver.common.link import Link, LinkOverflowError
+from edriver.common.wire import span_seconds
 from edriver.v1 import agent_pb2, agent_pb2_grpc
 
 logger = logging.getLogger("edriver.agent")
@@ -24,14 +25,15 @@ HEARTBEAT_PERIOD = 1.0
 FIRST_LEASE = 10.0
 """Seconds that the driver may take to answer the first Hello: only its Welcome says how long its lease is."""
 
-GONE_BOUND = 3.0
-"""Seconds for which a broken stream cannot be opened again, for nothing listens there: then the driver is gone. One
-that is only stopped still has its connections, and new ones are accepted by the kernel."""
+DRIVER_GONE_TIMEOUT = 3.0
+"""Seconds for which no stream can be opened, for nothing listens there: then the driver is gone. One that is only
+stopped still has its connections, and new ones are accepted by the kernel. One that a host has dialled by itself may be
+yet to come."""
 
 REDIAL_DELAYS = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Seconds before the first, second, ... attempt in a row to open the stream; the last one repeats."""
 
-_REFUSALS = frozenset(
+_REFUSAL_CODES = frozenset(
     {
         grpc.StatusCode.FAILED_PRECONDITION,
         grpc.StatusCode.INVALID_ARGUMENT,
@@ -41,7 +43,7 @@ _REFUSALS = frozenset(
 )
 """What a driver says to an agent that it will never take."""
 
-Call: TypeAlias = "grpc.aio.StreamStreamCall[agent_pb2.FromAgent, agent_pb2.FromDriver]"
+Call: TypeAlias = "grpc.aio.StreamStreamCall[agent_pb2.ConnectRequest, agent_pb2.ConnectResponse]"
 
 
 class DriverLostError(ConnectionError):
@@ -68,7 +70,7 @@ class ControlStream:
         hello: agent_pb2.Hello,
         clock: Callable[[], float],
         on_welcome: Callable[[agent_pb2.Welcome], None],
-        on_message: Callable[[agent_pb2.FromDriver], None],
+        on_message: Callable[[agent_pb2.ConnectResponse], None],
         heartbeat: Callable[[], agent_pb2.Heartbeat] = agent_pb2.Heartbeat,
         first_lease: float = FIRST_LEASE,
         nothing_listens: Callable[[], Awaitable[bool]] | None = None,
@@ -79,16 +81,15 @@ class ControlStream:
         self._on_welcome = on_welcome
         self._on_message = on_message
         self._heartbeat = heartbeat
-        self._link: Link[Any] = Link()  # numbers FromAgent, and reads the numbers of FromDriver
+        self._link: Link[Any] = Link()  # numbers ConnectRequest, and reads the numbers of ConnectResponse
         self._lease = Lease(first_lease, clock)
         self._nothing_listens = nothing_listens
-        self._welcomed = False
         self._failed_attempts = 0
-        self._outgoing: asyncio.Queue[agent_pb2.FromAgent | None] | None = None
+        self._outgoing: asyncio.Queue[agent_pb2.ConnectRequest | None] | None = None
         self._closing = False
         self._overflowed = asyncio.Event()
 
-    def send(self, message: agent_pb2.FromAgent) -> None:
+    def send(self, message: agent_pb2.ConnectRequest) -> None:
         """Send a message, now or as soon as there is a stream again."""
         try:
             self._link.send(message)
@@ -131,13 +132,14 @@ class ControlStream:
 
     async def _watch_address(self) -> None:
         """While there is no stream, look whether there is a driver."""
-        gone = Lease(GONE_BOUND, self._clock)
+        gone = Lease(DRIVER_GONE_TIMEOUT, self._clock)
         while True:
             await asyncio.sleep(gone.next_tick)
-            if self._outgoing or not self._welcomed or not (self._nothing_listens and await self._nothing_listens()):
+            awaits_it = not self._hello.agent_id  # which the first Welcome brings
+            if self._outgoing or awaits_it or not (self._nothing_listens and await self._nothing_listens()):
                 gone.renew()
             elif gone.tick():
-                raise DriverLostError("the driver is gone: nothing listens where it was")
+                raise DriverLostError("the driver is gone: nothing listens at its address")
 
     async def _watch_overflow(self) -> None:
         await self._overflowed.wait()
@@ -147,10 +149,12 @@ class ControlStream:
         while True:
             await asyncio.sleep(HEARTBEAT_PERIOD)
             if self._outgoing and self._outgoing.empty():  # whatever else is sent acknowledges as well
-                self._outgoing.put_nowait(self._link.stamp(agent_pb2.FromAgent(heartbeat=self._heartbeat())))
+                self._outgoing.put_nowait(self._link.stamp(agent_pb2.ConnectRequest(heartbeat=self._heartbeat())))
 
     async def _dial(self) -> None:
-        """Converse until all is said, on one stream after the other; the lease bounds how long that is tried."""
+        """Exchange messages until all are sent, on one stream after the other; the lease limits how long that is
+        tried.
+        """
         dialling = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type(StreamBrokenError), wait=self._redial_delay, reraise=True
         )
@@ -165,13 +169,13 @@ class ControlStream:
         """One stream.
 
         Raises:
-            StreamBrokenError: there is more to be said, on another one.
+            StreamBrokenError: there is more to send, on another stream.
             DriverLostError: the driver refuses this agent.
         """
         try:
             await self._converse()
         except StreamBrokenError as error:
-            if error.code in _REFUSALS:
+            if error.code in _REFUSAL_CODES:
                 raise DriverLostError(f"the driver refuses this agent: {error}") from None
             if self._closing and not self._link.again():
                 return
@@ -187,7 +191,7 @@ class ControlStream:
         writer: asyncio.Task[None] | None = None
         try:
             with stream_errors():
-                await call.write(self._link.stamp(agent_pb2.FromAgent(hello=self._hello)))
+                await call.write(self._link.stamp(agent_pb2.ConnectRequest(hello=self._hello)))
                 first = await call.read()
             self._take_welcome(first)
             writer = asyncio.create_task(self._write(call, self._open_outgoing()))
@@ -200,15 +204,14 @@ class ControlStream:
             call.cancel()
 
     def _take_welcome(self, message: object) -> None:
-        if not isinstance(message, agent_pb2.FromDriver) or message.WhichOneof("kind") != "welcome":
+        if not isinstance(message, agent_pb2.ConnectResponse) or message.WhichOneof("kind") != "welcome":
             raise StreamBrokenError(grpc.StatusCode.INTERNAL, "the driver's first message is no Welcome")
         self._receive(message)
-        self._lease = Lease(message.welcome.driver_lease, self._clock)
+        self._lease = Lease(span_seconds(message.welcome.driver_lease), self._clock)
         self._failed_attempts = 0
-        self._welcomed = True
         self._on_welcome(message.welcome)
 
-    def _open_outgoing(self) -> asyncio.Queue[agent_pb2.FromAgent | None]:
+    def _open_outgoing(self) -> asyncio.Queue[agent_pb2.ConnectRequest | None]:
         # No bound of its own: all but one heartbeat in it is in the link, which has one.
         self._outgoing = asyncio.Queue()
         for message in self._link.again():
@@ -217,7 +220,7 @@ class ControlStream:
             self._outgoing.put_nowait(None)
         return self._outgoing
 
-    async def _write(self, call: Call, outgoing: asyncio.Queue[agent_pb2.FromAgent | None]) -> None:
+    async def _write(self, call: Call, outgoing: asyncio.Queue[agent_pb2.ConnectRequest | None]) -> None:
         try:
             with stream_errors():
                 while (message := await outgoing.get()) is not None:
@@ -230,13 +233,13 @@ class ControlStream:
         while True:
             with stream_errors():
                 message = await call.read()
-            if not isinstance(message, agent_pb2.FromDriver):
+            if not isinstance(message, agent_pb2.ConnectResponse):
                 return
             self._lease.renew()
             if self._receive(message) and message.WhichOneof("kind") != "heartbeat":
                 self._on_message(message)
 
-    def _receive(self, message: agent_pb2.FromDriver) -> bool:
+    def _receive(self, message: agent_pb2.ConnectResponse) -> bool:
         try:
             return self._link.receive(message)
         except ValueError as error:

@@ -11,9 +11,9 @@ from typing import Final
 
 from edriver.agent.workers.worker_environment import cuda_devices
 from edriver.common import limits
-from edriver.common.invitation import Invitation
+from edriver.common.join_config import JoinConfig
 
-NO_ID: Final = 0
+NO_AGENT_ID: Final = 0
 """The agent_id of one that has yet to be given its own."""
 
 
@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def invitation_of(arguments: Sequence[str]) -> Invitation:
+def join_config_of(arguments: Sequence[str]) -> JoinConfig:
     """What the flags and the credentials come to.
 
     Raises:
@@ -50,7 +50,7 @@ def invitation_of(arguments: Sequence[str]) -> Invitation:
     try:
         if flags.credentials.stat().st_mode & 0o077:
             raise ValueError(f"{flags.credentials} can be read by others: chmod 600 it, for it holds the run's token")
-        run = Invitation.from_json(flags.credentials.read_bytes())
+        run = JoinConfig.from_json(flags.credentials.read_bytes())
     except OSError as error:
         raise ValueError(f"--credentials {flags.credentials}: {error.strerror}") from None
     host, colon, port = flags.driver.rpartition(":")
@@ -58,10 +58,10 @@ def invitation_of(arguments: Sequence[str]) -> Invitation:
         raise ValueError(f"--driver {flags.driver!r} is no HOST:PORT")
     limits.check_host(flags.host, "--host")
     slots = limits.check_slots(max(1, len(cuda_devices(os.environ))) if flags.slots is None else flags.slots, "--slots")
-    return Invitation(
+    return JoinConfig(
         run_id=run.run_id,
         host=flags.host,
-        agent_id=NO_ID,
+        agent_id=NO_AGENT_ID,
         drivers=(flags.driver,),
         authority=run.authority,
         token=run.token,

@@ -10,12 +10,12 @@ import grpc.aio
 from edriver.common.grpc_streams import StreamBrokenError, stream_errors
 from edriver.v1 import agent_pb2, agent_pb2_grpc
 
-BUFFER_LINES = 10_000
-BUFFER_BYTES = 8 * 1024 * 1024
+MAX_BUFFER_LINES = 10_000
+MAX_BUFFER_BYTES = 8 * 1024 * 1024
 """How much may wait for the driver; what comes on top of it is dropped, and counted."""
 
-BATCH_LINES = 200
-BATCH_BYTES = 64 * 1024
+MAX_BATCH_LINES = 200
+MAX_BATCH_BYTES = 64 * 1024
 """When a batch is full."""
 
 
@@ -32,18 +32,18 @@ class OutputBuffer:
 
     def add(self, line: agent_pb2.OutputLine) -> None:
         """One more line; dropped if the buffer is full."""
-        if len(self._lines) >= BUFFER_LINES or self._bytes + len(line.text) > BUFFER_BYTES:
+        if len(self._lines) >= MAX_BUFFER_LINES or self._bytes + len(line.text) > MAX_BUFFER_BYTES:
             self._dropped += 1
             return
         self._lines.append(line)
         self._bytes += len(line.text)
 
-    def take(self, agent_id: int, secret: bytes = b"") -> agent_pb2.OutputBatch:
+    def take(self, agent_id: int, secret: bytes = b"") -> agent_pb2.ForwardOutputRequest:
         """Take the next batch out: at least one line if there is one."""
-        batch = agent_pb2.OutputBatch(agent_id=agent_id, dropped=self._dropped, secret=secret)
+        batch = agent_pb2.ForwardOutputRequest(agent_id=agent_id, dropped=self._dropped, secret=secret)
         self._dropped = 0
         size = 0
-        while self._lines and len(batch.lines) < BATCH_LINES and size + len(self._lines[0].text) <= BATCH_BYTES:
+        while self._lines and len(batch.lines) < MAX_BATCH_LINES and size + len(self._lines[0].text) <= MAX_BATCH_BYTES:
             line = self._lines.popleft()
             size += len(line.text)
             self._bytes -= len(line.text)
@@ -56,6 +56,9 @@ class OutputForwarder:
 
     A stream that breaks is opened again. What it had taken and not delivered is lost: output is not worth a protocol;
     files have all of it.
+
+    Attributes:
+        taken: how many batches streams have taken.
     """
 
     def __init__(self, stub: agent_pb2_grpc.AgentServiceAsyncStub, agent_id: int, secret: bytes = b"") -> None:
@@ -65,6 +68,7 @@ class OutputForwarder:
         self._buffer = OutputBuffer()
         self._changed = asyncio.Event()
         self._closing = False
+        self.taken = 0
 
     def add(self, line: agent_pb2.OutputLine) -> None:
         """Send a line."""
@@ -78,7 +82,7 @@ class OutputForwarder:
 
     async def run(self) -> None:
         """Send what comes, until `close`."""
-        unsent: agent_pb2.OutputBatch | None = None
+        unsent: agent_pb2.ForwardOutputRequest | None = None
         while unsent is not None or await self._some():
             call = self._stub.ForwardOutput(wait_for_ready=True)
             try:
@@ -87,6 +91,7 @@ class OutputForwarder:
                         unsent = unsent if unsent is not None else self._buffer.take(self.agent_id, self.secret)
                         await call.write(unsent)
                         unsent = None
+                        self.taken += 1
                     await self._end(call)
             except StreamBrokenError:
                 await asyncio.sleep(0.1)  # a driver that refuses at once is not to be asked in a tight loop
@@ -103,6 +108,8 @@ class OutputForwarder:
         return True
 
     @staticmethod
-    async def _end(call: grpc.aio.StreamUnaryCall[agent_pb2.OutputBatch, agent_pb2.OutputSummary]) -> None:
+    async def _end(
+        call: grpc.aio.StreamUnaryCall[agent_pb2.ForwardOutputRequest, agent_pb2.ForwardOutputResponse],
+    ) -> None:
         await call.done_writing()
         await call

@@ -1,4 +1,6 @@
-"""The agent's start: an invitation on standard input, then its life. A launcher starts it; nobody types it."""
+"""The agent's start: a join config on standard input, then its life. A launcher starts it; it is not for the command
+line.
+"""
 
 from __future__ import annotations
 
@@ -14,52 +16,53 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from edriver.common.invitation import Invitation
+from edriver.common.join_config import JoinConfig
 from edriver.system.descriptors import raise_limit
 from edriver.system.guard import Guard
-from edriver.system.leftovers import PREFIX, hold, remove_leftovers
+from edriver.system.leftovers import FOLDER_PREFIX, hold, remove_leftovers
 
-LONGEST = 4 * 1024 * 1024
-"""Bytes of the largest invitation: the environment is the most of it."""
+MAX_JOIN_CONFIG_BYTES = 4 * 1024 * 1024
+"""Bytes of the largest join config: the environment is the most of it."""
 
 
 def parser() -> argparse.ArgumentParser:
     """The agent's options."""
     made = argparse.ArgumentParser(prog="edriver-agent", description="Runs one host's workers for an edriver driver.")
-    made.add_argument("--host", required=True, help="which host this is: for whoever looks at the processes")
+    made.add_argument("--host", required=True, help="this host's name, as shown in process lists")
     return made
 
 
-async def serve(invitation: Invitation, folder: Path, guard: Guard) -> int:
+async def serve(join_config: JoinConfig, folder: Path, guard: Guard) -> int:
     """Run the agent; returns its exit code."""
     # Imported here, because gRPC looks at GRPC_ENABLE_FORK_SUPPORT when it is imported.
     import grpc.aio
 
-    from edriver.agent.agent import Agent, AgentSettings
+    from edriver.agent.agent import Agent
     from edriver.agent.health.listening import nothing_listens
+    from edriver.agent.settings import AgentSettings
     from edriver.common.driver_channel import open_channel
     from edriver.common.grpc_streams import CHANNEL_OPTIONS
     from edriver.v1 import agent_pb2_grpc
 
     settings = AgentSettings(
-        run_id=invitation.run_id,
-        host=invitation.host,
-        agent_id=invitation.agent_id,
-        address=invitation.address,
+        run_id=join_config.run_id,
+        host=join_config.host,
+        agent_id=join_config.agent_id,
+        address=join_config.address,
         folder=folder,
-        interface=invitation.interface,
-        slots=invitation.slots,
-        secret=bytes.fromhex(invitation.secret),
+        interface=join_config.interface,
+        slots=join_config.slots,
+        secret=bytes.fromhex(join_config.secret),
     )
-    target = invitation.drivers[0]
+    target = join_config.drivers[0]
     if not target.startswith("unix:"):
         from edriver.agent.addresses import drivers_by_ssh, target_of
 
-        target = target_of(drivers_by_ssh(os.environ, invitation.drivers))
+        target = target_of(drivers_by_ssh(os.environ, join_config.drivers))
     channel = open_channel(
         target,
-        invitation.authority,
-        invitation.token,
+        join_config.authority,
+        join_config.token,
         CHANNEL_OPTIONS,
         grpc.aio.insecure_channel,
         grpc.aio.secure_channel,
@@ -73,30 +76,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the agent; returns its exit code."""
     parser().parse_args(arguments)
     try:
-        return live(Invitation.from_json(_standard_input()))
+        return run_agent(JoinConfig.from_json(_standard_input()))
     except ValueError as error:
         parser().error(str(error))
 
 
-def live(invitation: Invitation) -> int:
-    """Be the agent that this invites; returns its exit code.
+def run_agent(join_config: JoinConfig) -> int:
+    """Run the agent that this configures; returns its exit code.
 
     Raises:
-        ValueError: the invitation cannot be followed here.
+        ValueError: the configuration cannot be used on this host.
     """
     raise_limit()  # workers inherit it
-    logging.basicConfig(level=logging.WARNING, format=f"edriver agent on {invitation.host}: %(message)s")
-    os.environ |= invitation.environment or {}
+    logging.basicConfig(level=logging.WARNING, format=f"edriver agent on {join_config.host}: %(message)s")
+    os.environ |= join_config.environment or {}
     # Our processes are started by vfork and exec, which gRPC need not know of.
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # a connection that breaks is ours to tell of
-    _enter(invitation.directory)
-    if invitation.interface:
+    _enter(join_config.directory)
+    if join_config.interface:
         from edriver.agent.addresses import addresses_of
 
-        addresses_of(invitation.interface)  # without it the driver cannot be reached either, which would say less
-    with _folder(invitation.folder) as (folder, guard):
-        return asyncio.run(serve(invitation, folder, guard))
+        addresses_of(join_config.interface)  # without it the driver cannot be reached either, which would say less
+    with _folder(join_config.folder) as (folder, guard):
+        return asyncio.run(serve(join_config, folder, guard))
 
 
 def _standard_input() -> bytes:
@@ -105,12 +108,12 @@ def _standard_input() -> bytes:
     Raises:
         ValueError: it is too long.
     """
-    text = sys.stdin.buffer.read(LONGEST + 1)
+    text = sys.stdin.buffer.read(MAX_JOIN_CONFIG_BYTES + 1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, sys.stdin.fileno())
     os.close(nothing)
-    if len(text) > LONGEST:
-        raise ValueError("what is on standard input is too long for an invitation")
+    if len(text) > MAX_JOIN_CONFIG_BYTES:
+        raise ValueError("what is on standard input is too long for a join config")
     return text
 
 
@@ -138,14 +141,14 @@ def _folder(given: str) -> Iterator[tuple[Path, Guard]]:
         ValueError: its path is too long for sockets.
     """
     from edriver.agent.workers.ready_socket import READY_SOCKET, check_folder
-    from edriver.agent.workers.worker_environment import READY
+    from edriver.agent.workers.worker_environment import READY_VARIABLE
 
-    folder = Path(given or Path(tempfile.gettempdir(), f"{PREFIX}{secrets.token_hex(8)}"))
+    folder = Path(given or Path(tempfile.gettempdir(), f"{FOLDER_PREFIX}{secrets.token_hex(8)}"))
     check_folder(folder)
     if not given:  # else the driver has done it
         for leftover in remove_leftovers():
             logging.getLogger("edriver.agent").warning("%s", leftover)
-    guard = Guard(None if given else folder, mark=f"{READY}={folder / READY_SOCKET}")
+    guard = Guard(None if given else folder, mark=f"{READY_VARIABLE}={folder / READY_SOCKET}")
     guard.start()
     try:
         if not given:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import grpc
 
-from edriver.common.invitation import SERVER_NAME
+from edriver.common.join_config import SERVER_NAME
 
 Channel = TypeVar("Channel")
 

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 import grpc
 import grpc.aio
 
-QUIET = (("grpc.http2.bdp_probe", 0),)
+NO_BANDWIDTH_PROBE = (("grpc.http2.bdp_probe", 0),)
 """For channels and servers: every message would be followed by a ping in each direction, to measure a link that carries
 a handful a second. On two cores that took 1 % of the training speed."""
 
 CHANNEL_OPTIONS = (
-    *QUIET,
+    *NO_BANDWIDTH_PROBE,
     # A driver or a worker is reached directly: a proxy for the web has no part in it.
     ("grpc.enable_http_proxy", 0),
     # gRPC would wait for 1 s, then up to 2 minutes, before it connects again, and for 20 s on one attempt.

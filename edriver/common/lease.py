@@ -1,18 +1,18 @@
-"""How long somebody may be silent."""
+"""How long a process may be silent."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-SHORTEST = 1.0
+MIN_LEASE = 1.0
 """Seconds below which a lease would end of a busy machine alone."""
 
 
-class LivedTime:
+class ProcessClock:
     """A clock that stands still while its own process does: it was stopped, or its machine was.
 
     It is read again and again; of a gap between two readings no more than the longest is counted. So a deadline that
-    has passed while this process could do nothing is not held against others, whose words lie unread in its sockets.
+    has passed while this process could do nothing is not held against others, whose messages lie unread in its sockets.
 
     Args:
         clock: seconds that only grow.
@@ -36,7 +36,8 @@ class Lease:
     """Counts another process's silence, and says when it has lasted too long.
 
     The count grows tick by tick, each tick by two periods at most. Time in which this process itself did not run (it
-    was stopped, or starved by others) is therefore not held against somebody whose words may lie unread in a socket.
+    was stopped, or starved by others) is therefore not held against a process whose messages may lie unread in a
+    socket.
 
     Args:
         duration: seconds of silence after which the lease expires.

@@ -9,41 +9,47 @@ import ipaddress
 import re
 from typing import Final
 
-SLOTS: Final = 4096
+MAX_HOST_SLOTS: Final = 4096
 """Slots of one host."""
 
-TOTAL_SLOTS: Final = 65_536
+MAX_TOTAL_SLOTS: Final = 65_536
 """Slots of all hosts of a run together, and so its workers."""
 
-HOST_NAME: Final = 253
+MAX_HOST_NAME_LENGTH: Final = 253
 """Characters of a host's name: what DNS allows."""
 
-NAME: Final = 1024
+MAX_NAME_LENGTH: Final = 1024
 """Characters of any other name: an id, an address, a path, a reason."""
 
-REPORTED_NAME: Final = 100
+MAX_REPORTED_NAME_LENGTH: Final = 100
 """Characters of a name under which a script reports a value,"""
 
-REPORTED: Final = 20
+MAX_REPORTED_NAMES: Final = 20
 """and how many such names a worker has."""
 
-TEXT: Final = 128 * 1024
+MAX_TEXT_LENGTH: Final = 128 * 1024
 """Characters that are kept of a free text (a traceback, stacks, the last lines of output): the rest is cut out."""
 
-SECRET: Final = 64
+MAX_SECRET_BYTES: Final = 64
 """Bytes of a secret."""
 
-LINE: Final = 64 * 1024
+MAX_LINE_BYTES: Final = 64 * 1024
 """Bytes of a line of output,"""
 
-LINES: Final = 1000
+MAX_BATCH_LINES: Final = 1000
 """and lines of one batch."""
 
-ITEMS: Final = 10_000
+MAX_RENDEZVOUS_NODES: Final = 65_536
+"""Nodes of one run of torchrun in a rendezvous."""
+
+MAX_STORE_VALUE_BYTES: Final = 8 * 1024 * 1024
+"""Bytes of a value in the store of a rendezvous."""
+
+MAX_LIST_ITEMS: Final = 10_000
 """Items of any other list."""
 
-_HOST: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
-_IPV6: Final = re.compile(r"[0-9A-Za-z:.%_-]+")
+_HOST_PATTERN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_IPV6_PATTERN: Final = re.compile(r"[0-9A-Za-z:.%_-]+")
 
 
 class OutOfBoundsError(ValueError):
@@ -60,8 +66,8 @@ def check_slots(slots: int, what: str) -> int:
     Raises:
         OutOfBoundsError: no host has so many, or so few.
     """
-    if not 1 <= slots <= SLOTS:
-        raise OutOfBoundsError(f"{what} is {slots}: a host has 1 to {SLOTS} slots")
+    if not 1 <= slots <= MAX_HOST_SLOTS:
+        raise OutOfBoundsError(f"{what} is {slots}: a host has 1 to {MAX_HOST_SLOTS} slots")
     return slots
 
 
@@ -75,8 +81,8 @@ def check_host(name: str, what: str) -> str:
     Raises:
         OutOfBoundsError: it is none.
     """
-    if len(name) > HOST_NAME:
-        raise OutOfBoundsError(f"{what} has {len(name)} characters: a host's name has {HOST_NAME} at most")
+    if len(name) > MAX_HOST_NAME_LENGTH:
+        raise OutOfBoundsError(f"{what} has {len(name)} characters: a host's name has {MAX_HOST_NAME_LENGTH} at most")
     if not is_host_name(name):
         raise OutOfBoundsError(
             f"{what} is {name!a}, which is no host's name: letters, digits, '.', '-' and '_', alphanumeric first, "
@@ -87,15 +93,15 @@ def check_host(name: str, what: str) -> str:
 
 def is_host_name(name: str) -> bool:
     """Whether a host may be called so. A name never begins with "-": on a command line it would be an option."""
-    if _HOST.fullmatch(name):
+    if _HOST_PATTERN.fullmatch(name):
         return True
     try:
         ipaddress.IPv6Address(name)
     except ValueError:
         return False
-    return _IPV6.fullmatch(name) is not None  # what stands behind a % may otherwise be anything
+    return _IPV6_PATTERN.fullmatch(name) is not None  # what stands behind a % may otherwise be anything
 
 
 def is_reported_name(name: str) -> bool:
     """Whether a script may report a value under this name."""
-    return len(name) <= REPORTED_NAME and name.isprintable()
+    return len(name) <= MAX_REPORTED_NAME_LENGTH and name.isprintable()

@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Numbered(Protocol):
-    """A message with a sequence number and an acknowledgement: FromAgent, FromDriver."""
+    """A message with a sequence number and an acknowledgement: ConnectRequest, ConnectResponse."""
 
     seq: int
     ack: int

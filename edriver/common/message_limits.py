@@ -10,19 +10,23 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from edriver.common.limits import (
-    HOST_NAME,
-    ITEMS,
-    LINE,
-    LINES,
-    NAME,
-    REPORTED,
-    SECRET,
-    SLOTS,
-    TEXT,
-    TOTAL_SLOTS,
+    MAX_BATCH_LINES,
+    MAX_HOST_NAME_LENGTH,
+    MAX_HOST_SLOTS,
+    MAX_LINE_BYTES,
+    MAX_LIST_ITEMS,
+    MAX_NAME_LENGTH,
+    MAX_RENDEZVOUS_NODES,
+    MAX_REPORTED_NAMES,
+    MAX_SECRET_BYTES,
+    MAX_STORE_VALUE_BYTES,
+    MAX_TEXT_LENGTH,
+    MAX_TOTAL_SLOTS,
     OutOfBoundsError,
     is_reported_name,
 )
@@ -30,7 +34,7 @@ from edriver.common.limits import (
 if TYPE_CHECKING:
     from edriver.v1 import agent_pb2
 
-_CUT: Final = "\n[...]\n"
+_OMISSION_MARK: Final = "\n[...]\n"
 
 Rule: TypeAlias = Callable[[Message, FieldDescriptor, Any], None]
 
@@ -65,9 +69,9 @@ def _check_word(word: str, field: FieldDescriptor, limit: int) -> None:
 
 def _text(message: Message, field: FieldDescriptor, value: str) -> None:
     """A free text: of one that is too long the beginning and the end are kept."""
-    if len(value) > TEXT:
-        half = (TEXT - len(_CUT)) // 2
-        setattr(message, field.name, value[:half] + _CUT + value[-half:])
+    if len(value) > MAX_TEXT_LENGTH:
+        half = (MAX_TEXT_LENGTH - len(_OMISSION_MARK)) // 2
+        setattr(message, field.name, value[:half] + _OMISSION_MARK + value[-half:])
 
 
 def _data(limit: int) -> Rule:
@@ -91,19 +95,19 @@ def _finite(_message: Message, field: FieldDescriptor, value: float) -> None:
         raise OutOfBoundsError(f"{_name(field)} is {value}, which is no number")
 
 
-def _standings(_message: Message, field: FieldDescriptor, value: Sequence[agent_pb2.WorkerStanding]) -> None:
+def _workers(_message: Message, field: FieldDescriptor, value: Sequence[agent_pb2.WorkerHeartbeat]) -> None:
     """Check the progress of workers. It comes once a second from each, so only what is not a number is checked."""
-    _check_count(field, value, SLOTS)
+    _check_count(field, value, MAX_HOST_SLOTS)
     for one in value:
-        _keep_reported(one.standing.reported)
+        _keep_reported(one.progress.reported)
 
 
 def _lines(_message: Message, field: FieldDescriptor, value: Sequence[agent_pb2.OutputLine]) -> None:
     """Lines of output, of which there may be very many: the same."""
-    _check_count(field, value, LINES)
+    _check_count(field, value, MAX_BATCH_LINES)
     longest = max(len(line.text) for line in value)
-    if longest > LINE:
-        raise OutOfBoundsError(f"OutputLine.text has {longest} bytes: {LINE} are allowed")
+    if longest > MAX_LINE_BYTES:
+        raise OutOfBoundsError(f"OutputLine.text has {longest} bytes: {MAX_LINE_BYTES} are allowed")
 
 
 def _keep_reported(value: MutableMapping[str, float]) -> None:
@@ -112,12 +116,30 @@ def _keep_reported(value: MutableMapping[str, float]) -> None:
     `state.report` refuses what is out of bounds. What comes all the same is left out, and the rest is of use.
     """
     for number, name in enumerate(list(value)):
-        if number >= REPORTED or not is_reported_name(name):
+        if number >= MAX_REPORTED_NAMES or not is_reported_name(name):
             del value[name]
+
+
+def _messages(most: int) -> Rule:
+    """A list of messages that may be longer than others."""
+
+    def rule(message: Message, field: FieldDescriptor, value: Sequence[Message]) -> None:
+        _check_count(field, value, most)
+        _within(message, field, value)
+
+    return rule
 
 
 def _any(_message: Message, _field: FieldDescriptor, _value: Any) -> None:
     """Each value of its type will do."""
+
+
+def _time(_message: Message, field: FieldDescriptor, value: Timestamp | Duration) -> None:
+    """A date or a span that protobuf defines; others cannot be written as JSON."""
+    try:
+        value.ToJsonString()
+    except ValueError:
+        raise OutOfBoundsError(f"{_name(field)} is out of range: {value.seconds} s and {value.nanos} ns") from None
 
 
 def _within(_message: Message, field: FieldDescriptor, value: Any) -> None:
@@ -127,7 +149,7 @@ def _within(_message: Message, field: FieldDescriptor, value: Any) -> None:
         return
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         for key in value:
-            _check_word(str(key), field, NAME)
+            _check_word(str(key), field, MAX_NAME_LENGTH)
         return
     for one in value:
         check(one)
@@ -143,30 +165,38 @@ def _check_count(field: FieldDescriptor, value: Any, most: int) -> None:
         raise OutOfBoundsError(f"{_name(field)} has {len(value)} items: {most} are allowed")
 
 
-_KINDS: Final[Mapping[int, Rule]] = {
-    FieldDescriptor.TYPE_STRING: _word(NAME),
-    FieldDescriptor.TYPE_BYTES: _data(NAME),
+_RULES_BY_TYPE: Final[Mapping[int, Rule]] = {
+    FieldDescriptor.TYPE_STRING: _word(MAX_NAME_LENGTH),
+    FieldDescriptor.TYPE_BYTES: _data(MAX_NAME_LENGTH),
     FieldDescriptor.TYPE_DOUBLE: _finite,
     FieldDescriptor.TYPE_MESSAGE: _within,
 }
 """By the type of a field's values; every value of the other types is taken."""
 
-_FIELDS: Final[Mapping[str, Rule]] = {
-    "Hello.host": _word(HOST_NAME),
-    "Hello.slots": _number(SLOTS),
-    "Hello.secret": _data(SECRET),
-    "OutputBatch.secret": _data(SECRET),
-    "OutputBatch.lines": _lines,
-    "Heartbeat.standings": _standings,
+_RULES_BY_FIELD: Final[Mapping[str, Rule]] = {
+    "Hello.host": _word(MAX_HOST_NAME_LENGTH),
+    "Hello.slots": _number(MAX_HOST_SLOTS),
+    "Hello.secret": _data(MAX_SECRET_BYTES),
+    "ForwardOutputRequest.secret": _data(MAX_SECRET_BYTES),
+    "ForwardOutputRequest.lines": _lines,
+    "Heartbeat.workers": _workers,
     "WorkerExited.tail": _text,
     "Failed.traceback": _text,
     "CollectiveRaised.traceback": _text,
     "Stalled.stacks": _text,
     "Waiting.digest": _text,
+    "FirstBoundary.digest": _text,
+    "Waiting.torn": _text,
     "StoreAddress.port": _number(65535),
-    "DrainRequest.host": _word(HOST_NAME),
-    "UndrainRequest.host": _word(HOST_NAME),
-    "ResizeRequest.size": _number(TOTAL_SLOTS),
+    "DrainRequest.host": _word(MAX_HOST_NAME_LENGTH),
+    "UndrainRequest.host": _word(MAX_HOST_NAME_LENGTH),
+    "ResizeRequest.size": _number(MAX_TOTAL_SLOTS),
+    "StateChange.nodes": _messages(MAX_RENDEZVOUS_NODES),
+    "KeyValue.value": _data(MAX_STORE_VALUE_BYTES),
+    "ChangeKeyRequest.append": _data(MAX_STORE_VALUE_BYTES),
+    "ChangeKeyRequest.request_id": _data(MAX_SECRET_BYTES),
+    "CompareSet.expected": _data(MAX_STORE_VALUE_BYTES),
+    "CompareSet.desired": _data(MAX_STORE_VALUE_BYTES),
 }
 """By the name of the field, without its package."""
 
@@ -183,14 +213,16 @@ def _rule_of(field: FieldDescriptor) -> Rule:
 
 def _made_rule(field: FieldDescriptor) -> Rule:
     name = _name(field)
-    if name in _FIELDS:
-        return _FIELDS[name]
-    rule = _KINDS.get(field.type, _any)
+    if name in _RULES_BY_FIELD:
+        return _RULES_BY_FIELD[name]
+    rule = _RULES_BY_TYPE.get(field.type, _any)
+    if field.message_type in (Timestamp.DESCRIPTOR, Duration.DESCRIPTOR):
+        rule = _time
     if not field.is_repeated:
         return rule
 
     def counted(message: Message, field: FieldDescriptor, value: Any) -> None:
-        _check_count(field, value, ITEMS)
+        _check_count(field, value, MAX_LIST_ITEMS)
         rule(message, field, value)
 
     return counted

@@ -19,7 +19,7 @@ class Phase(enum.StrEnum):
     SAVE = "save"  # as the script says: a checkpoint is written
 
 
-DEFAULTS: Final[Mapping[str, float]] = {
+DEFAULT_STALL_LIMITS: Final[Mapping[str, float]] = {
     Phase.INIT: 1800.0,
     Phase.STEP: 600.0,
     Phase.COMMIT: 600.0,
@@ -29,7 +29,7 @@ DEFAULTS: Final[Mapping[str, float]] = {
 """Seconds; 0 is for ever. A step has what NCCL's own watchdog gives a collective."""
 
 COLLECTIVE_TIMEOUT: Final = 1800.0
-"""Seconds that a collective may wait: torch's own default for Gloo. Nobody waits so long for a lost peer."""
+"""Seconds that a collective may wait: torch's own default for Gloo. A lost peer is noticed long before."""
 
 
 def collective_timeout(limits: Mapping[str, float]) -> float:
@@ -39,12 +39,12 @@ def collective_timeout(limits: Mapping[str, float]) -> float:
     return max([COLLECTIVE_TIMEOUT, *(1.5 * limit for limit in limits.values())])
 
 
-def boundary_bound(limits: Mapping[str, float]) -> float:
+def boundary_timeout(limits: Mapping[str, float]) -> float:
     """Seconds that a worker may take from one boundary to the next within the limits: each phase once."""
     return sum(limits.values()) if all(limits.values()) else math.inf
 
 
-def limits_of(texts: Iterable[str], base: Mapping[str, float] = DEFAULTS) -> dict[str, float]:
+def limits_of(texts: Iterable[str], base: Mapping[str, float] = DEFAULT_STALL_LIMITS) -> dict[str, float]:
     """Read limits written as SECONDS, for all phases, or PHASE=SECONDS; later ones win.
 
     Args:

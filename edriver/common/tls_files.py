@@ -13,15 +13,15 @@ MEMBER_FILE: Final = "member.pem"
 """The authority's certificate; the members' certificate and its key."""
 
 
-def keep_papers(papers: agent_pb2.Papers, folder: Path) -> Path:
+def write_tls_files(credentials: agent_pb2.WorkerCredentials, folder: Path) -> Path:
     """Write them into a folder of their own below this one, for this user's eyes only; returns that.
 
     Raises:
         OSError: that cannot be done.
     """
-    place = folder / "papers"
+    place = folder / "tls"
     place.mkdir(mode=0o700)
-    texts = {AUTHORITY_FILE: papers.authority, MEMBER_FILE: papers.member_certificate + papers.member_key}
+    texts = {AUTHORITY_FILE: credentials.ca_certificate, MEMBER_FILE: credentials.certificate + credentials.private_key}
     for name, text in texts.items():
         with os.fdopen(os.open(place / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(text)

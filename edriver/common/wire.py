@@ -1,10 +1,22 @@
-"""Round ids, versions and addresses of stores, to and from their messages."""
+"""Round ids, versions, addresses of stores and times, to and from their messages.
+
+In the code a point in time is seconds since the epoch, a span is seconds; both are floats. Both ways keep microseconds.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
 from edriver.common.ids import RoundId, Version
 from edriver.common.store_address import StoreAddress
-from edriver.v1 import rounds_pb2
+from edriver.v1 import notification_pb2, rounds_pb2
+
+_MICROSECONDS: Final = 1_000_000
+_NANOSECONDS: Final = 1_000_000_000
 
 
 def round_id_message(round_id: RoundId) -> rounds_pb2.RoundId:
@@ -35,3 +47,61 @@ def store_address_message(address: StoreAddress) -> rounds_pb2.StoreAddress:
 def store_address_of(message: rounds_pb2.StoreAddress) -> StoreAddress:
     """The address that a message names."""
     return StoreAddress(message.host, message.port)
+
+
+def timestamp(seconds: float) -> Timestamp:
+    """A point in time, from seconds since the epoch.
+
+    Raises:
+        OverflowError, ValueError: the seconds are infinite, or not a number.
+    """
+    message = Timestamp()
+    message.FromMicroseconds(round(seconds * _MICROSECONDS))
+    return message
+
+
+def epoch_seconds(message: Timestamp) -> float:
+    """Seconds since the epoch; 0 for a Timestamp that is absent."""
+    return message.ToNanoseconds() / _NANOSECONDS
+
+
+def duration(seconds: float) -> Duration:
+    """A span of time, from seconds.
+
+    Raises:
+        OverflowError, ValueError: the seconds are infinite, or not a number.
+    """
+    message = Duration()
+    message.FromMicroseconds(round(seconds * _MICROSECONDS))
+    return message
+
+
+def span_seconds(message: Duration) -> float:
+    """Seconds; 0 for a Duration that is absent."""
+    return message.ToNanoseconds() / _NANOSECONDS
+
+
+def round_times_of(message: notification_pb2.RoundTimes) -> dict[str, float]:
+    """What a message says, by the names of its fields: seconds since the epoch, seconds, or bytes."""
+    times: dict[str, float] = {}
+    for field, value in message.ListFields():
+        match value:
+            case Timestamp():
+                times[field.name] = epoch_seconds(value)
+            case Duration():
+                times[field.name] = span_seconds(value)
+            case _:
+                times[field.name] = value
+    return times
+
+
+def round_times_message(times: Mapping[str, float]) -> notification_pb2.RoundTimes:
+    """The same, as it goes over the wire."""
+    message = notification_pb2.RoundTimes()
+    for name, value in times.items():
+        kind = message.DESCRIPTOR.fields_by_name[name].message_type
+        if kind is None:
+            setattr(message, name, value)
+        else:
+            getattr(message, name).CopyFrom(timestamp(value) if kind is Timestamp.DESCRIPTOR else duration(value))
+    return message

@@ -9,21 +9,25 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable
+from typing import Final
 
-from edriver.common.limits import HOST_NAME, SLOTS, TOTAL_SLOTS, is_host_name
+from edriver.common.limits import MAX_HOST_NAME_LENGTH, MAX_TOTAL_SLOTS, is_host_name
 from edriver.discovery.errors import DiscoveryError
 from edriver.discovery.hosts import Host, HostSet
 
 MAX_LINES = 100_000
 MAX_LINE_CHARACTERS = 1024
-_SHOWN_CHARACTERS = 60
-_SHOWN_FAULTS = 5
+_MAX_SHOWN_CHARACTERS = 60
+_MAX_SHOWN_FAULTS = 5
 
-_SLOTS = rf"slots must be a whole number from 1 to {SLOTS}"
-_FORMS = "expected host:slots, or host alone"
+MAX_WRITTEN_SLOTS: Final = 1024
+"""Most slots of a host that is written down: a larger number is a port, as torchrun's tools print it."""
 
-_BRACKETED = re.compile(r"\[([0-9A-Za-z:.%_-]+)\]")
-_MPIRUN = re.compile(r"(\S+)\s+slots\s*=\s*(\S+)")
+_SLOTS_RULE = rf"slots must be a whole number from 1 to {MAX_WRITTEN_SLOTS}"
+_EXPECTED_FORMS = "expected host:slots, or host alone"
+
+_BRACKETED_PATTERN = re.compile(r"\[([0-9A-Za-z:.%_-]+)\]")
+_MPIRUN_PATTERN = re.compile(r"(\S+)\s+slots\s*=\s*(\S+)")
 
 
 def parse_hosts(text: str | bytes, default_slots: int) -> HostSet:
@@ -41,7 +45,7 @@ def parse_hosts(text: str | bytes, default_slots: int) -> HostSet:
     """
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     if data.count(b"\n") > MAX_LINES:
-        raise DiscoveryError(f"more than {MAX_LINES} lines: {_FORMS}, one a line")
+        raise DiscoveryError(f"more than {MAX_LINES} lines: {_EXPECTED_FORMS}, one a line")
     lines = ((f"line {number}", line.strip()) for number, line in enumerate(data.split(b"\n"), start=1))
     return _collect(((where, line) for where, line in lines if line and not line.startswith(b"#")), default_slots)
 
@@ -71,33 +75,33 @@ def _collect(entries: Iterable[tuple[str, bytes]], default_slots: int) -> HostSe
             hosts[host.name] = host
         except DiscoveryError as error:
             fault_count += 1
-            if len(faults) < _SHOWN_FAULTS:
+            if len(faults) < _MAX_SHOWN_FAULTS:
                 faults.append(f"{where}: {error}")
     if faults:
         more = f"; and {fault_count - len(faults)} more" if fault_count > len(faults) else ""
         raise DiscoveryError("; ".join(faults) + more)
     found = HostSet(tuple(hosts.values()))
-    if found.total_slots > TOTAL_SLOTS:
-        raise DiscoveryError(f"{found.total_slots} slots in all: a run has at most {TOTAL_SLOTS}")
+    if found.total_slots > MAX_TOTAL_SLOTS:
+        raise DiscoveryError(f"{found.total_slots} slots in all: a run has at most {MAX_TOTAL_SLOTS}")
     return found
 
 
 def _parse_entry(entry: bytes, default_slots: int) -> Host:
     if len(entry) > MAX_LINE_CHARACTERS:
-        raise DiscoveryError(f"{_shown(entry)} is longer than {MAX_LINE_CHARACTERS} characters: {_FORMS}")
+        raise DiscoveryError(f"{_shown(entry)} is longer than {MAX_LINE_CHARACTERS} characters: {_EXPECTED_FORMS}")
     try:
         text = entry.decode("utf-8")
     except UnicodeDecodeError:
-        raise DiscoveryError(f"{_shown(entry)} is not UTF-8 text: {_FORMS}") from None
+        raise DiscoveryError(f"{_shown(entry)} is not UTF-8 text: {_EXPECTED_FORMS}") from None
     if not text.isprintable():
-        raise DiscoveryError(f"{_shown(entry)} has control characters in it: {_FORMS}")
+        raise DiscoveryError(f"{_shown(entry)} has control characters in it: {_EXPECTED_FORMS}")
     name, slots = _split_slots(text)
     return Host(_parse_name(name, entry), default_slots if slots is None else _parse_slots(slots, entry))
 
 
 def _split_slots(text: str) -> tuple[str, str | None]:
-    """Split off what is said about slots, without judging it: None if nothing is."""
-    if mpirun := _MPIRUN.fullmatch(text):
+    """Split off the number of slots, without checking it; None if there is none."""
+    if mpirun := _MPIRUN_PATTERN.fullmatch(text):
         return mpirun[1], mpirun[2]
     name, colon, slots = text.rpartition(":")
     if not colon or text.endswith("]"):
@@ -106,31 +110,38 @@ def _split_slots(text: str) -> tuple[str, str | None]:
 
 
 def _parse_slots(slots: str, entry: bytes) -> int:
-    if not re.fullmatch(r"[0-9]{1,9}", slots) or not 1 <= int(slots) <= SLOTS:
-        raise DiscoveryError(f"{_shown(entry)}: {_SLOTS}")
+    if re.fullmatch(r"[0-9]{4,5}", slots) and MAX_WRITTEN_SLOTS < int(slots) < 65536:
+        raise DiscoveryError(
+            f"{_shown(entry)}: is {slots} a port? After the colon stands the host's number of slots, "
+            f"{MAX_WRITTEN_SLOTS} at most"
+        )
+    if not re.fullmatch(r"[0-9]{1,9}", slots) or not 1 <= int(slots) <= MAX_WRITTEN_SLOTS:
+        raise DiscoveryError(f"{_shown(entry)}: {_SLOTS_RULE}")
     return int(slots)
 
 
 def _parse_name(name: str, entry: bytes) -> str:
-    if len(name) > HOST_NAME:
-        raise DiscoveryError(f"{_shown(entry)} has a host name of {len(name)} characters: at most {HOST_NAME}")
+    if len(name) > MAX_HOST_NAME_LENGTH:
+        raise DiscoveryError(
+            f"{_shown(entry)} has a host name of {len(name)} characters: at most {MAX_HOST_NAME_LENGTH}"
+        )
     if is_host_name(name) and ":" not in name:
         return name
-    if bracketed := _BRACKETED.fullmatch(name):
+    if bracketed := _BRACKETED_PATTERN.fullmatch(name):
         try:
             ipaddress.IPv6Address(bracketed[1])
         except ValueError:
-            raise DiscoveryError(f"{_shown(entry)} has no IPv6 address in its brackets: {_FORMS}") from None
+            raise DiscoveryError(f"{_shown(entry)} has no IPv6 address in its brackets: {_EXPECTED_FORMS}") from None
         return bracketed[1]
     if ":" in name and not name.startswith("["):
         raise DiscoveryError(
-            f"{_shown(entry)} has a colon too many: {_FORMS}; an IPv6 address stands in brackets, [::1]:slots"
+            f"{_shown(entry)} has a colon too many: {_EXPECTED_FORMS}; an IPv6 address stands in brackets, [::1]:slots"
         )
     raise DiscoveryError(
-        f"{_shown(entry)} has no host name (letters, digits, '.', '-', '_'; alphanumeric first): {_FORMS}"
+        f"{_shown(entry)} has no host name (letters, digits, '.', '-', '_'; alphanumeric first): {_EXPECTED_FORMS}"
     )
 
 
 def _shown(entry: bytes) -> str:
     """The entry's beginning, fit for a terminal: quoted, in ASCII, with all else as escapes."""
-    return repr(entry[:_SHOWN_CHARACTERS])[1:] + ("..." if len(entry) > _SHOWN_CHARACTERS else "")
+    return repr(entry[:_MAX_SHOWN_CHARACTERS])[1:] + ("..." if len(entry) > _MAX_SHOWN_CHARACTERS else "")

@@ -1,6 +1,6 @@
 """From discovery's answers to the set of hosts in force: additions at once, removals when they persist.
 
-A source is a script somebody wrote against an API that has bad minutes. A host that is missing from one
+A source is often a script over an API that fails now and then. A host that is missing from one
 answer is far more often a hiccup than a host that is gone, and taking it away costs the run a round; so the
 slots in force of a host are the most that the last few answers gave it. A poll that failed says nothing about
 hosts: it neither counts as an answer without them nor breaks a row of such answers.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from edriver.discovery.hosts import Host, HostSet
 
-_SHOWN_HOSTS = 5
+_MAX_SHOWN_HOSTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Verdict:
     Attributes:
         hosts: the set in force, in order of age.
         changed: whether it differs from the set before this poll.
-        note: why it is what it is, in one line; the same as long as nothing new is to be said, so that it can
+        note: why it is what it is, in one line; the same as long as there is nothing new to report, so that it can
             be logged once per change. Empty when all is quiet.
         failures: how many polls in a row gave no believed answer, this one included.
         error: why this one gave none; empty if it did.
@@ -37,6 +37,32 @@ class Verdict:
     error: str = ""
 
 
+@dataclass(slots=True)
+class Polls:
+    """How a source has answered so far, for those who watch.
+
+    Attributes:
+        answered: how many polls gave an answer that was believed,
+        failed: and how many did not.
+        seconds: how long the last one took.
+        last_answer: when the last answer came that was believed, in seconds since the epoch; None: there was none.
+    """
+
+    answered: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+    last_answer: float | None = None
+
+    def add(self, began: float, ended: float, believed: bool) -> None:
+        """Count one; times are in seconds since the epoch."""
+        self.seconds = max(0.0, ended - began)  # the clock may be set
+        if believed:
+            self.answered += 1
+            self.last_answer = ended
+        else:
+            self.failed += 1
+
+
 class PollFilter:
     """Turns the sequence of polls into the set in force. Pure: time is the sequence of calls."""
 
@@ -46,9 +72,8 @@ class PollFilter:
         Args:
             removal_polls: a host leaves, or shrinks, after so many consecutive answers without it, or with
                 fewer slots.
-            empty_polls: an answer without any host counts as a failed poll until it has come so many times in
-                a row; then all of them count as answers. So the last host leaves after the larger of the two
-                numbers.
+            empty_polls: an answer without any host counts as a failed poll until so many have arrived in a row;
+                then all of them count as answers. So the last host leaves after the larger of the two numbers.
 
         Raises:
             ValueError: a number is less than 1.
@@ -120,5 +145,5 @@ class PollFilter:
 
 
 def _summary(items: Sequence[str]) -> str:
-    more = f" and {len(items) - _SHOWN_HOSTS} more" if len(items) > _SHOWN_HOSTS else ""
-    return ", ".join(items[:_SHOWN_HOSTS]) + more
+    more = f" and {len(items) - _MAX_SHOWN_HOSTS} more" if len(items) > _MAX_SHOWN_HOSTS else ""
+    return ", ".join(items[:_MAX_SHOWN_HOSTS]) + more

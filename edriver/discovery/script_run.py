@@ -1,6 +1,6 @@
 """One run of a discovery script: bounded in time and in output, and nothing of it is left behind.
 
-The script is somebody else's program, run every few seconds for weeks beside the driver's event loop. So it
+The script is the user's program, run every few seconds for weeks beside the driver's event loop. So it
 gets a process group of its own, no terminal and no input; whatever way its run ends, and that includes
 cancellation, the whole group is killed and the script reaped. (A process that makes a session of its own is
 out of reach, but cannot hold the poll up either.)
@@ -27,11 +27,11 @@ _ERROR_TAIL_BYTES = 8192
 _ERROR_LINES = 5
 _ERROR_LINE_CHARACTERS = 200
 
-DRAIN_SECONDS = 0.5
+DRAIN_TIMEOUT = 0.5
 """How long output may still come after the script has exited: a shell's `> >(tee log)` outlives it by a
 moment, and a background child that keeps stdout open would outlive it for ever."""
 
-_REAP_SECONDS = 5.0
+_REAP_TIMEOUT = 5.0
 """How long a killed script may take to die. Only one that is stuck in the kernel (a dead network file system)
 or belongs to another user takes longer; the poll must not wait with it."""
 
@@ -50,7 +50,7 @@ class _Script:
         self.output = bytearray()
         self.errors = bytearray()
         self.overflowed = False
-        self.settled = asyncio.Event()  # it exited, or wrote too much to go on
+        self.finished = asyncio.Event()  # it exited, or wrote too much to go on
         self.exited = asyncio.Event()
         self.drained = asyncio.Event()
         self._closed = False
@@ -88,7 +88,7 @@ class _Script:
     def _note_exit(self) -> None:
         """Until it is closed the rest of its group may write on."""
         self.exited.set()
-        self.settled.set()
+        self.finished.set()
         if self._closed:
             self._child.reap()
 
@@ -117,7 +117,7 @@ class _Script:
     def _add_output(self, data: bytes) -> None:
         if len(self.output) + len(data) > MAX_OUTPUT_BYTES:
             self.overflowed = True
-            self.settled.set()
+            self.finished.set()
         else:
             self.output += data
 
@@ -140,7 +140,7 @@ async def run_script(command: Sequence[str], seconds: float) -> bytes:
     script = _Script(command)
     timed_out = False
     try:
-        await _settle(script, seconds)
+        await _wait_for_output(script, seconds)
     except TimeoutError:
         timed_out = True
     finally:
@@ -149,17 +149,17 @@ async def run_script(command: Sequence[str], seconds: float) -> bytes:
     return bytes(script.output)
 
 
-async def _settle(script: _Script, seconds: float) -> None:
+async def _wait_for_output(script: _Script, seconds: float) -> None:
     """Wait until the script has exited and its output is in, or it wrote too much.
 
     Raises:
         TimeoutError: it has not exited by then.
     """
     async with asyncio.timeout(seconds):
-        await script.settled.wait()
+        await script.finished.wait()
     if script.exited.is_set():
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(DRAIN_SECONDS):
+            async with asyncio.timeout(DRAIN_TIMEOUT):
                 await script.drained.wait()
 
 
@@ -168,7 +168,7 @@ async def _end(script: _Script) -> None:
     script.kill()
     try:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_REAP_SECONDS):
+            async with asyncio.timeout(_REAP_TIMEOUT):
                 await script.exited.wait()
     finally:
         script.close()
@@ -177,14 +177,14 @@ async def _end(script: _Script) -> None:
 def _check_ending(script: _Script, exceeded: float | None) -> None:
     """Raise a DiscoveryError unless the script ended well; `exceeded` is the time limit that it broke."""
     left = "" if script.exited.is_set() else " but does not die: see what it is stuck in"
-    said = _last_lines(bytes(script.errors))
+    stderr_text = _last_lines(bytes(script.errors))
     if exceeded is not None:
-        raise DiscoveryError(f"did not exit within {exceeded:g} s and was killed{left}{said}")
+        raise DiscoveryError(f"did not exit within {exceeded:g} s and was killed{left}{stderr_text}")
     if script.overflowed:
         limit = f"{MAX_OUTPUT_BYTES // (1024 * 1024)} MiB"
-        raise DiscoveryError(f"printed more than {limit} and was killed{left}; expected one line a host{said}")
+        raise DiscoveryError(f"printed more than {limit} and was killed{left}; expected one line a host{stderr_text}")
     if script.code:
-        raise DiscoveryError(f"{exit_text(script.code)}{said or '; its stderr is empty'}")
+        raise DiscoveryError(f"{exit_text(script.code)}{stderr_text or '; its stderr is empty'}")
 
 
 def _last_lines(errors: bytes) -> str:

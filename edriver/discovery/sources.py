@@ -17,16 +17,16 @@ from edriver.text.start_failure import start_failure
 
 _MAX_HOSTFILE_BYTES = 4 * 1024 * 1024
 
-A_SCRIPT: Final = "an executable that prints one line host:slots a host"
+SCRIPT_DESCRIPTION: Final = "an executable that prints one line host:slots a host"
 """What the operator is asked for."""
 
-_FOR_GOOD: Final = frozenset(
+_PERMANENT_ERRORS: Final = frozenset(
     {errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
 )
 """Why a script cannot be started, where that is the script's own fault, and no want of processes or files."""
 
 
-GROUP: Final = "edriver.discovery"
+SOURCE_ENTRY_POINTS: Final = "edriver.discovery"
 """The entry points of host sources: each names a callable that takes a SourceContext and returns a HostSource."""
 
 
@@ -120,13 +120,13 @@ class HostDiscoveryScript:
             raise type(error)(f"host discovery script {self._script!r}: {error}") from error
 
     async def _run(self) -> bytes:
-        # Anew each time: the file may have come, gone or changed since the last poll.
+        # Anew each time: the file may have been created, deleted or changed since the last poll.
         command = command_of(self._script)
         try:
             return await run_script(command, self._timeout)
         except OSError as error:
-            kind = UnusableSourceError if error.errno in _FOR_GOOD else DiscoveryError
-            raise kind(start_failure(command[0], error, A_SCRIPT)) from error
+            kind = UnusableSourceError if error.errno in _PERMANENT_ERRORS else DiscoveryError
+            raise kind(start_failure(command[0], error, SCRIPT_DESCRIPTION)) from error
 
 
 def read_hostfile(path: Path, default_slots: int) -> HostSet:
@@ -166,5 +166,5 @@ def command_of(script: str) -> list[str]:
     except ValueError as error:
         raise UnusableSourceError(f"is neither a file nor a command: {error}") from error
     if not words:
-        raise UnusableSourceError(f"is empty: give the path of {A_SCRIPT}")
+        raise UnusableSourceError(f"is empty: give the path of {SCRIPT_DESCRIPTION}")
     return words

@@ -12,33 +12,35 @@ from typing import Final, cast
 
 from edriver.common import defaults
 from edriver.common import limits as bounds
-from edriver.common.lease import SHORTEST
-from edriver.common.stall_limits import DEFAULTS, boundary_bound, collective_timeout, limits_of
+from edriver.common.lease import MIN_LEASE
+from edriver.common.stall_limits import DEFAULT_STALL_LIMITS, boundary_timeout, collective_timeout, limits_of
 from edriver.discovery.errors import DiscoveryError
 from edriver.discovery.host_lines import parse_host_list
 from edriver.discovery.hosts import Host, HostSet
-from edriver.discovery.sources import GROUP as SOURCES
+from edriver.discovery.sources import SOURCE_ENTRY_POINTS as SOURCES
 from edriver.discovery.sources import FixedHosts, HostDiscoveryScript, HostSource, SourceContext, read_hostfile
+from edriver.driver.core.mode import Mode
 from edriver.driver.core.settings import Settings
-from edriver.driver.launch.launcher import GROUP as LAUNCHERS
+from edriver.driver.launch.launcher import LAUNCHER_ENTRY_POINTS as LAUNCHERS
 from edriver.driver.launch.launcher import LaunchContext, Launcher
 from edriver.driver.launch.local import interface_address
 from edriver.driver.plugins import PluginError, plugin
-from edriver.driver.rpc.dial_in_hosts import Arrivals
+from edriver.driver.rpc.dial_in_hosts import DialInHosts
+from edriver.driver.training_script import ModeChoice, PythonCommand, mode_of
 from edriver.system.private_files import open_private
 from edriver.system.record_folder import default_root
 from edriver.system.ssh_client import SshOptions, identity_error
 from edriver.text.phrases import count_text
 from edriver.text.wire_text import wire_text
 
-POLL_LIMIT = 20.0
+MAX_POLL_TIMEOUT = 20.0
 """Longest that one run of a discovery script may take, in seconds."""
 
-METRICS_ADDRESS = "127.0.0.1"
-"""Where metrics are, unless somebody wants them elsewhere."""
+DEFAULT_METRICS_ADDRESS = "127.0.0.1"
+"""Where metrics are by default."""
 
 
-DIAL_IN: Final = "dial-in"
+DIAL_IN_LAUNCHER: Final = "dial-in"
 """The launcher of hosts that dial in."""
 
 THIS_MACHINE = "this machine"
@@ -63,7 +65,7 @@ class RunOptions:
         port: the driver's TCP port, should it need one; 0: any.
         dial_in: the file in which hosts that dial in by themselves find what they need; None: there are none.
         control_credentials: the file in which operators elsewhere find what they need; None: there are none.
-        status_credentials: the file in which onlookers elsewhere find what they need; None: there are none.
+        status_credentials: the file in which observers elsewhere find what they need; None: there are none.
         stall_limits: seconds without progress that each phase of a worker may last; 0: for ever.
         exit_timeout: seconds without a sign of life that a worker's process may take to end after its script.
         worker_lease: seconds that a worker's process may be stopped.
@@ -72,10 +74,11 @@ class RunOptions:
         output_folder: absolute path of the folder for the workers' output files; empty: none are written.
         event_log: the file to which the event log is appended; None: none is written.
         metrics: the address and port at which Prometheus finds metrics, 0 for any port; None: there are none.
-        records: the folder in which the run gets a folder for its records; None: it has none, because nobody wants
-            them, or knows where this user's home is.
+        records: the folder in which the run gets a folder for its records; None: it has none: they were declined,
+            or this user has no home.
         records_asked: whether the operator named that folder.
         hosts: how hosts are found, in words.
+        mode: how the script is kept going, and why so.
         verbose: whether each event and action is logged.
     """
 
@@ -89,7 +92,7 @@ class RunOptions:
     dial_in: Path | None = None
     control_credentials: Path | None = None
     status_credentials: Path | None = None
-    stall_limits: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULTS))
+    stall_limits: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_STALL_LIMITS))
     exit_timeout: float = defaults.EXIT_TIMEOUT
     worker_lease: float = defaults.WORKER_LEASE
     driver_timeout: float = defaults.DRIVER_TIMEOUT
@@ -100,6 +103,7 @@ class RunOptions:
     records: Path | None = None
     records_asked: bool = False
     hosts: str = THIS_MACHINE
+    mode: ModeChoice = field(default_factory=lambda: ModeChoice(Mode.ELASTIC, "by default"))
     verbose: bool = False
 
     def __str__(self) -> str:
@@ -107,8 +111,16 @@ class RunOptions:
         settings = self.settings
         workers = count_text(settings.np, "worker")
         if settings.min_np < settings.max_np:
-            workers += f" (at least {settings.min_np}, at most {settings.max_np})"
+            most = "as many as there are" if settings.max_np == bounds.MAX_TOTAL_SLOTS else f"at most {settings.max_np}"
+            workers += f" (at least {settings.min_np}, {most})"
         return f"{workers} of {' '.join(self.command)}"
+
+    @property
+    def worker_command(self) -> tuple[str, ...]:
+        """What is started in each slot."""
+        python = PythonCommand.of(self.command)
+        restart = python is not None and self.mode.mode is Mode.RESTART
+        return python.in_restart_mode() if python and restart else self.command
 
 
 def options_of(flags: argparse.Namespace) -> RunOptions:
@@ -121,14 +133,17 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         UsageError: a flag is missing, out of range, or contradicts another.
     """
     limits = _stall_limits_of(flags.stall_timeout)
-    settings = replace(_settings_of(flags, limits), boundary_bound=boundary_bound(limits))
+    command = () if flags.explain and not flags.command else _command_of(flags.command)
+    mode = _mode_of(flags.mode, command)
+    settings = replace(_settings_of(flags, limits), boundary_timeout=boundary_timeout(limits), mode=mode.mode)
     try:
         bounds.check_slots(flags.slots_per_host, "--slots-per-host")
     except ValueError as error:
         raise UsageError(str(error)) from None
     return RunOptions(
         settings=settings,
-        command=() if flags.explain and not flags.command else _command_of(flags.command),
+        command=command,
+        mode=mode,
         source=_source_of(flags, settings),
         launcher=_launcher_of(flags),
         ssh=_ssh_of(flags),
@@ -152,12 +167,12 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
     )
 
 
-def poll_limit(settings: Settings) -> float:
+def poll_timeout(settings: Settings) -> float:
     """Seconds that one run of a discovery script may take.
 
     The first poll has to be over, and to have its say, before --start-timeout is.
     """
-    return min(POLL_LIMIT, settings.start_timeout * 2 / 3)
+    return min(MAX_POLL_TIMEOUT, settings.start_timeout * 2 / 3)
 
 
 def _settings_of(flags: argparse.Namespace, stall_limits: Mapping[str, float]) -> Settings:
@@ -167,10 +182,10 @@ def _settings_of(flags: argparse.Namespace, stall_limits: Mapping[str, float]) -
         return Settings(
             np=flags.np,
             min_np=flags.np if flags.min_np is None else flags.min_np,
-            max_np=flags.np if flags.max_np is None else flags.max_np,
+            max_np=_max_np_of(flags),
             start_timeout=flags.start_timeout,
             elastic_timeout=flags.elastic_timeout,
-            report_bound=collective_timeout(stall_limits),
+            report_timeout=collective_timeout(stall_limits),
             reset_limit=flags.reset_limit,
             reset_window=flags.reset_window,
             cooldown_range=None if flags.cooldown_range is None else tuple(flags.cooldown_range),
@@ -179,9 +194,17 @@ def _settings_of(flags: argparse.Namespace, stall_limits: Mapping[str, float]) -
         raise UsageError(str(error)) from None
 
 
+def _max_np_of(flags: argparse.Namespace) -> int:
+    """As horovodrun has it: as many as there are, where hosts may come and go."""
+    if flags.max_np is not None:
+        return int(flags.max_np)
+    discovered = flags.host_discovery_script or flags.hosts_dial_in or flags.discovery
+    return bounds.MAX_TOTAL_SLOTS if discovered else int(flags.np)
+
+
 def _lease_of(flag: str, seconds: float) -> float:
-    if seconds < SHORTEST:
-        raise UsageError(f"{flag} is {seconds:g}: a busy machine needs {SHORTEST:g} seconds at least")
+    if seconds < MIN_LEASE:
+        raise UsageError(f"{flag} is {seconds:g}: a busy machine needs {MIN_LEASE:g} seconds at least")
     return seconds
 
 
@@ -215,6 +238,19 @@ def _command_of(words: list[str]) -> tuple[str, ...]:
     return command
 
 
+def _mode_of(wanted: str | None, command: tuple[str, ...]) -> ModeChoice:
+    python = PythonCommand.of(command)
+    if wanted is None:
+        search = [Path(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+        return mode_of(python, Path.cwd(), search)
+    mode = Mode(wanted)
+    if mode is Mode.RESTART and command and python is None:
+        raise UsageError(
+            "--mode restart runs Python scripts: end with `python [flags] script.py ...` or `python -m module ...`"
+        )
+    return ModeChoice(mode, "--mode")
+
+
 def _source_of(flags: argparse.Namespace, settings: Settings) -> HostSource:
     given = {
         "-H": flags.hosts,
@@ -227,9 +263,9 @@ def _source_of(flags: argparse.Namespace, settings: Settings) -> HostSource:
     if len(chosen) > 1:
         raise UsageError(f"{' and '.join(chosen)} both say which hosts there are: give one of them")
     if flags.hosts_dial_in:
-        return Arrivals()
+        return DialInHosts()
     if flags.host_discovery_script is not None:
-        return HostDiscoveryScript(flags.host_discovery_script, flags.slots_per_host, poll_limit(settings))
+        return HostDiscoveryScript(flags.host_discovery_script, flags.slots_per_host, poll_timeout(settings))
     if flags.discovery is not None:
         name, _, argument = flags.discovery.partition("=")
         try:
@@ -237,7 +273,7 @@ def _source_of(flags: argparse.Namespace, settings: Settings) -> HostSource:
         except PluginError as error:
             raise UsageError(f"--discovery: {error}") from None
         try:
-            source = make(SourceContext(argument, flags.slots_per_host, poll_limit(settings)))
+            source = make(SourceContext(argument, flags.slots_per_host, poll_timeout(settings)))
         except DiscoveryError as error:
             raise UsageError(f"--discovery {name}: {error}") from None
         return cast("HostSource", source)
@@ -272,9 +308,9 @@ def _hosts_text(flags: argparse.Namespace) -> str:
 def _launcher_of(flags: argparse.Namespace) -> Callable[[LaunchContext], Launcher] | None:
     if flags.launcher is None:
         return None
-    if flags.launcher == DIAL_IN and not flags.hosts_dial_in:
-        raise UsageError(f"--launcher {DIAL_IN} lets in hosts that dial in: give --hosts-dial-in, too")
-    if flags.hosts_dial_in and flags.launcher != DIAL_IN:
+    if flags.launcher == DIAL_IN_LAUNCHER and not flags.hosts_dial_in:
+        raise UsageError(f"--launcher {DIAL_IN_LAUNCHER} lets in hosts that dial in: give --hosts-dial-in, too")
+    if flags.hosts_dial_in and flags.launcher != DIAL_IN_LAUNCHER:
         raise UsageError(f"--hosts-dial-in: nothing is launched there: leave out --launcher {flags.launcher}")
     try:
         return cast("Callable[[LaunchContext], Launcher]", plugin(LAUNCHERS, flags.launcher))
@@ -344,7 +380,7 @@ def _metrics_of(port: int | None, address: str | None) -> tuple[str, int] | None
         raise UsageError(f"--metrics-port is {port}: ports lie between 1 and 65535, and 0 is any that is free")
     if address == "":
         raise UsageError("--metrics-address is empty: give an address of this machine, or 0.0.0.0 for all of them")
-    return address or METRICS_ADDRESS, port
+    return address or DEFAULT_METRICS_ADDRESS, port
 
 
 def _event_log_of(name: str | None) -> Path | None:

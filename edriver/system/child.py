@@ -29,6 +29,7 @@ class Child:
         stdout: None: this process's.
         stderr: None: this process's.
         environment: None: this process's.
+        inherited: descriptors that it is to have, by the same numbers.
         tethered: whether the kernel is to kill its group when this process is gone, however it ended.
 
     Attributes:
@@ -47,6 +48,7 @@ class Child:
         stdout: int | None = None,
         stderr: int | None = None,
         environment: Mapping[str, str] | None = None,
+        inherited: Sequence[int] = (),
         tethered: bool = False,
     ) -> None:
         self._tether = Tether() if tethered else None
@@ -59,7 +61,7 @@ class Child:
                 stdout=stdout,
                 stderr=stderr,
                 start_new_session=True,
-                pass_fds=(self._tether.end,) if self._tether else (),
+                pass_fds=(*inherited, self._tether.end) if self._tether else tuple(inherited),
             )
         except OSError:
             if self._tether:

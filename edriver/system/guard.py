@@ -87,5 +87,5 @@ class Guard:
 
     def _say(self, line: str) -> None:
         if self._pipe >= 0:
-            with suppress(BrokenPipeError):  # somebody killed it
+            with suppress(BrokenPipeError):  # it was killed
                 os.write(self._pipe, line.encode())

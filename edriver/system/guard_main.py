@@ -5,8 +5,8 @@ killed. The list comes through the pipe: a line "+PGID" puts a group on it, "-PG
 process ends in order. Then whatever carries the mark is killed, be it a daemon that has left its group, or what was
 started a moment ago and is on no list.
 
-The folder is then removed: the process's own, with its sockets and papers. Arguments are the folder and the mark, a
-variable of the environment as NAME=VALUE; each may be empty.
+The folder is then removed: the process's own, with its sockets and TLS credentials. Arguments are the folder and the
+mark, a variable of the environment as NAME=VALUE; each may be empty.
 
 It runs this file alone, without site-packages, so that it starts at once and stays small; it must import nothing of
 edriver. It ignores the signals that end other processes: only the end of the pipe ends it.
@@ -21,7 +21,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-LOOKS, ENOUGH, PAUSE = 100, 5, 0.01
+MAX_KILL_ROUNDS, QUIET_ROUNDS, KILL_INTERVAL = 100, 5, 0.01
 """How often it looks for what is left, at most; how often in a row it must find nothing; the seconds between two looks.
 The killed take a moment to be gone, and what has just been forked has yet to get its own environment."""
 
@@ -35,7 +35,7 @@ def lines_of(fd: int) -> Iterator[bytes]:
 
 
 def duties(lines: Iterator[bytes]) -> tuple[set[int], bool]:
-    """The process groups on the list after its last line, and whether the process said that it ends in order.
+    """The process groups on the list after its last line, and whether the process has ended in order.
 
     Any other line is ignored: a guard that ended at one would leave everything else on its list alive.
     """
@@ -114,7 +114,7 @@ def remove(folder: str) -> None:
 
 
 def main() -> None:
-    """Keep the list that comes on standard input; clear up when whoever writes it is gone."""
+    """Keep the list that comes on standard input; clear up when its writer is gone."""
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(ignored, signal.SIG_IGN)
     groups, in_order = duties(lines_of(0))
@@ -125,14 +125,14 @@ def main() -> None:
             pass  # all of it has ended, or belongs to another user by now
     folder, mark = sys.argv[1:]
     nothing = 0
-    for _ in range(LOOKS):
+    for _ in range(MAX_KILL_ROUNDS):
         found = bool(mark) and kill_marked(os.fsencode(mark) + b"\0") > 0
         if folder:
             remove(folder)
         nothing = 0 if found or os.path.exists(folder) else nothing + 1  # noqa: PTH110
-        if nothing == (1 if in_order else ENOUGH):
+        if nothing == (1 if in_order else QUIET_ROUNDS):
             break
-        time.sleep(PAUSE)
+        time.sleep(KILL_INTERVAL)
 
 
 if __name__ == "__main__":

@@ -21,20 +21,20 @@ from typing import Final
 
 from edriver.system import guard_main
 
-PREFIX: Final = "edriver-"
+FOLDER_PREFIX: Final = "edriver-"
 """How the names of all our folders begin."""
 
-LOCK: Final = "lock"
+LOCK_NAME: Final = "lock"
 
-SHORT: Final = "/tmp"  # noqa: S108  where TMPDIR is too long; what is made there is for this user alone
+SHORT_TEMP_FOLDER: Final = "/tmp"  # noqa: S108  where TMPDIR is too long; what is made there is for this user alone
 
-AGENTS: Final = "agent-*"
+AGENT_FOLDERS: Final = "agent-*"
 """The folders of a run's agents on the driver's machine, within the run's own."""
 
-MARKS: Final = ("EDRIVER_RUN_FOLDER", "EDRIVER_READY")
+FOLDER_VARIABLES: Final = ("EDRIVER_RUN_FOLDER", "EDRIVER_READY")
 """The variables by which processes belong to a folder, its path or one in it: of a driver's, and of an agent's."""
 
-LOOKS, PAUSE = 20, 0.02
+MAX_KILL_ROUNDS, KILL_INTERVAL = 20, 0.02
 """How often marked processes are looked for, at most, and the seconds between two looks: the killed may be forking."""
 
 
@@ -64,17 +64,17 @@ def hold(folder: Path) -> int:
     Raises:
         OSError: the file of the lock cannot be made.
     """
-    fresh = folder / f"{LOCK}.new"
+    fresh = folder / f"{LOCK_NAME}.new"
     descriptor = os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     with suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        fresh.rename(folder / LOCK)  # already locked when it gets its name
+        fresh.rename(folder / LOCK_NAME)  # already locked when it gets its name
     return descriptor
 
 
-def places() -> list[Path]:
+def temp_folders() -> list[Path]:
     """Where this user's folders are made."""
-    return [Path(place) for place in dict.fromkeys((tempfile.gettempdir(), SHORT))]
+    return [Path(place) for place in dict.fromkeys((tempfile.gettempdir(), SHORT_TEMP_FOLDER))]
 
 
 def remove_leftovers(where: Sequence[Path] | None = None, environ: Mapping[str, str] = os.environ) -> list[Leftover]:
@@ -85,10 +85,10 @@ def remove_leftovers(where: Sequence[Path] | None = None, environ: Mapping[str, 
         environ: this process's environment: a leftover to which it belongs itself is left alone.
     """
     found = []
-    for place in places() if where is None else where:
-        for folder in sorted(place.glob(f"{PREFIX}*")):
+    for place in temp_folders() if where is None else where:
+        for folder in sorted(place.glob(f"{FOLDER_PREFIX}*")):
             with suppress(OSError), _abandoned(folder) as abandoned:
-                if abandoned and not any(_is_within(environ.get(mark, ""), folder) for mark in MARKS):
+                if abandoned and not any(_is_within(environ.get(mark, ""), folder) for mark in FOLDER_VARIABLES):
                     found.append(Leftover(folder, _kill(folder)))
                     shutil.rmtree(folder, ignore_errors=True)
     return found
@@ -104,7 +104,7 @@ def _abandoned(folder: Path) -> Iterator[bool]:
     about = folder.lstat()
     descriptors: list[int] = []
     try:
-        for lock in (folder / LOCK, *folder.glob(f"{AGENTS}/{LOCK}")):
+        for lock in (folder / LOCK_NAME, *folder.glob(f"{AGENT_FOLDERS}/{LOCK_NAME}")):
             descriptors.append(os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC))
             fcntl.flock(descriptors[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid()
@@ -118,12 +118,12 @@ def _is_within(path: str, folder: Path) -> bool:
 
 
 def _kill(folder: Path) -> int:
-    patterns = [os.fsencode(f"{mark}={folder}{end}") for mark in MARKS for end in ("\0", "/")]
+    patterns = [os.fsencode(f"{mark}={folder}{end}") for mark in FOLDER_VARIABLES for end in ("\0", "/")]
     killed = 0
-    for _ in range(LOOKS):
+    for _ in range(MAX_KILL_ROUNDS):
         there = sum(guard_main.kill_marked(pattern, user=os.getuid()) for pattern in patterns)
         killed = max(killed, there)
         if not there:
             break
-        time.sleep(PAUSE)
+        time.sleep(KILL_INTERVAL)
     return killed

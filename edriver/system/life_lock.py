@@ -1,4 +1,4 @@
-"""A lock that a worker takes and never lets go: whoever waits for it learns at once that the worker has ended.
+"""A lock that a worker takes and never releases: a process that waits for it learns at once that the worker has ended.
 
 A process that dies with a few hundred MB takes its time: the kernel gives its memory back first, and only then closes
 its connections and tells its parent (kernel/exit.c: exit_mm comes before exit_files and exit_notify). That was 20 to 30
@@ -23,10 +23,10 @@ from edriver.common.stall_limits import Phase
 _MUTEX_BYTES = 64
 """Room for a pthread_mutex_t: 40 bytes with glibc on x86-64, 48 on aarch64."""
 
-_PHASE_AT = 128
+_PHASE_OFFSET = 128
 """Where in the file the phase stands: one byte, 0 for none."""
 
-_PHASES = tuple(Phase)
+_ALL_PHASES = tuple(Phase)
 
 _PTHREAD_PROCESS_SHARED = 1
 _PTHREAD_MUTEX_ROBUST = 1
@@ -50,7 +50,7 @@ class LifeLock:
 
     @classmethod
     def create(cls, path: Path) -> LifeLock:
-        """Make the file, with a lock in it that nobody holds.
+        """Make the file, with a lock in it that is free.
 
         Raises:
             OSError: the file cannot be made.
@@ -77,19 +77,19 @@ class LifeLock:
         result = self._libc.pthread_mutex_lock(self._mutex)
         if result != 0:
             raise OSError(result, os.strerror(result))
-        # An interpreter that ends in good order would unmap the memory, and nobody would be told.
+        # An interpreter that ends in good order would unmap the memory, and the lock would never be freed.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._mutex))
 
     def show_phase(self, phase: Phase | None) -> None:
         """Say what the worker is doing; None: it is in no round."""
-        self._memory[_PHASE_AT] = 0 if phase is None else _PHASES.index(phase) + 1
+        self._memory[_PHASE_OFFSET] = 0 if phase is None else _ALL_PHASES.index(phase) + 1
 
     @property
     def phase(self) -> Phase | None:
         """The phase that the worker reported last; None: it is in no round."""
-        number = self._memory[_PHASE_AT]
-        return _PHASES[number - 1] if 0 < number <= len(_PHASES) else None
+        number = self._memory[_PHASE_OFFSET]
+        return _ALL_PHASES[number - 1] if 0 < number <= len(_ALL_PHASES) else None
 
     def wait_for_end(self) -> bool:
-        """Wait until whoever holds the lock has ended; returns whether anybody held it."""
+        """Wait until the lock's holder has ended; returns whether there was one."""
         return bool(self._libc.pthread_mutex_lock(self._mutex) == errno.EOWNERDEAD)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-STATE: Final = 0
+STATE_FIELD: Final = 0
 """Place of the state: R runs, S and D sleep, T and t are stopped, Z has exited."""
 
-PARENT: Final = 1
+PARENT_FIELD: Final = 1
 """Place of the parent's process id."""
 
-USER_TIME, SYSTEM_TIME = 11, 12
+USER_TIME_FIELD, SYSTEM_TIME_FIELD = 11, 12
 """Places of the processor time used, in ticks."""
 
 

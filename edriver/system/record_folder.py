@@ -14,23 +14,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-RUN, EVENTS, TRACE = "run.json", "events.jsonl", "trace.json"
+RUN_FILE, EVENTS_FILE, TRACE_FILE = "run.json", "events.jsonl", "trace.json"
 """The files in it: what was run; what happened, and how training went on; the same for Perfetto."""
 
-KEPT: Final = 100
+MAX_KEPT_RUNS: Final = 100
 """Runs that are kept in the default folder."""
 
-SAFE_AGE: Final = 24 * 3600.0
+MIN_REMOVAL_AGE: Final = 24 * 3600.0
 """Seconds since its last writing for which a run's records are not removed, however many there are."""
 
-_RUN_ID: Final = re.compile(r"[0-9a-f]{8}")
+_RUN_ID_PATTERN: Final = re.compile(r"[0-9a-f]{8}")
 
 
 def default_root(environ: Mapping[str, str]) -> Path:
     """The folder in which each run has one, if the operator does not name another.
 
     Raises:
-        RuntimeError: nobody knows where this user's home is.
+        RuntimeError: this user's home directory is not known.
     """
     state = environ.get("XDG_STATE_HOME", "")
     # "All paths set in these environment variables must be absolute": one that is not is to be ignored.
@@ -49,11 +49,11 @@ def make(root: Path, run_id: str) -> Path:
     return folder
 
 
-def remove_old(root: Path, now: float, kept: int = KEPT) -> list[Path]:
+def remove_old(root: Path, now: float, kept: int = MAX_KEPT_RUNS) -> list[Path]:
     """Remove the folders of all but the latest runs; returns those that were.
 
     Only what is evidently a run's goes: named by its run_id, with a run.json that says the same, no other file but its
-    own, and nothing written for SAFE_AGE. So a folder into which its user has put something stays.
+    own, and nothing written for MIN_REMOVAL_AGE. So a folder into which its user has put something stays.
 
     Args:
         root: the folder in which each run has one.
@@ -65,10 +65,10 @@ def remove_old(root: Path, now: float, kept: int = KEPT) -> list[Path]:
         found = [(written, folder) for folder in root.iterdir() if (written := _last_writing(folder)) is not None]
     removed = []
     for written, folder in sorted(found, reverse=True)[kept:]:
-        if now - written > SAFE_AGE and _is_evidently_ours(folder):
+        if now - written > MIN_REMOVAL_AGE and _is_evidently_ours(folder):
             with contextlib.suppress(OSError):
                 # What makes it evident goes last: should this be cut short, the next run goes on with it.
-                for name in (TRACE, EVENTS, RUN):
+                for name in (TRACE_FILE, EVENTS_FILE, RUN_FILE):
                     (folder / name).unlink(missing_ok=True)
                 folder.rmdir()
                 removed.append(folder)
@@ -77,9 +77,9 @@ def remove_old(root: Path, now: float, kept: int = KEPT) -> list[Path]:
 
 def _last_writing(folder: Path) -> float | None:
     """When something was last written to a folder that looks like a run's; None: it does not."""
-    if not _RUN_ID.fullmatch(folder.name):
+    if not _RUN_ID_PATTERN.fullmatch(folder.name):
         return None
-    for name in (EVENTS, RUN):  # a run of which no event was ever written has the latter only
+    for name in (EVENTS_FILE, RUN_FILE):  # a run of which no event was ever written has the latter only
         with contextlib.suppress(OSError):
             return (folder / name).lstat().st_mtime
     return None
@@ -89,9 +89,9 @@ def _is_evidently_ours(folder: Path) -> bool:
     try:
         if not stat.S_ISDIR(folder.lstat().st_mode) or folder.stat().st_uid != os.getuid():
             return False
-        if not {entry.name for entry in folder.iterdir()} <= {RUN, EVENTS, TRACE}:
+        if not {entry.name for entry in folder.iterdir()} <= {RUN_FILE, EVENTS_FILE, TRACE_FILE}:
             return False
-        told = json.loads((folder / RUN).read_bytes())
+        about = json.loads((folder / RUN_FILE).read_bytes())
     except (OSError, ValueError):
         return False
-    return isinstance(told, dict) and told.get("run_id") == folder.name
+    return isinstance(about, dict) and about.get("run_id") == folder.name

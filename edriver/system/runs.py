@@ -11,26 +11,28 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from edriver.system.leftovers import PREFIX
-from edriver.system.leftovers import SHORT as _SHORT
+from edriver.system.leftovers import FOLDER_PREFIX
+from edriver.system.leftovers import SHORT_TEMP_FOLDER as _SHORT
 
-SOCKET: Final = "driver.sock"
+SOCKET_NAME: Final = "driver.sock"
 
-MARK: Final = "EDRIVER_RUN_FOLDER"
+RUN_FOLDER_VARIABLE: Final = "EDRIVER_RUN_FOLDER"
 """The variable by which a driver's guard knows what the driver has started, ssh and discovery's script, and what these
 have; not the agents: they end by themselves when the driver is silent, and all that is theirs with them."""
 
-_PEER: Final = struct.Struct("3i")
+_PEER_CREDENTIALS: Final = struct.Struct("3i")
 """What SO_PEERCRED answers: process, user, group."""
 
-_PATH_LIMIT: Final = 60  # of the 107 bytes that a socket's path may have: the rest is for the agents' folders
+_MAX_PATH_BYTES: Final = 60  # of the 107 bytes that a socket's path may have: the rest is for the agents' folders
 
 
 def folder_of(run_id: str) -> Path:
-    """Where a run's folder is to be made: a path that nobody has, and that is short enough for sockets in it."""
-    name = f"{PREFIX}{run_id}-{secrets.token_hex(4)}"
+    """Where a run's folder is to be made: a path that does not exist yet, and that is short enough for sockets in
+    it.
+    """
+    name = f"{FOLDER_PREFIX}{run_id}-{secrets.token_hex(4)}"
     usual = Path(tempfile.gettempdir(), name)
-    return usual if len(str(usual)) <= _PATH_LIMIT else Path(_SHORT, name)
+    return usual if len(str(usual)) <= _MAX_PATH_BYTES else Path(_SHORT, name)
 
 
 def living_runs() -> dict[str, Path]:
@@ -41,10 +43,10 @@ def living_runs() -> dict[str, Path]:
     """
     found = {}
     for place in dict.fromkeys((tempfile.gettempdir(), _SHORT)):
-        for folder in sorted(Path(place).glob(f"{PREFIX}*-*")):
-            run_id = folder.name.removeprefix(PREFIX).rpartition("-")[0]
-            if run_id and _is_private(folder) and _answers(folder / SOCKET):
-                found[run_id] = folder / SOCKET
+        for folder in sorted(Path(place).glob(f"{FOLDER_PREFIX}*-*")):
+            run_id = folder.name.removeprefix(FOLDER_PREFIX).rpartition("-")[0]
+            if run_id and _is_private(folder) and _answers(folder / SOCKET_NAME):
+                found[run_id] = folder / SOCKET_NAME
     return found
 
 
@@ -61,7 +63,9 @@ def _answers(path: Path) -> bool:
         with socket.socket(socket.AF_UNIX) as caller:
             caller.settimeout(1.0)
             caller.connect(str(path))
-            _, user, _ = _PEER.unpack(caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+            _, user, _ = _PEER_CREDENTIALS.unpack(
+                caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size)
+            )
     except OSError:
         return False
     return bool(user == os.getuid())

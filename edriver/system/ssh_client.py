@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-CONNECT_BOUND: Final = 15
+CONNECT_TIMEOUT: Final = 15
 """Seconds that ssh may take to reach a host."""
 
-OWN_FAILURE: Final = 255
+SSH_FAILURE_CODE: Final = 255
 """The exit code with which ssh says that it failed itself, or lost the connection."""
 
-_OPTIONS: Final = (
+_SSH_OPTIONS: Final = (
     "BatchMode=yes",  # ssh cannot ask for a password here
     "LogLevel=ERROR",  # banners are no errors
-    f"ConnectTimeout={CONNECT_BOUND}",
+    f"ConnectTimeout={CONNECT_TIMEOUT}",
     "ControlMaster=no",  # a connection for others to use would stay when the run is over
     "RemoteCommand=none",  # there is one already
 )
@@ -38,26 +38,26 @@ class SshOptions:
         """The command that runs a shell's command line on a host."""
         port = [] if self.port is None else ["-p", str(self.port)]
         identity = ["-i", self.identity_file, "-o", "IdentitiesOnly=yes"] if self.identity_file else []
-        ours = [word for option in _OPTIONS for word in ("-o", option)]
+        ours = [word for option in _SSH_OPTIONS for word in ("-o", option)]
         return ["ssh", *ours, "-T", "-x", "-a", *port, *identity, "--", host, remote]
 
 
-def own_failure(host: str, said: Sequence[str]) -> str:
+def own_failure(host: str, stderr_lines: Sequence[str]) -> str:
     """Why ssh failed, and what to do about it.
 
     Args:
         host: the host.
-        said: its last lines on standard error.
+        stderr_lines: its last lines on standard error.
     """
-    text = "\n".join(said)
-    last = next((line for line in reversed(said) if line.strip()), "")
-    for sign, sentence in _OF_SSH.items():
+    text = "\n".join(stderr_lines)
+    last = next((line for line in reversed(stderr_lines) if line.strip()), "")
+    for sign, sentence in _ERROR_HINTS.items():
         if sign in text:
             return f"{sentence.format(host=host)} (ssh: {last})"
     return f"ssh to it failed: {last or 'it gave no reason'}"
 
 
-_OF_SSH: Final = {
+_ERROR_HINTS: Final = {
     "Permission denied": (
         "it accepts none of this user's keys: see that `ssh {host} true` works without a question, or give "
         "--ssh-identity-file"

@@ -22,11 +22,14 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from edriver.v1 import cause_pb2 as edriver_dot_v1_dot_cause__pb2
 from edriver.v1 import notification_pb2 as edriver_dot_v1_dot_notification__pb2
 from edriver.v1 import rounds_pb2 as edriver_dot_v1_dot_rounds__pb2
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x65\x64river/v1/agent.proto\x12\nedriver.v1\x1a\x1d\x65\x64river/v1/notification.proto\x1a\x17\x65\x64river/v1/rounds.proto\"\x8d\x04\n\tFromAgent\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x0b\n\x03\x61\x63k\x18\x02 \x01(\x04\x12\"\n\x05hello\x18\x03 \x01(\x0b\x32\x11.edriver.v1.HelloH\x00\x12*\n\theartbeat\x18\x04 \x01(\x0b\x32\x15.edriver.v1.HeartbeatH\x00\x12\x31\n\rworker_report\x18\x05 \x01(\x0b\x32\x18.edriver.v1.WorkerReportH\x00\x12\x31\n\rworker_exited\x18\x06 \x01(\x0b\x32\x18.edriver.v1.WorkerExitedH\x00\x12\x31\n\rlease_expired\x18\x07 \x01(\x0b\x32\x18.edriver.v1.LeaseExpiredH\x00\x12\x31\n\rworker_ending\x18\x08 \x01(\x0b\x32\x18.edriver.v1.WorkerEndingH\x00\x12/\n\x0chost_leaving\x18\t \x01(\x0b\x32\x17.edriver.v1.HostLeavingH\x00\x12/\n\x0c\x61gent_ending\x18\n \x01(\x0b\x32\x17.edriver.v1.AgentEndingH\x00\x12/\n\x0cworker_heard\x18< \x01(\x0b\x32\x17.edriver.v1.WorkerHeardH\x00\x12/\n\x0c\x65xit_overdue\x18\x32 \x01(\x0b\x32\x17.edriver.v1.ExitOverdueH\x00\x42\x06\n\x04kind\"\xf2\x02\n\nFromDriver\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x0b\n\x03\x61\x63k\x18\x02 \x01(\x04\x12&\n\x07welcome\x18\x03 \x01(\x0b\x32\x13.edriver.v1.WelcomeH\x00\x12*\n\theartbeat\x18\x04 \x01(\x0b\x32\x15.edriver.v1.HeartbeatH\x00\x12/\n\x0cstart_worker\x18\x05 \x01(\x0b\x32\x17.edriver.v1.StartWorkerH\x00\x12-\n\x0bstop_worker\x18\x06 \x01(\x0b\x32\x16.edriver.v1.StopWorkerH\x00\x12\x33\n\x0e\x64\x65liver_notice\x18\x07 \x01(\x0b\x32\x19.edriver.v1.DeliverNoticeH\x00\x12/\n\x0c\x61ssign_round\x18\x08 \x01(\x0b\x32\x17.edriver.v1.AssignRoundH\x00\x12(\n\x08shutdown\x18\t \x01(\x0b\x32\x14.edriver.v1.ShutdownH\x00\x42\x06\n\x04kind\"t\n\x05Hello\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x03 \x01(\x04\x12\x0b\n\x03pid\x18\x04 \x01(\r\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\r\n\x05slots\x18\x06 \x01(\r\x12\x0e\n\x06secret\x18( \x01(\x0c\"\xbc\x02\n\x07Welcome\x12\x0f\n\x07\x63ommand\x18\x01 \x03(\t\x12\x14\n\x0c\x64river_lease\x18\x02 \x01(\x01\x12\x14\n\x0cworker_lease\x18\x03 \x01(\x01\x12\x15\n\routput_folder\x18\x04 \x01(\t\x12\x11\n\tseen_from\x18\x05 \x01(\t\x12\"\n\x06papers\x18\x06 \x01(\x0b\x32\x12.edriver.v1.Papers\x12\x10\n\x08\x61gent_id\x18\x07 \x01(\x04\x12:\n\x0cstall_limits\x18\x08 \x03(\x0b\x32$.edriver.v1.Welcome.StallLimitsEntry\x12\x0e\n\x06secret\x18( \x01(\x0c\x12\x14\n\x0c\x65xit_timeout\x18\x32 \x01(\x01\x1a\x32\n\x10StallLimitsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"K\n\x06Papers\x12\x11\n\tauthority\x18\x01 \x01(\x0c\x12\x1a\n\x12member_certificate\x18\x02 \x01(\x0c\x12\x12\n\nmember_key\x18\x03 \x01(\x0c\":\n\tHeartbeat\x12-\n\tstandings\x18\x01 \x03(\x0b\x32\x1a.edriver.v1.WorkerStanding\"X\n\x0eWorkerStanding\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0b\n\x03pid\x18\x02 \x01(\r\x12&\n\x08standing\x18\x03 \x01(\x0b\x32\x14.edriver.v1.Standing\"B\n\x0bStartWorker\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x12\n\nbackground\x18\x03 \x01(\x08\".\n\nStopWorker\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\r\n\x05grace\x18\x02 \x01(\x01\"G\n\rDeliverNotice\x12\x12\n\nworker_ids\x18\x01 \x03(\x04\x12\"\n\x06notice\x18\x02 \x01(\x0b\x32\x12.edriver.v1.Notice\"Z\n\x0b\x41ssignRound\x12*\n\x05round\x18\x01 \x01(\x0b\x32\x1b.edriver.v1.RoundAssignment\x12\x1f\n\x05seats\x18\x02 \x03(\x0b\x32\x10.edriver.v1.Seat\"\x19\n\x08Shutdown\x12\r\n\x05grace\x18\x01 \x01(\x01\"E\n\x0cWorkerReport\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\"\n\x06report\x18\x02 \x01(\x0b\x32\x12.edriver.v1.Report\"/\n\x0cWorkerEnding\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04seen\x18\x02 \x01(\x01\"]\n\x0cWorkerExited\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x11\x12\x0c\n\x04tail\x18\x03 \x01(\t\x12\x0e\n\x06reaped\x18\x04 \x01(\x01\x12\x0e\n\x06reason\x18\x46 \x01(\t\"\x1d\n\x0bHostLeaving\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\r\n\x0b\x41gentEnding\"!\n\x0cLeaseExpired\x12\x11\n\tworker_id\x18\x01 \x01(\x04\" \n\x0bWorkerHeard\x12\x11\n\tworker_id\x18\x01 \x01(\x04\" \n\x0b\x45xitOverdue\x12\x11\n\tworker_id\x18\x01 \x01(\x04\"g\n\x0bOutputBatch\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\x04\x12%\n\x05lines\x18\x02 \x03(\x0b\x32\x16.edriver.v1.OutputLine\x12\x0f\n\x07\x64ropped\x18\x03 \x01(\x04\x12\x0e\n\x06secret\x18( \x01(\x0c\"g\n\nOutputLine\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x11\n\x04rank\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x0e\n\x06stderr\x18\x04 \x01(\x08\x12\x0c\n\x04text\x18\x05 \x01(\x0c\x42\x07\n\x05_rank\"\x0f\n\rOutputSummary2\x93\x01\n\x0c\x41gentService\x12<\n\x07\x43onnect\x12\x15.edriver.v1.FromAgent\x1a\x16.edriver.v1.FromDriver(\x01\x30\x01\x12\x45\n\rForwardOutput\x12\x17.edriver.v1.OutputBatch\x1a\x19.edriver.v1.OutputSummary(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x65\x64river/v1/agent.proto\x12\nedriver.v1\x1a\x16\x65\x64river/v1/cause.proto\x1a\x1d\x65\x64river/v1/notification.proto\x1a\x17\x65\x64river/v1/rounds.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x94\x04\n\x0e\x43onnectRequest\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x0b\n\x03\x61\x63k\x18\x02 \x01(\x04\x12\"\n\x05hello\x18\x03 \x01(\x0b\x32\x11.edriver.v1.HelloH\x00\x12*\n\theartbeat\x18\x04 \x01(\x0b\x32\x15.edriver.v1.HeartbeatH\x00\x12\x31\n\rworker_report\x18\x05 \x01(\x0b\x32\x18.edriver.v1.WorkerReportH\x00\x12\x31\n\rworker_exited\x18\x06 \x01(\x0b\x32\x18.edriver.v1.WorkerExitedH\x00\x12\x31\n\rlease_expired\x18\x07 \x01(\x0b\x32\x18.edriver.v1.LeaseExpiredH\x00\x12\x31\n\rworker_ending\x18\x08 \x01(\x0b\x32\x18.edriver.v1.WorkerEndingH\x00\x12/\n\x0chost_leaving\x18\t \x01(\x0b\x32\x17.edriver.v1.HostLeavingH\x00\x12/\n\x0c\x61gent_ending\x18\n \x01(\x0b\x32\x17.edriver.v1.AgentEndingH\x00\x12\x31\n\rlease_renewed\x18< \x01(\x0b\x32\x18.edriver.v1.LeaseRenewedH\x00\x12/\n\x0c\x65xit_overdue\x18\x32 \x01(\x0b\x32\x17.edriver.v1.ExitOverdueH\x00\x42\x06\n\x04kind\"\xf7\x02\n\x0f\x43onnectResponse\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x0b\n\x03\x61\x63k\x18\x02 \x01(\x04\x12&\n\x07welcome\x18\x03 \x01(\x0b\x32\x13.edriver.v1.WelcomeH\x00\x12*\n\theartbeat\x18\x04 \x01(\x0b\x32\x15.edriver.v1.HeartbeatH\x00\x12/\n\x0cstart_worker\x18\x05 \x01(\x0b\x32\x17.edriver.v1.StartWorkerH\x00\x12-\n\x0bstop_worker\x18\x06 \x01(\x0b\x32\x16.edriver.v1.StopWorkerH\x00\x12\x33\n\x0e\x64\x65liver_notice\x18\x07 \x01(\x0b\x32\x19.edriver.v1.DeliverNoticeH\x00\x12/\n\x0c\x61ssign_round\x18\x08 \x01(\x0b\x32\x17.edriver.v1.AssignRoundH\x00\x12(\n\x08shutdown\x18\t \x01(\x0b\x32\x14.edriver.v1.ShutdownH\x00\x42\x06\n\x04kind\"t\n\x05Hello\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x03 \x01(\x04\x12\x0b\n\x03pid\x18\x04 \x01(\r\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\r\n\x05slots\x18\x06 \x01(\r\x12\x0e\n\x06secret\x18( \x01(\x0c\"\xee\x03\n\x07Welcome\x12\x0f\n\x07\x63ommand\x18\x01 \x03(\t\x12/\n\x0c\x64river_lease\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0cworker_lease\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\routput_folder\x18\x04 \x01(\t\x12\x18\n\x10observed_address\x18\x05 \x01(\t\x12\x32\n\x0b\x63redentials\x18\x06 \x01(\x0b\x32\x1d.edriver.v1.WorkerCredentials\x12\x10\n\x08\x61gent_id\x18\x07 \x01(\x04\x12:\n\x0cstall_limits\x18\x08 \x03(\x0b\x32$.edriver.v1.Welcome.StallLimitsEntry\x12\x0e\n\x06secret\x18( \x01(\x0c\x12/\n\x0c\x65xit_timeout\x18\x32 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\x0crestart_mode\x18\x33 \x01(\x0b\x32\x17.edriver.v1.RestartMode\x1aM\n\x10StallLimitsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12(\n\x05value\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration:\x02\x38\x01\"9\n\x0bRestartMode\x12\x19\n\x0cmax_restarts\x18\x01 \x01(\rH\x00\x88\x01\x01\x42\x0f\n\r_max_restarts\"U\n\x11WorkerCredentials\x12\x16\n\x0e\x63\x61_certificate\x18\x01 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x02 \x01(\x0c\x12\x13\n\x0bprivate_key\x18\x03 \x01(\x0c\"9\n\tHeartbeat\x12,\n\x07workers\x18\x01 \x03(\x0b\x32\x1b.edriver.v1.WorkerHeartbeat\"_\n\x0fWorkerHeartbeat\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0b\n\x03pid\x18\x02 \x01(\r\x12,\n\x08progress\x18\x03 \x01(\x0b\x32\x1a.edriver.v1.WorkerProgress\"B\n\x0bStartWorker\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x12\n\nbackground\x18\x03 \x01(\x08\"I\n\nStopWorker\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12(\n\x05grace\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"G\n\rDeliverNotice\x12\x12\n\nworker_ids\x18\x01 \x03(\x04\x12\"\n\x06notice\x18\x02 \x01(\x0b\x32\x12.edriver.v1.Notice\"f\n\x0b\x41ssignRound\x12*\n\x05round\x18\x01 \x01(\x0b\x32\x1b.edriver.v1.RoundAssignment\x12+\n\x07members\x18\x02 \x03(\x0b\x32\x1a.edriver.v1.RankAssignment\"4\n\x08Shutdown\x12(\n\x05grace\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"E\n\x0cWorkerReport\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\"\n\x06report\x18\x02 \x01(\x0b\x32\x12.edriver.v1.Report\"R\n\x0cWorkerEnding\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12/\n\x0b\x64\x65tect_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x8e\x01\n\x0cWorkerExited\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x11\x12\x0c\n\x04tail\x18\x03 \x01(\t\x12-\n\treap_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12 \n\x05\x63\x61use\x18\x46 \x01(\x0b\x32\x11.edriver.v1.Cause\"\x1d\n\x0bHostLeaving\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\r\n\x0b\x41gentEnding\"!\n\x0cLeaseExpired\x12\x11\n\tworker_id\x18\x01 \x01(\x04\"!\n\x0cLeaseRenewed\x12\x11\n\tworker_id\x18\x01 \x01(\x04\" \n\x0b\x45xitOverdue\x12\x11\n\tworker_id\x18\x01 \x01(\x04\"p\n\x14\x46orwardOutputRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\x04\x12%\n\x05lines\x18\x02 \x03(\x0b\x32\x16.edriver.v1.OutputLine\x12\x0f\n\x07\x64ropped\x18\x03 \x01(\x04\x12\x0e\n\x06secret\x18( \x01(\x0c\"g\n\nOutputLine\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x11\n\x04rank\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x0e\n\x06stderr\x18\x04 \x01(\x08\x12\x0c\n\x04text\x18\x05 \x01(\x0c\x42\x07\n\x05_rank\"\x17\n\x15\x46orwardOutputResponse2\xae\x01\n\x0c\x41gentService\x12\x46\n\x07\x43onnect\x12\x1a.edriver.v1.ConnectRequest\x1a\x1b.edriver.v1.ConnectResponse(\x01\x30\x01\x12V\n\rForwardOutput\x12 .edriver.v1.ForwardOutputRequest\x1a!.edriver.v1.ForwardOutputResponse(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,54 +38,56 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_WELCOME_STALLLIMITSENTRY']._loaded_options = None
   _globals['_WELCOME_STALLLIMITSENTRY']._serialized_options = b'8\001'
-  _globals['_FROMAGENT']._serialized_start=95
-  _globals['_FROMAGENT']._serialized_end=620
-  _globals['_FROMDRIVER']._serialized_start=623
-  _globals['_FROMDRIVER']._serialized_end=993
-  _globals['_HELLO']._serialized_start=995
-  _globals['_HELLO']._serialized_end=1111
-  _globals['_WELCOME']._serialized_start=1114
-  _globals['_WELCOME']._serialized_end=1430
-  _globals['_WELCOME_STALLLIMITSENTRY']._serialized_start=1380
-  _globals['_WELCOME_STALLLIMITSENTRY']._serialized_end=1430
-  _globals['_PAPERS']._serialized_start=1432
-  _globals['_PAPERS']._serialized_end=1507
-  _globals['_HEARTBEAT']._serialized_start=1509
-  _globals['_HEARTBEAT']._serialized_end=1567
-  _globals['_WORKERSTANDING']._serialized_start=1569
-  _globals['_WORKERSTANDING']._serialized_end=1657
-  _globals['_STARTWORKER']._serialized_start=1659
-  _globals['_STARTWORKER']._serialized_end=1725
-  _globals['_STOPWORKER']._serialized_start=1727
-  _globals['_STOPWORKER']._serialized_end=1773
-  _globals['_DELIVERNOTICE']._serialized_start=1775
-  _globals['_DELIVERNOTICE']._serialized_end=1846
-  _globals['_ASSIGNROUND']._serialized_start=1848
-  _globals['_ASSIGNROUND']._serialized_end=1938
-  _globals['_SHUTDOWN']._serialized_start=1940
-  _globals['_SHUTDOWN']._serialized_end=1965
-  _globals['_WORKERREPORT']._serialized_start=1967
-  _globals['_WORKERREPORT']._serialized_end=2036
-  _globals['_WORKERENDING']._serialized_start=2038
-  _globals['_WORKERENDING']._serialized_end=2085
-  _globals['_WORKEREXITED']._serialized_start=2087
-  _globals['_WORKEREXITED']._serialized_end=2180
-  _globals['_HOSTLEAVING']._serialized_start=2182
-  _globals['_HOSTLEAVING']._serialized_end=2211
-  _globals['_AGENTENDING']._serialized_start=2213
-  _globals['_AGENTENDING']._serialized_end=2226
-  _globals['_LEASEEXPIRED']._serialized_start=2228
-  _globals['_LEASEEXPIRED']._serialized_end=2261
-  _globals['_WORKERHEARD']._serialized_start=2263
-  _globals['_WORKERHEARD']._serialized_end=2295
-  _globals['_EXITOVERDUE']._serialized_start=2297
-  _globals['_EXITOVERDUE']._serialized_end=2329
-  _globals['_OUTPUTBATCH']._serialized_start=2331
-  _globals['_OUTPUTBATCH']._serialized_end=2434
-  _globals['_OUTPUTLINE']._serialized_start=2436
-  _globals['_OUTPUTLINE']._serialized_end=2539
-  _globals['_OUTPUTSUMMARY']._serialized_start=2541
-  _globals['_OUTPUTSUMMARY']._serialized_end=2556
-  _globals['_AGENTSERVICE']._serialized_start=2559
-  _globals['_AGENTSERVICE']._serialized_end=2706
+  _globals['_CONNECTREQUEST']._serialized_start=184
+  _globals['_CONNECTREQUEST']._serialized_end=716
+  _globals['_CONNECTRESPONSE']._serialized_start=719
+  _globals['_CONNECTRESPONSE']._serialized_end=1094
+  _globals['_HELLO']._serialized_start=1096
+  _globals['_HELLO']._serialized_end=1212
+  _globals['_WELCOME']._serialized_start=1215
+  _globals['_WELCOME']._serialized_end=1709
+  _globals['_WELCOME_STALLLIMITSENTRY']._serialized_start=1632
+  _globals['_WELCOME_STALLLIMITSENTRY']._serialized_end=1709
+  _globals['_RESTARTMODE']._serialized_start=1711
+  _globals['_RESTARTMODE']._serialized_end=1768
+  _globals['_WORKERCREDENTIALS']._serialized_start=1770
+  _globals['_WORKERCREDENTIALS']._serialized_end=1855
+  _globals['_HEARTBEAT']._serialized_start=1857
+  _globals['_HEARTBEAT']._serialized_end=1914
+  _globals['_WORKERHEARTBEAT']._serialized_start=1916
+  _globals['_WORKERHEARTBEAT']._serialized_end=2011
+  _globals['_STARTWORKER']._serialized_start=2013
+  _globals['_STARTWORKER']._serialized_end=2079
+  _globals['_STOPWORKER']._serialized_start=2081
+  _globals['_STOPWORKER']._serialized_end=2154
+  _globals['_DELIVERNOTICE']._serialized_start=2156
+  _globals['_DELIVERNOTICE']._serialized_end=2227
+  _globals['_ASSIGNROUND']._serialized_start=2229
+  _globals['_ASSIGNROUND']._serialized_end=2331
+  _globals['_SHUTDOWN']._serialized_start=2333
+  _globals['_SHUTDOWN']._serialized_end=2385
+  _globals['_WORKERREPORT']._serialized_start=2387
+  _globals['_WORKERREPORT']._serialized_end=2456
+  _globals['_WORKERENDING']._serialized_start=2458
+  _globals['_WORKERENDING']._serialized_end=2540
+  _globals['_WORKEREXITED']._serialized_start=2543
+  _globals['_WORKEREXITED']._serialized_end=2685
+  _globals['_HOSTLEAVING']._serialized_start=2687
+  _globals['_HOSTLEAVING']._serialized_end=2716
+  _globals['_AGENTENDING']._serialized_start=2718
+  _globals['_AGENTENDING']._serialized_end=2731
+  _globals['_LEASEEXPIRED']._serialized_start=2733
+  _globals['_LEASEEXPIRED']._serialized_end=2766
+  _globals['_LEASERENEWED']._serialized_start=2768
+  _globals['_LEASERENEWED']._serialized_end=2801
+  _globals['_EXITOVERDUE']._serialized_start=2803
+  _globals['_EXITOVERDUE']._serialized_end=2835
+  _globals['_FORWARDOUTPUTREQUEST']._serialized_start=2837
+  _globals['_FORWARDOUTPUTREQUEST']._serialized_end=2949
+  _globals['_OUTPUTLINE']._serialized_start=2951
+  _globals['_OUTPUTLINE']._serialized_end=3054
+  _globals['_FORWARDOUTPUTRESPONSE']._serialized_start=3056
+  _globals['_FORWARDOUTPUTRESPONSE']._serialized_end=3079
+  _globals['_AGENTSERVICE']._serialized_start=3082
+  _globals['_AGENTSERVICE']._serialized_end=3256
 # @@protoc_insertion_point(module_scope)

@@ -4,10 +4,13 @@ isort:skip_file
 """
 
 from collections import abc as _abc
+from edriver.v1 import cause_pb2 as _cause_pb2
 from edriver.v1 import notification_pb2 as _notification_pb2
 from edriver.v1 import rounds_pb2 as _rounds_pb2
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 import builtins as _builtins
 import sys
@@ -21,8 +24,8 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
-class FromAgent(_message.Message):
-    """FromAgent is one message of an agent's."""
+class ConnectRequest(_message.Message):
+    """ConnectRequest is one message from an agent to the driver."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -36,7 +39,7 @@ class FromAgent(_message.Message):
     WORKER_ENDING_FIELD_NUMBER: _builtins.int
     HOST_LEAVING_FIELD_NUMBER: _builtins.int
     AGENT_ENDING_FIELD_NUMBER: _builtins.int
-    WORKER_HEARD_FIELD_NUMBER: _builtins.int
+    LEASE_RENEWED_FIELD_NUMBER: _builtins.int
     EXIT_OVERDUE_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     """Counts this side's messages from 1; 0 for those that are not sent again (Hello, Heartbeat)."""
@@ -59,7 +62,7 @@ class FromAgent(_message.Message):
     @_builtins.property
     def agent_ending(self) -> Global___AgentEnding: ...
     @_builtins.property
-    def worker_heard(self) -> Global___WorkerHeard: ...
+    def lease_renewed(self) -> Global___LeaseRenewed: ...
     @_builtins.property
     def exit_overdue(self) -> Global___ExitOverdue: ...
     def __init__(
@@ -75,22 +78,22 @@ class FromAgent(_message.Message):
         worker_ending: Global___WorkerEnding | None = ...,
         host_leaving: Global___HostLeaving | None = ...,
         agent_ending: Global___AgentEnding | None = ...,
-        worker_heard: Global___WorkerHeard | None = ...,
+        lease_renewed: Global___LeaseRenewed | None = ...,
         exit_overdue: Global___ExitOverdue | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["agent_ending", b"agent_ending", "exit_overdue", b"exit_overdue", "heartbeat", b"heartbeat", "hello", b"hello", "host_leaving", b"host_leaving", "kind", b"kind", "lease_expired", b"lease_expired", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_heard", b"worker_heard", "worker_report", b"worker_report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent_ending", b"agent_ending", "exit_overdue", b"exit_overdue", "heartbeat", b"heartbeat", "hello", b"hello", "host_leaving", b"host_leaving", "kind", b"kind", "lease_expired", b"lease_expired", "lease_renewed", b"lease_renewed", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_report", b"worker_report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "agent_ending", b"agent_ending", "exit_overdue", b"exit_overdue", "heartbeat", b"heartbeat", "hello", b"hello", "host_leaving", b"host_leaving", "kind", b"kind", "lease_expired", b"lease_expired", "seq", b"seq", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_heard", b"worker_heard", "worker_report", b"worker_report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "agent_ending", b"agent_ending", "exit_overdue", b"exit_overdue", "heartbeat", b"heartbeat", "hello", b"hello", "host_leaving", b"host_leaving", "kind", b"kind", "lease_expired", b"lease_expired", "lease_renewed", b"lease_renewed", "seq", b"seq", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_report", b"worker_report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "heartbeat", "worker_report", "worker_exited", "lease_expired", "worker_ending", "host_leaving", "agent_ending", "worker_heard", "exit_overdue"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "heartbeat", "worker_report", "worker_exited", "lease_expired", "worker_ending", "host_leaving", "agent_ending", "lease_renewed", "exit_overdue"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
-Global___FromAgent: _TypeAlias = FromAgent  # noqa: Y015
+Global___ConnectRequest: _TypeAlias = ConnectRequest  # noqa: Y015
 
 @_typing.final
-class FromDriver(_message.Message):
-    """FromDriver is one message of the driver's."""
+class ConnectResponse(_message.Message):
+    """ConnectResponse is one message from the driver to an agent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -104,7 +107,7 @@ class FromDriver(_message.Message):
     ASSIGN_ROUND_FIELD_NUMBER: _builtins.int
     SHUTDOWN_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
-    """As in FromAgent; 0 for Welcome and Heartbeat."""
+    """As in ConnectRequest; 0 for Welcome and Heartbeat."""
     ack: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
@@ -141,7 +144,7 @@ class FromDriver(_message.Message):
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
-Global___FromDriver: _TypeAlias = FromDriver  # noqa: Y015
+Global___ConnectResponse: _TypeAlias = ConnectResponse  # noqa: Y015
 
 @_typing.final
 class Hello(_message.Message):
@@ -200,14 +203,15 @@ class Welcome(_message.Message):
         KEY_FIELD_NUMBER: _builtins.int
         VALUE_FIELD_NUMBER: _builtins.int
         key: _builtins.str
-        value: _builtins.float
+        @_builtins.property
+        def value(self) -> _duration_pb2.Duration: ...
         def __init__(
             self,
             *,
             key: _builtins.str = ...,
-            value: _builtins.float = ...,
+            value: _duration_pb2.Duration | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
         _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
@@ -217,88 +221,124 @@ class Welcome(_message.Message):
     DRIVER_LEASE_FIELD_NUMBER: _builtins.int
     WORKER_LEASE_FIELD_NUMBER: _builtins.int
     OUTPUT_FOLDER_FIELD_NUMBER: _builtins.int
-    SEEN_FROM_FIELD_NUMBER: _builtins.int
-    PAPERS_FIELD_NUMBER: _builtins.int
+    OBSERVED_ADDRESS_FIELD_NUMBER: _builtins.int
+    CREDENTIALS_FIELD_NUMBER: _builtins.int
     AGENT_ID_FIELD_NUMBER: _builtins.int
     STALL_LIMITS_FIELD_NUMBER: _builtins.int
     SECRET_FIELD_NUMBER: _builtins.int
     EXIT_TIMEOUT_FIELD_NUMBER: _builtins.int
-    driver_lease: _builtins.float
-    """Seconds without a word from the driver after which the agent ends its workers and itself."""
-    worker_lease: _builtins.float
-    """Seconds without an answer from a worker after which it is given up."""
+    RESTART_MODE_FIELD_NUMBER: _builtins.int
     output_folder: _builtins.str
     """Folder for the workers' output files; empty: none are written."""
-    seen_from: _builtins.str
+    observed_address: _builtins.str
     """The address from which this connection came, as the driver sees it; empty: from this machine."""
     agent_id: _builtins.int
     """The agent's id from now on."""
     secret: _builtins.bytes
     """For an agent that came with agent_id 0: its secret from now on."""
-    exit_timeout: _builtins.float
-    """Seconds without a sign of life that a worker's process may take to end, once its service has."""
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The command of a worker: program and arguments."""
 
     @_builtins.property
-    def papers(self) -> Global___Papers:
-        """What workers show one another; absent in a run without TLS."""
+    def driver_lease(self) -> _duration_pb2.Duration:
+        """How long the driver may be silent before the agent ends its workers and itself."""
 
     @_builtins.property
-    def stall_limits(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """Seconds that each phase of a worker may last without progress; 0: for ever."""
+    def worker_lease(self) -> _duration_pb2.Duration:
+        """How long a worker may leave a ping unanswered before it is given up."""
+
+    @_builtins.property
+    def credentials(self) -> Global___WorkerCredentials:
+        """What workers authenticate one another by; absent in a run without TLS."""
+
+    @_builtins.property
+    def stall_limits(self) -> _containers.MessageMap[_builtins.str, _duration_pb2.Duration]:
+        """How long each phase of a worker may last without progress; 0: for ever."""
+
+    @_builtins.property
+    def exit_timeout(self) -> _duration_pb2.Duration:
+        """How long a worker's process may take to end once its service has ended, without a sign of life."""
+
+    @_builtins.property
+    def restart_mode(self) -> Global___RestartMode:
+        """Present: the command runs a script in restart mode."""
 
     def __init__(
         self,
         *,
         command: _abc.Iterable[_builtins.str] | None = ...,
-        driver_lease: _builtins.float = ...,
-        worker_lease: _builtins.float = ...,
+        driver_lease: _duration_pb2.Duration | None = ...,
+        worker_lease: _duration_pb2.Duration | None = ...,
         output_folder: _builtins.str = ...,
-        seen_from: _builtins.str = ...,
-        papers: Global___Papers | None = ...,
+        observed_address: _builtins.str = ...,
+        credentials: Global___WorkerCredentials | None = ...,
         agent_id: _builtins.int = ...,
-        stall_limits: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        stall_limits: _abc.Mapping[_builtins.str, _duration_pb2.Duration] | None = ...,
         secret: _builtins.bytes = ...,
-        exit_timeout: _builtins.float = ...,
+        exit_timeout: _duration_pb2.Duration | None = ...,
+        restart_mode: Global___RestartMode | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["papers", b"papers"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["credentials", b"credentials", "driver_lease", b"driver_lease", "exit_timeout", b"exit_timeout", "restart_mode", b"restart_mode", "worker_lease", b"worker_lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "command", b"command", "driver_lease", b"driver_lease", "exit_timeout", b"exit_timeout", "output_folder", b"output_folder", "papers", b"papers", "secret", b"secret", "seen_from", b"seen_from", "stall_limits", b"stall_limits", "worker_lease", b"worker_lease"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "command", b"command", "credentials", b"credentials", "driver_lease", b"driver_lease", "exit_timeout", b"exit_timeout", "observed_address", b"observed_address", "output_folder", b"output_folder", "restart_mode", b"restart_mode", "secret", b"secret", "stall_limits", b"stall_limits", "worker_lease", b"worker_lease"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Welcome: _TypeAlias = Welcome  # noqa: Y015
 
 @_typing.final
-class Papers(_message.Message):
-    """Papers are what the workers of a run know one another by, each in PEM."""
+class RestartMode(_message.Message):
+    """RestartMode is what workers have to know whose script is run anew in every round."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    AUTHORITY_FIELD_NUMBER: _builtins.int
-    MEMBER_CERTIFICATE_FIELD_NUMBER: _builtins.int
-    MEMBER_KEY_FIELD_NUMBER: _builtins.int
-    authority: _builtins.bytes
-    """The certificate of the run's authority."""
-    member_certificate: _builtins.bytes
-    """The certificate that all workers share, signed by it, and its private key."""
-    member_key: _builtins.bytes
+    MAX_RESTARTS_FIELD_NUMBER: _builtins.int
+    max_restarts: _builtins.int
+    """How many failures the run survives; absent: any number."""
     def __init__(
         self,
         *,
-        authority: _builtins.bytes = ...,
-        member_certificate: _builtins.bytes = ...,
-        member_key: _builtins.bytes = ...,
+        max_restarts: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_restarts", b"_max_restarts", "max_restarts", b"max_restarts"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_restarts", b"_max_restarts", "max_restarts", b"max_restarts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_restarts: _TypeAlias = _typing.Literal["max_restarts"]  # noqa: Y015
+    _WhichOneofArgType__max_restarts: _TypeAlias = _typing.Literal["_max_restarts", b"_max_restarts"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_restarts) -> _WhichOneofReturnType__max_restarts | None: ...
+
+Global___RestartMode: _TypeAlias = RestartMode  # noqa: Y015
+
+@_typing.final
+class WorkerCredentials(_message.Message):
+    """WorkerCredentials are what the workers of a run authenticate one another by, each in PEM."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CA_CERTIFICATE_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
+    PRIVATE_KEY_FIELD_NUMBER: _builtins.int
+    ca_certificate: _builtins.bytes
+    """The certificate of the run's certificate authority."""
+    certificate: _builtins.bytes
+    """The certificate that all workers share, signed by that authority, and its private key."""
+    private_key: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        ca_certificate: _builtins.bytes = ...,
+        certificate: _builtins.bytes = ...,
+        private_key: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["authority", b"authority", "member_certificate", b"member_certificate", "member_key", b"member_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ca_certificate", b"ca_certificate", "certificate", b"certificate", "private_key", b"private_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Papers: _TypeAlias = Papers  # noqa: Y015
+Global___WorkerCredentials: _TypeAlias = WorkerCredentials  # noqa: Y015
 
 @_typing.final
 class Heartbeat(_message.Message):
@@ -306,52 +346,52 @@ class Heartbeat(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    STANDINGS_FIELD_NUMBER: _builtins.int
+    WORKERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def standings(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerStanding]:
-        """From an agent: how far those of its workers have come that have said so since the last one."""
+    def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerHeartbeat]:
+        """From an agent: the progress that its workers have reported since the last one."""
 
     def __init__(
         self,
         *,
-        standings: _abc.Iterable[Global___WorkerStanding] | None = ...,
+        workers: _abc.Iterable[Global___WorkerHeartbeat] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["standings", b"standings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Heartbeat: _TypeAlias = Heartbeat  # noqa: Y015
 
 @_typing.final
-class WorkerStanding(_message.Message):
-    """WorkerStanding is how far a worker has come."""
+class WorkerHeartbeat(_message.Message):
+    """WorkerHeartbeat is what a worker last reported of itself."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     WORKER_ID_FIELD_NUMBER: _builtins.int
     PID_FIELD_NUMBER: _builtins.int
-    STANDING_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.int
     pid: _builtins.int
     """Its process."""
     @_builtins.property
-    def standing(self) -> _notification_pb2.Standing: ...
+    def progress(self) -> _notification_pb2.WorkerProgress: ...
     def __init__(
         self,
         *,
         worker_id: _builtins.int = ...,
         pid: _builtins.int = ...,
-        standing: _notification_pb2.Standing | None = ...,
+        progress: _notification_pb2.WorkerProgress | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["standing", b"standing"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["pid", b"pid", "standing", b"standing", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pid", b"pid", "progress", b"progress", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___WorkerStanding: _TypeAlias = WorkerStanding  # noqa: Y015
+Global___WorkerHeartbeat: _TypeAlias = WorkerHeartbeat  # noqa: Y015
 
 @_typing.final
 class StartWorker(_message.Message):
@@ -390,14 +430,15 @@ class StopWorker(_message.Message):
     WORKER_ID_FIELD_NUMBER: _builtins.int
     GRACE_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.int
-    grace: _builtins.float
+    @_builtins.property
+    def grace(self) -> _duration_pb2.Duration: ...
     def __init__(
         self,
         *,
         worker_id: _builtins.int = ...,
-        grace: _builtins.float = ...,
+        grace: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["grace", b"grace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["grace", b"grace", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
@@ -438,24 +479,24 @@ class AssignRound(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ROUND_FIELD_NUMBER: _builtins.int
-    SEATS_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def round(self) -> _rounds_pb2.RoundAssignment:
         """The same for all hosts."""
 
     @_builtins.property
-    def seats(self) -> _containers.RepeatedCompositeFieldContainer[_rounds_pb2.Seat]:
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[_rounds_pb2.RankAssignment]:
         """The members on this host."""
 
     def __init__(
         self,
         *,
         round: _rounds_pb2.RoundAssignment | None = ...,
-        seats: _abc.Iterable[_rounds_pb2.Seat] | None = ...,
+        members: _abc.Iterable[_rounds_pb2.RankAssignment] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["round", b"round"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["round", b"round", "seats", b"seats"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["members", b"members", "round", b"round"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -468,13 +509,14 @@ class Shutdown(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     GRACE_FIELD_NUMBER: _builtins.int
-    grace: _builtins.float
+    @_builtins.property
+    def grace(self) -> _duration_pb2.Duration: ...
     def __init__(
         self,
         *,
-        grace: _builtins.float = ...,
+        grace: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["grace", b"grace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["grace", b"grace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
@@ -516,19 +558,21 @@ class WorkerEnding(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WORKER_ID_FIELD_NUMBER: _builtins.int
-    SEEN_FIELD_NUMBER: _builtins.int
+    DETECT_TIME_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.int
-    seen: _builtins.float
-    """When it was seen, in seconds since the epoch."""
+    @_builtins.property
+    def detect_time(self) -> _timestamp_pb2.Timestamp:
+        """When the agent saw it."""
+
     def __init__(
         self,
         *,
         worker_id: _builtins.int = ...,
-        seen: _builtins.float = ...,
+        detect_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["detect_time", b"detect_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["seen", b"seen", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detect_time", b"detect_time", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -543,29 +587,33 @@ class WorkerExited(_message.Message):
     WORKER_ID_FIELD_NUMBER: _builtins.int
     CODE_FIELD_NUMBER: _builtins.int
     TAIL_FIELD_NUMBER: _builtins.int
-    REAPED_FIELD_NUMBER: _builtins.int
-    REASON_FIELD_NUMBER: _builtins.int
+    REAP_TIME_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.int
     code: _builtins.int
     """Its exit code; negative: the signal that ended it."""
     tail: _builtins.str
     """Its last lines of output."""
-    reaped: _builtins.float
-    """When it was reaped, in seconds since the epoch."""
-    reason: _builtins.str
-    """Why it ended, where its agent knows more than the code says; empty: it does not."""
+    @_builtins.property
+    def reap_time(self) -> _timestamp_pb2.Timestamp:
+        """When it was reaped."""
+
+    @_builtins.property
+    def cause(self) -> _cause_pb2.Cause:
+        """Why it ended, where its agent knows more than the code says; absent: it does not."""
+
     def __init__(
         self,
         *,
         worker_id: _builtins.int = ...,
         code: _builtins.int = ...,
         tail: _builtins.str = ...,
-        reaped: _builtins.float = ...,
-        reason: _builtins.str = ...,
+        reap_time: _timestamp_pb2.Timestamp | None = ...,
+        cause: _cause_pb2.Cause | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "reap_time", b"reap_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "reaped", b"reaped", "reason", b"reason", "tail", b"tail", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "code", b"code", "reap_time", b"reap_time", "tail", b"tail", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -573,7 +621,7 @@ Global___WorkerExited: _TypeAlias = WorkerExited  # noqa: Y015
 
 @_typing.final
 class HostLeaving(_message.Message):
-    """HostLeaving says that the agent was told to leave, by a batch system or whoever takes the machine away: its workers are to
+    """HostLeaving says that the agent has to leave: a batch system, or another owner, takes the machine away: its workers are to
     be out of the round before it ends them.
     """
 
@@ -581,7 +629,7 @@ class HostLeaving(_message.Message):
 
     REASON_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """How it was told."""
+    """The signal or message that said so."""
     def __init__(
         self,
         *,
@@ -636,8 +684,8 @@ class LeaseExpired(_message.Message):
 Global___LeaseExpired: _TypeAlias = LeaseExpired  # noqa: Y015
 
 @_typing.final
-class WorkerHeard(_message.Message):
-    """WorkerHeard says that a worker whose lease had expired answers again."""
+class LeaseRenewed(_message.Message):
+    """LeaseRenewed says that a worker whose lease had expired answers again."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -654,7 +702,7 @@ class WorkerHeard(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___WorkerHeard: _TypeAlias = WorkerHeard  # noqa: Y015
+Global___LeaseRenewed: _TypeAlias = LeaseRenewed  # noqa: Y015
 
 @_typing.final
 class ExitOverdue(_message.Message):
@@ -680,8 +728,8 @@ class ExitOverdue(_message.Message):
 Global___ExitOverdue: _TypeAlias = ExitOverdue  # noqa: Y015
 
 @_typing.final
-class OutputBatch(_message.Message):
-    """OutputBatch is some lines of the workers' output."""
+class ForwardOutputRequest(_message.Message):
+    """ForwardOutputRequest is some lines of the workers' output."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -693,7 +741,7 @@ class OutputBatch(_message.Message):
     dropped: _builtins.int
     """Lines left out since the last batch because the driver took them more slowly than the workers wrote them."""
     secret: _builtins.bytes
-    """The agent's secret, as in Hello. Lines of workers that this agent was not told to start are left out."""
+    """The agent's secret, as in Hello. Lines of workers that this agent was not ordered to start are left out."""
     @_builtins.property
     def lines(self) -> _containers.RepeatedCompositeFieldContainer[Global___OutputLine]: ...
     def __init__(
@@ -710,7 +758,7 @@ class OutputBatch(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___OutputBatch: _TypeAlias = OutputBatch  # noqa: Y015
+Global___ForwardOutputRequest: _TypeAlias = ForwardOutputRequest  # noqa: Y015
 
 @_typing.final
 class OutputLine(_message.Message):
@@ -749,8 +797,8 @@ class OutputLine(_message.Message):
 Global___OutputLine: _TypeAlias = OutputLine  # noqa: Y015
 
 @_typing.final
-class OutputSummary(_message.Message):
-    """OutputSummary ends the forwarding."""
+class ForwardOutputResponse(_message.Message):
+    """ForwardOutputResponse ends the forwarding."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -763,4 +811,4 @@ class OutputSummary(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___OutputSummary: _TypeAlias = OutputSummary  # noqa: Y015
+Global___ForwardOutputResponse: _TypeAlias = ForwardOutputResponse  # noqa: Y015

@@ -37,13 +37,13 @@ class AgentServiceStub(object):
         """
         self.Connect = channel.stream_stream(
                 '/edriver.v1.AgentService/Connect',
-                request_serializer=edriver_dot_v1_dot_agent__pb2.FromAgent.SerializeToString,
-                response_deserializer=edriver_dot_v1_dot_agent__pb2.FromDriver.FromString,
+                request_serializer=edriver_dot_v1_dot_agent__pb2.ConnectRequest.SerializeToString,
+                response_deserializer=edriver_dot_v1_dot_agent__pb2.ConnectResponse.FromString,
                 _registered_method=True)
         self.ForwardOutput = channel.stream_unary(
                 '/edriver.v1.AgentService/ForwardOutput',
-                request_serializer=edriver_dot_v1_dot_agent__pb2.OutputBatch.SerializeToString,
-                response_deserializer=edriver_dot_v1_dot_agent__pb2.OutputSummary.FromString,
+                request_serializer=edriver_dot_v1_dot_agent__pb2.ForwardOutputRequest.SerializeToString,
+                response_deserializer=edriver_dot_v1_dot_agent__pb2.ForwardOutputResponse.FromString,
                 _registered_method=True)
 
 
@@ -55,7 +55,7 @@ class AgentServiceServicer(object):
         """Connect is an agent's control stream, and everything on it is in order. If it breaks, the agent dials again with
         the same agent_id: both sides count what they have received and send the rest again, so a lost stream loses nothing
         and is not a lost host. An agent_id that the driver has given up, or never had, is refused with
-        FAILED_PRECONDITION: that agent ends its workers and itself. One that nobody has started comes with agent_id 0, and is
+        FAILED_PRECONDITION: that agent ends its workers and itself. One that dials in by itself comes with agent_id 0, and is
         answered with UNAVAILABLE while the run has no place for its host.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -74,13 +74,13 @@ def add_AgentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Connect': grpc.stream_stream_rpc_method_handler(
                     servicer.Connect,
-                    request_deserializer=edriver_dot_v1_dot_agent__pb2.FromAgent.FromString,
-                    response_serializer=edriver_dot_v1_dot_agent__pb2.FromDriver.SerializeToString,
+                    request_deserializer=edriver_dot_v1_dot_agent__pb2.ConnectRequest.FromString,
+                    response_serializer=edriver_dot_v1_dot_agent__pb2.ConnectResponse.SerializeToString,
             ),
             'ForwardOutput': grpc.stream_unary_rpc_method_handler(
                     servicer.ForwardOutput,
-                    request_deserializer=edriver_dot_v1_dot_agent__pb2.OutputBatch.FromString,
-                    response_serializer=edriver_dot_v1_dot_agent__pb2.OutputSummary.SerializeToString,
+                    request_deserializer=edriver_dot_v1_dot_agent__pb2.ForwardOutputRequest.FromString,
+                    response_serializer=edriver_dot_v1_dot_agent__pb2.ForwardOutputResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -109,8 +109,8 @@ class AgentService(object):
             request_iterator,
             target,
             '/edriver.v1.AgentService/Connect',
-            edriver_dot_v1_dot_agent__pb2.FromAgent.SerializeToString,
-            edriver_dot_v1_dot_agent__pb2.FromDriver.FromString,
+            edriver_dot_v1_dot_agent__pb2.ConnectRequest.SerializeToString,
+            edriver_dot_v1_dot_agent__pb2.ConnectResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -136,8 +136,8 @@ class AgentService(object):
             request_iterator,
             target,
             '/edriver.v1.AgentService/ForwardOutput',
-            edriver_dot_v1_dot_agent__pb2.OutputBatch.SerializeToString,
-            edriver_dot_v1_dot_agent__pb2.OutputSummary.FromString,
+            edriver_dot_v1_dot_agent__pb2.ForwardOutputRequest.SerializeToString,
+            edriver_dot_v1_dot_agent__pb2.ForwardOutputResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -33,14 +33,14 @@ class AgentServiceStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AgentServiceAsyncStub: ...
-    Connect: _grpc.StreamStreamMultiCallable[_agent_pb2.FromAgent, _agent_pb2.FromDriver]
+    Connect: _grpc.StreamStreamMultiCallable[_agent_pb2.ConnectRequest, _agent_pb2.ConnectResponse]
     """Connect is an agent's control stream, and everything on it is in order. If it breaks, the agent dials again with
     the same agent_id: both sides count what they have received and send the rest again, so a lost stream loses nothing
     and is not a lost host. An agent_id that the driver has given up, or never had, is refused with
-    FAILED_PRECONDITION: that agent ends its workers and itself. One that nobody has started comes with agent_id 0, and is
+    FAILED_PRECONDITION: that agent ends its workers and itself. One that dials in by itself comes with agent_id 0, and is
     answered with UNAVAILABLE while the run has no place for its host.
     """
-    ForwardOutput: _grpc.StreamUnaryMultiCallable[_agent_pb2.OutputBatch, _agent_pb2.OutputSummary]
+    ForwardOutput: _grpc.StreamUnaryMultiCallable[_agent_pb2.ForwardOutputRequest, _agent_pb2.ForwardOutputResponse]
     """ForwardOutput carries the workers' output, apart from the control stream so that a flood of it delays no order."""
 
 @_typing.type_check_only
@@ -48,14 +48,14 @@ class AgentServiceAsyncStub(AgentServiceStub):
     """AgentService is served by the driver. One agent per host dials it; the driver never dials a host."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
-    Connect: _aio.StreamStreamMultiCallable[_agent_pb2.FromAgent, _agent_pb2.FromDriver]  # type: ignore[assignment]
+    Connect: _aio.StreamStreamMultiCallable[_agent_pb2.ConnectRequest, _agent_pb2.ConnectResponse]  # type: ignore[assignment]
     """Connect is an agent's control stream, and everything on it is in order. If it breaks, the agent dials again with
     the same agent_id: both sides count what they have received and send the rest again, so a lost stream loses nothing
     and is not a lost host. An agent_id that the driver has given up, or never had, is refused with
-    FAILED_PRECONDITION: that agent ends its workers and itself. One that nobody has started comes with agent_id 0, and is
+    FAILED_PRECONDITION: that agent ends its workers and itself. One that dials in by itself comes with agent_id 0, and is
     answered with UNAVAILABLE while the run has no place for its host.
     """
-    ForwardOutput: _aio.StreamUnaryMultiCallable[_agent_pb2.OutputBatch, _agent_pb2.OutputSummary]  # type: ignore[assignment]
+    ForwardOutput: _aio.StreamUnaryMultiCallable[_agent_pb2.ForwardOutputRequest, _agent_pb2.ForwardOutputResponse]  # type: ignore[assignment]
     """ForwardOutput carries the workers' output, apart from the control stream so that a flood of it delays no order."""
 
 class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -64,22 +64,22 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def Connect(
         self,
-        request_iterator: _MaybeAsyncIterator[_agent_pb2.FromAgent],
+        request_iterator: _MaybeAsyncIterator[_agent_pb2.ConnectRequest],
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_agent_pb2.FromDriver], _abc.AsyncIterator[_agent_pb2.FromDriver]]:
+    ) -> _typing.Union[_abc.Iterator[_agent_pb2.ConnectResponse], _abc.AsyncIterator[_agent_pb2.ConnectResponse]]:
         """Connect is an agent's control stream, and everything on it is in order. If it breaks, the agent dials again with
         the same agent_id: both sides count what they have received and send the rest again, so a lost stream loses nothing
         and is not a lost host. An agent_id that the driver has given up, or never had, is refused with
-        FAILED_PRECONDITION: that agent ends its workers and itself. One that nobody has started comes with agent_id 0, and is
+        FAILED_PRECONDITION: that agent ends its workers and itself. One that dials in by itself comes with agent_id 0, and is
         answered with UNAVAILABLE while the run has no place for its host.
         """
 
     @_abc_1.abstractmethod
     def ForwardOutput(
         self,
-        request_iterator: _MaybeAsyncIterator[_agent_pb2.OutputBatch],
+        request_iterator: _MaybeAsyncIterator[_agent_pb2.ForwardOutputRequest],
         context: _ServicerContext,
-    ) -> _typing.Union[_agent_pb2.OutputSummary, _abc.Awaitable[_agent_pb2.OutputSummary]]:
+    ) -> _typing.Union[_agent_pb2.ForwardOutputResponse, _abc.Awaitable[_agent_pb2.ForwardOutputResponse]]:
         """ForwardOutput carries the workers' output, apart from the control stream so that a flood of it delays no order."""
 
 def add_AgentServiceServicer_to_server(servicer: AgentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

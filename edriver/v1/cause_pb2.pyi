@@ -4,6 +4,7 @@ isort:skip_file
 Why something happened, as data: what programs may decide on. People are shown texts."""
 
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
@@ -17,6 +18,40 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _AgentFault:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AgentFaultEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AgentFault.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    AGENT_FAULT_UNSPECIFIED: _AgentFault.ValueType  # 0
+    AGENT_FAULT_ENDED: _AgentFault.ValueType  # 1
+    """It could not be started, or its process has ended: `detail` is what its launcher says."""
+    AGENT_FAULT_NEVER_ANSWERED: _AgentFault.ValueType  # 2
+    """It has not answered since its start, for `duration`."""
+    AGENT_FAULT_SILENT: _AgentFault.ValueType  # 3
+    """It has not been heard of for `duration`."""
+    AGENT_FAULT_OTHER_RELEASE: _AgentFault.ValueType  # 4
+    """It is of another release of edriver: `detail`, empty for one that does not name its release."""
+    AGENT_FAULT_OVERLOADED: _AgentFault.ValueType  # 5
+    """It takes no orders: `detail`."""
+
+class AgentFault(_AgentFault, metaclass=_AgentFaultEnumTypeWrapper):
+    """AgentFault is what is wrong with a host's agent."""
+
+AGENT_FAULT_UNSPECIFIED: AgentFault.ValueType  # 0
+AGENT_FAULT_ENDED: AgentFault.ValueType  # 1
+"""It could not be started, or its process has ended: `detail` is what its launcher says."""
+AGENT_FAULT_NEVER_ANSWERED: AgentFault.ValueType  # 2
+"""It has not answered since its start, for `duration`."""
+AGENT_FAULT_SILENT: AgentFault.ValueType  # 3
+"""It has not been heard of for `duration`."""
+AGENT_FAULT_OTHER_RELEASE: AgentFault.ValueType  # 4
+"""It is of another release of edriver: `detail`, empty for one that does not name its release."""
+AGENT_FAULT_OVERLOADED: AgentFault.ValueType  # 5
+"""It takes no orders: `detail`."""
+Global___AgentFault: _TypeAlias = AgentFault  # noqa: Y015
+
 class _CauseKind:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -27,34 +62,44 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     CAUSE_KIND_EXITED: _CauseKind.ValueType  # 1
     """---- A worker was lost, or is suspected.
 
-    Its process ended by itself: `code`, and `said` where its agent knows more.
+    Its process ended by itself: `code`.
     """
     CAUSE_KIND_KILLED: _CauseKind.ValueType  # 2
-    """A signal ended its process: `code` is that signal's, negative; `said` as above."""
+    """A signal ended its process: `code` is that signal's, negative."""
     CAUSE_KIND_ENDED: _CauseKind.ValueType  # 3
     """Its process has ended; why is known once it is reaped."""
     CAUSE_KIND_RAISED: _CauseKind.ValueType  # 4
     """Its script raised `error`."""
     CAUSE_KIND_SILENT: _CauseKind.ValueType  # 5
-    """It has not answered for `seconds`."""
+    """It has not answered for `duration`."""
     CAUSE_KIND_STALLED: _CauseKind.ValueType  # 6
-    """It has made no progress in `phase` for `seconds`."""
+    """It has made no progress in `phase` for `duration`."""
     CAUSE_KIND_STUCK: _CauseKind.ValueType  # 7
     """It sits in a collective of an aborted round."""
     CAUSE_KIND_OUTSTAYED: _CauseKind.ValueType  # 8
-    """Its process outlived its script for `seconds`."""
+    """Its process outlived its script for `duration`."""
     CAUSE_KIND_UNREACHABLE: _CauseKind.ValueType  # 9
-    """Its agent is silent: `said`."""
+    """Its agent is silent: `agent_fault`."""
     CAUSE_KIND_LOST_WITH_HOST: _CauseKind.ValueType  # 10
-    """Its agent was lost: `said`."""
+    """Its agent was lost: `agent_fault`."""
+    CAUSE_KIND_NOT_STARTED: _CauseKind.ValueType  # 54
+    """Its process could not be started, and why in `detail`: `code` as a shell would give it."""
+    CAUSE_KIND_OUT_OF_MEMORY: _CauseKind.ValueType  # 55
+    """The kernel killed its process because memory ran out; `memory_limit` is its cgroup's, if that is known."""
+    CAUSE_KIND_MAYBE_OUT_OF_MEMORY: _CauseKind.ValueType  # 56
+    """SIGKILL ended its process just when the kernel killed some process of its host because memory ran out."""
+    CAUSE_KIND_RUN_BEGAN: _CauseKind.ValueType  # 57
+    """---- There is a round, or a round has ended, and no worker is lost yet.
+
+    The run began: the cause of its first round.
+    """
     CAUSE_KIND_COLLECTIVE_FAILED: _CauseKind.ValueType  # 11
-    """---- A round has ended, and no worker is lost yet."""
     CAUSE_KIND_PEER_UNPROVEN: _CauseKind.ValueType  # 12
-    """A stranger took a member's place in a connection: `said`."""
+    """A stranger took a member's place in a connection: `detail`."""
     CAUSE_KIND_LEFT_ROUND: _CauseKind.ValueType  # 13
     """A member went back to waiting on its own."""
     CAUSE_KIND_NO_ANSWER: _CauseKind.ValueType  # 14
-    """Members have not answered a notice for `seconds`."""
+    """Members have not answered a notice for `duration`."""
     CAUSE_KIND_BOUNDARY_MISSED: _CauseKind.ValueType  # 15
     """Members have not come to the agreed boundary."""
     CAUSE_KIND_BOUNDARIES_DIFFER: _CauseKind.ValueType  # 16
@@ -67,9 +112,9 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     CAUSE_KIND_SUCCESS: _CauseKind.ValueType  # 20
     """---- The run has ended."""
     CAUSE_KIND_STOPPED: _CauseKind.ValueType  # 21
-    """The operator wants it: `said`."""
+    """The operator wants it: `detail`."""
     CAUSE_KIND_SOURCE_UNUSABLE: _CauseKind.ValueType  # 22
-    """Discovery cannot be used as it was asked for: `said`."""
+    """Discovery cannot be used as it was asked for: `detail`."""
     CAUSE_KIND_FAILED_LATE: _CauseKind.ValueType  # 23
     """A worker failed after training was done."""
     CAUSE_KIND_STATE_LOST: _CauseKind.ValueType  # 24
@@ -86,8 +131,8 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     """Fewer usable slots than --min-np were found within --start-timeout."""
     CAUSE_KIND_START_FAILED: _CauseKind.ValueType  # 30
     """Every worker failed before training began."""
-    CAUSE_KIND_STRANGERS: _CauseKind.ValueType  # 31
-    """Strangers' connections have ended every round."""
+    CAUSE_KIND_UNPROVEN_CONNECTIONS: _CauseKind.ValueType  # 31
+    """Unproven connections have ended every round."""
     CAUSE_KIND_TIMED_OUT: _CauseKind.ValueType  # 32
     """--elastic-timeout is over."""
     CAUSE_KIND_ROUND_RUNS: _CauseKind.ValueType  # 33
@@ -98,20 +143,20 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     CAUSE_KIND_SUSPECTS_AWAITED: _CauseKind.ValueType  # 37
     CAUSE_KIND_SURVIVORS_AWAITED: _CauseKind.ValueType  # 38
     CAUSE_KIND_PAUSE_AWAITED: _CauseKind.ValueType  # 39
-    """The pause after strangers' connections is not over."""
+    """The pause after unproven connections is not over."""
     CAUSE_KIND_LEFT_ALONE: _CauseKind.ValueType  # 40
     """Suspected workers that the run depends on."""
     CAUSE_KIND_HOST_LOST: _CauseKind.ValueType  # 41
     """---- A host or a slot is used, or is not.
 
-    Its agent was lost: `said`.
+    Its agent was lost: `agent_fault`.
     """
     CAUSE_KIND_HOST_UNUSED: _CauseKind.ValueType  # 42
-    """Its agent could not be started, or is silent: `said`."""
+    """Its agent could not be started, or is silent: `agent_fault`."""
     CAUSE_KIND_HOST_UNANSWERED: _CauseKind.ValueType  # 43
     """Its first agent is on its way."""
     CAUSE_KIND_DRAINED: _CauseKind.ValueType  # 44
-    """It is not to be used: `said`."""
+    """It is not to be used: `detail`."""
     CAUSE_KIND_UNDRAINED: _CauseKind.ValueType  # 45
     CAUSE_KIND_SLOTS_DRAINED: _CauseKind.ValueType  # 46
     CAUSE_KIND_SLOTS_COOLING: _CauseKind.ValueType  # 47
@@ -121,9 +166,13 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     CAUSE_KIND_QUARANTINE_WAIVED: _CauseKind.ValueType  # 51
     """A host is used in spite of its quarantine: the others do not make up --min-np."""
     CAUSE_KIND_DISCOVERY_FAILED: _CauseKind.ValueType  # 52
-    """Discovery gives no answer: `said`."""
+    """Discovery gives no answer: `detail`."""
     CAUSE_KIND_RESIZED: _CauseKind.ValueType  # 53
     """The operator wants another number of workers at most."""
+    CAUSE_KIND_RUN_CALL_AWAITED: _CauseKind.ValueType  # 58
+    """No worker has called edriver.run yet, long after the start: the script may never do so. duration."""
+    CAUSE_KIND_ATTRIBUTES_DIFFER: _CauseKind.ValueType  # 59
+    """Members' states differ at a round's first boundary: it goes on, and the next change of members would end the run."""
 
 class CauseKind(_CauseKind, metaclass=_CauseKindEnumTypeWrapper):
     """CauseKind is what a cause is."""
@@ -132,34 +181,44 @@ CAUSE_KIND_UNSPECIFIED: CauseKind.ValueType  # 0
 CAUSE_KIND_EXITED: CauseKind.ValueType  # 1
 """---- A worker was lost, or is suspected.
 
-Its process ended by itself: `code`, and `said` where its agent knows more.
+Its process ended by itself: `code`.
 """
 CAUSE_KIND_KILLED: CauseKind.ValueType  # 2
-"""A signal ended its process: `code` is that signal's, negative; `said` as above."""
+"""A signal ended its process: `code` is that signal's, negative."""
 CAUSE_KIND_ENDED: CauseKind.ValueType  # 3
 """Its process has ended; why is known once it is reaped."""
 CAUSE_KIND_RAISED: CauseKind.ValueType  # 4
 """Its script raised `error`."""
 CAUSE_KIND_SILENT: CauseKind.ValueType  # 5
-"""It has not answered for `seconds`."""
+"""It has not answered for `duration`."""
 CAUSE_KIND_STALLED: CauseKind.ValueType  # 6
-"""It has made no progress in `phase` for `seconds`."""
+"""It has made no progress in `phase` for `duration`."""
 CAUSE_KIND_STUCK: CauseKind.ValueType  # 7
 """It sits in a collective of an aborted round."""
 CAUSE_KIND_OUTSTAYED: CauseKind.ValueType  # 8
-"""Its process outlived its script for `seconds`."""
+"""Its process outlived its script for `duration`."""
 CAUSE_KIND_UNREACHABLE: CauseKind.ValueType  # 9
-"""Its agent is silent: `said`."""
+"""Its agent is silent: `agent_fault`."""
 CAUSE_KIND_LOST_WITH_HOST: CauseKind.ValueType  # 10
-"""Its agent was lost: `said`."""
+"""Its agent was lost: `agent_fault`."""
+CAUSE_KIND_NOT_STARTED: CauseKind.ValueType  # 54
+"""Its process could not be started, and why in `detail`: `code` as a shell would give it."""
+CAUSE_KIND_OUT_OF_MEMORY: CauseKind.ValueType  # 55
+"""The kernel killed its process because memory ran out; `memory_limit` is its cgroup's, if that is known."""
+CAUSE_KIND_MAYBE_OUT_OF_MEMORY: CauseKind.ValueType  # 56
+"""SIGKILL ended its process just when the kernel killed some process of its host because memory ran out."""
+CAUSE_KIND_RUN_BEGAN: CauseKind.ValueType  # 57
+"""---- There is a round, or a round has ended, and no worker is lost yet.
+
+The run began: the cause of its first round.
+"""
 CAUSE_KIND_COLLECTIVE_FAILED: CauseKind.ValueType  # 11
-"""---- A round has ended, and no worker is lost yet."""
 CAUSE_KIND_PEER_UNPROVEN: CauseKind.ValueType  # 12
-"""A stranger took a member's place in a connection: `said`."""
+"""A stranger took a member's place in a connection: `detail`."""
 CAUSE_KIND_LEFT_ROUND: CauseKind.ValueType  # 13
 """A member went back to waiting on its own."""
 CAUSE_KIND_NO_ANSWER: CauseKind.ValueType  # 14
-"""Members have not answered a notice for `seconds`."""
+"""Members have not answered a notice for `duration`."""
 CAUSE_KIND_BOUNDARY_MISSED: CauseKind.ValueType  # 15
 """Members have not come to the agreed boundary."""
 CAUSE_KIND_BOUNDARIES_DIFFER: CauseKind.ValueType  # 16
@@ -172,9 +231,9 @@ CAUSE_KIND_ALL_DONE: CauseKind.ValueType  # 19
 CAUSE_KIND_SUCCESS: CauseKind.ValueType  # 20
 """---- The run has ended."""
 CAUSE_KIND_STOPPED: CauseKind.ValueType  # 21
-"""The operator wants it: `said`."""
+"""The operator wants it: `detail`."""
 CAUSE_KIND_SOURCE_UNUSABLE: CauseKind.ValueType  # 22
-"""Discovery cannot be used as it was asked for: `said`."""
+"""Discovery cannot be used as it was asked for: `detail`."""
 CAUSE_KIND_FAILED_LATE: CauseKind.ValueType  # 23
 """A worker failed after training was done."""
 CAUSE_KIND_STATE_LOST: CauseKind.ValueType  # 24
@@ -191,8 +250,8 @@ CAUSE_KIND_TOO_FEW_SLOTS: CauseKind.ValueType  # 29
 """Fewer usable slots than --min-np were found within --start-timeout."""
 CAUSE_KIND_START_FAILED: CauseKind.ValueType  # 30
 """Every worker failed before training began."""
-CAUSE_KIND_STRANGERS: CauseKind.ValueType  # 31
-"""Strangers' connections have ended every round."""
+CAUSE_KIND_UNPROVEN_CONNECTIONS: CauseKind.ValueType  # 31
+"""Unproven connections have ended every round."""
 CAUSE_KIND_TIMED_OUT: CauseKind.ValueType  # 32
 """--elastic-timeout is over."""
 CAUSE_KIND_ROUND_RUNS: CauseKind.ValueType  # 33
@@ -203,20 +262,20 @@ CAUSE_KIND_BOOT_AWAITED: CauseKind.ValueType  # 36
 CAUSE_KIND_SUSPECTS_AWAITED: CauseKind.ValueType  # 37
 CAUSE_KIND_SURVIVORS_AWAITED: CauseKind.ValueType  # 38
 CAUSE_KIND_PAUSE_AWAITED: CauseKind.ValueType  # 39
-"""The pause after strangers' connections is not over."""
+"""The pause after unproven connections is not over."""
 CAUSE_KIND_LEFT_ALONE: CauseKind.ValueType  # 40
 """Suspected workers that the run depends on."""
 CAUSE_KIND_HOST_LOST: CauseKind.ValueType  # 41
 """---- A host or a slot is used, or is not.
 
-Its agent was lost: `said`.
+Its agent was lost: `agent_fault`.
 """
 CAUSE_KIND_HOST_UNUSED: CauseKind.ValueType  # 42
-"""Its agent could not be started, or is silent: `said`."""
+"""Its agent could not be started, or is silent: `agent_fault`."""
 CAUSE_KIND_HOST_UNANSWERED: CauseKind.ValueType  # 43
 """Its first agent is on its way."""
 CAUSE_KIND_DRAINED: CauseKind.ValueType  # 44
-"""It is not to be used: `said`."""
+"""It is not to be used: `detail`."""
 CAUSE_KIND_UNDRAINED: CauseKind.ValueType  # 45
 CAUSE_KIND_SLOTS_DRAINED: CauseKind.ValueType  # 46
 CAUSE_KIND_SLOTS_COOLING: CauseKind.ValueType  # 47
@@ -226,9 +285,13 @@ CAUSE_KIND_COOLDOWN_OVER: CauseKind.ValueType  # 50
 CAUSE_KIND_QUARANTINE_WAIVED: CauseKind.ValueType  # 51
 """A host is used in spite of its quarantine: the others do not make up --min-np."""
 CAUSE_KIND_DISCOVERY_FAILED: CauseKind.ValueType  # 52
-"""Discovery gives no answer: `said`."""
+"""Discovery gives no answer: `detail`."""
 CAUSE_KIND_RESIZED: CauseKind.ValueType  # 53
 """The operator wants another number of workers at most."""
+CAUSE_KIND_RUN_CALL_AWAITED: CauseKind.ValueType  # 58
+"""No worker has called edriver.run yet, long after the start: the script may never do so. duration."""
+CAUSE_KIND_ATTRIBUTES_DIFFER: CauseKind.ValueType  # 59
+"""Members' states differ at a round's first boundary: it goes on, and the next change of members would end the run."""
 Global___CauseKind: _TypeAlias = CauseKind  # noqa: Y015
 
 @_typing.final
@@ -243,12 +306,14 @@ class Cause(_message.Message):
     HOST_FIELD_NUMBER: _builtins.int
     SLOT_FIELD_NUMBER: _builtins.int
     CODE_FIELD_NUMBER: _builtins.int
-    SECONDS_FIELD_NUMBER: _builtins.int
+    DURATION_FIELD_NUMBER: _builtins.int
     PHASE_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
-    SAID_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
     PREEMPTED_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
+    MEMORY_LIMIT_FIELD_NUMBER: _builtins.int
+    AGENT_FAULT_FIELD_NUMBER: _builtins.int
     kind: Global___CauseKind.ValueType
     worker_id: _builtins.int
     """The worker in question; absent: there is none. Its rank is absent if it never had one."""
@@ -258,18 +323,26 @@ class Cause(_message.Message):
     slot: _builtins.int
     code: _builtins.int
     """How its process has ended: its exit code; negative: the signal that ended it."""
-    seconds: _builtins.float
-    """For how long it has not done what it should have."""
     phase: _builtins.str
     """In which phase it stands still: init, step, commit, eval or save."""
     error: _builtins.str
     """Of an exception of the script's: its type, and where it was raised."""
-    said: _builtins.str
-    """What an agent, a tool or the operator has said, in their words."""
+    detail: _builtins.str
+    """What an agent, a tool or the operator says about it, in their own words."""
     preempted: _builtins.bool
-    """Whether places were being taken away: then nobody failed."""
+    """Whether slots were being taken away: then it is no failure of the worker."""
     text: _builtins.str
-    """All of it in words; empty where what it is a part of has a text."""
+    """The whole cause in a sentence for people, written by the driver; empty where the message around it has a text.
+    Programs decide on the other fields.
+    """
+    memory_limit: _builtins.int
+    """Bytes that the worker's cgroup may use; absent: not known, or without a limit."""
+    agent_fault: Global___AgentFault.ValueType
+    """What is wrong with the host's agent."""
+    @_builtins.property
+    def duration(self) -> _duration_pb2.Duration:
+        """For how long it has not done what it should have; of a quarantine: how long it lasts."""
+
     def __init__(
         self,
         *,
@@ -279,23 +352,25 @@ class Cause(_message.Message):
         host: _builtins.str = ...,
         slot: _builtins.int | None = ...,
         code: _builtins.int | None = ...,
-        seconds: _builtins.float | None = ...,
+        duration: _duration_pb2.Duration | None = ...,
         phase: _builtins.str = ...,
         error: _builtins.str = ...,
-        said: _builtins.str = ...,
+        detail: _builtins.str = ...,
         preempted: _builtins.bool = ...,
         text: _builtins.str = ...,
+        memory_limit: _builtins.int | None = ...,
+        agent_fault: Global___AgentFault.ValueType = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_code", b"_code", "_rank", b"_rank", "_seconds", b"_seconds", "_slot", b"_slot", "_worker_id", b"_worker_id", "code", b"code", "rank", b"rank", "seconds", b"seconds", "slot", b"slot", "worker_id", b"worker_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_code", b"_code", "_memory_limit", b"_memory_limit", "_rank", b"_rank", "_slot", b"_slot", "_worker_id", b"_worker_id", "code", b"code", "duration", b"duration", "memory_limit", b"memory_limit", "rank", b"rank", "slot", b"slot", "worker_id", b"worker_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_code", b"_code", "_rank", b"_rank", "_seconds", b"_seconds", "_slot", b"_slot", "_worker_id", b"_worker_id", "code", b"code", "error", b"error", "host", b"host", "kind", b"kind", "phase", b"phase", "preempted", b"preempted", "rank", b"rank", "said", b"said", "seconds", b"seconds", "slot", b"slot", "text", b"text", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_code", b"_code", "_memory_limit", b"_memory_limit", "_rank", b"_rank", "_slot", b"_slot", "_worker_id", b"_worker_id", "agent_fault", b"agent_fault", "code", b"code", "detail", b"detail", "duration", b"duration", "error", b"error", "host", b"host", "kind", b"kind", "memory_limit", b"memory_limit", "phase", b"phase", "preempted", b"preempted", "rank", b"rank", "slot", b"slot", "text", b"text", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__code: _TypeAlias = _typing.Literal["code"]  # noqa: Y015
     _WhichOneofArgType__code: _TypeAlias = _typing.Literal["_code", b"_code"]  # noqa: Y015
+    _WhichOneofReturnType__memory_limit: _TypeAlias = _typing.Literal["memory_limit"]  # noqa: Y015
+    _WhichOneofArgType__memory_limit: _TypeAlias = _typing.Literal["_memory_limit", b"_memory_limit"]  # noqa: Y015
     _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
     _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015
-    _WhichOneofReturnType__seconds: _TypeAlias = _typing.Literal["seconds"]  # noqa: Y015
-    _WhichOneofArgType__seconds: _TypeAlias = _typing.Literal["_seconds", b"_seconds"]  # noqa: Y015
     _WhichOneofReturnType__slot: _TypeAlias = _typing.Literal["slot"]  # noqa: Y015
     _WhichOneofArgType__slot: _TypeAlias = _typing.Literal["_slot", b"_slot"]  # noqa: Y015
     _WhichOneofReturnType__worker_id: _TypeAlias = _typing.Literal["worker_id"]  # noqa: Y015
@@ -303,9 +378,9 @@ class Cause(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__code) -> _WhichOneofReturnType__code | None: ...
     @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__rank) -> _WhichOneofReturnType__rank | None: ...
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_limit) -> _WhichOneofReturnType__memory_limit | None: ...
     @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__seconds) -> _WhichOneofReturnType__seconds | None: ...
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rank) -> _WhichOneofReturnType__rank | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__slot) -> _WhichOneofReturnType__slot | None: ...
     @_typing.overload

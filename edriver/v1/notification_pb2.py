@@ -24,71 +24,81 @@ _sym_db = _symbol_database.Default()
 
 from edriver.v1 import cause_pb2 as edriver_dot_v1_dot_cause__pb2
 from edriver.v1 import rounds_pb2 as edriver_dot_v1_dot_rounds__pb2
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x65\x64river/v1/notification.proto\x12\nedriver.v1\x1a\x16\x65\x64river/v1/cause.proto\x1a\x17\x65\x64river/v1/rounds.proto\"\x9a\x03\n\x06Notice\x12(\n\x08\x61ttached\x18\x01 \x01(\x0b\x32\x14.edriver.v1.AttachedH\x00\x12 \n\x04ping\x18\x02 \x01(\x0b\x32\x10.edriver.v1.PingH\x00\x12\x31\n\rhosts_updated\x18\x03 \x01(\x0b\x32\x18.edriver.v1.HostsUpdatedH\x00\x12%\n\x07stop_at\x18\x04 \x01(\x0b\x32\x12.edriver.v1.StopAtH\x00\x12!\n\x05go_on\x18\x05 \x01(\x0b\x32\x10.edriver.v1.GoOnH\x00\x12\"\n\x05\x61\x62ort\x18\x06 \x01(\x0b\x32\x11.edriver.v1.AbortH\x00\x12/\n\x0c\x61ssign_place\x18\x07 \x01(\x0b\x32\x17.edriver.v1.AssignPlaceH\x00\x12$\n\x06\x66inish\x18\x08 \x01(\x0b\x32\x12.edriver.v1.FinishH\x00\x12\"\n\x05leave\x18\t \x01(\x0b\x32\x11.edriver.v1.LeaveH\x00\x12 \n\x04skip\x18\n \x01(\x0b\x32\x10.edriver.v1.SkipH\x00\x42\x06\n\x04kind\"\x9a\x04\n\x06Report\x12 \n\x04pong\x18\x01 \x01(\x0b\x32\x10.edriver.v1.PongH\x00\x12&\n\x07waiting\x18\x02 \x01(\x0b\x32\x13.edriver.v1.WaitingH\x00\x12\x37\n\x10\x62oundary_reached\x18\x03 \x01(\x0b\x32\x1b.edriver.v1.BoundaryReachedH\x00\x12 \n\x04\x64one\x18\x04 \x01(\x0b\x32\x10.edriver.v1.DoneH\x00\x12\x39\n\x11\x63ollective_raised\x18\x05 \x01(\x0b\x32\x1c.edriver.v1.CollectiveRaisedH\x00\x12$\n\x06\x66\x61iled\x18\x06 \x01(\x0b\x32\x12.edriver.v1.FailedH\x00\x12\x33\n\x0e\x66irst_boundary\x18\x07 \x01(\x0b\x32\x19.edriver.v1.FirstBoundaryH\x00\x12&\n\x07stalled\x18\x08 \x01(\x0b\x32\x13.edriver.v1.StalledH\x00\x12\x31\n\rpeer_unproven\x18\x14 \x01(\x0b\x32\x18.edriver.v1.PeerUnprovenH\x00\x12\"\n\x05stuck\x18< \x01(\x0b\x32\x11.edriver.v1.StuckH\x00\x12&\n\x07\x62locked\x18\x46 \x01(\x0b\x32\x13.edriver.v1.BlockedH\x00\x12&\n\x07parting\x18\x32 \x01(\x0b\x32\x13.edriver.v1.PartingH\x00\x42\x06\n\x04kind\"-\n\x08\x41ttached\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x11\n\tworker_id\x18\x02 \x01(\x04\"\x16\n\x04Ping\x12\x0e\n\x06number\x18\x01 \x01(\x04\"\x86\x01\n\x0cHostsUpdated\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12,\n\x06result\x18\x03 \x01(\x0e\x32\x1c.edriver.v1.HostUpdateResult\x12\x11\n\ttimestamp\x18\x04 \x01(\x01\"Q\n\x06StopAt\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x10\n\x08\x62oundary\x18\x03 \x01(\x04\"=\n\x04GoOn\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x0e\n\x06number\x18\x02 \x01(\x04\"P\n\x05\x41\x62ort\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12 \n\x05\x63\x61use\x18\x02 \x01(\x0b\x32\x11.edriver.v1.Cause\"Y\n\x0b\x41ssignPlace\x12*\n\x05round\x18\x01 \x01(\x0b\x32\x1b.edriver.v1.RoundAssignment\x12\x1e\n\x04seat\x18\x02 \x01(\x0b\x32\x10.edriver.v1.Seat\"/\n\x06\x46inish\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\"\x07\n\x05Leave\"\x17\n\x04Skip\x12\x0f\n\x07ordinal\x18\x01 \x01(\r\">\n\x04Pong\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12&\n\x08standing\x18\x02 \x01(\x0b\x32\x14.edriver.v1.Standing\"\xb0\x02\n\x08Standing\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x12\n\nboundaries\x18\x02 \x01(\x04\x12\x12\n\x05\x65poch\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x14\n\x0csamples_done\x18\x04 \x01(\x04\x12\x0f\n\x07samples\x18\x05 \x01(\x04\x12\x34\n\x08reported\x18\x06 \x03(\x0b\x32\".edriver.v1.Standing.ReportedEntry\x12\x0f\n\x07\x63ommits\x18\x07 \x01(\x04\x12\x16\n\x0e\x63ommit_seconds\x18\x08 \x01(\x01\x12\x14\n\x0c\x63ommit_bytes\x18\t \x01(\x04\x1a/\n\rReportedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x08\n\x06_epoch\"y\n\x07Waiting\x12\x0f\n\x07ordinal\x18\x01 \x01(\r\x12$\n\x07version\x18\x02 \x01(\x0b\x32\x13.edriver.v1.Version\x12\'\n\x05store\x18\x03 \x01(\x0b\x32\x18.edriver.v1.StoreAddress\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t\"\\\n\x0f\x42oundaryReached\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x12\n\nboundaries\x18\x03 \x01(\x04\"A\n\x04\x44one\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x12\n\nboundaries\x18\x02 \x01(\x04\"L\n\x10\x43ollectiveRaised\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x11\n\ttraceback\x18\x02 \x01(\t\"E\n\x0cPeerUnproven\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x1b\n\x06\x46\x61iled\x12\x11\n\ttraceback\x18\x01 \x01(\t\"\t\n\x07Parting\"`\n\x07Stalled\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\r\n\x05phase\x18\x02 \x01(\t\x12\x0f\n\x07seconds\x18\x03 \x01(\x01\x12\x0e\n\x06stacks\x18\x04 \x01(\t\"U\n\x07\x42locked\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x12\n\nboundaries\x18\x02 \x01(\x04\x12\x0f\n\x07seconds\x18\x03 \x01(\x01\".\n\x05Stuck\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\"]\n\rFirstBoundary\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12%\n\x05times\x18\x02 \x01(\x0b\x32\x16.edriver.v1.RoundTimes\"\xc8\x01\n\nRoundTimes\x12\x10\n\x08notified\x18\x01 \x01(\x01\x12\x0f\n\x07stopped\x18\x02 \x01(\x01\x12\x0f\n\x07waiting\x18\x03 \x01(\x01\x12\x10\n\x08\x61ssigned\x18\x04 \x01(\x01\x12\r\n\x05\x62uilt\x18\x05 \x01(\x01\x12\x0e\n\x06synced\x18\x06 \x01(\x01\x12\x0f\n\x07stepped\x18\x07 \x01(\x01\x12\x16\n\x0ereceived_bytes\x18\x08 \x01(\x03\x12\x14\n\x0c\x63ommit_bytes\x18\t \x01(\x03\x12\x16\n\x0e\x63ommit_seconds\x18\n \x01(\x01\x32K\n\x13NotificationService\x12\x34\n\x06\x41ttach\x12\x12.edriver.v1.Notice\x1a\x12.edriver.v1.Report(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x65\x64river/v1/notification.proto\x12\nedriver.v1\x1a\x16\x65\x64river/v1/cause.proto\x1a\x17\x65\x64river/v1/rounds.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"3\n\rAttachRequest\x12\"\n\x06notice\x18\x01 \x01(\x0b\x32\x12.edriver.v1.Notice\"4\n\x0e\x41ttachResponse\x12\"\n\x06report\x18\x01 \x01(\x0b\x32\x12.edriver.v1.Report\"\x9a\x03\n\x06Notice\x12(\n\x08\x61ttached\x18\x01 \x01(\x0b\x32\x14.edriver.v1.AttachedH\x00\x12 \n\x04ping\x18\x02 \x01(\x0b\x32\x10.edriver.v1.PingH\x00\x12\x31\n\rhosts_updated\x18\x03 \x01(\x0b\x32\x18.edriver.v1.HostsUpdatedH\x00\x12%\n\x07stop_at\x18\x04 \x01(\x0b\x32\x12.edriver.v1.StopAtH\x00\x12!\n\x05go_on\x18\x05 \x01(\x0b\x32\x10.edriver.v1.GoOnH\x00\x12\"\n\x05\x61\x62ort\x18\x06 \x01(\x0b\x32\x11.edriver.v1.AbortH\x00\x12/\n\x0c\x61ssign_place\x18\x07 \x01(\x0b\x32\x17.edriver.v1.AssignPlaceH\x00\x12$\n\x06\x66inish\x18\x08 \x01(\x0b\x32\x12.edriver.v1.FinishH\x00\x12\"\n\x05leave\x18\t \x01(\x0b\x32\x11.edriver.v1.LeaveH\x00\x12 \n\x04skip\x18\n \x01(\x0b\x32\x10.edriver.v1.SkipH\x00\x42\x06\n\x04kind\"\xc7\x04\n\x06Report\x12 \n\x04pong\x18\x01 \x01(\x0b\x32\x10.edriver.v1.PongH\x00\x12&\n\x07waiting\x18\x02 \x01(\x0b\x32\x13.edriver.v1.WaitingH\x00\x12\x37\n\x10\x62oundary_reached\x18\x03 \x01(\x0b\x32\x1b.edriver.v1.BoundaryReachedH\x00\x12 \n\x04\x64one\x18\x04 \x01(\x0b\x32\x10.edriver.v1.DoneH\x00\x12\x39\n\x11\x63ollective_raised\x18\x05 \x01(\x0b\x32\x1c.edriver.v1.CollectiveRaisedH\x00\x12$\n\x06\x66\x61iled\x18\x06 \x01(\x0b\x32\x12.edriver.v1.FailedH\x00\x12\x33\n\x0e\x66irst_boundary\x18\x07 \x01(\x0b\x32\x19.edriver.v1.FirstBoundaryH\x00\x12&\n\x07stalled\x18\x08 \x01(\x0b\x32\x13.edriver.v1.StalledH\x00\x12\x31\n\rpeer_unproven\x18\x14 \x01(\x0b\x32\x18.edriver.v1.PeerUnprovenH\x00\x12\"\n\x05stuck\x18< \x01(\x0b\x32\x11.edriver.v1.StuckH\x00\x12&\n\x07\x62locked\x18\x46 \x01(\x0b\x32\x13.edriver.v1.BlockedH\x00\x12/\n\x0cscript_ended\x18\x32 \x01(\x0b\x32\x17.edriver.v1.ScriptEndedH\x00\x12\"\n\x05saved\x18\x33 \x01(\x0b\x32\x11.edriver.v1.SavedH\x00\x42\x06\n\x04kind\"-\n\x08\x41ttached\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x11\n\tworker_id\x18\x02 \x01(\x04\"\x16\n\x04Ping\x12\x0e\n\x06number\x18\x01 \x01(\x04\"\xa2\x01\n\x0cHostsUpdated\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12,\n\x06result\x18\x03 \x01(\x0e\x32\x1c.edriver.v1.HostUpdateResult\x12-\n\ttimestamp\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"Q\n\x06StopAt\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x10\n\x08\x62oundary\x18\x03 \x01(\x04\"=\n\x04GoOn\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x0e\n\x06number\x18\x02 \x01(\x04\"P\n\x05\x41\x62ort\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12 \n\x05\x63\x61use\x18\x02 \x01(\x0b\x32\x11.edriver.v1.Cause\"e\n\x0b\x41ssignPlace\x12*\n\x05round\x18\x01 \x01(\x0b\x32\x1b.edriver.v1.RoundAssignment\x12*\n\x06member\x18\x02 \x01(\x0b\x32\x1a.edriver.v1.RankAssignment\"/\n\x06\x46inish\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\"\x07\n\x05Leave\"\x17\n\x04Skip\x12\x0f\n\x07ordinal\x18\x01 \x01(\r\"D\n\x04Pong\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12,\n\x08progress\x18\x02 \x01(\x0b\x32\x1a.edriver.v1.WorkerProgress\"\xd8\x02\n\x0eWorkerProgress\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x12\n\nboundaries\x18\x02 \x01(\x04\x12\x12\n\x05\x65poch\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x14\n\x0csamples_done\x18\x04 \x01(\x04\x12\x0f\n\x07samples\x18\x05 \x01(\x04\x12:\n\x08reported\x18\x06 \x03(\x0b\x32(.edriver.v1.WorkerProgress.ReportedEntry\x12\x0f\n\x07\x63ommits\x18\x07 \x01(\x04\x12\x32\n\x0f\x63ommit_duration\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0c\x63ommit_bytes\x18\t \x01(\x04\x1a/\n\rReportedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x08\n\x06_epoch\"\x9b\x01\n\x07Waiting\x12\x0f\n\x07ordinal\x18\x01 \x01(\r\x12$\n\x07version\x18\x02 \x01(\x0b\x32\x13.edriver.v1.Version\x12\'\n\x05store\x18\x03 \x01(\x0b\x32\x18.edriver.v1.StoreAddress\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t\x12\x12\n\nsteps_lost\x18\x05 \x01(\x04\x12\x0c\n\x04torn\x18\x06 \x01(\t\"\x8f\x01\n\x0f\x42oundaryReached\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x12\n\nboundaries\x18\x03 \x01(\x04\x12\x31\n\x0e\x63heckpoint_way\x18\x04 \x01(\x0e\x32\x19.edriver.v1.CheckpointWay\".\n\x05Saved\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\"A\n\x04\x44one\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x12\n\nboundaries\x18\x02 \x01(\x04\"L\n\x10\x43ollectiveRaised\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x11\n\ttraceback\x18\x02 \x01(\t\"E\n\x0cPeerUnproven\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x1b\n\x06\x46\x61iled\x12\x11\n\ttraceback\x18\x01 \x01(\t\"\r\n\x0bScriptEnded\"|\n\x07Stalled\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\r\n\x05phase\x18\x02 \x01(\t\x12+\n\x08\x64uration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06stacks\x18\x04 \x01(\t\"q\n\x07\x42locked\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12\x12\n\nboundaries\x18\x02 \x01(\x04\x12+\n\x08\x64uration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\".\n\x05Stuck\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\"m\n\rFirstBoundary\x12%\n\x08round_id\x18\x01 \x01(\x0b\x32\x13.edriver.v1.RoundId\x12%\n\x05times\x18\x02 \x01(\x0b\x32\x16.edriver.v1.RoundTimes\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\"\xa8\x03\n\nRoundTimes\x12,\n\x08notified\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x07stopped\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x07waiting\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x61ssigned\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05\x62uilt\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\x06synced\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x07stepped\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x16\n\x0ereceived_bytes\x18\x08 \x01(\x03\x12\x14\n\x0c\x63ommit_bytes\x18\t \x01(\x03\x12\x32\n\x0f\x63ommit_duration\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration*c\n\rCheckpointWay\x12\x1e\n\x1a\x43HECKPOINT_WAY_UNSPECIFIED\x10\x00\x12\x19\n\x15\x43HECKPOINT_WAY_SIGNAL\x10\x01\x12\x17\n\x13\x43HECKPOINT_WAY_CALL\x10\x02\x32Z\n\x13NotificationService\x12\x43\n\x06\x41ttach\x12\x19.edriver.v1.AttachRequest\x1a\x1a.edriver.v1.AttachResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'edriver.v1.notification_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STANDING_REPORTEDENTRY']._loaded_options = None
-  _globals['_STANDING_REPORTEDENTRY']._serialized_options = b'8\001'
-  _globals['_NOTICE']._serialized_start=95
-  _globals['_NOTICE']._serialized_end=505
-  _globals['_REPORT']._serialized_start=508
-  _globals['_REPORT']._serialized_end=1046
-  _globals['_ATTACHED']._serialized_start=1048
-  _globals['_ATTACHED']._serialized_end=1093
-  _globals['_PING']._serialized_start=1095
-  _globals['_PING']._serialized_end=1117
-  _globals['_HOSTSUPDATED']._serialized_start=1120
-  _globals['_HOSTSUPDATED']._serialized_end=1254
-  _globals['_STOPAT']._serialized_start=1256
-  _globals['_STOPAT']._serialized_end=1337
-  _globals['_GOON']._serialized_start=1339
-  _globals['_GOON']._serialized_end=1400
-  _globals['_ABORT']._serialized_start=1402
-  _globals['_ABORT']._serialized_end=1482
-  _globals['_ASSIGNPLACE']._serialized_start=1484
-  _globals['_ASSIGNPLACE']._serialized_end=1573
-  _globals['_FINISH']._serialized_start=1575
-  _globals['_FINISH']._serialized_end=1622
-  _globals['_LEAVE']._serialized_start=1624
-  _globals['_LEAVE']._serialized_end=1631
-  _globals['_SKIP']._serialized_start=1633
-  _globals['_SKIP']._serialized_end=1656
-  _globals['_PONG']._serialized_start=1658
-  _globals['_PONG']._serialized_end=1720
-  _globals['_STANDING']._serialized_start=1723
-  _globals['_STANDING']._serialized_end=2027
-  _globals['_STANDING_REPORTEDENTRY']._serialized_start=1970
-  _globals['_STANDING_REPORTEDENTRY']._serialized_end=2017
-  _globals['_WAITING']._serialized_start=2029
-  _globals['_WAITING']._serialized_end=2150
-  _globals['_BOUNDARYREACHED']._serialized_start=2152
-  _globals['_BOUNDARYREACHED']._serialized_end=2244
-  _globals['_DONE']._serialized_start=2246
-  _globals['_DONE']._serialized_end=2311
-  _globals['_COLLECTIVERAISED']._serialized_start=2313
-  _globals['_COLLECTIVERAISED']._serialized_end=2389
-  _globals['_PEERUNPROVEN']._serialized_start=2391
-  _globals['_PEERUNPROVEN']._serialized_end=2460
-  _globals['_FAILED']._serialized_start=2462
-  _globals['_FAILED']._serialized_end=2489
-  _globals['_PARTING']._serialized_start=2491
-  _globals['_PARTING']._serialized_end=2500
-  _globals['_STALLED']._serialized_start=2502
-  _globals['_STALLED']._serialized_end=2598
-  _globals['_BLOCKED']._serialized_start=2600
-  _globals['_BLOCKED']._serialized_end=2685
-  _globals['_STUCK']._serialized_start=2687
-  _globals['_STUCK']._serialized_end=2733
-  _globals['_FIRSTBOUNDARY']._serialized_start=2735
-  _globals['_FIRSTBOUNDARY']._serialized_end=2828
-  _globals['_ROUNDTIMES']._serialized_start=2831
-  _globals['_ROUNDTIMES']._serialized_end=3031
-  _globals['_NOTIFICATIONSERVICE']._serialized_start=3033
-  _globals['_NOTIFICATIONSERVICE']._serialized_end=3108
+  _globals['_WORKERPROGRESS_REPORTEDENTRY']._loaded_options = None
+  _globals['_WORKERPROGRESS_REPORTEDENTRY']._serialized_options = b'8\001'
+  _globals['_CHECKPOINTWAY']._serialized_start=3771
+  _globals['_CHECKPOINTWAY']._serialized_end=3870
+  _globals['_ATTACHREQUEST']._serialized_start=159
+  _globals['_ATTACHREQUEST']._serialized_end=210
+  _globals['_ATTACHRESPONSE']._serialized_start=212
+  _globals['_ATTACHRESPONSE']._serialized_end=264
+  _globals['_NOTICE']._serialized_start=267
+  _globals['_NOTICE']._serialized_end=677
+  _globals['_REPORT']._serialized_start=680
+  _globals['_REPORT']._serialized_end=1263
+  _globals['_ATTACHED']._serialized_start=1265
+  _globals['_ATTACHED']._serialized_end=1310
+  _globals['_PING']._serialized_start=1312
+  _globals['_PING']._serialized_end=1334
+  _globals['_HOSTSUPDATED']._serialized_start=1337
+  _globals['_HOSTSUPDATED']._serialized_end=1499
+  _globals['_STOPAT']._serialized_start=1501
+  _globals['_STOPAT']._serialized_end=1582
+  _globals['_GOON']._serialized_start=1584
+  _globals['_GOON']._serialized_end=1645
+  _globals['_ABORT']._serialized_start=1647
+  _globals['_ABORT']._serialized_end=1727
+  _globals['_ASSIGNPLACE']._serialized_start=1729
+  _globals['_ASSIGNPLACE']._serialized_end=1830
+  _globals['_FINISH']._serialized_start=1832
+  _globals['_FINISH']._serialized_end=1879
+  _globals['_LEAVE']._serialized_start=1881
+  _globals['_LEAVE']._serialized_end=1888
+  _globals['_SKIP']._serialized_start=1890
+  _globals['_SKIP']._serialized_end=1913
+  _globals['_PONG']._serialized_start=1915
+  _globals['_PONG']._serialized_end=1983
+  _globals['_WORKERPROGRESS']._serialized_start=1986
+  _globals['_WORKERPROGRESS']._serialized_end=2330
+  _globals['_WORKERPROGRESS_REPORTEDENTRY']._serialized_start=2273
+  _globals['_WORKERPROGRESS_REPORTEDENTRY']._serialized_end=2320
+  _globals['_WAITING']._serialized_start=2333
+  _globals['_WAITING']._serialized_end=2488
+  _globals['_BOUNDARYREACHED']._serialized_start=2491
+  _globals['_BOUNDARYREACHED']._serialized_end=2634
+  _globals['_SAVED']._serialized_start=2636
+  _globals['_SAVED']._serialized_end=2682
+  _globals['_DONE']._serialized_start=2684
+  _globals['_DONE']._serialized_end=2749
+  _globals['_COLLECTIVERAISED']._serialized_start=2751
+  _globals['_COLLECTIVERAISED']._serialized_end=2827
+  _globals['_PEERUNPROVEN']._serialized_start=2829
+  _globals['_PEERUNPROVEN']._serialized_end=2898
+  _globals['_FAILED']._serialized_start=2900
+  _globals['_FAILED']._serialized_end=2927
+  _globals['_SCRIPTENDED']._serialized_start=2929
+  _globals['_SCRIPTENDED']._serialized_end=2942
+  _globals['_STALLED']._serialized_start=2944
+  _globals['_STALLED']._serialized_end=3068
+  _globals['_BLOCKED']._serialized_start=3070
+  _globals['_BLOCKED']._serialized_end=3183
+  _globals['_STUCK']._serialized_start=3185
+  _globals['_STUCK']._serialized_end=3231
+  _globals['_FIRSTBOUNDARY']._serialized_start=3233
+  _globals['_FIRSTBOUNDARY']._serialized_end=3342
+  _globals['_ROUNDTIMES']._serialized_start=3345
+  _globals['_ROUNDTIMES']._serialized_end=3769
+  _globals['_NOTIFICATIONSERVICE']._serialized_start=3872
+  _globals['_NOTIFICATIONSERVICE']._serialized_end=3962
 # @@protoc_insertion_point(module_scope)

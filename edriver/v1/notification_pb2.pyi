@@ -7,8 +7,11 @@ from collections import abc as _abc
 from edriver.v1 import cause_pb2 as _cause_pb2
 from edriver.v1 import rounds_pb2 as _rounds_pb2
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -19,6 +22,74 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _CheckpointWay:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CheckpointWayEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CheckpointWay.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CHECKPOINT_WAY_UNSPECIFIED: _CheckpointWay.ValueType  # 0
+    """By nothing."""
+    CHECKPOINT_WAY_SIGNAL: _CheckpointWay.ValueType  # 1
+    """It handles SIGUSR1. When it has saved is known only if it ends then."""
+    CHECKPOINT_WAY_CALL: _CheckpointWay.ValueType  # 2
+    """It calls edriver.checkpoint_requested, which is the round's boundary."""
+
+class CheckpointWay(_CheckpointWay, metaclass=_CheckpointWayEnumTypeWrapper):
+    """CheckpointWay is by what a script in restart mode can be asked for a checkpoint."""
+
+CHECKPOINT_WAY_UNSPECIFIED: CheckpointWay.ValueType  # 0
+"""By nothing."""
+CHECKPOINT_WAY_SIGNAL: CheckpointWay.ValueType  # 1
+"""It handles SIGUSR1. When it has saved is known only if it ends then."""
+CHECKPOINT_WAY_CALL: CheckpointWay.ValueType  # 2
+"""It calls edriver.checkpoint_requested, which is the round's boundary."""
+Global___CheckpointWay: _TypeAlias = CheckpointWay  # noqa: Y015
+
+@_typing.final
+class AttachRequest(_message.Message):
+    """AttachRequest carries one notice to the worker."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NOTICE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def notice(self) -> Global___Notice: ...
+    def __init__(
+        self,
+        *,
+        notice: Global___Notice | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["notice", b"notice"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["notice", b"notice"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttachRequest: _TypeAlias = AttachRequest  # noqa: Y015
+
+@_typing.final
+class AttachResponse(_message.Message):
+    """AttachResponse carries one report of the worker."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPORT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def report(self) -> Global___Report: ...
+    def __init__(
+        self,
+        *,
+        report: Global___Report | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttachResponse: _TypeAlias = AttachResponse  # noqa: Y015
 
 @_typing.final
 class Notice(_message.Message):
@@ -97,7 +168,8 @@ class Report(_message.Message):
     PEER_UNPROVEN_FIELD_NUMBER: _builtins.int
     STUCK_FIELD_NUMBER: _builtins.int
     BLOCKED_FIELD_NUMBER: _builtins.int
-    PARTING_FIELD_NUMBER: _builtins.int
+    SCRIPT_ENDED_FIELD_NUMBER: _builtins.int
+    SAVED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def pong(self) -> Global___Pong: ...
     @_builtins.property
@@ -121,7 +193,9 @@ class Report(_message.Message):
     @_builtins.property
     def blocked(self) -> Global___Blocked: ...
     @_builtins.property
-    def parting(self) -> Global___Parting: ...
+    def script_ended(self) -> Global___ScriptEnded: ...
+    @_builtins.property
+    def saved(self) -> Global___Saved: ...
     def __init__(
         self,
         *,
@@ -136,13 +210,14 @@ class Report(_message.Message):
         peer_unproven: Global___PeerUnproven | None = ...,
         stuck: Global___Stuck | None = ...,
         blocked: Global___Blocked | None = ...,
-        parting: Global___Parting | None = ...,
+        script_ended: Global___ScriptEnded | None = ...,
+        saved: Global___Saved | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "boundary_reached", b"boundary_reached", "collective_raised", b"collective_raised", "done", b"done", "failed", b"failed", "first_boundary", b"first_boundary", "kind", b"kind", "parting", b"parting", "peer_unproven", b"peer_unproven", "pong", b"pong", "stalled", b"stalled", "stuck", b"stuck", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "boundary_reached", b"boundary_reached", "collective_raised", b"collective_raised", "done", b"done", "failed", b"failed", "first_boundary", b"first_boundary", "kind", b"kind", "peer_unproven", b"peer_unproven", "pong", b"pong", "saved", b"saved", "script_ended", b"script_ended", "stalled", b"stalled", "stuck", b"stuck", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "boundary_reached", b"boundary_reached", "collective_raised", b"collective_raised", "done", b"done", "failed", b"failed", "first_boundary", b"first_boundary", "kind", b"kind", "parting", b"parting", "peer_unproven", b"peer_unproven", "pong", b"pong", "stalled", b"stalled", "stuck", b"stuck", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "boundary_reached", b"boundary_reached", "collective_raised", b"collective_raised", "done", b"done", "failed", b"failed", "first_boundary", b"first_boundary", "kind", b"kind", "peer_unproven", b"peer_unproven", "pong", b"pong", "saved", b"saved", "script_ended", b"script_ended", "stalled", b"stalled", "stuck", b"stuck", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pong", "waiting", "boundary_reached", "done", "collective_raised", "failed", "first_boundary", "stalled", "peer_unproven", "stuck", "blocked", "parting"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pong", "waiting", "boundary_reached", "done", "collective_raised", "failed", "first_boundary", "stalled", "peer_unproven", "stuck", "blocked", "script_ended", "saved"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -208,19 +283,21 @@ class HostsUpdated(_message.Message):
     number: _builtins.int
     """Tells this interrupt from others of the round; grows from 1."""
     result: _rounds_pb2.HostUpdateResult.ValueType
-    timestamp: _builtins.float
-    """When the change was noticed, in seconds since the epoch: what Horovod's listeners are given."""
     @_builtins.property
     def round_id(self) -> _rounds_pb2.RoundId: ...
+    @_builtins.property
+    def timestamp(self) -> _timestamp_pb2.Timestamp:
+        """When the driver noticed the change: what Horovod's listeners are given."""
+
     def __init__(
         self,
         *,
         round_id: _rounds_pb2.RoundId | None = ...,
         number: _builtins.int = ...,
         result: _rounds_pb2.HostUpdateResult.ValueType = ...,
-        timestamp: _builtins.float = ...,
+        timestamp: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id", "timestamp", b"timestamp"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "result", b"result", "round_id", b"round_id", "timestamp", b"timestamp"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
@@ -314,20 +391,20 @@ class AssignPlace(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ROUND_FIELD_NUMBER: _builtins.int
-    SEAT_FIELD_NUMBER: _builtins.int
+    MEMBER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def round(self) -> _rounds_pb2.RoundAssignment: ...
     @_builtins.property
-    def seat(self) -> _rounds_pb2.Seat: ...
+    def member(self) -> _rounds_pb2.RankAssignment: ...
     def __init__(
         self,
         *,
         round: _rounds_pb2.RoundAssignment | None = ...,
-        seat: _rounds_pb2.Seat | None = ...,
+        member: _rounds_pb2.RankAssignment | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["round", b"round", "seat", b"seat"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["member", b"member", "round", b"round"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["round", b"round", "seat", b"seat"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["member", b"member", "round", b"round"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -400,27 +477,27 @@ class Pong(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NUMBER_FIELD_NUMBER: _builtins.int
-    STANDING_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     @_builtins.property
-    def standing(self) -> Global___Standing: ...
+    def progress(self) -> Global___WorkerProgress: ...
     def __init__(
         self,
         *,
         number: _builtins.int = ...,
-        standing: Global___Standing | None = ...,
+        progress: Global___WorkerProgress | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["standing", b"standing"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "standing", b"standing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "progress", b"progress"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Pong: _TypeAlias = Pong  # noqa: Y015
 
 @_typing.final
-class Standing(_message.Message):
-    """Standing is how far a worker has come, for those who watch: nothing is decided by it."""
+class WorkerProgress(_message.Message):
+    """WorkerProgress is how far a worker's training is, for observers: nothing is decided by it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -451,7 +528,7 @@ class Standing(_message.Message):
     SAMPLES_FIELD_NUMBER: _builtins.int
     REPORTED_FIELD_NUMBER: _builtins.int
     COMMITS_FIELD_NUMBER: _builtins.int
-    COMMIT_SECONDS_FIELD_NUMBER: _builtins.int
+    COMMIT_DURATION_FIELD_NUMBER: _builtins.int
     COMMIT_BYTES_FIELD_NUMBER: _builtins.int
     boundaries: _builtins.int
     """Boundaries of the round passed."""
@@ -462,8 +539,7 @@ class Standing(_message.Message):
     samples_done: _builtins.int
     samples: _builtins.int
     commits: _builtins.int
-    """Commits of this process; the seconds for which the script waited for all of them, and the bytes of their tensors."""
-    commit_seconds: _builtins.float
+    """Commits of this process; for how long the script waited for all of them, and the bytes of their tensors."""
     commit_bytes: _builtins.int
     @_builtins.property
     def round_id(self) -> _rounds_pb2.RoundId: ...
@@ -471,6 +547,8 @@ class Standing(_message.Message):
     def reported(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """What the script has reported last (`state.report`), by name."""
 
+    @_builtins.property
+    def commit_duration(self) -> _duration_pb2.Duration: ...
     def __init__(
         self,
         *,
@@ -481,18 +559,18 @@ class Standing(_message.Message):
         samples: _builtins.int = ...,
         reported: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         commits: _builtins.int = ...,
-        commit_seconds: _builtins.float = ...,
+        commit_duration: _duration_pb2.Duration | None = ...,
         commit_bytes: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "epoch", b"epoch", "round_id", b"round_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "commit_duration", b"commit_duration", "epoch", b"epoch", "round_id", b"round_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "boundaries", b"boundaries", "commit_bytes", b"commit_bytes", "commit_seconds", b"commit_seconds", "commits", b"commits", "epoch", b"epoch", "reported", b"reported", "round_id", b"round_id", "samples", b"samples", "samples_done", b"samples_done"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "boundaries", b"boundaries", "commit_bytes", b"commit_bytes", "commit_duration", b"commit_duration", "commits", b"commits", "epoch", b"epoch", "reported", b"reported", "round_id", b"round_id", "samples", b"samples", "samples_done", b"samples_done"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
     _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__epoch) -> _WhichOneofReturnType__epoch | None: ...
 
-Global___Standing: _TypeAlias = Standing  # noqa: Y015
+Global___WorkerProgress: _TypeAlias = WorkerProgress  # noqa: Y015
 
 @_typing.final
 class Waiting(_message.Message):
@@ -504,10 +582,16 @@ class Waiting(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     STORE_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
+    STEPS_LOST_FIELD_NUMBER: _builtins.int
+    TORN_FIELD_NUMBER: _builtins.int
     ordinal: _builtins.int
     """Which `run` call of the script it is in, from 1."""
     digest: _builtins.str
     """A text of the small parts of the offered state: the same for all holders of one version."""
+    steps_lost: _builtins.int
+    """Boundaries that it had passed beyond the state that it offers: steps that are lost, if no other worker offers more."""
+    torn: _builtins.str
+    """Why it could not go back to its last boundary, and what to do about it, for people; empty: it could."""
     @_builtins.property
     def version(self) -> _rounds_pb2.Version:
         """The state that it can offer; (0.0, 0): none."""
@@ -523,10 +607,12 @@ class Waiting(_message.Message):
         version: _rounds_pb2.Version | None = ...,
         store: _rounds_pb2.StoreAddress | None = ...,
         digest: _builtins.str = ...,
+        steps_lost: _builtins.int = ...,
+        torn: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["store", b"store", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "ordinal", b"ordinal", "store", b"store", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "ordinal", b"ordinal", "steps_lost", b"steps_lost", "store", b"store", "torn", b"torn", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -541,8 +627,11 @@ class BoundaryReached(_message.Message):
     ROUND_ID_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
     BOUNDARIES_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_WAY_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     boundaries: _builtins.int
+    checkpoint_way: Global___CheckpointWay.ValueType
+    """In restart mode: by what the script can be asked for a checkpoint before its process is stopped."""
     @_builtins.property
     def round_id(self) -> _rounds_pb2.RoundId: ...
     def __init__(
@@ -551,14 +640,37 @@ class BoundaryReached(_message.Message):
         round_id: _rounds_pb2.RoundId | None = ...,
         number: _builtins.int = ...,
         boundaries: _builtins.int = ...,
+        checkpoint_way: Global___CheckpointWay.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boundaries", b"boundaries", "number", b"number", "round_id", b"round_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boundaries", b"boundaries", "checkpoint_way", b"checkpoint_way", "number", b"number", "round_id", b"round_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BoundaryReached: _TypeAlias = BoundaryReached  # noqa: Y015
+
+@_typing.final
+class Saved(_message.Message):
+    """Saved says that a script in restart mode has had its time to save after StopAt: its process may be stopped."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_ID_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def round_id(self) -> _rounds_pb2.RoundId: ...
+    def __init__(
+        self,
+        *,
+        round_id: _rounds_pb2.RoundId | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Saved: _TypeAlias = Saved  # noqa: Y015
 
 @_typing.final
 class Done(_message.Message):
@@ -660,8 +772,8 @@ class Failed(_message.Message):
 Global___Failed: _TypeAlias = Failed  # noqa: Y015
 
 @_typing.final
-class Parting(_message.Message):
-    """Parting is the last report: the script has ended without an exception, and its interpreter runs its exit hooks."""
+class ScriptEnded(_message.Message):
+    """ScriptEnded is the last report: the script has ended without an exception, and its interpreter runs its exit hooks."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -674,7 +786,7 @@ class Parting(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Parting: _TypeAlias = Parting  # noqa: Y015
+Global___ScriptEnded: _TypeAlias = ScriptEnded  # noqa: Y015
 
 @_typing.final
 class Stalled(_message.Message):
@@ -684,26 +796,27 @@ class Stalled(_message.Message):
 
     ROUND_ID_FIELD_NUMBER: _builtins.int
     PHASE_FIELD_NUMBER: _builtins.int
-    SECONDS_FIELD_NUMBER: _builtins.int
+    DURATION_FIELD_NUMBER: _builtins.int
     STACKS_FIELD_NUMBER: _builtins.int
     phase: _builtins.str
     """init, step, commit, eval or save."""
-    seconds: _builtins.float
     stacks: _builtins.str
     """Where each of its threads stands."""
     @_builtins.property
     def round_id(self) -> _rounds_pb2.RoundId: ...
+    @_builtins.property
+    def duration(self) -> _duration_pb2.Duration: ...
     def __init__(
         self,
         *,
         round_id: _rounds_pb2.RoundId | None = ...,
         phase: _builtins.str = ...,
-        seconds: _builtins.float = ...,
+        duration: _duration_pb2.Duration | None = ...,
         stacks: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration", "round_id", b"round_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["phase", b"phase", "round_id", b"round_id", "seconds", b"seconds", "stacks", b"stacks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration", "phase", b"phase", "round_id", b"round_id", "stacks", b"stacks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -719,23 +832,25 @@ class Blocked(_message.Message):
 
     ROUND_ID_FIELD_NUMBER: _builtins.int
     BOUNDARIES_FIELD_NUMBER: _builtins.int
-    SECONDS_FIELD_NUMBER: _builtins.int
+    DURATION_FIELD_NUMBER: _builtins.int
     boundaries: _builtins.int
     """Boundaries of the round passed."""
-    seconds: _builtins.float
-    """For how long so far; 0: it goes on."""
     @_builtins.property
     def round_id(self) -> _rounds_pb2.RoundId: ...
+    @_builtins.property
+    def duration(self) -> _duration_pb2.Duration:
+        """For how long so far; absent: it goes on."""
+
     def __init__(
         self,
         *,
         round_id: _rounds_pb2.RoundId | None = ...,
         boundaries: _builtins.int = ...,
-        seconds: _builtins.float = ...,
+        duration: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration", "round_id", b"round_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boundaries", b"boundaries", "round_id", b"round_id", "seconds", b"seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boundaries", b"boundaries", "duration", b"duration", "round_id", b"round_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -767,12 +882,15 @@ Global___Stuck: _TypeAlias = Stuck  # noqa: Y015
 
 @_typing.final
 class FirstBoundary(_message.Message):
-    """The member has passed its first boundary of the round: it has come through the change."""
+    """FirstBoundary says that the member has passed its first boundary of the round: its recovery is complete."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ROUND_ID_FIELD_NUMBER: _builtins.int
     TIMES_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    digest: _builtins.str
+    """As Waiting.digest, of the state at that boundary: it is the same for all members."""
     @_builtins.property
     def round_id(self) -> _rounds_pb2.RoundId: ...
     @_builtins.property
@@ -782,10 +900,11 @@ class FirstBoundary(_message.Message):
         *,
         round_id: _rounds_pb2.RoundId | None = ...,
         times: Global___RoundTimes | None = ...,
+        digest: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id", "times", b"times"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id", "times", b"times"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "round_id", b"round_id", "times", b"times"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -793,8 +912,8 @@ Global___FirstBoundary: _TypeAlias = FirstBoundary  # noqa: Y015
 
 @_typing.final
 class RoundTimes(_message.Message):
-    """When a worker got how far on its way from one round's end into the next, in seconds since the epoch; 0: it did not
-    (a newcomer has left no round). And what it has copied.
+    """RoundTimes says when a worker reached each point on its way from one round's end into the next, by the clock of its host;
+    absent: it did not (a newcomer has left no round). And what it has copied.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -808,43 +927,58 @@ class RoundTimes(_message.Message):
     STEPPED_FIELD_NUMBER: _builtins.int
     RECEIVED_BYTES_FIELD_NUMBER: _builtins.int
     COMMIT_BYTES_FIELD_NUMBER: _builtins.int
-    COMMIT_SECONDS_FIELD_NUMBER: _builtins.int
-    notified: _builtins.float
-    """It took the notice by which the round before ended (Abort or StopAt)."""
-    stopped: _builtins.float
-    """Its training function was left."""
-    waiting: _builtins.float
-    """It said Waiting."""
-    assigned: _builtins.float
-    """It took its place."""
-    built: _builtins.float
-    """The process group was built."""
-    synced: _builtins.float
-    """The state was synced."""
-    stepped: _builtins.float
-    """It passed the first boundary."""
+    COMMIT_DURATION_FIELD_NUMBER: _builtins.int
     received_bytes: _builtins.int
     """Bytes of the tensors that it received in the sync; 0: it held the state."""
     commit_bytes: _builtins.int
-    """Bytes of the last commit's tensors, and the seconds for which the script waited; 0: it has made none."""
-    commit_seconds: _builtins.float
+    """Bytes of the last commit's tensors, and for how long the script waited; 0, and absent: it has made none."""
+    @_builtins.property
+    def notified(self) -> _timestamp_pb2.Timestamp:
+        """It took the notice by which the round before ended (Abort or StopAt)."""
+
+    @_builtins.property
+    def stopped(self) -> _timestamp_pb2.Timestamp:
+        """Its training function was left."""
+
+    @_builtins.property
+    def waiting(self) -> _timestamp_pb2.Timestamp:
+        """It said Waiting."""
+
+    @_builtins.property
+    def assigned(self) -> _timestamp_pb2.Timestamp:
+        """It took its place."""
+
+    @_builtins.property
+    def built(self) -> _timestamp_pb2.Timestamp:
+        """The process group was built."""
+
+    @_builtins.property
+    def synced(self) -> _timestamp_pb2.Timestamp:
+        """The state was synced."""
+
+    @_builtins.property
+    def stepped(self) -> _timestamp_pb2.Timestamp:
+        """It passed the first boundary."""
+
+    @_builtins.property
+    def commit_duration(self) -> _duration_pb2.Duration: ...
     def __init__(
         self,
         *,
-        notified: _builtins.float = ...,
-        stopped: _builtins.float = ...,
-        waiting: _builtins.float = ...,
-        assigned: _builtins.float = ...,
-        built: _builtins.float = ...,
-        synced: _builtins.float = ...,
-        stepped: _builtins.float = ...,
+        notified: _timestamp_pb2.Timestamp | None = ...,
+        stopped: _timestamp_pb2.Timestamp | None = ...,
+        waiting: _timestamp_pb2.Timestamp | None = ...,
+        assigned: _timestamp_pb2.Timestamp | None = ...,
+        built: _timestamp_pb2.Timestamp | None = ...,
+        synced: _timestamp_pb2.Timestamp | None = ...,
+        stepped: _timestamp_pb2.Timestamp | None = ...,
         received_bytes: _builtins.int = ...,
         commit_bytes: _builtins.int = ...,
-        commit_seconds: _builtins.float = ...,
+        commit_duration: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assigned", b"assigned", "built", b"built", "commit_duration", b"commit_duration", "notified", b"notified", "stepped", b"stepped", "stopped", b"stopped", "synced", b"synced", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assigned", b"assigned", "built", b"built", "commit_bytes", b"commit_bytes", "commit_seconds", b"commit_seconds", "notified", b"notified", "received_bytes", b"received_bytes", "stepped", b"stepped", "stopped", b"stopped", "synced", b"synced", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assigned", b"assigned", "built", b"built", "commit_bytes", b"commit_bytes", "commit_duration", b"commit_duration", "notified", b"notified", "received_bytes", b"received_bytes", "stepped", b"stepped", "stopped", b"stopped", "synced", b"synced", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -38,8 +38,8 @@ class NotificationServiceStub(object):
         """
         self.Attach = channel.stream_stream(
                 '/edriver.v1.NotificationService/Attach',
-                request_serializer=edriver_dot_v1_dot_notification__pb2.Notice.SerializeToString,
-                response_deserializer=edriver_dot_v1_dot_notification__pb2.Report.FromString,
+                request_serializer=edriver_dot_v1_dot_notification__pb2.AttachRequest.SerializeToString,
+                response_deserializer=edriver_dot_v1_dot_notification__pb2.AttachResponse.FromString,
                 _registered_method=True)
 
 
@@ -62,8 +62,8 @@ def add_NotificationServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Attach': grpc.stream_stream_rpc_method_handler(
                     servicer.Attach,
-                    request_deserializer=edriver_dot_v1_dot_notification__pb2.Notice.FromString,
-                    response_serializer=edriver_dot_v1_dot_notification__pb2.Report.SerializeToString,
+                    request_deserializer=edriver_dot_v1_dot_notification__pb2.AttachRequest.FromString,
+                    response_serializer=edriver_dot_v1_dot_notification__pb2.AttachResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -93,8 +93,8 @@ class NotificationService(object):
             request_iterator,
             target,
             '/edriver.v1.NotificationService/Attach',
-            edriver_dot_v1_dot_notification__pb2.Notice.SerializeToString,
-            edriver_dot_v1_dot_notification__pb2.Report.FromString,
+            edriver_dot_v1_dot_notification__pb2.AttachRequest.SerializeToString,
+            edriver_dot_v1_dot_notification__pb2.AttachResponse.FromString,
             options,
             channel_credentials,
             insecure,

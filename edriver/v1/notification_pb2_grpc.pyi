@@ -35,7 +35,7 @@ class NotificationServiceStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> NotificationServiceAsyncStub: ...
-    Attach: _grpc.StreamStreamMultiCallable[_notification_pb2.Notice, _notification_pb2.Report]
+    Attach: _grpc.StreamStreamMultiCallable[_notification_pb2.AttachRequest, _notification_pb2.AttachResponse]
     """Attach opens the stream. The agent attaches once, when the worker has said that it listens; a second attempt while
     one stream is open fails with ALREADY_EXISTS. The first notice is Attached; a run_id or worker_id that is not this
     worker's fails with FAILED_PRECONDITION. The stream ends when either process does.
@@ -48,7 +48,7 @@ class NotificationServiceAsyncStub(NotificationServiceStub):
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
-    Attach: _aio.StreamStreamMultiCallable[_notification_pb2.Notice, _notification_pb2.Report]  # type: ignore[assignment]
+    Attach: _aio.StreamStreamMultiCallable[_notification_pb2.AttachRequest, _notification_pb2.AttachResponse]  # type: ignore[assignment]
     """Attach opens the stream. The agent attaches once, when the worker has said that it listens; a second attempt while
     one stream is open fails with ALREADY_EXISTS. The first notice is Attached; a run_id or worker_id that is not this
     worker's fails with FAILED_PRECONDITION. The stream ends when either process does.
@@ -62,9 +62,9 @@ class NotificationServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def Attach(
         self,
-        request_iterator: _MaybeAsyncIterator[_notification_pb2.Notice],
+        request_iterator: _MaybeAsyncIterator[_notification_pb2.AttachRequest],
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_notification_pb2.Report], _abc.AsyncIterator[_notification_pb2.Report]]:
+    ) -> _typing.Union[_abc.Iterator[_notification_pb2.AttachResponse], _abc.AsyncIterator[_notification_pb2.AttachResponse]]:
         """Attach opens the stream. The agent attaches once, when the worker has said that it listens; a second attempt while
         one stream is open fails with ALREADY_EXISTS. The first notice is Attached; a run_id or worker_id that is not this
         worker's fails with FAILED_PRECONDITION. The stream ends when either process does.

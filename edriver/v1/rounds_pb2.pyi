@@ -25,7 +25,8 @@ class _HostUpdateResult:
 
 class _HostUpdateResultEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_HostUpdateResult.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
-    HOST_UPDATE_RESULT_NO_UPDATE: _HostUpdateResult.ValueType  # 0
+    HOST_UPDATE_RESULT_UNSPECIFIED: _HostUpdateResult.ValueType  # 0
+    """No change: Horovod's NO_UPDATE."""
     HOST_UPDATE_RESULT_REMOVED: _HostUpdateResult.ValueType  # 1
     HOST_UPDATE_RESULT_ADDED: _HostUpdateResult.ValueType  # 2
     HOST_UPDATE_RESULT_MIXED: _HostUpdateResult.ValueType  # 3
@@ -33,7 +34,8 @@ class _HostUpdateResultEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Host
 class HostUpdateResult(_HostUpdateResult, metaclass=_HostUpdateResultEnumTypeWrapper):
     """HostUpdateResult sums up how a set of hosts changed. The values are Horovod's."""
 
-HOST_UPDATE_RESULT_NO_UPDATE: HostUpdateResult.ValueType  # 0
+HOST_UPDATE_RESULT_UNSPECIFIED: HostUpdateResult.ValueType  # 0
+"""No change: Horovod's NO_UPDATE."""
 HOST_UPDATE_RESULT_REMOVED: HostUpdateResult.ValueType  # 1
 HOST_UPDATE_RESULT_ADDED: HostUpdateResult.ValueType  # 2
 HOST_UPDATE_RESULT_MIXED: HostUpdateResult.ValueType  # 3
@@ -94,8 +96,8 @@ class Version(_message.Message):
 Global___Version: _TypeAlias = Version  # noqa: Y015
 
 @_typing.final
-class Seat(_message.Message):
-    """Seat is one member's place in a round; the ranks have Horovod's meanings."""
+class RankAssignment(_message.Message):
+    """RankAssignment is one member's place in a round; the ranks have Horovod's meanings."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -105,12 +107,17 @@ class Seat(_message.Message):
     LOCAL_SIZE_FIELD_NUMBER: _builtins.int
     CROSS_RANK_FIELD_NUMBER: _builtins.int
     CROSS_SIZE_FIELD_NUMBER: _builtins.int
+    HOST_RANK_FIELD_NUMBER: _builtins.int
+    HOST_COUNT_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.int
     rank: _builtins.int
     local_rank: _builtins.int
     local_size: _builtins.int
     cross_rank: _builtins.int
     cross_size: _builtins.int
+    host_rank: _builtins.int
+    """The host's place among the hosts of the round, and how many these are."""
+    host_count: _builtins.int
     def __init__(
         self,
         *,
@@ -120,14 +127,16 @@ class Seat(_message.Message):
         local_size: _builtins.int = ...,
         cross_rank: _builtins.int = ...,
         cross_size: _builtins.int = ...,
+        host_rank: _builtins.int = ...,
+        host_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cross_rank", b"cross_rank", "cross_size", b"cross_size", "local_rank", b"local_rank", "local_size", b"local_size", "rank", b"rank", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cross_rank", b"cross_rank", "cross_size", b"cross_size", "host_count", b"host_count", "host_rank", b"host_rank", "local_rank", b"local_rank", "local_size", b"local_size", "rank", b"rank", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Seat: _TypeAlias = Seat  # noqa: Y015
+Global___RankAssignment: _TypeAlias = RankAssignment  # noqa: Y015
 
 @_typing.final
 class StoreAddress(_message.Message):
@@ -155,7 +164,7 @@ Global___StoreAddress: _TypeAlias = StoreAddress  # noqa: Y015
 
 @_typing.final
 class RoundAssignment(_message.Message):
-    """RoundAssignment is what all members of a round are told of it; each one's Seat comes with it."""
+    """RoundAssignment is what all members of a round receive; each one's RankAssignment comes with it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -165,11 +174,14 @@ class RoundAssignment(_message.Message):
     SOURCE_FIELD_NUMBER: _builtins.int
     RECEIVERS_FIELD_NUMBER: _builtins.int
     SECRET_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
     size: _builtins.int
     source: _builtins.int
     """The rank that sends its state, and the ranks that receive it, ascending. The others take no part in the sync."""
     secret: _builtins.bytes
     """What the members prove their membership with to one another; drawn for the round, never written down."""
+    failures: _builtins.int
+    """How many rounds have ended by a failure so far."""
     @_builtins.property
     def round_id(self) -> Global___RoundId: ...
     @_builtins.property
@@ -187,10 +199,11 @@ class RoundAssignment(_message.Message):
         source: _builtins.int = ...,
         receivers: _abc.Iterable[_builtins.int] | None = ...,
         secret: _builtins.bytes = ...,
+        failures: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id", "store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["receivers", b"receivers", "round_id", b"round_id", "secret", b"secret", "size", b"size", "source", b"source", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "receivers", b"receivers", "round_id", b"round_id", "secret", b"secret", "size", b"size", "source", b"source", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,7 +8,9 @@ from edriver.v1 import cause_pb2 as _cause_pb2
 from edriver.v1 import notification_pb2 as _notification_pb2
 from edriver.v1 import rounds_pb2 as _rounds_pb2
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
@@ -38,9 +40,9 @@ class _WorkerStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WorkerSta
     WORKER_STATE_DONE: _WorkerState.ValueType  # 4
     """A member whose training function has returned."""
     WORKER_STATE_FINISHED: _WorkerState.ValueType  # 5
-    """Told that all are done."""
+    """All members are done, and it knows."""
     WORKER_STATE_STOPPING: _WorkerState.ValueType  # 6
-    """Told to leave, or lost: only its exit is awaited."""
+    """Ordered to leave, or lost: only its exit is awaited."""
     WORKER_STATE_GONE: _WorkerState.ValueType  # 7
     """Its process has ended."""
 
@@ -57,46 +59,46 @@ WORKER_STATE_TRAINING: WorkerState.ValueType  # 3
 WORKER_STATE_DONE: WorkerState.ValueType  # 4
 """A member whose training function has returned."""
 WORKER_STATE_FINISHED: WorkerState.ValueType  # 5
-"""Told that all are done."""
+"""All members are done, and it knows."""
 WORKER_STATE_STOPPING: WorkerState.ValueType  # 6
-"""Told to leave, or lost: only its exit is awaited."""
+"""Ordered to leave, or lost: only its exit is awaited."""
 WORKER_STATE_GONE: WorkerState.ValueType  # 7
 """Its process has ended."""
 Global___WorkerState: _TypeAlias = WorkerState  # noqa: Y015
 
-class _RoundCause:
+class _RoundKind:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
 
-class _RoundCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RoundCause.ValueType], _builtins.type):
+class _RoundKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RoundKind.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
-    ROUND_CAUSE_UNSPECIFIED: _RoundCause.ValueType  # 0
-    ROUND_CAUSE_START: _RoundCause.ValueType  # 1
+    ROUND_KIND_UNSPECIFIED: _RoundKind.ValueType  # 0
+    ROUND_KIND_START: _RoundKind.ValueType  # 1
     """The run began, or the script entered its next `run`."""
-    ROUND_CAUSE_FAILURE: _RoundCause.ValueType  # 2
+    ROUND_KIND_FAILURE: _RoundKind.ValueType  # 2
     """A worker or a host failed."""
-    ROUND_CAUSE_PREEMPTION: _RoundCause.ValueType  # 3
+    ROUND_KIND_PREEMPTION: _RoundKind.ValueType  # 3
     """A worker failed whose place was being taken away."""
-    ROUND_CAUSE_RESIZE: _RoundCause.ValueType  # 4
+    ROUND_KIND_RESIZE: _RoundKind.ValueType  # 4
     """Hosts or workers came or went in good order."""
-    ROUND_CAUSE_UNPROVEN: _RoundCause.ValueType  # 5
+    ROUND_KIND_UNPROVEN: _RoundKind.ValueType  # 5
     """A connection between two members did not prove to lead to a member: a stranger was faster. No worker failed."""
 
-class RoundCause(_RoundCause, metaclass=_RoundCauseEnumTypeWrapper):
-    """RoundCause is what kind of thing made a round necessary."""
+class RoundKind(_RoundKind, metaclass=_RoundKindEnumTypeWrapper):
+    """RoundKind is what kind of thing made a round necessary."""
 
-ROUND_CAUSE_UNSPECIFIED: RoundCause.ValueType  # 0
-ROUND_CAUSE_START: RoundCause.ValueType  # 1
+ROUND_KIND_UNSPECIFIED: RoundKind.ValueType  # 0
+ROUND_KIND_START: RoundKind.ValueType  # 1
 """The run began, or the script entered its next `run`."""
-ROUND_CAUSE_FAILURE: RoundCause.ValueType  # 2
+ROUND_KIND_FAILURE: RoundKind.ValueType  # 2
 """A worker or a host failed."""
-ROUND_CAUSE_PREEMPTION: RoundCause.ValueType  # 3
+ROUND_KIND_PREEMPTION: RoundKind.ValueType  # 3
 """A worker failed whose place was being taken away."""
-ROUND_CAUSE_RESIZE: RoundCause.ValueType  # 4
+ROUND_KIND_RESIZE: RoundKind.ValueType  # 4
 """Hosts or workers came or went in good order."""
-ROUND_CAUSE_UNPROVEN: RoundCause.ValueType  # 5
+ROUND_KIND_UNPROVEN: RoundKind.ValueType  # 5
 """A connection between two members did not prove to lead to a member: a stranger was faster. No worker failed."""
-Global___RoundCause: _TypeAlias = RoundCause  # noqa: Y015
+Global___RoundKind: _TypeAlias = RoundKind  # noqa: Y015
 
 class _RunEnd:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -173,9 +175,9 @@ class Run(_message.Message):
 
     RUN_ID_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
-    BEGAN_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
     NOW_FIELD_NUMBER: _builtins.int
-    DOING_FIELD_NUMBER: _builtins.int
+    ACTIVITY_FIELD_NUMBER: _builtins.int
     ROUND_ID_FIELD_NUMBER: _builtins.int
     SIZE_FIELD_NUMBER: _builtins.int
     NP_FIELD_NUMBER: _builtins.int
@@ -191,16 +193,10 @@ class Run(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     STEPS_LOST_FIELD_NUMBER: _builtins.int
     COMMAND_FIELD_NUMBER: _builtins.int
-    SECONDS_FIELD_NUMBER: _builtins.int
+    UPTIME_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     version: _builtins.str
     """The driver's release."""
-    began: _builtins.float
-    """When it began, in seconds since the epoch."""
-    now: _builtins.float
-    """The time of this answer."""
-    doing: _builtins.str
-    """What it does, or waits for, in one sentence."""
     size: _builtins.int
     """How many train in it."""
     np: _builtins.int
@@ -216,8 +212,18 @@ class Run(_message.Message):
     """Rounds that ended because a connection did not prove to lead to a member: no worker failed."""
     steps_lost: _builtins.int
     """Steps that were made, and had to be made again, as far as they were heard of."""
-    seconds: _builtins.float
-    """For how long it has gone on, in seconds, by a monotonic clock; 0: not known."""
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """When it began."""
+
+    @_builtins.property
+    def now(self) -> _timestamp_pb2.Timestamp:
+        """The time of this answer."""
+
+    @_builtins.property
+    def activity(self) -> _cause_pb2.Cause:
+        """What it does, or waits for, with its text."""
+
     @_builtins.property
     def round_id(self) -> _rounds_pb2.RoundId:
         """The round that is on; absent before the first, and between two."""
@@ -238,14 +244,18 @@ class Run(_message.Message):
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What its workers run: the program and its arguments."""
 
+    @_builtins.property
+    def uptime(self) -> _duration_pb2.Duration:
+        """For how long it has gone on, by the driver's monotonic clock; absent: not known."""
+
     def __init__(
         self,
         *,
         run_id: _builtins.str = ...,
         version: _builtins.str = ...,
-        began: _builtins.float = ...,
-        now: _builtins.float = ...,
-        doing: _builtins.str = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        now: _timestamp_pb2.Timestamp | None = ...,
+        activity: _cause_pb2.Cause | None = ...,
         round_id: _rounds_pb2.RoundId | None = ...,
         size: _builtins.int = ...,
         np: _builtins.int = ...,
@@ -261,11 +271,11 @@ class Run(_message.Message):
         progress: Global___Progress | None = ...,
         steps_lost: _builtins.int = ...,
         command: _abc.Iterable[_builtins.str] | None = ...,
-        seconds: _builtins.float = ...,
+        uptime: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "progress", b"progress", "round_id", b"round_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "activity", b"activity", "now", b"now", "progress", b"progress", "round_id", b"round_id", "start_time", b"start_time", "uptime", b"uptime"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "began", b"began", "command", b"command", "doing", b"doing", "failures", b"failures", "hosts", b"hosts", "max_np", b"max_np", "min_np", b"min_np", "now", b"now", "np", b"np", "preemptions", b"preemptions", "progress", b"progress", "resizes", b"resizes", "round_id", b"round_id", "rounds", b"rounds", "run_id", b"run_id", "seconds", b"seconds", "size", b"size", "steps_lost", b"steps_lost", "unproven", b"unproven", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "activity", b"activity", "command", b"command", "failures", b"failures", "hosts", b"hosts", "max_np", b"max_np", "min_np", b"min_np", "now", b"now", "np", b"np", "preemptions", b"preemptions", "progress", b"progress", "resizes", b"resizes", "round_id", b"round_id", "rounds", b"rounds", "run_id", b"run_id", "size", b"size", "start_time", b"start_time", "steps_lost", b"steps_lost", "unproven", b"unproven", "uptime", b"uptime", "version", b"version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
     _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015
@@ -287,29 +297,33 @@ class HostStatus(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     SLOTS_FIELD_NUMBER: _builtins.int
     CONNECTED_FIELD_NUMBER: _builtins.int
-    OBSTACLE_FIELD_NUMBER: _builtins.int
-    SINCE_FIELD_NUMBER: _builtins.int
+    OBSTACLES_FIELD_NUMBER: _builtins.int
+    DISCOVER_TIME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     slots: _builtins.int
     """As discovery counts them; 0: it is named no more."""
     connected: _builtins.bool
     """Whether its agent takes orders."""
-    obstacle: _builtins.str
-    """Why it is not used, or not all of it; empty: it is."""
-    since: _builtins.float
-    """When the run first knew of it, in seconds since the epoch."""
+    @_builtins.property
+    def obstacles(self) -> _containers.RepeatedCompositeFieldContainer[_cause_pb2.Cause]:
+        """Why it is not used, or not all of it; empty: it is. Their texts follow the host's name."""
+
+    @_builtins.property
+    def discover_time(self) -> _timestamp_pb2.Timestamp:
+        """When discovery first named it."""
+
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         slots: _builtins.int = ...,
         connected: _builtins.bool = ...,
-        obstacle: _builtins.str = ...,
-        since: _builtins.float = ...,
+        obstacles: _abc.Iterable[_cause_pb2.Cause] | None = ...,
+        discover_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["discover_time", b"discover_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected", b"connected", "name", b"name", "obstacle", b"obstacle", "since", b"since", "slots", b"slots"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected", b"connected", "discover_time", b"discover_time", "name", b"name", "obstacles", b"obstacles", "slots", b"slots"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -327,7 +341,7 @@ class WorkerStatus(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     RANK_FIELD_NUMBER: _builtins.int
     PID_FIELD_NUMBER: _builtins.int
-    SINCE_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     STEP_RATE_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.int
@@ -338,10 +352,12 @@ class WorkerStatus(_message.Message):
     """In the round that is on, or was last; absent: it was in none."""
     pid: _builtins.int
     """Its process, on its host; 0: not known yet."""
-    since: _builtins.float
-    """When it was started, in seconds since the epoch."""
     step_rate: _builtins.float
     """Steps it finishes a second, lately."""
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """When it was started."""
+
     @_builtins.property
     def version(self) -> _rounds_pb2.Version:
         """How far its state has got; absent: it holds none yet."""
@@ -355,13 +371,13 @@ class WorkerStatus(_message.Message):
         state: Global___WorkerState.ValueType = ...,
         rank: _builtins.int | None = ...,
         pid: _builtins.int = ...,
-        since: _builtins.float = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
         version: _rounds_pb2.Version | None = ...,
         step_rate: _builtins.float = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "_version", b"_version", "rank", b"rank", "version", b"version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "_version", b"_version", "rank", b"rank", "start_time", b"start_time", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "_version", b"_version", "host", b"host", "pid", b"pid", "rank", b"rank", "since", b"since", "slot", b"slot", "state", b"state", "step_rate", b"step_rate", "version", b"version", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "_version", b"_version", "host", b"host", "pid", b"pid", "rank", b"rank", "slot", b"slot", "start_time", b"start_time", "state", b"state", "step_rate", b"step_rate", "version", b"version", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
     _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015
@@ -491,17 +507,17 @@ class ProgressSample(_message.Message):
 
     TIME_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
-    time: _builtins.float
-    """In seconds since the epoch."""
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def progress(self) -> Global___Progress: ...
     def __init__(
         self,
         *,
-        time: _builtins.float = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
         progress: Global___Progress | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
@@ -555,7 +571,7 @@ Global___ListRoundsResponse: _TypeAlias = ListRoundsResponse  # noqa: Y015
 
 @_typing.final
 class Round(_message.Message):
-    """Round is one round, as far as it has got. Times are in seconds since the epoch."""
+    """Round is one round, as far as it has got."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -563,37 +579,49 @@ class Round(_message.Message):
     CAUSE_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
     MEMBERS_FIELD_NUMBER: _builtins.int
-    NOTICED_FIELD_NUMBER: _builtins.int
-    BEFORE_ENDED_FIELD_NUMBER: _builtins.int
-    ASSIGNED_FIELD_NUMBER: _builtins.int
-    UNDER_WAY_FIELD_NUMBER: _builtins.int
-    ENDED_FIELD_NUMBER: _builtins.int
+    DETECT_TIME_FIELD_NUMBER: _builtins.int
+    PREVIOUS_END_TIME_FIELD_NUMBER: _builtins.int
+    ASSIGN_TIME_FIELD_NUMBER: _builtins.int
+    FIRST_STEP_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
     PHASES_FIELD_NUMBER: _builtins.int
     STEPS_LOST_FIELD_NUMBER: _builtins.int
-    ABORTED_FOR_FIELD_NUMBER: _builtins.int
-    cause: _builtins.str
-    """Why there had to be a new round."""
-    kind: Global___RoundCause.ValueType
-    """What kind of cause that was."""
-    noticed: _builtins.float
-    """When an agent noticed the death that ended the round before; absent: it was no death."""
-    before_ended: _builtins.float
-    """When the driver ended the round before; absent: there was none."""
-    assigned: _builtins.float
-    """When the driver assigned this one."""
-    under_way: _builtins.float
-    """When all members had passed their first step; absent: they have not yet."""
-    ended: _builtins.float
-    """When the driver ended it; absent: it goes on."""
+    ABORT_KIND_FIELD_NUMBER: _builtins.int
+    kind: Global___RoundKind.ValueType
+    """What that counts as."""
     steps_lost: _builtins.int
     """Steps of earlier rounds that have to be made again, as far as they were heard of."""
-    aborted_for: Global___RoundCause.ValueType
-    """What it was aborted for; absent: it goes on, or ended in good order."""
+    abort_kind: Global___RoundKind.ValueType
+    """What its abort counts as; absent: it goes on, or ended in good order."""
     @_builtins.property
     def round_id(self) -> _rounds_pb2.RoundId: ...
     @_builtins.property
+    def cause(self) -> _cause_pb2.Cause:
+        """Why there had to be a new round, with its text."""
+
+    @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]:
         """In order of rank."""
+
+    @_builtins.property
+    def detect_time(self) -> _timestamp_pb2.Timestamp:
+        """When an agent noticed the death that ended the round before; absent: it was no death."""
+
+    @_builtins.property
+    def previous_end_time(self) -> _timestamp_pb2.Timestamp:
+        """When the driver ended the round before; absent: there was none."""
+
+    @_builtins.property
+    def assign_time(self) -> _timestamp_pb2.Timestamp:
+        """When the driver assigned this one."""
+
+    @_builtins.property
+    def first_step_time(self) -> _timestamp_pb2.Timestamp:
+        """When all members had passed their first step; absent: they have not yet."""
+
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp:
+        """When the driver ended it; absent: it goes on."""
 
     @_builtins.property
     def phases(self) -> Global___RecoveryPhases:
@@ -603,46 +631,30 @@ class Round(_message.Message):
         self,
         *,
         round_id: _rounds_pb2.RoundId | None = ...,
-        cause: _builtins.str = ...,
-        kind: Global___RoundCause.ValueType = ...,
+        cause: _cause_pb2.Cause | None = ...,
+        kind: Global___RoundKind.ValueType = ...,
         members: _abc.Iterable[Global___Member] | None = ...,
-        noticed: _builtins.float | None = ...,
-        before_ended: _builtins.float | None = ...,
-        assigned: _builtins.float = ...,
-        under_way: _builtins.float | None = ...,
-        ended: _builtins.float | None = ...,
+        detect_time: _timestamp_pb2.Timestamp | None = ...,
+        previous_end_time: _timestamp_pb2.Timestamp | None = ...,
+        assign_time: _timestamp_pb2.Timestamp | None = ...,
+        first_step_time: _timestamp_pb2.Timestamp | None = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
         phases: Global___RecoveryPhases | None = ...,
         steps_lost: _builtins.int = ...,
-        aborted_for: Global___RoundCause.ValueType | None = ...,
+        abort_kind: Global___RoundKind.ValueType | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_aborted_for", b"_aborted_for", "_before_ended", b"_before_ended", "_ended", b"_ended", "_noticed", b"_noticed", "_phases", b"_phases", "_under_way", b"_under_way", "aborted_for", b"aborted_for", "before_ended", b"before_ended", "ended", b"ended", "noticed", b"noticed", "phases", b"phases", "round_id", b"round_id", "under_way", b"under_way"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_abort_kind", b"_abort_kind", "_phases", b"_phases", "abort_kind", b"abort_kind", "assign_time", b"assign_time", "cause", b"cause", "detect_time", b"detect_time", "end_time", b"end_time", "first_step_time", b"first_step_time", "phases", b"phases", "previous_end_time", b"previous_end_time", "round_id", b"round_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_aborted_for", b"_aborted_for", "_before_ended", b"_before_ended", "_ended", b"_ended", "_noticed", b"_noticed", "_phases", b"_phases", "_under_way", b"_under_way", "aborted_for", b"aborted_for", "assigned", b"assigned", "before_ended", b"before_ended", "cause", b"cause", "ended", b"ended", "kind", b"kind", "members", b"members", "noticed", b"noticed", "phases", b"phases", "round_id", b"round_id", "steps_lost", b"steps_lost", "under_way", b"under_way"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_abort_kind", b"_abort_kind", "_phases", b"_phases", "abort_kind", b"abort_kind", "assign_time", b"assign_time", "cause", b"cause", "detect_time", b"detect_time", "end_time", b"end_time", "first_step_time", b"first_step_time", "kind", b"kind", "members", b"members", "phases", b"phases", "previous_end_time", b"previous_end_time", "round_id", b"round_id", "steps_lost", b"steps_lost"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__aborted_for: _TypeAlias = _typing.Literal["aborted_for"]  # noqa: Y015
-    _WhichOneofArgType__aborted_for: _TypeAlias = _typing.Literal["_aborted_for", b"_aborted_for"]  # noqa: Y015
-    _WhichOneofReturnType__before_ended: _TypeAlias = _typing.Literal["before_ended"]  # noqa: Y015
-    _WhichOneofArgType__before_ended: _TypeAlias = _typing.Literal["_before_ended", b"_before_ended"]  # noqa: Y015
-    _WhichOneofReturnType__ended: _TypeAlias = _typing.Literal["ended"]  # noqa: Y015
-    _WhichOneofArgType__ended: _TypeAlias = _typing.Literal["_ended", b"_ended"]  # noqa: Y015
-    _WhichOneofReturnType__noticed: _TypeAlias = _typing.Literal["noticed"]  # noqa: Y015
-    _WhichOneofArgType__noticed: _TypeAlias = _typing.Literal["_noticed", b"_noticed"]  # noqa: Y015
+    _WhichOneofReturnType__abort_kind: _TypeAlias = _typing.Literal["abort_kind"]  # noqa: Y015
+    _WhichOneofArgType__abort_kind: _TypeAlias = _typing.Literal["_abort_kind", b"_abort_kind"]  # noqa: Y015
     _WhichOneofReturnType__phases: _TypeAlias = _typing.Literal["phases"]  # noqa: Y015
     _WhichOneofArgType__phases: _TypeAlias = _typing.Literal["_phases", b"_phases"]  # noqa: Y015
-    _WhichOneofReturnType__under_way: _TypeAlias = _typing.Literal["under_way"]  # noqa: Y015
-    _WhichOneofArgType__under_way: _TypeAlias = _typing.Literal["_under_way", b"_under_way"]  # noqa: Y015
     @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__aborted_for) -> _WhichOneofReturnType__aborted_for | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__before_ended) -> _WhichOneofReturnType__before_ended | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__ended) -> _WhichOneofReturnType__ended | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__noticed) -> _WhichOneofReturnType__noticed | None: ...
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__abort_kind) -> _WhichOneofReturnType__abort_kind | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__phases) -> _WhichOneofReturnType__phases | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__under_way) -> _WhichOneofReturnType__under_way | None: ...
 
 Global___Round: _TypeAlias = Round  # noqa: Y015
 
@@ -681,7 +693,7 @@ Global___Member: _TypeAlias = Member  # noqa: Y015
 
 @_typing.final
 class RecoveryPhases(_message.Message):
-    """RecoveryPhases are seconds, one after the other, each until the last member has got so far."""
+    """RecoveryPhases are the parts of a recovery, one after the other, each until the last member has got so far."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -690,26 +702,36 @@ class RecoveryPhases(_message.Message):
     RENDEZVOUS_FIELD_NUMBER: _builtins.int
     SYNC_FIELD_NUMBER: _builtins.int
     FIRST_STEP_FIELD_NUMBER: _builtins.int
-    detect: _builtins.float
-    """From when an agent noticed a death until the driver ended the round."""
-    abort: _builtins.float
-    """Until the members were out of the old round: collectives cut, the training function left."""
-    rendezvous: _builtins.float
-    """Until the new round's process group was built."""
-    sync: _builtins.float
-    """Until all held the same state."""
-    first_step: _builtins.float
-    """Until all had finished a step."""
+    @_builtins.property
+    def detect(self) -> _duration_pb2.Duration:
+        """From when an agent noticed a death until the driver ended the round."""
+
+    @_builtins.property
+    def abort(self) -> _duration_pb2.Duration:
+        """Until the members were out of the old round: collectives cut, the training function left."""
+
+    @_builtins.property
+    def rendezvous(self) -> _duration_pb2.Duration:
+        """Until the new round's process group was built."""
+
+    @_builtins.property
+    def sync(self) -> _duration_pb2.Duration:
+        """Until all held the same state."""
+
+    @_builtins.property
+    def first_step(self) -> _duration_pb2.Duration:
+        """Until all had finished a step."""
+
     def __init__(
         self,
         *,
-        detect: _builtins.float = ...,
-        abort: _builtins.float = ...,
-        rendezvous: _builtins.float = ...,
-        sync: _builtins.float = ...,
-        first_step: _builtins.float = ...,
+        detect: _duration_pb2.Duration | None = ...,
+        abort: _duration_pb2.Duration | None = ...,
+        rendezvous: _duration_pb2.Duration | None = ...,
+        sync: _duration_pb2.Duration | None = ...,
+        first_step: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "detect", b"detect", "first_step", b"first_step", "rendezvous", b"rendezvous", "sync", b"sync"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "detect", b"detect", "first_step", b"first_step", "rendezvous", b"rendezvous", "sync", b"sync"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
@@ -776,7 +798,7 @@ class WatchRequest(_message.Message):
     since: _builtins.int
     """Of what comes after this number; 0: from the beginning."""
     progress: _builtins.bool
-    """Whether to be told of progress, too, once a second while there is any."""
+    """Whether progress is sent, too, once a second while there is any."""
     def __init__(
         self,
         *,
@@ -838,10 +860,10 @@ class Event(_message.Message):
     CAUSE_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     """Counts events from 1."""
-    time: _builtins.float
-    """In seconds since the epoch."""
     text: _builtins.str
     """In words, as the driver prints it; empty: it prints nothing of it."""
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def host(self) -> Global___HostStatus:
         """A host came, went, or changed: as it is now."""
@@ -874,7 +896,7 @@ class Event(_message.Message):
         self,
         *,
         seq: _builtins.int = ...,
-        time: _builtins.float = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
         text: _builtins.str = ...,
         host: Global___HostStatus | None = ...,
         worker: Global___WorkerStatus | None = ...,
@@ -883,7 +905,7 @@ class Event(_message.Message):
         run_ended: Global___RunEnded | None = ...,
         cause: _cause_pb2.Cause | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "host", b"host", "kind", b"kind", "remark", b"remark", "round", b"round", "run_ended", b"run_ended", "worker", b"worker"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "host", b"host", "kind", b"kind", "remark", b"remark", "round", b"round", "run_ended", b"run_ended", "time", b"time", "worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "host", b"host", "kind", b"kind", "remark", b"remark", "round", b"round", "run_ended", b"run_ended", "seq", b"seq", "text", b"text", "time", b"time", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Final
 
-PROBE_BOUND: Final = 1.0
+PROBE_TIMEOUT: Final = 1.0
 """Seconds that an attempt may take. Silence is no refusal."""
 
 
@@ -30,7 +30,7 @@ async def nothing_listens(target: str) -> bool:
 
 async def _refused(connecting: Coroutine[Any, Any, tuple[asyncio.StreamReader, asyncio.StreamWriter]]) -> bool:
     try:
-        async with asyncio.timeout(PROBE_BOUND):
+        async with asyncio.timeout(PROBE_TIMEOUT):
             _, writer = await connecting
     except (ConnectionRefusedError, FileNotFoundError):
         return True

@@ -11,7 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-NO_LIMIT: Final = 1 << 60
+from edriver.v1 import cause_pb2
+
+UNLIMITED_BYTES: Final = 1 << 60
 """What v1 writes where there is no limit is about 2^63, rounded to pages."""
 
 
@@ -64,11 +66,11 @@ def oom_kills(text: str) -> int | None:
 def limit_of(text: str) -> int | None:
     """The bytes of a limit, from memory.max or memory.limit_in_bytes; None: there is none."""
     value = text.strip()
-    return int(value) if value.isdecimal() and int(value) < NO_LIMIT else None
+    return int(value) if value.isdecimal() and int(value) < UNLIMITED_BYTES else None
 
 
 class MemoryWatch:
-    """Keeps the count of one process's cgroup, so that a kill can be told from any other.
+    """Keeps the count of one process's cgroup, so that a kill for want of memory can be distinguished from any other.
 
     Args:
         pid: the process.
@@ -91,15 +93,13 @@ class MemoryWatch:
         self._known = self._count(self._group)
         self._known_of_machine = _kills_in(self._machine)
 
-    def verdict(self) -> str:
-        """Why the process, which SIGKILL has ended, was killed; empty if it was not the kernel that did it."""
+    def verdict(self) -> cause_pb2.Cause | None:
+        """Why the process, which SIGKILL has ended, was killed; None if it was not the kernel that did it."""
         if self._group and _more(self._count(self._group), self._known):
-            limit = self._limit()
-            why = "" if limit is None else f" (its cgroup may use {limit / (1 << 20):.0f} MiB)"
-            return f"was killed by the kernel: out of memory{why}"
+            return cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_OUT_OF_MEMORY, memory_limit=self._limit())
         if _more(_kills_in(self._machine), self._known_of_machine):
-            return "was killed by SIGKILL, just when the kernel killed a process of its host for want of memory"
-        return ""
+            return cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_MAYBE_OUT_OF_MEMORY)
+        return None
 
     def _count(self, group: MemoryGroup | None) -> int | None:
         return None if group is None else _kills_in(group.folder / group.events)

@@ -10,16 +10,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from edriver.system.proc_stat import STATE, stat_fields
+from edriver.system.proc_stat import STATE_FIELD, stat_fields
 
-STOPPED: Final = "Tt"
+STOPPED_STATES: Final = "Tt"
 """Of proc(5), /proc/PID/stat: stopped by a signal, or by a debugger."""
 
-PROC: Final = Path("/proc")
-CGROUPS: Final = Path("/sys/fs/cgroup")
+PROC_ROOT: Final = Path("/proc")
+CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
 
 
-def stands_still(pid: int, proc: Path = PROC, cgroups: Path = CGROUPS) -> bool:
+def stands_still(pid: int, proc: Path = PROC_ROOT, cgroups: Path = CGROUP_ROOT) -> bool:
     """Whether a process is stopped or frozen. One that has ended is not: its exit tells.
 
     Args:
@@ -28,7 +28,7 @@ def stands_still(pid: int, proc: Path = PROC, cgroups: Path = CGROUPS) -> bool:
         cgroups: and cgroups(7), version 2.
     """
     with suppress(OSError, IndexError):
-        if stat_fields(proc / str(pid) / "stat")[STATE] in STOPPED:
+        if stat_fields(proc / str(pid) / "stat")[STATE_FIELD] in STOPPED_STATES:
             return True
         group = (proc / str(pid) / "cgroup").read_text(errors="replace").strip().rpartition("0::/")[2]
         return "frozen 1" in (cgroups / group / "cgroup.events").read_text()

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from edriver.common.stall_limits import Phase
+from edriver.common.wire import duration
 from edriver.v1 import notification_pb2, rounds_pb2
 
-STACKS = "its standard error says where each thread stands (native code keeps the interpreter's lock)"
+STACKS_NOTE = "its standard error says where each thread stands (native code keeps the interpreter's lock)"
 """Instead of stacks: only a signal handler in C can write them then, and it writes there."""
 
 
-class Muteness:
-    """Says once for each silence that it has lasted longer than the worker's phase may.
+class UnresponsiveWatch:
+    """Reports each silence once that lasts longer than the worker's phase may.
 
     Args:
         ask: has the worker write to its standard error where it stands.
@@ -30,7 +31,7 @@ class Muteness:
         self._ask = ask
         self._seconds = 0.0
         self._asked = False
-        self._told = False
+        self._reported = False
 
     def look(self, seconds: float, phase: Phase | None, limits: Mapping[str, float]) -> notification_pb2.Report | None:
         """Look again; returns what the worker would report of itself, if it has been silent for too long.
@@ -43,15 +44,17 @@ class Muteness:
             limits: seconds that each phase may last; 0, or none: for ever.
         """
         if seconds < self._seconds:
-            self._asked = self._told = False
+            self._asked = self._reported = False
         self._seconds = seconds
         limit = limits.get(phase, 0.0) if phase else 0.0
-        if phase is None or not limit or seconds < limit or self._told:
+        if phase is None or not limit or seconds < limit or self._reported:
             return None
         if not self._asked:
             self._asked = True
             self._ask()
             return None
-        self._told = True
-        stalled = notification_pb2.Stalled(round_id=self.round_id, phase=phase, seconds=seconds, stacks=STACKS)
+        self._reported = True
+        stalled = notification_pb2.Stalled(
+            round_id=self.round_id, phase=phase, duration=duration(seconds), stacks=STACKS_NOTE
+        )
         return notification_pb2.Report(stalled=stalled)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from edriver.common.ids import RoundId
 from edriver.discovery.hosts import HostUpdateResult
 from edriver.driver.core.cause import Cause, WorkerName
-from edriver.driver.core.ranks import RoundPlan
+from edriver.driver.core.rounds.ranks import RoundPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class StopAgent:
 
 @dataclass(frozen=True, slots=True)
 class AbandonAgent:
-    """Give up an agent that is silent, with its workers: it is heard no more, and killed as far as that can be done."""
+    """Give up a silent agent and its workers: its messages are ignored from now on, and it is killed where possible."""
 
     host: str
     agent_id: int
@@ -85,7 +85,7 @@ class StopAt:
 
 @dataclass(frozen=True, slots=True)
 class GoOn:
-    """The verdict of an interrupt whose cause was undone: nobody stops."""
+    """The verdict of an interrupt whose cause was undone: no member stops."""
 
     workers: tuple[int, ...]
     round_id: RoundId

@@ -22,19 +22,23 @@ class CauseKind(enum.Enum):
     KILLED = "killed"  # Exit: by a signal
     ENDED = "ended"  # its process has ended; why is known once it is reaped
     RAISED = "raised"  # ScriptError
-    SILENT = "silent"  # Lasted: it has not answered for a whole lease
+    SILENT = "silent"  # Duration: it has not answered for a whole lease
     STALLED = "stalled"  # Stall
     STUCK = "stuck"  # it sits in a collective of an aborted round
-    OUTSTAYED = "outstayed"  # Lasted: its process outlived its script
-    UNREACHABLE = "unreachable"  # Said: its agent is silent
-    LOST_WITH_HOST = "lost-with-host"  # Said: its agent was lost
+    OUTSTAYED = "outstayed"  # Duration: its process outlived its script
+    UNREACHABLE = "unreachable"  # AgentFault: its agent is silent
+    LOST_WITH_HOST = "lost-with-host"  # AgentFault: its agent was lost
+    NOT_STARTED = "not-started"  # Exit: its process could not be started
+    OUT_OF_MEMORY = "out-of-memory"  # Exit: the kernel killed it
+    MAYBE_OUT_OF_MEMORY = "maybe-out-of-memory"  # Exit: it was killed just when the kernel killed some process
 
-    # A round has ended, and no worker is lost yet.
+    # There is a round, or a round has ended, and no worker is lost yet.
+    RUN_BEGAN = "run-began"  # the run's first round
     COLLECTIVE_FAILED = "collective-failed"
-    PEER_UNPROVEN = "peer-unproven"  # Said: a stranger took a member's place in a connection
+    PEER_UNPROVEN = "peer-unproven"  # ReportedText: another process took a member's place in a connection
     LEFT_ROUND = "left-round"  # a member went back to waiting on its own
     NO_ANSWER = "no-answer"  # Unanswered: members have not answered a notice
-    BOUNDARY_MISSED = "boundary-missed"  # Missed: members have not come to the agreed boundary
+    BOUNDARY_MISSED = "boundary-missed"  # BoundaryMissed: members have not come to the agreed boundary
     BOUNDARIES_DIFFER = "boundaries-differ"  # some members were done beyond the agreed boundary
     UNEVEN_STEPS = "uneven-steps"  # UnevenSteps
     MEMBERS_CHANGE = "members-change"  # Change
@@ -42,18 +46,18 @@ class CauseKind(enum.Enum):
 
     # The run has ended.
     SUCCESS = "success"
-    STOPPED = "stopped"  # Said: the operator wants it
-    SOURCE_UNUSABLE = "source-unusable"  # Said: discovery cannot be used as it was asked for
-    FAILED_LATE = "failed-late"  # Because: a worker failed after training was done
+    STOPPED = "stopped"  # ReportedText: the operator wants it
+    SOURCE_UNUSABLE = "source-unusable"  # ReportedText: discovery cannot be used as it was asked for
+    FAILED_LATE = "failed-late"  # CausedBy: a worker failed after training was done
     STATE_LOST = "state-lost"  # RaisedByAll, if that is why
     STATES_DIFFER = "states-differ"  # Digests
     COLLECTIVES_BROKEN = "collectives-broken"  # Tracebacks
-    SAME_ERROR = "same-error"  # ErrorAgain
-    BUDGET_SPENT = "budget-spent"  # Overspent
+    SAME_ERROR = "same-error"  # RepeatedError
+    BUDGET_SPENT = "budget-spent"  # LimitExceeded
     TOO_FEW_SLOTS = "too-few-slots"  # Shortage
     START_FAILED = "start-failed"  # every worker failed before training began
-    STRANGERS = "strangers"  # GaveUp: their connections have ended every round
-    TIMED_OUT = "timed-out"  # GaveUp
+    UNPROVEN_CONNECTIONS = "unproven-connections"  # TimedOut: they have ended every round
+    TIMED_OUT = "timed-out"  # TimedOut
 
     # The run waits, or goes on.
     ROUND_RUNS = "round-runs"  # Members
@@ -62,22 +66,24 @@ class CauseKind(enum.Enum):
     BOOT_AWAITED = "boot-awaited"
     SUSPECTS_AWAITED = "suspects-awaited"
     SURVIVORS_AWAITED = "survivors-awaited"
-    PAUSE_AWAITED = "pause-awaited"  # the one after strangers' connections
-    LEFT_ALONE = "left-alone"  # Several: suspected workers that the run depends on
+    RUN_CALL_AWAITED = "run-call-awaited"  # Duration: no worker has called edriver.run for so long since the start
+    PAUSE_AWAITED = "pause-awaited"  # the one after unproven connections
+    ATTRIBUTES_DIFFER = "attributes-differ"  # Digests: of members at a round's first boundary
+    LEFT_ALONE = "left-alone"  # CauseList: suspected workers that the run depends on
 
     # A host or a slot is used, or is not.
-    HOST_LOST = "host-lost"  # Said
-    HOST_UNUSED = "host-unused"  # Said: its agent could not be started, or is silent
+    HOST_LOST = "host-lost"  # AgentFault
+    HOST_UNUSED = "host-unused"  # AgentFault: its agent could not be started, or is silent
     HOST_UNANSWERED = "host-unanswered"  # its first agent is on its way
-    DRAINED = "drained"  # Drain
-    UNDRAINED = "undrained"  # Place
+    DRAINED = "drained"  # DrainTarget
+    UNDRAINED = "undrained"  # SlotTarget
     SLOTS_DRAINED = "slots-drained"  # Count
     SLOTS_COOLING = "slots-cooling"  # Count
-    HOST_QUARANTINED = "host-quarantined"  # Blame, when it begins
-    SLOT_QUARANTINED = "slot-quarantined"  # Rest
-    COOLDOWN_OVER = "cooldown-over"  # Place
+    HOST_QUARANTINED = "host-quarantined"  # HostQuarantine, when it begins
+    SLOT_QUARANTINED = "slot-quarantined"  # SlotQuarantine
+    COOLDOWN_OVER = "cooldown-over"  # SlotTarget
     QUARANTINE_WAIVED = "quarantine-waived"  # Count: --min-np
-    DISCOVERY_FAILED = "discovery-failed"  # Said
+    DISCOVERY_FAILED = "discovery-failed"  # ReportedText
     RESIZED = "resized"  # Count: most workers from now on
 
 
@@ -87,7 +93,7 @@ class RoundEnd(enum.Enum):
     FAILURE = "failure"  # a worker was lost, or a collective broke
     PREEMPTION = "preemption"  # members' places are taken away
     RESIZE = "resize"  # any other change of the members
-    STRANGER = "stranger"  # a connection did not prove to lead to a member
+    UNPROVEN = "unproven"  # a connection did not prove to lead to a member
     DONE = "done"
 
 
@@ -101,10 +107,35 @@ class WorkerName(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What came from outside: an agent's, a worker's, the operator's, a tool's own words."""
+class ReportedText:
+    """Text from outside: of an agent, a worker, the operator or a tool."""
 
     text: str
+
+
+class AgentFaultKind(enum.Enum):
+    """What is wrong with a host's agent."""
+
+    ENDED = "ended"  # it could not be started, or its process has ended: what its launcher says
+    NEVER_ANSWERED = "never-answered"  # since its start, for so many seconds
+    SILENT = "silent"  # for so many seconds
+    OTHER_RELEASE = "other-release"  # of edriver: which
+    OVERLOADED = "overloaded"  # it takes no orders
+
+
+@dataclass(frozen=True, slots=True)
+class AgentFault:
+    """What is wrong with a host's agent.
+
+    Attributes:
+        kind: what it is.
+        reason: what its launcher says, or its release.
+        seconds: for how long.
+    """
+
+    kind: AgentFaultKind
+    reason: str = ""
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +144,17 @@ class Exit:
 
     Attributes:
         code: its exit code; negative: the signal that ended it.
-        said: what its agent knows beyond the code, in words that follow the worker's name.
+        reason: what the operating system says of a process that could not be started.
+        memory_limit: bytes that its cgroup may use; None: not known, or without a limit.
     """
 
     code: int
-    said: str = ""
+    reason: str = ""
+    memory_limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Lasted:
+class Duration:
     """For how long, in seconds."""
 
     seconds: float
@@ -144,7 +177,7 @@ class Unanswered:
 
 
 @dataclass(frozen=True, slots=True)
-class Missed:
+class BoundaryMissed:
     """Who has not come to this boundary in time."""
 
     boundary: int
@@ -196,14 +229,14 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Because:
+class CausedBy:
     """What led to it."""
 
     cause: Cause
 
 
 @dataclass(frozen=True, slots=True)
-class Several:
+class CauseList:
     """Causes of one kind or another, the first of them, and how many more there are."""
 
     causes: tuple[Cause, ...]
@@ -211,7 +244,7 @@ class Several:
 
 
 @dataclass(frozen=True, slots=True)
-class GaveUp:
+class TimedOut:
     """After how many seconds (--elastic-timeout), and of what."""
 
     seconds: float
@@ -227,7 +260,7 @@ class RaisedByAll:
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorAgain:
+class RepeatedError:
     """An error that was raised in so many rounds in a row, and in which slots."""
 
     error: ScriptError
@@ -237,10 +270,10 @@ class ErrorAgain:
 
 @dataclass(frozen=True, slots=True)
 class Digests:
-    """What holders of one version say of their state, where that differs; one worker for each digest."""
+    """The digests of holders of one version, where they differ; one worker for each digest."""
 
     version: Version
-    said: tuple[tuple[WorkerName, str], ...]
+    digests: tuple[tuple[WorkerName, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +285,7 @@ class Tracebacks:
 
 
 @dataclass(frozen=True, slots=True)
-class Overspent:
+class LimitExceeded:
     """How many rounds ended so, more than may.
 
     Attributes:
@@ -280,43 +313,53 @@ class Shortage:
         found: workers that are ready, or usable slots.
         needed: how many have to be.
         seconds: within how many of them; 0: there is no limit yet.
-        guest: whether a worker without a slot keeps the state meanwhile.
+        state_keeper: whether a worker without a slot keeps the state meanwhile.
         troubles: why hosts and slots are not used.
     """
 
     found: int
     needed: int
     seconds: float = 0.0
-    guest: bool = False
+    state_keeper: bool = False
     troubles: tuple[Cause, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """A round by its size and its hosts."""
+    """A round.
+
+    Attributes:
+        round_id: its id.
+        size: how many members it has,
+        hosts: and on which hosts.
+        steps_lost: steps of earlier rounds that it makes again.
+        torn: why, where that has not been said yet: in a worker's words.
+    """
 
     round_id: RoundId
     size: int
     hosts: tuple[str, ...]
+    steps_lost: int = 0
+    torn: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SlotTarget:
     """A slot of the cause's host; None: all of the host."""
 
     slot: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Drain:
+class DrainTarget:
     """What is drained, as in Place, and who wants it."""
 
     slot: int | None
-    said: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class SlotQuarantine:
     """For how many seconds a slot rests, after so many failures."""
 
     slot: int
@@ -325,7 +368,7 @@ class Rest:
 
 
 @dataclass(frozen=True, slots=True)
-class Blame:
+class HostQuarantine:
     """For how many seconds a host rests, and why it is taken for the cause of its slots' failures.
 
     Attributes:
@@ -353,29 +396,30 @@ class Count:
 
 
 Detail: TypeAlias = (
-    Said
+    ReportedText
+    | AgentFault
     | Exit
-    | Lasted
+    | Duration
     | Stall
     | Unanswered
-    | Missed
+    | BoundaryMissed
     | UnevenSteps
     | Change
     | Done
-    | Because
-    | Several
-    | GaveUp
+    | CausedBy
+    | CauseList
+    | TimedOut
     | RaisedByAll
-    | ErrorAgain
+    | RepeatedError
     | Digests
     | Tracebacks
-    | Overspent
+    | LimitExceeded
     | Shortage
     | Members
-    | Place
-    | Drain
-    | Rest
-    | Blame
+    | SlotTarget
+    | DrainTarget
+    | SlotQuarantine
+    | HostQuarantine
     | Count
     | ScriptError
     | Version
@@ -391,7 +435,7 @@ class Cause:
         worker: the worker in question.
         host: the host in question, where it is not a worker's affair.
         detail: what else is known; its type follows from the kind.
-        preempted: whether the worker's place, or some members' places, were being taken away: then nobody failed.
+        preempted: whether the worker's place, or some members' places, were being taken away: then no worker failed.
     """
 
     kind: CauseKind
@@ -403,10 +447,10 @@ class Cause:
     @property
     def round_end(self) -> RoundEnd:
         """What the end of a round counts as that ends of this."""
-        if self.kind is CauseKind.ALL_DONE:
+        if self.kind in (CauseKind.ALL_DONE, CauseKind.RUN_BEGAN):
             return RoundEnd.DONE
         if self.kind is CauseKind.PEER_UNPROVEN:
-            return RoundEnd.STRANGER
+            return RoundEnd.UNPROVEN
         if self.preempted:
             return RoundEnd.PREEMPTION
         return RoundEnd.RESIZE if self.kind is CauseKind.MEMBERS_CHANGE else RoundEnd.FAILURE

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from edriver.common.ids import RoundId, Version
 from edriver.common.store_address import StoreAddress
 from edriver.discovery.hosts import HostSet
+from edriver.driver.core.cause import AgentFault, CauseKind
+from edriver.driver.core.mode import CheckpointWay
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class DiscoveryFailed:
 
 @dataclass(frozen=True, slots=True)
 class AgentConnected:
-    """A host's agent has dialled in and takes orders; or it was silent, and is heard of again."""
+    """A host's agent has dialled in and takes orders; or it was silent and sends messages again."""
 
     host: str
     agent_id: int
@@ -38,16 +40,16 @@ class AgentLost:
 
     host: str
     agent_id: int
-    reason: str
+    fault: AgentFault
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSilent:
-    """Nothing has been heard of a host's agent for a whole lease. It and its workers may live."""
+    """A host's agent has sent nothing for a whole lease. It and its workers may live."""
 
     host: str
     agent_id: int
-    reason: str
+    fault: AgentFault
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ class WorkerWaiting:
         version: the state that it can offer.
         store: where its store listens, should it become rank 0.
         digest: a text of the small parts of the state it offers: the same for all holders of one version.
+        steps_lost: boundaries that it had passed beyond that state,
+        torn: and why it could not go back to the last of them; empty: it could.
     """
 
     worker_id: int
@@ -67,16 +71,30 @@ class WorkerWaiting:
     version: Version
     store: StoreAddress
     digest: str
+    steps_lost: int = 0
+    torn: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class BoundaryReached:
-    """A member's answer to a Notify: how many boundaries of the round it had passed when the notice came."""
+    """A member's answer to a Notify: how many boundaries of the round it had passed when the notice came.
+
+    In restart mode it says, too, by what its script can be asked for a checkpoint.
+    """
 
     worker_id: int
     round_id: RoundId
     number: int
     boundaries: int
+    way: CheckpointWay = CheckpointWay.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSaved:
+    """A member in restart mode has had its time to save after StopAt: it may be stopped."""
+
+    worker_id: int
+    round_id: RoundId
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +106,13 @@ class FirstBoundaryPassed:
         round_id: the round.
         times: RoundTimes (notification.proto), by name, for the event log: when it got how far on its way into the
             round, and how much it has copied.
+        digest: a text of the small parts of its state at that boundary; empty: it says none.
     """
 
     worker_id: int
     round_id: RoundId
     times: Mapping[str, float]
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +126,7 @@ class WorkerDone:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveRaised:
-    """A member's collective failed: somebody is lost, or the link is."""
+    """A member's collective failed: a member is lost, or the link is."""
 
     worker_id: int
     round_id: RoundId
@@ -115,7 +135,9 @@ class CollectiveRaised:
 
 @dataclass(frozen=True, slots=True)
 class PeerUnproven:
-    """A connection of the round did not prove to lead to a member: a stranger was faster, and no member is to blame."""
+    """A connection of the round did not prove to lead to a member: another process was faster, and no member is to
+    blame.
+    """
 
     worker_id: int
     round_id: RoundId
@@ -144,6 +166,21 @@ class WorkerEnding:
 
 
 @dataclass(frozen=True, slots=True)
+class ExitReason:
+    """What an agent knows of a worker's end beyond its exit code.
+
+    Attributes:
+        kind: NOT_STARTED, OUT_OF_MEMORY or MAYBE_OUT_OF_MEMORY.
+        said: see cause.Exit.
+        memory_limit: see cause.Exit.
+    """
+
+    kind: CauseKind
+    said: str = ""
+    memory_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerExited:
     """A worker's process was reaped.
 
@@ -152,14 +189,14 @@ class WorkerExited:
         code: its exit code; negative: the signal that ended it.
         tail: its last lines of output, for the report of the root cause.
         reaped: when, in seconds since the epoch, for the event log.
-        reason: why, in words that follow its name, where its agent knows more than the code says; else empty.
+        reason: what its agent knows beyond the code; None: nothing.
     """
 
     worker_id: int
     code: int
     tail: str = ""
     reaped: float = 0.0
-    reason: str = ""
+    reason: ExitReason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +226,7 @@ class ExitOverdue:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerHeard:
+class WorkerAnswered:
     """A worker whose lease had expired answers again."""
 
     worker_id: int
@@ -296,6 +333,7 @@ Event = (
     | AgentSilent
     | WorkerWaiting
     | BoundaryReached
+    | CheckpointSaved
     | FirstBoundaryPassed
     | WorkerDone
     | CollectiveRaised
@@ -304,7 +342,7 @@ Event = (
     | WorkerEnding
     | WorkerExited
     | LeaseExpired
-    | WorkerHeard
+    | WorkerAnswered
     | WorkerStuck
     | ExitOverdue
     | WorkerStalled

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from edriver.driver.core import events
-from edriver.driver.core.cause import Cause, CauseKind, Exit, Lasted, Stall, WorkerName
+from edriver.driver.core.cause import Cause, CauseKind, Duration, Exit, Stall, WorkerName
 from edriver.driver.core.failures.script_error import script_error
 
 Loss: TypeAlias = (
@@ -22,17 +22,19 @@ Loss: TypeAlias = (
 def loss_of(event: Loss, worker: WorkerName) -> Cause:
     """What an event says against this worker, which it is about."""
     match event:
-        case events.WorkerExited(_, code, _, _, reason):
-            return Cause(CauseKind.KILLED if code < 0 else CauseKind.EXITED, worker, detail=Exit(code, reason))
+        case events.WorkerExited(code=code, reason=events.ExitReason(kind, said, memory_limit)):
+            return Cause(kind, worker, detail=Exit(code, said, memory_limit))
+        case events.WorkerExited(_, code):
+            return Cause(CauseKind.KILLED if code < 0 else CauseKind.EXITED, worker, detail=Exit(code))
         case events.WorkerEnding():
             return Cause(CauseKind.ENDED, worker)
         case events.WorkerFailed(_, traceback):
             return Cause(CauseKind.RAISED, worker, detail=script_error(traceback))
         case events.LeaseExpired(_, lease):
-            return Cause(CauseKind.SILENT, worker, detail=Lasted(lease))
+            return Cause(CauseKind.SILENT, worker, detail=Duration(lease))
         case events.WorkerStalled(_, _, phase, seconds):
             return Cause(CauseKind.STALLED, worker, detail=Stall(phase, seconds))
         case events.WorkerStuck():
             return Cause(CauseKind.STUCK, worker)
         case events.ExitOverdue(_, seconds):
-            return Cause(CauseKind.OUTSTAYED, worker, detail=Lasted(seconds))
+            return Cause(CauseKind.OUTSTAYED, worker, detail=Duration(seconds))

@@ -12,7 +12,7 @@ from edriver.common.store_address import StoreAddress
 from edriver.discovery.hosts import HostSet
 from edriver.driver.core.actions import Failure
 from edriver.driver.core.cause import Cause, WorkerName
-from edriver.driver.core.ranks import Candidate
+from edriver.driver.core.rounds.ranks import Candidate
 
 
 class WorkerState(enum.Enum):
@@ -22,18 +22,20 @@ class WorkerState(enum.Enum):
     WAITING = "waiting"  # ready for a round
     TRAINING = "training"  # a member of the running round, or of one that has ended and that it has yet to leave
     DONE = "done"  # a member whose training function returned; still elastic
-    FINISHED = "finished"  # told that all are done; its `run` has returned
-    STOPPING = "stopping"  # told to leave, or lost for the run; only its exit is awaited
+    FINISHED = "finished"  # received Finish; its `run` has returned
+    STOPPING = "stopping"  # ordered to leave, or lost for the run; only its exit is awaited
 
 
 @dataclass(slots=True)
 class Offer:
-    """What a waiting worker said of itself."""
+    """What a waiting worker has reported of itself."""
 
     ordinal: int
     version: Version
     store: StoreAddress
     digest: str
+    steps_lost: int = 0
+    torn: str = ""
 
 
 @dataclass(slots=True)
@@ -49,8 +51,9 @@ class Worker:
         waiting_since: when it became WAITING.
         rank: its last rank, or None.
         traceback: an exception of the script's own that it reported.
-        stop_at: when a worker that was told to leave is terminated.
-        ending: whether its process has ended, and why is still to be heard.
+        stop_at: when a worker that was ordered to leave is terminated.
+        ending: whether its process has ended and its exit has not been reported yet.
+        started: when it was started.
     """
 
     worker_id: int
@@ -63,6 +66,7 @@ class Worker:
     traceback: str = ""
     stop_at: float | None = None
     ending: bool = False
+    started: float = 0.0
 
     @property
     def live(self) -> bool:
@@ -85,8 +89,8 @@ class Worker:
         """Whether it is ready for a round of this `run` call."""
         return self.state is WorkerState.WAITING and self.offer is not None and self.offer.ordinal == ordinal
 
-    def candidate(self) -> Candidate:
-        """Its offer, as rank assignment reads it."""
+    def candidate(self, place: tuple[int, int] = (0, 0)) -> Candidate:
+        """Its offer, as rank assignment reads it; `place` as there."""
         assert self.offer is not None
         return Candidate(
             worker_id=self.worker_id,
@@ -94,6 +98,7 @@ class Worker:
             slot=self.slot,
             version=self.offer.version,
             store=self.offer.store,
+            place=place,
         )
 
     @property
@@ -280,6 +285,12 @@ class Roster:
                 if room > 0 and slot not in taken and not record.places[slot].completed:
                     room -= 1
                     yield record, slot
+
+    def reopen_slots(self) -> None:
+        """Use all slots again, those included whose workers went through the whole script."""
+        for record in self.hosts.values():
+            for place in record.places.values():
+                place.completed = False
 
     def usable_slots(self) -> int:
         """How many slots there are on hosts whose agent runs, or has not failed to start."""

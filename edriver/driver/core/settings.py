@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from edriver.common.defaults import ELASTIC_TIMEOUT, START_TIMEOUT
-from edriver.common.limits import TOTAL_SLOTS
+from edriver.common.limits import MAX_TOTAL_SLOTS
+from edriver.driver.core.mode import Mode
 
 SLOT_COOLDOWN: Final = (1.0, 60.0)
 """Shortest and longest pause of a slot by default, from its second failure on, in seconds."""
@@ -35,18 +36,19 @@ class Settings:
             slots failed, doubling with every failure; None: the first replacement comes at once, later ones after 1 s
             to 60 s, and a host's quarantine lasts 10 s to 300 s.
         join_window: how long workers that are ready wait for others that still boot, so that they join together.
-        rejoin_bound: how long a survivor of an ended round may take to be waiting again before the next round forms
+        rejoin_timeout: how long a survivor of an ended round may take to be waiting again before the next round forms
             without it.
-        settling_in: how long after a round began newcomers are started at the latest: they would compete for the
+        newcomer_delay: how long after a round began newcomers are started at the latest: they would compete for the
             processor with members that have not made a step yet.
-        report_bound: how long a member may take to answer a notice: longer than any phase may last.
-        boundary_bound: how long a member may take to reach the agreed boundary, if that is more than elastic_timeout: a
-            long evaluation is no failure. Follows from --stall-timeout.
-        uneven_bound: how long members may wait in collectives while the others are done, and no member is at work that
-            they could wait for.
+        report_timeout: how long a member may take to answer a notice: longer than any phase may last.
+        boundary_timeout: how long a member may take to reach the agreed boundary, if that is more than elastic_timeout:
+            a long evaluation is no failure. Follows from --stall-timeout.
+        uneven_steps_timeout: how long members may wait in collectives while the others are done, and no member is at
+            work that they could wait for.
         wake_window: how long workers that are suspected are left alone after one of them shows a sign of life.
-        leave_grace: how long a worker that was told to leave may take to exit before it is terminated.
+        leave_grace: how long a worker that was ordered to leave may take to exit before it is terminated.
         failure_window: failures of a slot or host longer ago than this are forgotten.
+        mode: what the script expects of the driver.
     """
 
     np: int
@@ -60,14 +62,15 @@ class Settings:
     reset_window: float = math.inf
     cooldown_range: tuple[float, float] | None = None
     join_window: float = 3.0
-    rejoin_bound: float = 30.0
-    settling_in: float = 1.0
-    report_bound: float = 2700.0
-    boundary_bound: float = 6600.0
-    uneven_bound: float = 60.0
+    rejoin_timeout: float = 30.0
+    newcomer_delay: float = 1.0
+    report_timeout: float = 2700.0
+    boundary_timeout: float = 6600.0
+    uneven_steps_timeout: float = 60.0
     wake_window: float = 10.0
     leave_grace: float = 30.0
     failure_window: float = 600.0
+    mode: Mode = Mode.ELASTIC
 
     def __post_init__(self) -> None:
         """Refuse limits that contradict each other.
@@ -81,9 +84,9 @@ class Settings:
             raise ValueError(f"--min-np is {self.min_np}: it must lie between 1 and -np ({self.np})")
         if self.max_np < self.np:
             raise ValueError(f"--max-np is {self.max_np}: it must not be below -np ({self.np})")
-        if self.max_np > TOTAL_SLOTS:
+        if self.max_np > MAX_TOTAL_SLOTS:
             flag = "--max-np" if self.max_np > self.np else "-np"
-            raise ValueError(f"{flag} is {self.max_np}: a run has at most {TOTAL_SLOTS} workers")
+            raise ValueError(f"{flag} is {self.max_np}: a run has at most {MAX_TOTAL_SLOTS} workers")
         for flag, value in (
             ("--start-timeout", self.start_timeout),
             ("--elastic-timeout", self.elastic_timeout),

@@ -1,4 +1,6 @@
-"""Which agents and workers should run: hosts get an agent, free slots a worker; whoever has no place is sent off."""
+"""Which agents and workers should run: hosts get an agent, free slots a worker; workers without a slot are
+dismissed.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,10 @@ from collections.abc import Callable, Iterator
 
 from edriver.driver.core import events
 from edriver.driver.core.actions import Action, Skip, StartAgent, StartWorker, StopAgent, StopWorker
-from edriver.driver.core.cause import Cause, CauseKind, Count, Drain, Said
+from edriver.driver.core.cause import AgentFault, Cause, CauseKind, Count, DrainTarget, ReportedText
 from edriver.driver.core.failures.quarantine import Quarantine
 from edriver.driver.core.roster import HostRecord, Roster, Slot, Worker, WorkerState
-from edriver.driver.core.round import Round
+from edriver.driver.core.rounds.round import Round
 from edriver.driver.core.settings import Settings
 
 
@@ -17,7 +19,7 @@ class DiscoveryTrouble:
     """Why discovery gives no answer while no hosts are known.
 
     Attributes:
-        first: the first of its failures in a row, which is said while others follow; empty: there is none.
+        first: the first of its failures in a row, which is reported while others follow; empty: there is none.
         last: the last one, of which a run ends.
     """
 
@@ -62,15 +64,6 @@ class Staffing:
         """The record of the worker's slot."""
         return self._roster.hosts[worker.host].places.setdefault(worker.slot, Slot())
 
-    def discovered(self, event: events.HostsObserved | events.DiscoveryFailed) -> None:
-        """Note what discovery has said."""
-        match event:
-            case events.HostsObserved(hosts):
-                self._roster.observe(hosts)
-                self.discovery.answered()
-            case events.DiscoveryFailed(reason):
-                self.discovery.failed(reason)
-
     def agent_connected(self, host: str, agent_id: int) -> None:
         """Note that a host takes orders."""
         record = self._roster.hosts.get(host)
@@ -78,23 +71,23 @@ class Staffing:
             record.connected = True
             self._trouble.pop(host, None)
 
-    def agent_silent(self, host: str, agent_id: int, reason: str) -> bool:
-        """Note that nothing is heard of a host's agent; returns whether it is the one that the host has."""
+    def agent_silent(self, host: str, agent_id: int, fault: AgentFault) -> bool:
+        """Note that a host's agent is silent; returns whether it is the one that the host has."""
         record = self._roster.hosts.get(host)
         if record is None or record.agent_id != agent_id:
             return False
         record.connected = False
-        self._trouble[host] = Cause(CauseKind.HOST_UNUSED, host=host, detail=Said(reason))
+        self._trouble[host] = Cause(CauseKind.HOST_UNUSED, host=host, detail=fault)
         return True
 
-    def agent_lost(self, host: str, agent_id: int, reason: str, now: float) -> list[Worker]:
-        """Note that a host takes no orders any more; returns its workers, of which nothing will be heard."""
+    def agent_lost(self, host: str, agent_id: int, fault: AgentFault, now: float) -> list[Worker]:
+        """Note that a host takes no orders any more; returns its workers, which are lost with it."""
         record = self._roster.hosts.get(host)
         if record is None or record.agent_id != agent_id:
             return []
         record.agent_id, record.connected = None, False
         self.quarantine.agent_failed(record, now)
-        self._trouble[host] = Cause(CauseKind.HOST_UNUSED, host=host, detail=Said(reason))
+        self._trouble[host] = Cause(CauseKind.HOST_UNUSED, host=host, detail=fault)
         return list(self._roster.on(host))
 
     def tend_hosts(self, now: float) -> Iterator[Action]:
@@ -113,7 +106,7 @@ class Staffing:
                     self._trouble.pop(record.name, None)
 
     def steer(self, wish: events.DrainRequested | events.UndrainRequested | events.ResizeRequested) -> None:
-        """Note what somebody wants. What cannot be is passed over: whoever was asked for it has refused it."""
+        """Note an operator's request. What is out of range is ignored: the service has refused it already."""
         match wish:
             case events.ResizeRequested(size):
                 self.most = min(max(size, self._settings.min_np), self._settings.max_np)
@@ -121,16 +114,16 @@ class Staffing:
                 if record := self._roster.hosts.get(host):
                     record.drain(slot)
                     if slot is None:
-                        self._trouble[host] = Cause(CauseKind.DRAINED, host=host, detail=Drain(None, reason))
+                        self._trouble[host] = Cause(CauseKind.DRAINED, host=host, detail=DrainTarget(None, reason))
             case events.UndrainRequested(host, slot):
                 if record := self._roster.hosts.get(host):
                     record.undrain(slot)
                     self._trouble.pop(host, None)
 
     def dismiss(self, fitting: set[int], now: float) -> Iterator[Action]:
-        """Send off booting workers that are not needed any more, and terminate those that were told to leave in vain.
+        """Stop booting workers that are no longer needed, and terminate those that did not leave when ordered to.
 
-        Workers whose host was gone and has come back may be more than `most` with those started in their place.
+        When a host disappears and returns, its workers and those started in their place may be more than `most`.
         """
         booting = [i for i in sorted(fitting) if self._roster.workers[i].state is WorkerState.BOOTING]
         surplus = set(booting[::-1][: max(len(fitting) - self.most, 0)])
@@ -147,18 +140,26 @@ class Staffing:
         room = self.most - len(self._roster.fitting())
         if room <= 0:
             return
-        left_out = self.quarantine.left_out(now)
-        free = [place for place in self._roster.free_slots(now) if place[0].name not in left_out]
+        excluded = self.quarantine.excluded_hosts(now)
+        free = [place for place in self._roster.free_slots(now) if place[0].name not in excluded]
         for record, slot in free[:room]:
             self._workers += 1
-            worker = Worker(self._workers, record.name, slot)
+            worker = Worker(self._workers, record.name, slot, started=now)
             self._roster.workers[worker.worker_id] = worker
             yield StartWorker(worker.worker_id, record.name, slot, background)
 
     def booting(self) -> bool:
         """Whether a worker with a slot is on its way."""
+        return any(self._booting())
+
+    def replacement_expected(self, now: float) -> bool:
+        """Whether one is on its way that has not been for longer than a member may take to come back."""
+        return any(now < worker.started + self._settings.rejoin_timeout for worker in self._booting())
+
+    def _booting(self) -> Iterator[Worker]:
         fitting = self._roster.fitting()
-        return any(w.state is WorkerState.BOOTING and w.worker_id in fitting for w in self._roster.workers.values())
+        workers = self._roster.workers.values()
+        return (w for w in workers if w.state is WorkerState.BOOTING and w.worker_id in fitting)
 
     def ready_newcomers(self, ordinal: int, now: float, patient: bool) -> list[int]:
         """Waiting workers that may join the running round now.
@@ -184,8 +185,8 @@ class Staffing:
                 worker.state = WorkerState.BOOTING
                 yield Skip(worker.worker_id, worker.offer.ordinal)
 
-    def hopeless(self, now: float) -> bool:
-        """Whether every slot has been tried and failed: nobody waits, nobody boots for the first time."""
+    def no_slot_works(self, now: float) -> bool:
+        """Whether every slot has been tried and failed: no worker waits, and none boots for the first time."""
         hosts = [record for record in self._roster.hosts.values() if record.present]
         tried = [place for record in hosts for place in record.places.values() if place.failures]
         if not tried or any(record.agent_id is not None and not record.connected for record in hosts):
@@ -202,28 +203,28 @@ class Staffing:
             late: whether a host should have answered by now.
         """
         trouble = self.discovery.last if late else self.discovery.first
-        discovery = [Cause(CauseKind.DISCOVERY_FAILED, detail=Said(trouble))] if trouble else []
-        return (*discovery, *self.obstacles(now, late))
+        discovery = [Cause(CauseKind.DISCOVERY_FAILED, detail=ReportedText(trouble))] if trouble else []
+        return (*discovery, *self.host_problems(now, late))
 
-    def obstacles(self, now: float, late: bool = False) -> Iterator[Cause]:
+    def host_problems(self, now: float, late: bool = False) -> Iterator[Cause]:
         """Of each host that is not used, or not in all of its slots, why. Arguments as above."""
-        left_out = self.quarantine.left_out(now)
+        excluded = self.quarantine.excluded_hosts(now)
         awaited = self._awaited() if late else []
         for record in self._roster.hosts.values():
             if record.name in awaited:
                 yield Cause(CauseKind.HOST_UNANSWERED, host=record.name)
-            yield from self._obstacles_of(record, now, left_out)
+            yield from self._host_problems_of(record, now, excluded)
 
-    def obstacles_of(self, host: str, now: float) -> list[Cause]:
+    def host_problems_of(self, host: str, now: float) -> list[Cause]:
         """Why a host is not used, or not in all of its slots; empty if it is."""
         record = self._roster.hosts.get(host)
-        return [] if record is None else [*self._obstacles_of(record, now, self.quarantine.left_out(now))]
+        return [] if record is None else [*self._host_problems_of(record, now, self.quarantine.excluded_hosts(now))]
 
-    def _obstacles_of(self, record: HostRecord, now: float, left_out: set[str]) -> Iterator[Cause]:
+    def _host_problems_of(self, record: HostRecord, now: float, excluded: set[str]) -> Iterator[Cause]:
         cooling = sum(place.free_at > now for place in record.places.values())
         if record.name in self._trouble:
             yield self._trouble[record.name]
-        if record.name in left_out:
+        if record.name in excluded:
             yield Cause(CauseKind.HOST_QUARANTINED, host=record.name)
         elif record.present and cooling:
             yield Cause(CauseKind.SLOTS_COOLING, host=record.name, detail=Count(cooling))
@@ -238,6 +239,8 @@ class Staffing:
                 yield worker.stop_at
             if worker.state is WorkerState.WAITING:
                 yield worker.waiting_since + self._settings.join_window
+            if worker.state is WorkerState.BOOTING and not self._settings.mode.members_survive:
+                yield worker.started + self._settings.rejoin_timeout
 
     def _awaited(self) -> list[str]:
         """Hosts whose first agent is on its way."""

@@ -1,4 +1,4 @@
 """How agents are started: on this machine, over ssh, by letting them in, or by what another package brings.
 
-Start with `launcher.py`, the seam; `agents.py` keeps account of all agents.
+Start with `launcher.py`, the seam; `agents.py` keeps track of all agents.
 """

@@ -15,20 +15,20 @@ from edriver.system.own_addresses import is_loopback
 
 _log = logging.getLogger("edriver.driver")
 
-SIDE_BY_SIDE: Final = 64
+MAX_CONCURRENT_STARTS: Final = 64
 """How many agents may be on their way at a time; and how many names may be looked up."""
 
-APART: Final = (
+MIXED_ADDRESSES_ERROR: Final = (
     "some hosts of this run are called by a loopback address (localhost, 127.0.0.1), by which only this machine can "
     "reach them, and others are not: name this machine by an address that the others reach, or give --network-interface"
 )
 
 
-Invite = Callable[[str, int, "str | None"], Awaitable[bytes]]
-"""Writes an invitation: (host, agent_id, the host's address if it is this machine)."""
+MakeJoinConfig = Callable[[str, int, "str | None"], Awaitable[bytes]]
+"""Writes a join config: (host, agent_id, the host's address if it is this machine)."""
 
 OnExit = Callable[[str, int, str], None]
-"""Told that an agent has exited, or could not be started: (host, agent_id, reason)."""
+"""Called when an agent has exited, or could not be started: (host, agent_id, reason)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,16 +39,16 @@ class _Agent:
         host: its host.
         launcher: who starts it.
         confined: whether only hosts of this machine can reach it.
-        met: set when it has dialled in.
-        settled: set when it has, or has ended.
+        connected: set when it has connected.
+        start_done: set when it has, or has ended.
         reason: why it has ended; None: it has not.
     """
 
     host: str
     launcher: Launcher
     confined: bool
-    met: asyncio.Event = field(default_factory=asyncio.Event)
-    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    connected: asyncio.Event = field(default_factory=asyncio.Event)
+    start_done: asyncio.Event = field(default_factory=asyncio.Event)
     reason: str | None = None
 
 
@@ -57,30 +57,30 @@ class Agents:
 
     Args:
         choose: by whom a host's agent is started.
-        invite: writes their invitations.
-        on_exit: told of every agent's end, asked for or not.
-        on_start: told of every agent that is on its way.
+        make_join_config: writes their join configs.
+        on_exit: called when an agent has ended, whether it was asked to or not.
+        on_start: called when an agent has been launched.
         network: called before hosts other than by loopback addresses are used.
     """
 
     def __init__(
         self,
         choose: Choose,
-        invite: Invite,
+        make_join_config: MakeJoinConfig,
         on_exit: OnExit,
         on_start: Callable[[int], None],
         network: Callable[[], Awaitable[None]],
     ) -> None:
         self._choose = choose
-        self._invite = invite
+        self._make_join_config = make_join_config
         self._on_exit = on_exit
         self._on_start = on_start
         self._network = network
         self._starting: dict[int, asyncio.Task[None]] = {}
         self._running: dict[int, _Agent] = {}
         self._stopping: set[asyncio.Task[None]] = set()
-        self._lookups = asyncio.Semaphore(SIDE_BY_SIDE)
-        self._ways = asyncio.Semaphore(SIDE_BY_SIDE)
+        self._lookups = asyncio.Semaphore(MAX_CONCURRENT_STARTS)
+        self._start_slots = asyncio.Semaphore(MAX_CONCURRENT_STARTS)
         self._empty = asyncio.Event()
         self._empty.set()
         self._closed = False
@@ -97,14 +97,14 @@ class Agents:
             task = self._starting[agent_id] = asyncio.create_task(self._start(host, agent_id))
             task.add_done_callback(lambda _: self._note_started(agent_id))
 
-    def met(self, agent_id: int) -> None:
+    def connected(self, agent_id: int) -> None:
         """The agent has dialled in."""
         if agent := self._running.get(agent_id):
-            agent.met.set()
-            agent.settled.set()
+            agent.connected.set()
+            agent.start_done.set()
 
-    def departed(self, agent_id: int) -> None:
-        """The agent has said its last word to the driver: the end of one that its launcher does not watch."""
+    def agent_ended(self, agent_id: int) -> None:
+        """The agent has sent its last message: the end of one that its launcher does not watch."""
         if (agent := self._running.get(agent_id)) and not agent.launcher.watches(agent_id):
             self._end(agent_id, agent, "its agent has ended")
 
@@ -133,14 +133,14 @@ class Agents:
     async def _start(self, host: str, agent_id: int) -> None:
         try:
             async with self._lookups:
-                way = await self._choose(host)
-            confined = way.address is not None and is_loopback(way.address)
+                choice = await self._choose(host)
+            confined = choice.address is not None and is_loopback(choice.address)
             if any(agent.confined is not confined for agent in self._running.values()):
-                raise LaunchError(APART)
+                raise LaunchError(MIXED_ADDRESSES_ERROR)
             if not confined:
                 await self._network()
-            async with self._ways:
-                await self._launch(agent_id, _Agent(host, way.launcher, confined), way.address)
+            async with self._start_slots:
+                await self._launch(agent_id, _Agent(host, choice.launcher, confined), choice.address)
         except LaunchError as error:
             self._on_exit(host, agent_id, str(error))
         except OSError as error:
@@ -152,17 +152,17 @@ class Agents:
     async def _launch(self, agent_id: int, agent: _Agent, address: str | None) -> None:
         bootstrap = Bootstrap(
             agent_id,
-            invitation=partial(self._invite, agent.host, agent_id, address),
+            join_config=partial(self._make_join_config, agent.host, agent_id, address),
             ended=partial(self._end, agent_id, agent),
-            met=agent.met,
+            connected=agent.connected,
         )
         await agent.launcher.start(agent.host, bootstrap)
         self._running[agent_id] = agent
         self._on_start(agent_id)
         if agent.reason is not None:  # it was faster than its launcher
             self._forget(agent_id, agent.reason)
-        elif not agent.met.is_set():
-            await agent.settled.wait()  # bounded: the driver gives up an agent that does not dial in
+        elif not agent.connected.is_set():
+            await agent.start_done.wait()  # bounded: the driver gives up an agent that does not dial in
 
     async def _stop(self, agent_id: int, agent: _Agent) -> None:
         try:
@@ -180,7 +180,7 @@ class Agents:
 
     def _forget(self, agent_id: int, reason: str) -> None:
         agent = self._running.pop(agent_id)
-        agent.settled.set()
+        agent.start_done.set()
         self._note_empty()
         self._on_exit(agent.host, agent_id, reason)
 

@@ -12,7 +12,7 @@ from edriver.driver.launch.ssh import SshLauncher
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class LaunchChoice:
     """How an agent is started.
 
     Attributes:
@@ -24,14 +24,14 @@ class Way:
     address: str | None = None
 
 
-Choose = Callable[[str], Awaitable[Way]]
+Choose = Callable[[str], Awaitable[LaunchChoice]]
 """How a host's agent is started."""
 
-Reach = Callable[[str], Awaitable["str | None"]]
+FindOwnAddress = Callable[[str], Awaitable["str | None"]]
 """Tells by which address the others reach a host of this machine; None: it is another machine."""
 
 
-def choice(make: Callable[[LaunchContext], Launcher] | None, context: LaunchContext, reach: Reach) -> Choose:
+def choice(make: Callable[[LaunchContext], Launcher] | None, context: LaunchContext, reach: FindOwnAddress) -> Choose:
     """The launcher that the operator has named; else for each host the one that suits it."""
     if make is not None:
         return always(make(context))
@@ -40,7 +40,7 @@ def choice(make: Callable[[LaunchContext], Launcher] | None, context: LaunchCont
     return by_host(reach, LocalLauncher.of(context), SshLauncher.of(context))
 
 
-def by_host(reach: Reach, local: Launcher, remote: Launcher) -> Choose:
+def by_host(reach: FindOwnAddress, local: Launcher, remote: Launcher) -> Choose:
     """Every name or address of this machine is a host of its own; all others are elsewhere.
 
     Args:
@@ -49,9 +49,9 @@ def by_host(reach: Reach, local: Launcher, remote: Launcher) -> Choose:
         remote: and elsewhere.
     """
 
-    async def choose(host: str) -> Way:
+    async def choose(host: str) -> LaunchChoice:
         address = await reach(host)
-        return Way(remote if address is None else local, address)
+        return LaunchChoice(remote if address is None else local, address)
 
     return choose
 
@@ -59,7 +59,7 @@ def by_host(reach: Reach, local: Launcher, remote: Launcher) -> Choose:
 def always(launcher: Launcher) -> Choose:
     """One launcher for all hosts, which count as elsewhere."""
 
-    async def choose(_: str) -> Way:
-        return Way(launcher)
+    async def choose(_: str) -> LaunchChoice:
+        return LaunchChoice(launcher)
 
     return choose

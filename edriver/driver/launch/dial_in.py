@@ -1,4 +1,4 @@
-"""Agents that something else has started, and that wait at the driver's door: to start one is to let it in."""
+"""Agents that something else has started, and that wait for admission: to start one is to admit it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class DialInLauncher:
     """Lets in agents that have dialled in by themselves.
 
     Args:
-        admit: lets in a host's agent; returns whether there is one.
+        admit: admits a host's agent; returns whether there is one.
     """
 
     def __init__(self, admit: Callable[[str, int], bool]) -> None:
@@ -31,7 +31,7 @@ class DialInLauncher:
         """
         if not self._admit(host, bootstrap.agent_id):
             raise LaunchError("it has not dialled in again")
-        bootstrap.met.set()
+        bootstrap.connected.set()
 
     async def stop(self, _: int, /) -> None:
         """It ends when it finds that the driver knows it no more."""

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-GROUP: Final = "edriver.launchers"
+LAUNCHER_ENTRY_POINTS: Final = "edriver.launchers"
 """The entry points of launchers: each names a callable that takes a LaunchContext and returns a Launcher."""
 
 
@@ -22,17 +22,17 @@ class Bootstrap:
 
     Attributes:
         agent_id: the agent's number, which no other agent of the run has.
-        invitation: writes what the agent reads on standard input. It holds secrets: keep it off command lines, out of
+        join_config: writes what the agent reads on standard input. It holds secrets: keep it off command lines, out of
             files that others can read, and out of logs.
-        ended: call it once, in the event loop, when you see that the agent has ended; the text says why. What is
-            said again is ignored.
-        met: set once the agent has dialled in.
+        ended: call it once, in the event loop, when you see that the agent has ended; the text says why. Further calls
+            are ignored.
+        connected: set once the agent has connected.
     """
 
     agent_id: int
-    invitation: Callable[[], Awaitable[bytes]]
+    join_config: Callable[[], Awaitable[bytes]]
     ended: Callable[[str], None]
-    met: asyncio.Event = field(default_factory=asyncio.Event)
+    connected: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Launcher(Protocol):
@@ -50,11 +50,11 @@ class Launcher(Protocol):
         ...
 
     async def stop(self, agent_id: int, /) -> None:
-        """Kill an agent that has not ended when it was told to. One that has ended is no error."""
+        """Kill an agent that has not ended when ordered to. One that has ended is no error."""
         ...
 
     def watches(self, agent_id: int, /) -> bool:
-        """Whether `ended` will be called when that agent ends. If not, its last word to the driver is its end."""
+        """Whether `ended` will be called when that agent ends. If not, its last message to the driver is its end."""
         ...
 
 
@@ -77,6 +77,8 @@ class LaunchContext:
 
 
 def agent_command(host: str) -> list[str]:
-    """What starts an agent, if edriver is at the same path there as here; it reads its invitation on standard input."""
+    """What starts an agent, if edriver is at the same path there as here; it reads its join config on standard
+    input.
+    """
     # -P: not what lies in the user's folder
     return [sys.executable, "-P", "-m", "edriver.agent.main", "--host", host]

@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from edriver.driver.launch.launcher import Bootstrap, LaunchContext, agent_command
-from edriver.driver.launch.watched import Watched
+from edriver.driver.launch.watched import WatchedProcess
 from edriver.system.child import Child
 from edriver.system.own_addresses import Where, addresses_by_interface, is_link_local, is_loopback, is_own
-from edriver.system.runs import MARK
+from edriver.system.runs import RUN_FOLDER_VARIABLE
 from edriver.text.phrases import exit_text
 
-RESOLVE_SECONDS: Final = 3.0
+RESOLVE_TIMEOUT: Final = 3.0
 """How long looking up a host's name may take. This machine's own name is in a file; one for which a name server needs
 longer (a question is repeated after 5 s) is another machine's, and ssh, which may know it, is not kept waiting."""
 
 
 async def address_here(name: str) -> str | None:
-    """The address by which this machine is called so; None if the name is another's, or nobody's.
+    """The address by which this machine is called so; None if the name is another machine's, or unknown.
 
     An address is this machine's if a socket can be bound to it.
     """
@@ -34,7 +34,7 @@ async def address_here(name: str) -> str | None:
     return next((str(where[0]) for family, where in found if is_own(family, where)), None)
 
 
-async def address_towards(name: str, bound: float = RESOLVE_SECONDS) -> str | None:
+async def address_towards(name: str, bound: float = RESOLVE_TIMEOUT) -> str | None:
     """The address that this machine has on the way to another; None if the other's name is not known here.
 
     Args:
@@ -86,11 +86,11 @@ def interface_address(name: str) -> str:
 
 
 async def _look_up(
-    name: str, port: int, kind: socket.SocketKind, bound: float = RESOLVE_SECONDS
+    name: str, port: int, kind: socket.SocketKind, bound: float = RESOLVE_TIMEOUT
 ) -> list[tuple[int, Where]]:
     """The addresses of a name, each with its family.
 
-    Each has a thread of its own, for which nobody waits: a name server that does not answer holds up no other host,
+    Each has a thread of its own, which is not waited for: a name server that does not answer holds up no other host,
     and not the driver's end.
 
     Raises:
@@ -114,7 +114,7 @@ async def _look_up(
             answer = [(family, where) for family, _, _, _, where in socket.getaddrinfo(name, port, type=kind)]
         except (OSError, UnicodeError) as error:
             answer = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the result is not awaited any more
             loop.call_soon_threadsafe(tell, answer)
 
     threading.Thread(target=look, name=f"look up {name}", daemon=True).start()
@@ -126,12 +126,12 @@ class LocalLauncher:
     """Starts agents on this machine, whatever their hosts are called.
 
     Args:
-        spawn: starts an agent with an invitation.
+        spawn: starts an agent with a join config.
     """
 
     def __init__(self, spawn: Callable[[str, bytes], Child] | None = None) -> None:
         self._spawn = spawn or spawn_agent
-        self._children: dict[int, Watched] = {}
+        self._children: dict[int, WatchedProcess] = {}
 
     @classmethod
     def of(cls, _: LaunchContext) -> LocalLauncher:
@@ -144,13 +144,13 @@ class LocalLauncher:
         Raises:
             OSError: it cannot be started.
         """
-        process = self._spawn(host, await bootstrap.invitation())
+        process = self._spawn(host, await bootstrap.join_config())
 
         def reaped(code: int) -> None:
             del self._children[bootstrap.agent_id]
             bootstrap.ended(f"its agent {exit_text(code)}")
 
-        self._children[bootstrap.agent_id] = Watched(process, reaped)
+        self._children[bootstrap.agent_id] = WatchedProcess(process, reaped)
 
     async def stop(self, agent_id: int, /) -> None:
         """Kill it, with its process group."""
@@ -163,19 +163,19 @@ class LocalLauncher:
         return True
 
 
-def spawn_agent(host: str, invitation: bytes) -> Child:
+def spawn_agent(host: str, join_config: bytes) -> Child:
     """Start an agent here.
 
     Raises:
         OSError: it cannot be started.
     """
-    inherited = {name: value for name, value in os.environ.items() if name != MARK}
-    with os.fdopen(os.memfd_create("invitation"), "w+b") as letter:
-        letter.write(invitation)
-        letter.seek(0)
+    inherited = {name: value for name, value in os.environ.items() if name != RUN_FOLDER_VARIABLE}
+    with os.fdopen(os.memfd_create("join config"), "w+b") as config_file:
+        config_file.write(join_config)
+        config_file.seek(0)
         return Child(
             agent_command(host),
-            stdin=letter,
+            stdin=config_file,
             stdout=2,  # it prints nothing that belongs on the driver's standard output
             environment={**inherited, "GRPC_ENABLE_FORK_SUPPORT": "0"},
         )

@@ -1,6 +1,6 @@
 """Agents on other hosts, by OpenSSH's client: the user's own configuration says how each is reached.
 
-One connection per host starts the agent. Its command line names nothing but the host: the invitation, with token and
+One connection per host starts the agent. Its command line names nothing but the host: the join config, with token and
 environment, goes over standard input. The agent then dials the driver, and the connection only tells of its end.
 """
 
@@ -18,15 +18,15 @@ from typing import Final
 
 from edriver.common.release import VERSION
 from edriver.driver.launch.launcher import Bootstrap, LaunchContext
-from edriver.driver.launch.watched import Watched
+from edriver.driver.launch.watched import WatchedProcess
 from edriver.system.child import Child
-from edriver.system.ssh_client import OWN_FAILURE, SshOptions, own_failure
+from edriver.system.ssh_client import SSH_FAILURE_CODE, SshOptions, own_failure
 from edriver.text.phrases import exit_text
 
 _log = logging.getLogger("edriver.driver")
 
-LINES_KEPT: Final = 20
-"""Of what ssh says on standard error, for the reason of its end."""
+MAX_STDERR_LINES: Final = 20
+"""Lines of ssh's standard error that are kept for the reason of its end."""
 
 
 def remote_command(python: str, host: str) -> str:
@@ -40,7 +40,7 @@ class SshLauncher:
 
     Args:
         options: what the operator says about ssh.
-        spawn: starts ssh for a host and gives it the invitation; its standard error is a pipe.
+        spawn: starts ssh for a host and gives it the join config; its standard error is a pipe.
     """
 
     def __init__(self, options: SshOptions, spawn: Callable[[str, bytes], Child] | None = None) -> None:
@@ -59,17 +59,19 @@ class SshLauncher:
         Raises:
             OSError: there is no ssh here, or no port can be opened.
         """
-        process = self._spawn(host, await bootstrap.invitation())
-        connection = _Connection(host, bootstrap.met)
+        process = self._spawn(host, await bootstrap.join_config())
+        connection = _Connection(host, bootstrap.connected)
 
         def reaped(code: int) -> None:
             del self._connections[bootstrap.agent_id]
-            if bootstrap.met.is_set() and not connection.killed and (code == OWN_FAILURE or code < 0):  # ssh's own end
+            if (
+                bootstrap.connected.is_set() and not connection.killed and (code == SSH_FAILURE_CODE or code < 0)
+            ):  # ssh's own end
                 _log.warning("host %s: the connection of ssh is gone; its agent goes on without", host)
             else:
-                bootstrap.ended(failure(host, code, tuple(connection.said), VERSION))
+                bootstrap.ended(failure(host, code, tuple(connection.stderr_lines), VERSION))
 
-        connection.child = Watched(process, reaped, connection.listen)
+        connection.child = WatchedProcess(process, reaped, connection.listen)
         self._connections[bootstrap.agent_id] = connection
 
     async def stop(self, agent_id: int, /) -> None:
@@ -83,48 +85,48 @@ class SshLauncher:
         """Ssh tells, as long as its connection lasts."""
         return agent_id in self._connections
 
-    def _ssh(self, host: str, invitation: bytes) -> Child:
-        with os.fdopen(os.memfd_create("invitation"), "w+b") as letter:
-            letter.write(invitation)
-            letter.seek(0)
+    def _ssh(self, host: str, join_config: bytes) -> Child:
+        with os.fdopen(os.memfd_create("join config"), "w+b") as config_file:
+            config_file.write(join_config)
+            config_file.seek(0)
             return Child(
                 self._options.command(host, remote_command(sys.executable, host)),
-                stdin=letter,
+                stdin=config_file,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
             )
 
 
 class _Connection:
-    """What ssh has said, and whether it was us who ended it."""
+    """The output of ssh, and whether it was killed by this process."""
 
-    child: Watched
+    child: WatchedProcess
 
-    def __init__(self, host: str, met: asyncio.Event) -> None:
-        self.said: deque[str] = deque(maxlen=LINES_KEPT)
+    def __init__(self, host: str, connected: asyncio.Event) -> None:
+        self.stderr_lines: deque[str] = deque(maxlen=MAX_STDERR_LINES)
         self.killed = False
         self._host = host
-        self._met = met
+        self._connected = connected
 
     def listen(self, line: str) -> None:
-        self.said.append(line)
-        if self._met.is_set():  # what is said before that is part of the reason why it does not come
+        self.stderr_lines.append(line)
+        if self._connected.is_set():  # earlier lines are part of the reason why it does not connect
             _log.warning("host %s: %s", self._host, line)
 
 
-def failure(host: str, code: int, said: Sequence[str], version: str) -> str:
+def failure(host: str, code: int, stderr_lines: Sequence[str], version: str) -> str:
     """Why an agent that was started over ssh is not there, or no longer, and what to do about it.
 
     Args:
         host: the host.
         code: ssh's exit code: the agent's, or 255.
-        said: the last lines on standard error, of ssh or of the agent.
+        stderr_lines: the last lines on standard error, of ssh or of the agent.
         version: the driver's version.
     """
-    text = "\n".join(said)
-    last = next((line for line in reversed(said) if line.strip()), "")
-    if code == OWN_FAILURE:
-        return own_failure(host, said)
+    text = "\n".join(stderr_lines)
+    last = next((line for line in reversed(stderr_lines) if line.strip()), "")
+    if code == SSH_FAILURE_CODE:
+        return own_failure(host, stderr_lines)
     if code < 0:
         return f"ssh {exit_text(code)}"
     if code in (126, 127):

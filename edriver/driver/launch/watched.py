@@ -10,10 +10,10 @@ from typing import Final
 
 from edriver.system.child import Child
 
-LONGEST_LINE: Final = 8192
+MAX_LINE_BYTES: Final = 8192
 
 
-class Watched:
+class WatchedProcess:
     """Watches a child process in the running event loop.
 
     Args:
@@ -62,13 +62,13 @@ class Watched:
         assert self._process.stderr is not None
         while True:
             try:
-                data = os.read(self._process.stderr.fileno(), LONGEST_LINE)
+                data = os.read(self._process.stderr.fileno(), MAX_LINE_BYTES)
             except BlockingIOError:
                 return
             if not data:
                 asyncio.get_running_loop().remove_reader(self._process.stderr)
             *lines, rest = (self._unread + data).split(b"\n")
-            if not data or len(rest) > LONGEST_LINE:
+            if not data or len(rest) > MAX_LINE_BYTES:
                 lines, rest = [*lines, rest], b""
             self._unread = rest
             for line in filter(None, (line.decode(errors="replace").strip() for line in lines)):

@@ -2,48 +2,74 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from edriver.common.wire import duration
 from edriver.driver.core import cause as why
-from edriver.driver.core.cause import Cause
+from edriver.driver.core.cause import Cause, CauseKind
 from edriver.driver.core.failures.script_error import ScriptError
-from edriver.driver.observe.cause_text import cause_text
+from edriver.driver.observe.cause_text import cause_text, doing_text, host_words
 from edriver.v1 import cause_pb2
 
 
-def cause_message(cause: Cause, with_text: bool = False) -> cause_pb2.Cause:
-    """A cause as a message; `with_text`: and in words, for those who are shown nothing else of it."""
-    told = cause_pb2.Cause(
+def cause_message(cause: Cause, text: str = "") -> cause_pb2.Cause:
+    """A cause as a message, with a text for those who are shown nothing else of it."""
+    message = cause_pb2.Cause(
         kind=cause_pb2.CauseKind.Value(f"CAUSE_KIND_{cause.kind.name}"),
         host=cause.host or "",
         preempted=cause.preempted,
-        text=cause_text(cause) if with_text else "",
+        text=text,
     )
     if cause.worker is not None:
-        told.worker_id, told.host, told.slot = cause.worker.worker_id, cause.worker.host, cause.worker.slot
+        message.worker_id, message.host, message.slot = cause.worker.worker_id, cause.worker.host, cause.worker.slot
         if cause.worker.rank is not None:
-            told.rank = cause.worker.rank
-    _fill(told, cause.detail)
-    return told
+            message.rank = cause.worker.rank
+    _fill(message, cause.detail)
+    return message
 
 
-def _fill(told: cause_pb2.Cause, detail: why.Detail | None) -> None:
+def cause_with_text(cause: Cause) -> cause_pb2.Cause:
+    """A cause as a message, with its sentence."""
+    return cause_message(cause, cause_text(cause))
+
+
+def activity_message(cause: Cause | None) -> cause_pb2.Cause:
+    """What a run does or waits for; None: it has just begun."""
+    return cause_message(cause or Cause(CauseKind.RUN_BEGAN), doing_text(cause))
+
+
+def obstacle_messages(causes: Iterable[Cause]) -> list[cause_pb2.Cause]:
+    """Why a host is not used, or not in all of its slots, each with words that follow the host's name."""
+    return [cause_message(cause, host_words(cause)) for cause in causes]
+
+
+def _fill(message: cause_pb2.Cause, detail: why.Detail | None) -> None:
     match detail:
-        case why.Exit(code, said):
-            told.code, told.said = code, said
-        case why.Said(text):
-            told.said = text
-        case why.Lasted(seconds) | why.Unanswered(seconds) | why.GaveUp(seconds):
-            told.seconds = seconds
+        case why.Exit(code, reason, memory_limit):
+            message.code, message.detail = code, reason
+            if memory_limit is not None:
+                message.memory_limit = memory_limit
+        case why.AgentFault(fault, reason, seconds):
+            message.agent_fault, message.detail = cause_pb2.AgentFault.Value(f"AGENT_FAULT_{fault.name}"), reason
+            if seconds:
+                message.duration.CopyFrom(duration(seconds))
+        case why.ReportedText(text):
+            message.detail = text
+        case why.Duration(seconds) | why.Unanswered(seconds) | why.TimedOut(seconds):
+            message.duration.CopyFrom(duration(seconds))
         case why.Stall(phase, seconds):
-            told.phase, told.seconds = phase, seconds
-        case ScriptError() | why.RaisedByAll(error=ScriptError()) | why.ErrorAgain(error=ScriptError()):
-            told.error = str(detail if isinstance(detail, ScriptError) else detail.error)
-        case why.Place(int() as slot):
-            told.slot = slot
-        case why.Drain(slot, said):
-            told.said = said
+            message.phase = phase
+            message.duration.CopyFrom(duration(seconds))
+        case ScriptError() | why.RaisedByAll(error=ScriptError()) | why.RepeatedError(error=ScriptError()):
+            message.error = str(detail if isinstance(detail, ScriptError) else detail.error)
+        case why.SlotTarget(int() as slot):
+            message.slot = slot
+        case why.DrainTarget(slot, reason):
+            message.detail = reason
             if slot is not None:
-                told.slot = slot
-        case why.Rest(slot, seconds):
-            told.slot, told.seconds = slot, seconds
-        case why.Blame(seconds):
-            told.seconds = seconds
+                message.slot = slot
+        case why.SlotQuarantine(slot, seconds):
+            message.slot = slot
+            message.duration.CopyFrom(duration(seconds))
+        case why.HostQuarantine(seconds):
+            message.duration.CopyFrom(duration(seconds))

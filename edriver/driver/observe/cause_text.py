@@ -5,30 +5,37 @@ A cause of a worker or a host is its name and words that follow it; those alone 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from edriver.common.ids import RoundId, Version
+from edriver.common.release import VERSION
 from edriver.driver.core import cause as why
-from edriver.driver.core.cause import Cause, CauseKind, RoundEnd, WorkerName
+from edriver.driver.core.cause import AgentFaultKind, Cause, CauseKind, RoundEnd, WorkerName
 from edriver.driver.core.failures.script_error import ScriptError
 from edriver.text.phrases import count_text, exit_text
 
-_LIMITS: Final = {
+_LIMIT_NAMES: Final = {
     RoundEnd.FAILURE: "--reset-limit",
     RoundEnd.PREEMPTION: "the limit of preemptions",
     RoundEnd.RESIZE: "the limit of resizes",
 }
 
+_EQUAL_ADVICE: Final = (
+    "Attributes of the state must be equal on all ranks: keep out of it what differs, or have all take rank 0's "
+    "(from_rank_0=)"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What is said at once.
+    """A line that is announced.
 
     Attributes:
-        cause: of what.
-        ended: the round that has ended of it.
+        cause: the cause.
+        ended: the round that it has ended.
     """
 
     cause: Cause
@@ -69,52 +76,54 @@ def worker_text(worker: WorkerName) -> str:
     return f"worker {worker.worker_id} ({rank}{worker.host}:{worker.slot})"
 
 
-def obstacles_text(causes: Iterable[Cause]) -> str:
-    """Why a host is not used, or not in all of its slots, in words that follow its name; empty if it is."""
-    return "; ".join(map(host_words, causes))
-
-
 def worker_words(cause: Cause) -> str:
-    """What has become of a worker, in words that follow its name; empty: the cause is of another kind."""
+    """A cause of a worker, as text that follows its name; empty: the cause is of another kind."""
     match cause.kind, cause.detail:
-        case ((CauseKind.EXITED | CauseKind.KILLED), why.Exit(code, said)):
+        case ((CauseKind.EXITED | CauseKind.KILLED), why.Exit(code)):
             hint = " before its edriver.run was done (does the script call edriver.run, and not exit inside it?)"
-            return said or exit_text(code) + (hint if code == 0 else "")
+            return exit_text(code) + (hint if code == 0 else "")
+        case CauseKind.NOT_STARTED, why.Exit(_, reason):
+            return f"could not be started: {reason}"
+        case CauseKind.OUT_OF_MEMORY, why.Exit(memory_limit=limit):
+            of = "" if limit is None else f" (its cgroup may use {limit / (1 << 20):.0f} MiB)"
+            return f"was killed by the kernel: out of memory{of}"
+        case CauseKind.MAYBE_OUT_OF_MEMORY, why.Exit():
+            return "was killed by SIGKILL, just when the kernel killed a process of its host for want of memory"
         case CauseKind.ENDED, None:
             return "has ended"
         case CauseKind.RAISED, ScriptError(kind):
             left = kind.startswith("SystemExit")
-            return "called sys.exit before its edriver.run was done" if left else "raised an exception"
-        case CauseKind.SILENT, why.Lasted(seconds):
+            return "called sys.exit before training was done" if left else "raised an exception"
+        case CauseKind.SILENT, why.Duration(seconds):
             return f"did not answer for {seconds:g} s"
         case CauseKind.STALLED, why.Stall(phase, seconds):
             return f"has made no progress for {seconds:.0f} s ({phase})"
         case CauseKind.STUCK, None:
             return "sits in a collective of the aborted round, which nothing frees"
-        case CauseKind.OUTSTAYED, why.Lasted(seconds):
+        case CauseKind.OUTSTAYED, why.Duration(seconds):
             silent = f"without a sign of life for {seconds:g} s (--exit-timeout)"
             return f"was still there after its script had ended, {silent}"
-        case CauseKind.UNREACHABLE, why.Said(text):
-            return f"is out of reach: {text}"
-        case CauseKind.LOST_WITH_HOST, why.Said(text):
-            return f"was lost: {text}"
+        case CauseKind.UNREACHABLE, why.AgentFault() as fault:
+            return f"is out of reach: {agent_fault_text(fault)}"
+        case CauseKind.LOST_WITH_HOST, why.AgentFault() as fault:
+            return f"was lost: {agent_fault_text(fault)}"
         case CauseKind.LEFT_ROUND, None:
             return "left the round on its own"
     return ""
 
 
 def host_words(cause: Cause) -> str:
-    """What is to be said of a host or a slot, in words that follow its name; empty: the cause is of another kind."""
+    """A cause of a host or a slot, as text that follows its name; empty: the cause is of another kind."""
     match cause.kind, cause.detail:
-        case CauseKind.HOST_LOST, why.Said(text):
-            return f"is lost: {text}"
-        case CauseKind.HOST_UNUSED, why.Said(text):
-            return f"is not used: {text}"
+        case CauseKind.HOST_LOST, why.AgentFault() as fault:
+            return f"is lost: {agent_fault_text(fault)}"
+        case CauseKind.HOST_UNUSED, why.AgentFault() as fault:
+            return f"is not used: {agent_fault_text(fault)}"
         case CauseKind.HOST_UNANSWERED, None:
             return "has not answered yet"
-        case CauseKind.DRAINED, why.Drain(_, said):
-            return f"is drained: {said}"
-        case CauseKind.UNDRAINED, why.Place():
+        case CauseKind.DRAINED, why.DrainTarget(_, reason):
+            return f"is drained: {reason}"
+        case CauseKind.UNDRAINED, why.SlotTarget():
             return "may be used again"
         case CauseKind.SLOTS_DRAINED, why.Count(count):
             return f"has {count_text(count, 'slot')} drained"
@@ -122,28 +131,47 @@ def host_words(cause: Cause) -> str:
             return f"has {count_text(count, 'slot')} cooling down after a failure"
         case CauseKind.HOST_QUARANTINED, None:
             return "is quarantined"
-        case CauseKind.HOST_QUARANTINED, why.Blame(seconds, failures, slots, window, elsewhere, slots_elsewhere):
+        case CauseKind.HOST_QUARANTINED, why.HostQuarantine(
+            seconds, failures, slots, window, elsewhere, slots_elsewhere
+        ):
             here = f"{failures} failures in its {count_text(slots, 'slot')} within {window:g} s"
             others = f"and {elsewhere} in the {slots_elsewhere} of other hosts"
             return f"is quarantined for {seconds:.1f} s: {here}, {others}"
-        case CauseKind.SLOT_QUARANTINED, why.Rest(_, seconds, failures):
+        case CauseKind.SLOT_QUARANTINED, why.SlotQuarantine(_, seconds, failures):
             return f"is quarantined for {seconds:.1f} s: {count_text(failures, 'failure')}"
-        case CauseKind.COOLDOWN_OVER, why.Place():
+        case CauseKind.COOLDOWN_OVER, why.SlotTarget():
             return "may be used again: its cooldown is over"
         case CauseKind.QUARANTINE_WAIVED, why.Count(count):
             return f"is used in spite of its quarantine: the others do not make up --min-np {count}"
     return ""
 
 
+def agent_fault_text(fault: why.AgentFault) -> str:
+    """What is wrong with a host's agent, as a clause of its own."""
+    match fault.kind:
+        case AgentFaultKind.ENDED:
+            return fault.reason
+        case AgentFaultKind.NEVER_ANSWERED:
+            return f"no word from its agent for {fault.seconds:g} s since its start"
+        case AgentFaultKind.SILENT:
+            return f"no word from its agent for {fault.seconds:g} s"
+        case AgentFaultKind.OTHER_RELEASE:
+            return f"edriver there is {fault.reason or 'an older one'}, here it is {VERSION}: install the same on both"
+        case AgentFaultKind.OVERLOADED:
+            return f"its agent takes no orders: {fault.reason}"
+
+
 def _end_of_round(cause: Cause) -> str:
     match cause.kind, cause.detail, cause.worker:
+        case CauseKind.RUN_BEGAN, None, None:
+            return "the run began"
         case CauseKind.COLLECTIVE_FAILED, None, WorkerName() as worker:
             return f"a collective of {worker_text(worker)} failed"
-        case CauseKind.PEER_UNPROVEN, why.Said(text), WorkerName() as worker:
+        case CauseKind.PEER_UNPROVEN, why.ReportedText(text), WorkerName() as worker:
             return f"{worker_text(worker)}: {text}"
         case CauseKind.NO_ANSWER, why.Unanswered(seconds, workers), None:
             return f"no answer to a notice within {seconds:g} s from {_names(workers)}"
-        case CauseKind.BOUNDARY_MISSED, why.Missed(boundary, workers), None:
+        case CauseKind.BOUNDARY_MISSED, why.BoundaryMissed(boundary, workers), None:
             return f"boundary {boundary} was not reached in time by {_names(workers)}"
         case CauseKind.BOUNDARIES_DIFFER, None, None:
             return "some ranks passed more boundaries than others (uneven data loaders?)"
@@ -163,34 +191,30 @@ def _end_of_run(cause: Cause) -> str:
     match cause.kind, cause.detail:
         case CauseKind.SUCCESS, None:
             return "all workers are done and ended with 0"
-        case ((CauseKind.STOPPED | CauseKind.SOURCE_UNUSABLE), why.Said(text)):
+        case ((CauseKind.STOPPED | CauseKind.SOURCE_UNUSABLE), why.ReportedText(text)):
             return text
-        case CauseKind.FAILED_LATE, why.Because(late):
+        case CauseKind.FAILED_LATE, why.CausedBy(late):
             return f"a worker failed after training was done: {cause_text(late)}"
         case CauseKind.STATE_LOST, None:
             return "every worker that held the state of the run is gone"
         case CauseKind.STATE_LOST, why.RaisedByAll(error, workers):
             who = "its only worker" if workers == 1 else f"each of its {workers} workers"
             return f"every worker that held the state of the run is gone: {who} raised {error}"
-        case CauseKind.STATES_DIFFER, why.Digests(version, said):
-            values = "; ".join(f"{worker_text(worker)} has {digest}" for worker, digest in said)
-            return (
-                f"workers that hold the same version {version} disagree about the state: {values}. Attributes of the "
-                "state must be equal on all ranks; keep what differs out of it"
-            )
+        case CauseKind.STATES_DIFFER, why.Digests() as digests:
+            return f"{_disagreement_text(digests)}. {_EQUAL_ADVICE}"
         case CauseKind.COLLECTIVES_BROKEN, why.Tracebacks(version, raised):
             tracebacks = "\n".join(f"{worker_text(worker)}:\n{text}" for worker, text in raised)
             return (
                 f"collectives failed in two rounds in a row at version {version} with no worker lost (unequal shapes "
                 f"or a bad link?):\n{tracebacks}"
             )
-        case CauseKind.SAME_ERROR, why.ErrorAgain(error, rounds, places):
+        case CauseKind.SAME_ERROR, why.RepeatedError(error, rounds, places):
             where = ", ".join(f"{host}:{slot}" for host, slot in places)
             return (
-                f"the script raised {error} in {rounds} rounds in a row (in {where}) without a step between them: "
+                f"the script raised {error} in {rounds} rounds in a row (in {where}) without progress between them: "
                 "another round would meet the same error"
             )
-        case CauseKind.BUDGET_SPENT, why.Overspent() as spent:
+        case CauseKind.BUDGET_SPENT, why.LimitExceeded() as spent:
             return _overspent_text(spent)
         case CauseKind.TOO_FEW_SLOTS, why.Shortage(found, needed, seconds, _, troubles):
             return (
@@ -199,10 +223,10 @@ def _end_of_run(cause: Cause) -> str:
             )
         case CauseKind.START_FAILED, None:
             return "every worker failed before training began"
-        case CauseKind.STRANGERS, why.GaveUp(seconds, Cause() as last):
+        case CauseKind.UNPROVEN_CONNECTIONS, why.TimedOut(seconds, Cause() as last):
             limit = f"--elastic-timeout {seconds:g} s"
-            return f"strangers' connections have ended every round for {limit}; the last: {cause_text(last)}"
-        case CauseKind.TIMED_OUT, why.GaveUp(seconds, over):
+            return f"unproven connections have ended every round for {limit}; the last: {cause_text(last)}"
+        case CauseKind.TIMED_OUT, why.TimedOut(seconds, over):
             limit = f"gave up after --elastic-timeout {seconds:g} s"
             if over is None:
                 return limit
@@ -212,12 +236,15 @@ def _end_of_run(cause: Cause) -> str:
 
 def _doing(cause: Cause) -> str:
     match cause.kind, cause.detail:
-        case CauseKind.ROUND_RUNS, why.Members(round_id, size, hosts):
-            return f"round {round_id}: {count_text(size, 'worker')} on {', '.join(hosts)}"
-        case CauseKind.LEFT_ALONE, why.Several(causes, more):
+        case CauseKind.ROUND_RUNS, why.Members(round_id, size, hosts, lost, torn):
+            text = f"round {round_id}: {count_text(size, 'worker')} on {', '.join(hosts)}"
+            return text + (f"; {count_text(lost, 'step')} lost" if lost else "") + (f": {torn}" if torn else "")
+        case CauseKind.LEFT_ALONE, why.CauseList(causes, more):
             texts = [*map(cause_text, causes), *([f"and {more} more"] if more else [])]
             return f"left alone, because no other worker is known to hold the state: {'; '.join(texts)}"
-        case CauseKind.DISCOVERY_FAILED, why.Said(text):
+        case CauseKind.ATTRIBUTES_DIFFER, why.Digests() as digests:
+            return f"{_disagreement_text(digests)}. The next change of members would end the run. {_EQUAL_ADVICE}"
+        case CauseKind.DISCOVERY_FAILED, why.ReportedText(text):
             return f"discovery fails: {text}"
         case CauseKind.RESIZED, why.Count(count):
             return f"at most {count_text(count, 'worker')} from now on: the operator wants it"
@@ -226,8 +253,8 @@ def _doing(cause: Cause) -> str:
 
 def _waits_for(cause: Cause) -> str:
     match cause.kind, cause.detail:
-        case CauseKind.WORKERS_AWAITED, why.Shortage(found, needed, _, guest, troubles):
-            kept = "; a worker without a slot keeps the state for them" if guest else ""
+        case CauseKind.WORKERS_AWAITED, why.Shortage(found, needed, _, state_keeper, troubles):
+            kept = "; a worker without a slot keeps the state for them" if state_keeper else ""
             return f"{found} of {needed} workers are ready{kept}{_in_brackets(troubles)}"
         case CauseKind.HOLDER_AWAITED, Version() as version:
             return f"for a worker that holds version {version}, or what is left of it"
@@ -237,15 +264,32 @@ def _waits_for(cause: Cause) -> str:
             return "for workers that are suspected"
         case CauseKind.SURVIVORS_AWAITED, None:
             return "no survivor of the last round is back yet"
+        case CauseKind.RUN_CALL_AWAITED, why.Duration(seconds):
+            return (
+                f"for a worker to call edriver.run: none has within --start-timeout {seconds:g} s. A script that never "
+                "does trains separate copies, which --elastic-timeout will end"
+            )
         case CauseKind.PAUSE_AWAITED, None:
-            return "after strangers' connections, to try again"
+            return "after unproven connections, to try again"
     return ""
+
+
+def _disagreement_text(found: why.Digests) -> str:
+    values = "; ".join(f"{worker_text(worker)} has {digest}" for worker, digest in found.digests)
+    what = ", ".join(map(repr, _differing([digest for _, digest in found.digests]))) or "attributes"
+    return f"workers that hold the same version {found.version} disagree about the state's {what}: {values}"
+
+
+def _differing(digests: Sequence[str]) -> list[str]:
+    """The attributes in which digests differ: a digest has each as name=value."""
+    parts = [dict(re.findall(r"(\w+)=(.*?)(?= \w+=|$)", digest)) for digest in digests]
+    return sorted(name for name in set().union(*parts) if len({part.get(name) for part in parts}) > 1)
 
 
 def _place_of(cause: Cause) -> str:
     """The cause's host, or the slot of it that is in question."""
     match cause.detail:
-        case why.Place(int() as slot) | why.Drain(int() as slot) | why.Rest(slot):
+        case why.SlotTarget(int() as slot) | why.DrainTarget(int() as slot) | why.SlotQuarantine(slot):
             return f"slot {slot} of host {cause.host}"
     return f"host {cause.host}"
 
@@ -258,11 +302,11 @@ def _names(workers: Iterable[WorkerName]) -> str:
     return ", ".join(map(worker_text, workers))
 
 
-def _overspent_text(spent: why.Overspent) -> str:
+def _overspent_text(spent: why.LimitExceeded) -> str:
     rounds = f"{count_text(spent.total, 'round')} ended by a {spent.end.value}"
     if spent.recent < spent.total:
         rounds = f"{count_text(spent.recent, 'round')} ended by a {spent.end.value} within {spent.window:g} s"
-    return f"{rounds}, more than {_LIMITS[spent.end]} {spent.limit}; the last: {cause_text(spent.last)}"
+    return f"{rounds}, more than {_LIMIT_NAMES[spent.end]} {spent.limit}; the last: {cause_text(spent.last)}"
 
 
 def _uneven_text(steps: why.UnevenSteps) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from edriver.common.downsample import Thinned
-from edriver.driver.observe.progress import Pace
+from edriver.common.downsample import Downsampled
+from edriver.common.wire import timestamp
+from edriver.driver.observe.progress import ProgressTracker
 from edriver.v1 import agent_pb2, status_pb2
 
 
@@ -13,23 +14,26 @@ class ProgressHistory:
     """Remembers a bounded number of samples; the longer the run, the farther they lie apart.
 
     Args:
-        pace: tells how far training is.
+        tracker: tells how far training is.
         clock: seconds since the epoch.
     """
 
-    def __init__(self, pace: Pace, clock: Callable[[], float]) -> None:
-        self._pace = pace
+    def __init__(self, tracker: ProgressTracker, clock: Callable[[], float]) -> None:
+        self._tracker = tracker
         self._clock = clock
-        self._samples: Thinned[status_pb2.Progress] = Thinned()
+        self._samples: Downsampled[status_pb2.Progress] = Downsampled()
 
-    def heard(self, said: agent_pb2.WorkerStanding) -> None:
-        """A worker has said how far it has come, and the pace knows. What rank 0 says is progress."""
-        if said.worker_id != self._pace.first:
+    def record_progress(self, report: agent_pb2.WorkerHeartbeat) -> None:
+        """Record a worker's progress, which the tracker has already. Only rank 0's counts."""
+        if report.worker_id != self._tracker.first:
             return
         now = self._clock()
-        if self._samples.due(now) and (progress := self._pace.progress()):
+        if self._samples.due(now) and (progress := self._tracker.progress()):
             self._samples.add(now, progress)
 
     def samples(self) -> Iterator[status_pb2.ProgressSample]:
         """All that are remembered, oldest first."""
-        return (status_pb2.ProgressSample(time=time, progress=progress) for time, progress in self._samples.kept)
+        return (
+            status_pb2.ProgressSample(time=timestamp(time), progress=progress)
+            for time, progress in self._samples.samples
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-ENDS: Final = {"abort": "waiting", "rendezvous": "built", "sync": "synced", "first_step": "stepped"}
+PHASE_ENDS: Final = {"abort": "waiting", "rendezvous": "built", "sync": "synced", "first_step": "stepped"}
 """The phases of a recovery, each with the time (RoundTimes in notification.proto) at which it ends; the last member's
 counts. Before them comes "detect"."""
 
@@ -15,7 +15,7 @@ def recovery_phases(
 ) -> dict[str, float]:
     """Seconds of each phase, in their order; together they are what lies between the first and the last of the times.
 
-    A time that nobody has, or that lies before the one before it, makes a phase of no length.
+    A time that no member has, or that lies before the one before it, makes a phase of no length.
 
     Args:
         noticed: when the death was noticed that ended the round before; None: it was no death.
@@ -26,7 +26,8 @@ def recovery_phases(
     ended = assigned if before_ended is None else before_ended
     known = list(members)
     reached = [
-        (phase, max((member[end] for member in known if member.get(end)), default=None)) for phase, end in ENDS.items()
+        (phase, max((member[end] for member in known if member.get(end)), default=None))
+        for phase, end in PHASE_ENDS.items()
     ]
     return spans(ended if noticed is None else min(noticed, ended), [("detect", ended), *reached])
 

@@ -1,14 +1,20 @@
-"""Hosts and workers as onlookers are told of them (status.proto); the core's records, put into messages."""
+"""Hosts and workers as observers see them (status.proto); the core's records, put into messages."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from edriver.common.wire import timestamp
+from edriver.driver.core.cause import Cause
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.roster import HostRecord, Worker, WorkerState
+from edriver.driver.observe.cause_message import obstacle_messages
 from edriver.v1 import status_pb2
 
-STATES: Final = {
+WORKER_STATES: Final = {
     WorkerState.BOOTING: status_pb2.WORKER_STATE_BOOTING,
     WorkerState.WAITING: status_pb2.WORKER_STATE_WAITING,
     WorkerState.TRAINING: status_pb2.WORKER_STATE_TRAINING,
@@ -20,40 +26,42 @@ STATES: Final = {
 
 def size_of(membership: Membership) -> int:
     """How many train in the round that is on; 0: none is."""
-    current = membership.round
+    current = membership.state.round
     return len(current.plan.seats) if current and current.running else 0
 
 
-def host_status(name: str, record: HostRecord | None, obstacle: str, since: float) -> status_pb2.HostStatus:
+def host_status(
+    name: str, record: HostRecord | None, obstacles: Iterable[Cause], discovered: float
+) -> status_pb2.HostStatus:
     """A host now.
 
     Args:
         name: its name.
         record: its record; None: the core no longer knows it.
-        obstacle: why it is not used, or not all of it.
-        since: when the run first knew of it, in seconds since the epoch.
+        obstacles: why it is not used, or not all of it.
+        discovered: when discovery first named it, in seconds since the epoch.
     """
     return status_pb2.HostStatus(
         name=name,
         slots=record.slots if record else 0,
         connected=record.connected if record else False,
-        obstacle=obstacle,
-        since=since,
+        obstacles=obstacle_messages(obstacles),
+        discover_time=timestamp(discovered),
     )
 
 
-def worker_status(worker: Worker, since: float) -> status_pb2.WorkerStatus:
+def worker_status(worker: Worker, started: Timestamp) -> status_pb2.WorkerStatus:
     """A worker now.
 
     Args:
         worker: its record.
-        since: when it was started, in seconds since the epoch.
+        started: when it was started.
     """
     return status_pb2.WorkerStatus(
         worker_id=worker.worker_id,
         host=worker.host,
         slot=worker.slot,
-        state=STATES[worker.state],
+        state=WORKER_STATES[worker.state],
         rank=worker.rank,
-        since=since,
+        start_time=started,
     )

@@ -1,7 +1,7 @@
 """The certificate authority of one run: made when the run first needs the network, and forgotten with it.
 
 Its key signs two certificates, the driver's and one that all workers share, and is never written anywhere. Who holds
-the authority's own certificate knows this run's driver from every other, and its workers from everybody else.
+the authority's own certificate knows this run's driver from every other, and its workers from all other processes.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from edriver.common.invitation import MEMBER_NAME, SERVER_NAME
+from edriver.common.join_config import MEMBER_NAME, SERVER_NAME
 
-_PEM: Final = serialization.Encoding.PEM
+_PEM_ENCODING: Final = serialization.Encoding.PEM
 
-CLOCKS_APART = datetime.timedelta(days=1)
+MAX_CLOCK_SKEW = datetime.timedelta(days=1)
 """How far the clocks of two hosts may be apart."""
 
-LIFE = datetime.timedelta(days=366)
+CERTIFICATE_LIFETIME = datetime.timedelta(days=366)
 """How long a run may last."""
 
 
@@ -49,7 +49,7 @@ class Authority:
         """Make one.
 
         Args:
-            run_id: the run, for whoever looks at the certificate.
+            run_id: the run, as the certificate's name.
             now: the time, with its zone.
         """
         key = ec.generate_private_key(ec.SECP256R1())
@@ -58,6 +58,7 @@ class Authority:
             _certificate(issuer, issuer, key, now)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_usage(signs=True), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         )
 
         def signed(name: str, *purposes: x509.ObjectIdentifier) -> tuple[bytes, bytes]:
@@ -69,12 +70,16 @@ class Authority:
                 .add_extension(_usage(signs=False), critical=True)
                 .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
                 .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+                # RFC 5280, 4.2.1.1: required, and Python's ssl insists on it from 3.13 on.
+                .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
             )
-            private = its_key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-            return private, made.sign(key, hashes.SHA256()).public_bytes(_PEM)
+            private = its_key.private_bytes(
+                _PEM_ENCODING, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+            return private, made.sign(key, hashes.SHA256()).public_bytes(_PEM_ENCODING)
 
         return cls(
-            root.sign(key, hashes.SHA256()).public_bytes(_PEM),
+            root.sign(key, hashes.SHA256()).public_bytes(_PEM_ENCODING),
             *signed(SERVER_NAME, ExtendedKeyUsageOID.SERVER_AUTH),
             *signed(MEMBER_NAME, ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH),
         )
@@ -89,8 +94,8 @@ def _certificate(
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - CLOCKS_APART)
-        .not_valid_after(now + LIFE)
+        .not_valid_before(now - MAX_CLOCK_SKEW)
+        .not_valid_after(now + CERTIFICATE_LIFETIME)
     )
 
 

@@ -24,7 +24,7 @@ class ControlServer(control_pb2_grpc.ControlServiceServicer):
     """ControlService (proto/edriver/v1/control.proto).
 
     Args:
-        membership: what is known; only looked at.
+        membership: what is known; read only.
         put: takes the events.
         stop: ends the run, for a reason.
     """

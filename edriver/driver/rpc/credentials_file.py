@@ -1,4 +1,4 @@
-"""A file in which somebody finds what the driver's TCP port wants to be shown."""
+"""A file with the credentials for the driver's TCP port."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from edriver.common.invitation import Invitation
+from edriver.common.join_config import JoinConfig
 
 
 class CredentialsFile:
@@ -20,8 +20,8 @@ class CredentialsFile:
         self.path = path
         self._written: os.stat_result | None = None
 
-    def write(self, credentials: Invitation) -> None:
-        """Write it anew: whoever reads an older one keeps that.
+    def write(self, credentials: JoinConfig) -> None:
+        """Replace it; readers that have an older one open keep that.
 
         Raises:
             OSError: it cannot be written.
@@ -33,7 +33,7 @@ class CredentialsFile:
             file.write(credentials.to_json())
 
     def withdraw(self) -> None:
-        """Remove it: nobody is there any more. Another run's, written since, stays."""
+        """Remove it: the run is over. Another run's, written since, stays."""
         with contextlib.suppress(OSError):
             if self._written and os.path.samestat(self.path.stat(), self._written):
                 self.path.unlink()

@@ -1,4 +1,6 @@
-"""Hosts that dial in by themselves: a source of hosts, of those whose agents wait at the door or have been let in."""
+"""Hosts that dial in by themselves: a source of hosts, of those whose agents wait for admission or have been
+admitted.
+"""
 
 from __future__ import annotations
 
@@ -10,32 +12,32 @@ from edriver.discovery.hosts import Host, HostSet
 
 
 @dataclass(slots=True, eq=False)
-class _Arrival:
+class _DialInHost:
     """A host whose agent has dialled in.
 
     Attributes:
         slots: how many workers it takes.
-        place: becomes the agent's id once the run has a place for it.
+        admission: becomes the agent's id once the run has a place for it.
         agent_id: the same; 0 until then.
     """
 
     slots: int
-    place: asyncio.Future[int] = field(default_factory=asyncio.Future)
+    admission: asyncio.Future[int] = field(default_factory=asyncio.Future)
     agent_id: int = 0
 
 
-class Arrivals:
+class DialInHosts:
     """Who has dialled in; a HostSource. A host stays until its agent is lost or has ended."""
 
     def __init__(self) -> None:
-        """Nobody has come yet."""
-        self._hosts: dict[str, _Arrival] = {}
+        """No host has dialled in yet."""
+        self._hosts: dict[str, _DialInHost] = {}
 
     async def find(self) -> HostSet:
         """The hosts there are now, in the order in which they came; never fails."""
-        return HostSet(tuple(Host(name, arrival.slots) for name, arrival in self._hosts.items()))
+        return HostSet(tuple(Host(name, entry.slots) for name, entry in self._hosts.items()))
 
-    def arrive(self, host: str, slots: int) -> asyncio.Future[int]:
+    def register(self, host: str, slots: int) -> asyncio.Future[int]:
         """An agent waits to be let in; answers what becomes its id.
 
         Raises:
@@ -46,21 +48,21 @@ class Arrivals:
         limits.check_slots(slots, f"the number of slots (--slots) of host {host}")
         if host in self._hosts:
             raise KeyError(host)
-        total = slots + sum(arrival.slots for arrival in self._hosts.values())
-        if total > limits.TOTAL_SLOTS:
+        total = slots + sum(entry.slots for entry in self._hosts.values())
+        if total > limits.MAX_TOTAL_SLOTS:
             raise ValueError(
-                f"with host {host} all hosts would have {total} slots: a run has {limits.TOTAL_SLOTS} at most"
+                f"with host {host} all hosts would have {total} slots: a run has {limits.MAX_TOTAL_SLOTS} at most"
             )
-        self._hosts[host] = _Arrival(slots)
-        return self._hosts[host].place
+        self._hosts[host] = _DialInHost(slots)
+        return self._hosts[host].admission
 
     def admit(self, host: str, agent_id: int) -> bool:
         """Let a host's agent in under this id; returns whether one waits."""
-        arrival = self._hosts.get(host)
-        if arrival is None or arrival.place.done():
+        entry = self._hosts.get(host)
+        if entry is None or entry.admission.done():
             return False
-        arrival.agent_id = agent_id
-        arrival.place.set_result(agent_id)
+        entry.agent_id = agent_id
+        entry.admission.set_result(agent_id)
         return True
 
     def leave(self, host: str, agent_id: int = 0) -> None:
@@ -68,7 +70,7 @@ class Arrivals:
 
         Args:
             host: the host.
-            agent_id: under which id it was let in; 0: it still waited. Another of that name that has come since stays.
+            agent_id: under which id it was let in; 0: it still waited. A later agent of the same host name stays.
         """
-        if (arrival := self._hosts.get(host)) and arrival.agent_id == agent_id:
+        if (entry := self._hosts.get(host)) and entry.agent_id == agent_id:
             del self._hosts[host]

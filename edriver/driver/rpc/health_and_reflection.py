@@ -11,7 +11,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-SERVICES: Final = (health.SERVICE_NAME, reflection.SERVICE_NAME)
+INTROSPECTION_SERVICES: Final = (health.SERVICE_NAME, reflection.SERVICE_NAME)
 """The full names of what is added."""
 
 
@@ -26,4 +26,4 @@ async def add_introspection(server: grpc.aio.Server, services: Sequence[str]) ->
     for service in ("", *services):
         await state.set(service, health_pb2.HealthCheckResponse.SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(state, server)
-    reflection.enable_server_reflection([*services, *SERVICES], server)
+    reflection.enable_server_reflection([*services, *INTROSPECTION_SERVICES], server)

@@ -1,4 +1,4 @@
-"""StatusService: what an onlooker may know of the run. It reads what is known, and can change nothing."""
+"""StatusService: what an observer may know of the run. It reads what is known, and can change nothing."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from typing import TYPE_CHECKING, Final
 import grpc
 
 from edriver.common.release import VERSION
-from edriver.common.wire import round_id_message
+from edriver.common.wire import duration, round_id_message, timestamp
 from edriver.driver.core.cause import Cause
 from edriver.driver.core.membership import Membership
-from edriver.driver.observe.cause_text import doing_text, obstacles_text
-from edriver.driver.observe.event_history import Chronicle, ForgottenError
+from edriver.driver.observe.cause_message import activity_message
+from edriver.driver.observe.event_buffer import ForgottenError
+from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.snapshots import host_status, size_of
 from edriver.v1 import status_pb2, status_pb2_grpc
 
 if TYPE_CHECKING:
     from edriver.v1.status_pb2_grpc import _ServicerContext
 
-MOST_AT_ONCE: Final = 1000
+MAX_EVENTS_PER_ANSWER: Final = 1000
 """Events of one answer, and events that a watcher is sent before others have their turn."""
 
-FRESH: Final = 0.25
+MAX_ANSWER_AGE: Final = 0.25
 """Seconds for which an answer is given to others, too, unless something has happened: many may ask of a large run, and
-its workers are heard of once a second."""
+its workers report once a second."""
 
 PROGRESS_PERIOD: Final = 1.0
 """Seconds between two messages about progress."""
 
-LONGEST_WAIT: Final = 3600.0
+MAX_WATCH_WAIT: Final = 3600.0
 """Seconds after which a watcher looks again, though nothing was announced."""
 
 
@@ -41,8 +42,8 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
 
     Args:
         run_id: the run.
-        membership: what is known; only looked at.
-        chronicle: what has happened, and how far workers have come; only looked at.
+        membership: what is known; read only.
+        event_history: what has happened, and the workers' progress; only read.
         clock: seconds since the epoch.
         command: a worker's program and arguments.
         steady: seconds of a monotonic clock; None: there is none, and how long the run has lasted is not known.
@@ -52,31 +53,33 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         self,
         run_id: str,
         membership: Membership,
-        chronicle: Chronicle,
+        event_history: EventHistory,
         clock: Callable[[], float],
         command: Sequence[str] = (),
         steady: Callable[[], float] | None = None,
     ) -> None:
-        self._steady = steady or (lambda: 0.0)
-        self._started = self._steady()
+        self._steady = steady
+        self._started = 0.0 if steady is None else steady()
         self._run_id = run_id
         self._membership = membership
-        self._chronicle = chronicle
+        self._event_history = event_history
         self._clock = clock
         self._command = command
         self._news = asyncio.Event()
-        self._answer = status_pb2.GetRunResponse(run=status_pb2.Run(now=-math.inf))
+        self._answer = status_pb2.GetRunResponse()
+        self._answered = -math.inf
 
     def announce(self) -> None:
-        """Something has been added to the chronicle."""
+        """Something has been added to the event history."""
         self._news.set()
         self._news = asyncio.Event()
 
     def answer(self) -> status_pb2.GetRunResponse:
         """How the run stands, or stood a moment ago."""
-        age = self._clock() - self._answer.run.now
-        if self._answer.seq != self._chronicle.last_seq or not 0 <= age < FRESH:
-            self._answer = status_pb2.GetRunResponse(run=self._run(), seq=self._chronicle.last_seq)
+        now = self._clock()
+        if self._answer.seq != self._event_history.last_seq or not 0 <= now - self._answered < MAX_ANSWER_AGE:
+            self._answered = now
+            self._answer = status_pb2.GetRunResponse(run=self._run(now), seq=self._event_history.last_seq)
         return self._answer
 
     async def GetRun(  # noqa: N802
@@ -89,20 +92,20 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         self, request: status_pb2.ListRoundsRequest, _context: _ServicerContext
     ) -> status_pb2.ListRoundsResponse:
         """See the proto file."""
-        rounds = list(self._chronicle.rounds)
+        rounds = list(self._event_history.rounds)
         return status_pb2.ListRoundsResponse(rounds=rounds[-request.limit :] if request.limit else rounds)
 
     async def ListProgress(  # noqa: N802
         self, _request: status_pb2.ListProgressRequest, _context: _ServicerContext
     ) -> status_pb2.ListProgressResponse:
         """See the proto file."""
-        return status_pb2.ListProgressResponse(samples=self._chronicle.progress.samples())
+        return status_pb2.ListProgressResponse(samples=self._event_history.progress.samples())
 
     async def ListEvents(  # noqa: N802
         self, request: status_pb2.ListEventsRequest, context: _ServicerContext
     ) -> status_pb2.ListEventsResponse:
         """See the proto file."""
-        limit = min(request.limit or MOST_AT_ONCE, MOST_AT_ONCE)
+        limit = min(request.limit or MAX_EVENTS_PER_ANSWER, MAX_EVENTS_PER_ANSWER)
         return status_pb2.ListEventsResponse(events=await self._since(request.since, limit, context))
 
     async def Watch(  # noqa: N802
@@ -114,60 +117,60 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         last: status_pb2.Progress | None = None
         while True:
             news = self._news
-            for event in await self._since(seq, MOST_AT_ONCE, context):
+            for event in await self._since(seq, MAX_EVENTS_PER_ANSWER, context):
                 seq = event.seq
                 yield status_pb2.WatchResponse(event=event)
             if loop.time() >= due:
                 due = (loop.time() // PROGRESS_PERIOD + 1) * PROGRESS_PERIOD  # all at once: it takes fewer wake-ups
-                progress = self._chronicle.pace.progress()
+                progress = self._event_history.tracker.progress()
                 if progress and progress != last:
                     last = progress
                     yield status_pb2.WatchResponse(progress=progress)
-            if seq == self._chronicle.last_seq:
-                if self._chronicle.over:
+            if seq == self._event_history.last_seq:
+                if self._event_history.over:
                     return
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout_at(min(due, loop.time() + LONGEST_WAIT)):
+                    async with asyncio.timeout_at(min(due, loop.time() + MAX_WATCH_WAIT)):
                         await news.wait()
 
     async def _since(self, seq: int, limit: int, context: _ServicerContext) -> list[status_pb2.Event]:
         try:
-            return self._chronicle.since(seq, limit)
+            return self._event_history.since(seq, limit)
         except ForgottenError as error:
             await context.abort(grpc.StatusCode.OUT_OF_RANGE, str(error))
             raise
 
-    def _run(self) -> status_pb2.Run:
-        membership, chronicle = self._membership, self._chronicle
-        roster, current, budgets = membership.roster, membership.round, membership.budgets
-        obstacles: dict[str, list[Cause]] = {}
-        for obstacle in membership.staffing.obstacles(membership.now):
-            obstacles.setdefault(obstacle.host or "", []).append(obstacle)
-        told = status_pb2.Run(
+    def _run(self, now: float) -> status_pb2.Run:
+        membership, event_history = self._membership, self._event_history
+        roster, current, budgets = membership.roster, membership.state.round, membership.state.budgets
+        problems: dict[str, list[Cause]] = {}
+        for problem in membership.state.staffing.host_problems(membership.state.now):
+            problems.setdefault(problem.host or "", []).append(problem)
+        run = status_pb2.Run(
             run_id=self._run_id,
             version=VERSION,
-            began=chronicle.began,
-            now=self._clock(),
-            doing=doing_text(membership.doing.cause),
+            start_time=timestamp(event_history.began),
+            now=timestamp(now),
+            activity=activity_message(membership.state.doing.cause),
             size=size_of(membership),
             np=membership.settings.np,
             min_np=membership.settings.min_np,
             max_np=membership.settings.max_np,
             hosts=[
-                host_status(name, record, obstacles_text(obstacles.get(name, ())), chronicle.known_since(name))
+                host_status(name, record, problems.get(name, ()), event_history.discovered(name))
                 for name, record in roster.hosts.items()
             ],
-            workers=chronicle.workers.values(),
-            rounds=chronicle.round_count,
+            workers=event_history.workers.values(),
+            rounds=event_history.round_count,
             failures=budgets.failures.total,
             preemptions=budgets.preemptions.total,
             resizes=budgets.resizes.total,
             unproven=budgets.unproven.total,
-            progress=self._chronicle.pace.progress(),
-            steps_lost=self._chronicle.pace.steps_lost,
+            progress=self._event_history.tracker.progress(),
+            steps_lost=self._event_history.tracker.steps_lost,
             command=self._command,
-            seconds=self._steady() - self._started,
+            uptime=None if self._steady is None else duration(self._steady() - self._started),
         )
         if current and current.running:
-            told.round_id.CopyFrom(round_id_message(current.plan.round_id))
-        return told
+            run.round_id.CopyFrom(round_id_message(current.plan.round_id))
+        return run

@@ -1,6 +1,6 @@
-"""The driver's one TCP port, for agents on other hosts and for onlookers: TLS under the run's authority, and tokens.
+"""The driver's one TCP port, for agents on other hosts and for observers: TLS under the run's authority, and tokens.
 
-It is opened when somebody may come: another host is to be used, or onlookers were promised. Other runs have no port.
+It is opened when it is needed: for agents of other hosts, or for observers and operators. Other runs have no port.
 """
 
 from __future__ import annotations
@@ -13,16 +13,25 @@ import logging
 import resource
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import grpc
 import grpc.aio
 
-from edriver.common.invitation import Invitation, at_port
+from edriver.common.join_config import JoinConfig, at_port
 from edriver.driver.rpc.agent_service import SERVER_OPTIONS, address_of
-from edriver.driver.rpc.health_and_reflection import SERVICES, add_introspection
-from edriver.driver.rpc.unauthenticated import PATIENCE, Connections, Noted, Strangers, Where, plain_address, shut_down
+from edriver.driver.rpc.health_and_reflection import INTROSPECTION_SERVICES, add_introspection
+from edriver.driver.rpc.unauthenticated import (
+    AUTHENTICATION_TIMEOUT,
+    CallerInterceptor,
+    Connections,
+    UnauthenticatedConnections,
+    Where,
+    plain_address,
+    shut_down,
+)
 from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2, control_pb2_grpc, status_pb2, status_pb2_grpc
 
 if TYPE_CHECKING:
@@ -30,49 +39,53 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("edriver.driver")
 
-HANDSHAKE_BOUND: Final = 10.0
+HANDSHAKE_TIMEOUT: Final = 10.0
 """Seconds in which a caller must have shown that it speaks TLS and HTTP/2."""
 
-IDLE_BOUND: Final = 30.0
+IDLE_TIMEOUT: Final = 30.0
 """Seconds that a connection may be open without a call on it; those of agents always have one."""
 
-STRANGERS_NAMED: Final = 100
+MAX_LOGGED_ADDRESSES: Final = 100
 """How many addresses are named in the log for what they did; those after them are refused in silence."""
 
-_OPTIONS: Final = (
+_TCP_SERVER_OPTIONS: Final = (
     *SERVER_OPTIONS,
-    ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_BOUND * 1000)),
-    ("grpc.max_connection_idle_ms", int(IDLE_BOUND * 1000)),
+    ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_TIMEOUT * 1000)),
+    ("grpc.max_connection_idle_ms", int(IDLE_TIMEOUT * 1000)),
     ("grpc.max_metadata_size", 8 * 1024),
     ("grpc.max_concurrent_streams", 8),  # of one connection; an agent has two
 )
 
-LOOK: Final = (1.0, 0.1)
-"""Seconds between two looks at who has shown no token yet: usually, and while there are many."""
+CONNECTION_CHECK_INTERVALS: Final = (1.0, 0.1)
+"""Seconds between two looks at the connections that have shown no token yet: usually, and after there were too many.
 
-MOST_CONNECTIONS: Final = 20_000
+A look takes this process about 2 microseconds for each of its descriptors, so connections that stay below the bound
+do not make it look more often."""
+
+MAX_CONNECTIONS: Final = 20_000
 """Connections at a time, if this process may have twice as many descriptors; else half of those that it may have: what
-strangers take, the rest of the driver must not lack. Beyond that each is closed as soon as it is accepted."""
+unauthenticated callers take, the rest of the driver must not lack. Beyond that each is closed as soon as it is
+accepted."""
 
-MOST_STRANGERS: Final = 1024
+MAX_UNAUTHENTICATED: Final = 1024
 """Connections that have shown no token yet, if that is at most half of all; else half."""
 
-AGENTS: Final = agent_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name
-CONTROL: Final = control_pb2.DESCRIPTOR.services_by_name["ControlService"].full_name
-STATUS: Final = status_pb2.DESCRIPTOR.services_by_name["StatusService"].full_name
+AGENT_SERVICE: Final = agent_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name
+CONTROL_SERVICE: Final = control_pb2.DESCRIPTOR.services_by_name["ControlService"].full_name
+STATUS_SERVICE: Final = status_pb2.DESCRIPTOR.services_by_name["StatusService"].full_name
 
-_EVERYWHERE: Final = ("::", "0.0.0.0")  # noqa: S104  TLS and the token are at the door; the first is IPv4's, too
+_ALL_ADDRESSES: Final = ("::", "0.0.0.0")  # noqa: S104  TLS and the token protect it; the first is IPv4's, too
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
-class Door:
-    """Where agents of other hosts come in.
+class TcpEndpoint:
+    """The driver's TCP port, at which agents of other hosts connect.
 
     Args:
         run_id: the run.
         agents: serves the agents.
-        status: serves onlookers.
+        status: serves observers.
         control: serves operators.
         address: where it listens; empty: at all addresses of this machine.
         port: at which port; 0: any.
@@ -101,10 +114,9 @@ class Door:
         self._status = status
         self._control = control
         self._opening = asyncio.Lock()
-        self._server: grpc.aio.Server | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._server: GuardedServer | None = None
         self.address = address
-        self._wheres = [at_port(host, port) for host in ([address] if address else _EVERYWHERE)]
+        self._wanted_port = port
         self._secure = secure
         self.token = secrets.token_urlsafe(32) if secure else ""
         self.status_token = secrets.token_urlsafe(32) if secure else ""
@@ -123,51 +135,25 @@ class Door:
                 await self._open()
 
     async def _open(self) -> None:
-        check = TokenCheck(
+        server_credentials = self._make_server_credentials() if self._secure else None
+        server = GuardedServer(
             {
-                self.token: {AGENTS},
-                self.status_token: {STATUS, *SERVICES},
-                self.control_token: {CONTROL, STATUS, *SERVICES},
-            }
+                self.token: {AGENT_SERVICE},
+                self.status_token: {STATUS_SERVICE, *INTROSPECTION_SERVICES},
+                self.control_token: {CONTROL_SERVICE, STATUS_SERVICE, *INTROSPECTION_SERVICES},
+            },
+            server_credentials,
         )
-        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        most = min(MOST_CONNECTIONS, MOST_CONNECTIONS if descriptors == resource.RLIM_INFINITY else descriptors // 2)
-        strangers = Strangers(min(MOST_STRANGERS, most // 2), PATIENCE)
-        noted = Noted(lambda peer: strangers.know(_where(peer)))
-        server = grpc.aio.server(
-            options=(*_OPTIONS, ("grpc.max_allowed_incoming_connections", most)),
-            interceptors=(check, noted) if self._secure else (noted,),
-        )
-        agent_pb2_grpc.add_AgentServiceServicer_to_server(self._agents, server)
-        status_pb2_grpc.add_StatusServiceServicer_to_server(self._status, server)
-        control_pb2_grpc.add_ControlServiceServicer_to_server(self._control, server)
-        await add_introspection(server, (AGENTS, CONTROL, STATUS))
-        papers = self._make_papers() if self._secure else None
-        self.port = self._add_port(server, papers)
-        await server.start()
-        if papers is None:
-            _log.warning("--insecure: whoever reaches port %s here can command this run's hosts", self.port)
+        agent_pb2_grpc.add_AgentServiceServicer_to_server(self._agents, server.grpc)
+        status_pb2_grpc.add_StatusServiceServicer_to_server(self._status, server.grpc)
+        control_pb2_grpc.add_ControlServiceServicer_to_server(self._control, server.grpc)
+        await add_introspection(server.grpc, (AGENT_SERVICE, CONTROL_SERVICE, STATUS_SERVICE))
+        self.port = await server.open(self.address, self._wanted_port)
+        if server_credentials is None:
+            _log.warning("--insecure: every process that reaches port %s here can command this run's hosts", self.port)
         self._server = server
-        self._watching = asyncio.create_task(self._watch(strangers))
 
-    async def _watch(self, strangers: Strangers) -> None:
-        """Turn out strangers that are too many, or that stay too long, until cancelled."""
-        connections, loop, told = Connections(self.port), asyncio.get_running_loop(), False
-        while True:
-            surplus = []
-            with contextlib.suppress(OSError):  # without descriptors nothing can be looked at: the next time
-                surplus = strangers.too_many(connections.look(), loop.time())
-            for connection in surplus:
-                shut_down(connection)
-            if surplus and not told:
-                told = True
-                _log.warning(
-                    "callers at port %s from %s, and perhaps others, show no token: they are hung up on",
-                    *(self.port, surplus[0].where[0]),
-                )
-            await asyncio.sleep(LOOK[strangers.crowded])
-
-    def _make_papers(self) -> grpc.ServerCredentials:
+    def _make_server_credentials(self) -> grpc.ServerCredentials:
         from edriver.driver.rpc.certificate_authority import (
             Authority,  # takes 0.1 s and 10 MB, which a local run does not pay
         )
@@ -176,38 +162,109 @@ class Door:
         pair = (self.authority.driver_key, self.authority.driver_certificate)
         return grpc.ssl_server_credentials([pair])
 
-    def _add_port(self, server: grpc.aio.Server, papers: grpc.ServerCredentials | None) -> int:
-        failure = ""
-        for where in self._wheres:
-            try:
-                return server.add_secure_port(where, papers) if papers else server.add_insecure_port(where)
-            except RuntimeError as error:
-                failure = str(error)
-        raise OSError(f"no TCP port can be opened for the agents: {failure}")
-
     @property
-    def papers(self) -> agent_pb2.Papers | None:
-        """What this run's workers show one another; None while there is no authority."""
+    def worker_credentials(self) -> agent_pb2.WorkerCredentials | None:
+        """What this run's workers authenticate one another by; None while there is no authority."""
         if self.authority is None:
             return None
-        return agent_pb2.Papers(
-            authority=self.authority.certificate,
-            member_certificate=self.authority.member_certificate,
-            member_key=self.authority.member_key,
+        return agent_pb2.WorkerCredentials(
+            ca_certificate=self.authority.certificate,
+            certificate=self.authority.member_certificate,
+            private_key=self.authority.member_key,
         )
 
-    def credentials(self, token: str) -> Invitation:
-        """What somebody has to know to come in with one of the tokens."""
+    def credentials(self, token: str) -> JoinConfig:
+        """The credentials that go with one of the tokens."""
         certificate = self.authority.certificate.decode() if self.authority else ""
         where = at_port(self.address or socket.gethostname(), self.port)
-        return Invitation(self._run_id, "", 0, (where,), authority=certificate, token=token)
+        return JoinConfig(self._run_id, "", 0, (where,), authority=certificate, token=token)
+
+    async def close(self, grace: float) -> None:
+        """Listen no more; calls that are under way have the grace, in seconds."""
+        if self._server is not None:
+            await self._server.close(grace)
+
+
+class GuardedServer:
+    """A gRPC server at a TCP port that lets in who shows a token, and bounds who has not.
+
+    Args:
+        tokens: the full names of the services that each token opens.
+        credentials: the server's own; None: there are neither TLS nor tokens.
+        options: the server's, in place of the usual ones of the same name.
+
+    Attributes:
+        grpc: the server, to which services are added before it is opened.
+    """
+
+    def __init__(
+        self,
+        tokens: Mapping[str, set[str]],
+        credentials: grpc.ServerCredentials | None,
+        options: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = min(MAX_CONNECTIONS, MAX_CONNECTIONS if descriptors == resource.RLIM_INFINITY else descriptors // 2)
+        self._unauthenticated = UnauthenticatedConnections(min(MAX_UNAUTHENTICATED, most // 2), AUTHENTICATION_TIMEOUT)
+        noted = CallerInterceptor(lambda peer: self._unauthenticated.know(_where(peer)))
+        self._credentials = credentials
+        self._watching: asyncio.Task[None] | None = None
+        usual = dict[str, int](_TCP_SERVER_OPTIONS)
+        self.grpc = grpc.aio.server(
+            options=tuple({**usual, "grpc.max_allowed_incoming_connections": most, **options}.items()),
+            interceptors=(TokenCheck(tokens), noted) if credentials else (noted,),
+        )
+
+    async def open(self, address: str, port: int) -> int:
+        """Listen; returns the port.
+
+        Args:
+            address: where; empty: at all addresses of this machine.
+            port: at which port; 0: any.
+
+        Raises:
+            OSError: no port can be had.
+        """
+        port = self._add_port([at_port(host, port) for host in ([address] if address else _ALL_ADDRESSES)])
+        await self.grpc.start()
+        self._watching = asyncio.create_task(self._watch(port))
+        return port
 
     async def close(self, grace: float) -> None:
         """Listen no more; calls that are under way have the grace, in seconds."""
         if self._watching is not None:
             self._watching.cancel()
-        if self._server is not None:
-            await self._server.stop(grace)
+        await self.grpc.stop(grace)
+
+    async def _watch(self, port: int) -> None:
+        """Close unauthenticated connections that are too many or too old, until cancelled."""
+        connections, loop, logged = Connections(port), asyncio.get_running_loop(), False
+        while True:
+            surplus = []
+            with contextlib.suppress(OSError):  # without descriptors nothing can be looked at: the next time
+                surplus = self._unauthenticated.too_many(connections.look(), loop.time())
+            for connection in surplus:
+                shut_down(connection)
+            if surplus and not logged:
+                logged = True
+                _log.warning(
+                    "callers at port %s from %s, and perhaps others, show no token: they are hung up on",
+                    *(port, surplus[0].where[0]),
+                )
+            await asyncio.sleep(CONNECTION_CHECK_INTERVALS[self._unauthenticated.crowded])
+
+    def _add_port(self, wheres: Sequence[str]) -> int:
+        failure = ""
+        for where in wheres:
+            try:
+                return (
+                    self.grpc.add_secure_port(where, self._credentials)
+                    if self._credentials
+                    else self.grpc.add_insecure_port(where)
+                )
+            except RuntimeError as error:
+                failure = str(error)
+        raise OSError(f"no TCP port can be opened: {failure}")
 
 
 class TokenCheck(grpc.aio.ServerInterceptor):
@@ -246,7 +303,7 @@ class TokenCheck(grpc.aio.ServerInterceptor):
 
     def _name(self, context: Any, why: str) -> None:
         address = context.peer().rpartition(":")[0]
-        if address not in self._named and len(self._named) < STRANGERS_NAMED:
+        if address not in self._named and len(self._named) < MAX_LOGGED_ADDRESSES:
             self._named.add(address)
             _log.warning("refused a call from %s: %s", address, why)
 

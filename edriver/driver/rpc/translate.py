@@ -2,29 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
-from edriver.common.wire import round_id_message, round_id_of, store_address_message, store_address_of, version_of
+from edriver.common.wire import (
+    duration,
+    round_id_message,
+    round_id_of,
+    round_times_of,
+    span_seconds,
+    store_address_message,
+    store_address_of,
+    timestamp,
+    version_of,
+)
 from edriver.driver.core import actions, events
-from edriver.driver.observe.cause_message import cause_message
-from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2
+from edriver.driver.core.cause import CauseKind
+from edriver.driver.core.mode import CheckpointWay
+from edriver.driver.observe.cause_message import cause_with_text
+from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, rounds_pb2
+
+_CHECKPOINT_WAYS: Final = {
+    notification_pb2.CHECKPOINT_WAY_SIGNAL: CheckpointWay.SIGNAL,
+    notification_pb2.CHECKPOINT_WAY_CALL: CheckpointWay.CALL,
+}
 
 
 def event_of_report(worker_id: int, report: notification_pb2.Report) -> events.Event | None:
     """The event that a worker's report stands for; None for one that is not the core's business."""
     match report.WhichOneof("kind"):
         case "waiting":
-            said = report.waiting
+            waiting = report.waiting
             return events.WorkerWaiting(
                 worker_id,
-                said.ordinal,
-                version_of(said.version),
-                store_address_of(said.store),
-                said.digest,
+                waiting.ordinal,
+                version_of(waiting.version),
+                store_address_of(waiting.store),
+                waiting.digest,
+                waiting.steps_lost,
+                waiting.torn,
             )
         case "boundary_reached":
             reached = report.boundary_reached
-            return events.BoundaryReached(worker_id, round_id_of(reached.round_id), reached.number, reached.boundaries)
+            way = _CHECKPOINT_WAYS.get(reached.checkpoint_way, CheckpointWay.NONE)
+            round_id = round_id_of(reached.round_id)
+            return events.BoundaryReached(worker_id, round_id, reached.number, reached.boundaries, way)
+        case "saved":
+            return events.CheckpointSaved(worker_id, round_id_of(report.saved.round_id))
         case "done":
             return events.WorkerDone(worker_id, round_id_of(report.done.round_id), report.done.boundaries)
         case "collective_raised":
@@ -35,16 +59,16 @@ def event_of_report(worker_id: int, report: notification_pb2.Report) -> events.E
             return events.PeerUnproven(worker_id, round_id_of(unproven.round_id), unproven.reason)
         case "first_boundary":
             passed = report.first_boundary
-            times = {field.name: value for field, value in passed.times.ListFields()}
-            return events.FirstBoundaryPassed(worker_id, round_id_of(passed.round_id), times)
+            times = round_times_of(passed.times)
+            return events.FirstBoundaryPassed(worker_id, round_id_of(passed.round_id), times, passed.digest)
         case "stalled":
             stall = report.stalled
             round_id = round_id_of(stall.round_id)
-            return events.WorkerStalled(worker_id, round_id, stall.phase, stall.seconds, stall.stacks)
+            return events.WorkerStalled(worker_id, round_id, stall.phase, span_seconds(stall.duration), stall.stacks)
         case "blocked":
             blocked = report.blocked
             round_id = round_id_of(blocked.round_id)
-            return events.WorkerBlocked(worker_id, round_id, blocked.boundaries, blocked.seconds)
+            return events.WorkerBlocked(worker_id, round_id, blocked.boundaries, span_seconds(blocked.duration))
         case "stuck":
             return events.WorkerStuck(worker_id, round_id_of(report.stuck.round_id))
         case "failed":
@@ -53,17 +77,67 @@ def event_of_report(worker_id: int, report: notification_pb2.Report) -> events.E
             return None
 
 
+_EXIT_REASONS: Final = {
+    cause_pb2.CAUSE_KIND_NOT_STARTED: CauseKind.NOT_STARTED,
+    cause_pb2.CAUSE_KIND_OUT_OF_MEMORY: CauseKind.OUT_OF_MEMORY,
+    cause_pb2.CAUSE_KIND_MAYBE_OUT_OF_MEMORY: CauseKind.MAYBE_OUT_OF_MEMORY,
+}
+"""What an agent can know of a worker's end."""
+
+
+def exit_reason_of(exited: agent_pb2.WorkerExited) -> events.ExitReason | None:
+    """What an agent knows of a worker's end beyond its exit code; None: nothing, or no such thing."""
+    cause = exited.cause
+    kind = _EXIT_REASONS.get(cause.kind)
+    if kind is None:
+        return None
+    return events.ExitReason(kind, cause.detail, cause.memory_limit if cause.HasField("memory_limit") else None)
+
+
 Notified = (
     actions.Notify | actions.StopAt | actions.GoOn | actions.Abort | actions.Finish | actions.Leave | actions.Skip
 )
+"""What members of a round, or workers that wait for one, get as a notice."""
 
 
-def notice_of(action: Notified, timestamp: float) -> tuple[tuple[int, ...], notification_pb2.Notice]:
+def orders_of(
+    action: actions.Action, host_of: Mapping[int, str], now: float, draw_secret: Callable[[], bytes]
+) -> Iterator[tuple[str, agent_pb2.ConnectResponse]]:
+    """The messages that an action comes to, each with the host it goes to.
+
+    Args:
+        action: what the core ordered; what concerns no worker (StartAgent, Explain, ...) comes to nothing here.
+        host_of: the hosts of the workers, by worker_id; a worker that is not in it is gone and gets nothing.
+        now: the wall clock, in seconds since the epoch.
+        draw_secret: draws the secret of a round, which is the same for all of its hosts and appears nowhere else.
+    """
+    match action:
+        case actions.StartWorker(worker_id, host, slot, background):
+            start = agent_pb2.StartWorker(worker_id=worker_id, slot=slot, background=background)
+            yield host, agent_pb2.ConnectResponse(start_worker=start)
+        case actions.StopWorker(worker_id, host, grace):
+            stop = agent_pb2.StopWorker(worker_id=worker_id, grace=duration(grace))
+            yield host, agent_pb2.ConnectResponse(stop_worker=stop)
+        case actions.AssignRound():
+            for host, message in assignments_by_host(action, draw_secret()):
+                yield host, agent_pb2.ConnectResponse(assign_round=message)
+        case _ if isinstance(action, Notified):
+            workers, notice = notice_of(action, now)
+            by_host: dict[str, list[int]] = {}
+            for worker_id in workers:
+                if worker_id in host_of:
+                    by_host.setdefault(host_of[worker_id], []).append(worker_id)
+            for host, on_host in by_host.items():
+                deliver = agent_pb2.DeliverNotice(worker_ids=on_host, notice=notice)
+                yield host, agent_pb2.ConnectResponse(deliver_notice=deliver)
+
+
+def notice_of(action: Notified, now: float) -> tuple[tuple[int, ...], notification_pb2.Notice]:
     """The workers that an action addresses, and the notice that they get.
 
     Args:
         action: the order.
-        timestamp: the wall clock, in seconds since the epoch, for HostsUpdated.
+        now: the wall clock, in seconds since the epoch, for HostsUpdated.
     """
     pb = notification_pb2
     match action:
@@ -73,7 +147,7 @@ def notice_of(action: Notified, timestamp: float) -> tuple[tuple[int, ...], noti
                     round_id=round_id_message(round_id),
                     number=number,
                     result=rounds_pb2.HostUpdateResult.ValueType(int(result)),
-                    timestamp=timestamp,
+                    timestamp=timestamp(now),
                 )
             )
         case actions.StopAt(workers, round_id, number, boundary):
@@ -83,8 +157,8 @@ def notice_of(action: Notified, timestamp: float) -> tuple[tuple[int, ...], noti
         case actions.GoOn(workers, round_id, number):
             return workers, pb.Notice(go_on=pb.GoOn(round_id=round_id_message(round_id), number=number))
         case actions.Abort(workers, round_id, cause):
-            said = cause_message(cause, with_text=True)
-            return workers, pb.Notice(abort=pb.Abort(round_id=round_id_message(round_id), cause=said))
+            why = cause_with_text(cause)
+            return workers, pb.Notice(abort=pb.Abort(round_id=round_id_message(round_id), cause=why))
         case actions.Finish(workers, round_id):
             return workers, pb.Notice(finish=pb.Finish(round_id=round_id_message(round_id)))
         case actions.Leave(worker_id):
@@ -101,16 +175,18 @@ def assignments_by_host(action: actions.AssignRound, secret: bytes) -> Iterator[
         secret: what members of this round prove their membership with to one another.
     """
     plan = action.plan
-    seats: dict[str, list[rounds_pb2.Seat]] = {}
+    seats: dict[str, list[rounds_pb2.RankAssignment]] = {}
     for seat in plan.seats:
         seats.setdefault(seat.host, []).append(
-            rounds_pb2.Seat(
+            rounds_pb2.RankAssignment(
                 worker_id=seat.worker_id,
                 rank=seat.rank,
                 local_rank=seat.local_rank,
                 local_size=seat.local_size,
                 cross_rank=seat.cross_rank,
                 cross_size=seat.cross_size,
+                host_rank=seat.host_rank,
+                host_count=seat.host_count,
             )
         )
     shared = rounds_pb2.RoundAssignment(
@@ -120,6 +196,7 @@ def assignments_by_host(action: actions.AssignRound, secret: bytes) -> Iterator[
         source=0,
         receivers=plan.receivers,
         secret=secret,
+        failures=plan.failures,
     )
     for host, on_host in seats.items():
-        yield (host, agent_pb2.AssignRound(round=shared, seats=on_host))
+        yield (host, agent_pb2.AssignRound(round=shared, members=on_host))

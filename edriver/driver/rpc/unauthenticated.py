@@ -1,8 +1,8 @@
 """Callers at the driver's TCP port that have not shown yet who they are: how many there may be, and for how long.
 
 gRPC knows no such bound: a caller that shakes hands and is silent, or calls without a token again and again, may stay.
-So the connections are looked at from outside, a few times a second at most, and those of strangers that are too many
-or too old are shut down underneath gRPC, the oldest first: who comes in earnest has shown its token in milliseconds.
+So the connections are looked at from outside, a few times a second at most, and unauthenticated ones that are too many
+or too old are shut down underneath gRPC, the oldest first: a legitimate caller has shown its token in milliseconds.
 """
 
 from __future__ import annotations
@@ -10,23 +10,21 @@ from __future__ import annotations
 import contextlib
 import inspect
 import ipaddress
-import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import grpc
 import grpc.aio
 
+from edriver.system.descriptors import links
 from edriver.system.sockets import duplicate
 
-PATIENCE: Final = 15.0
+AUTHENTICATION_TIMEOUT: Final = 15.0
 """Seconds in which a caller must have made a call that was let in."""
 
-_FDS: Final = Path("/proc/self/fd")
-_SOCKET: Final = "socket:["
+_SOCKET_LINK_PREFIX: Final = "socket:["
 
 Where: TypeAlias = tuple[str, int]
 """A caller's address and port."""
@@ -49,19 +47,20 @@ class Connection:
     where: Where
 
 
-class Strangers:
-    """Tells those that have shown who they are from those that have not. Pure.
+class UnauthenticatedConnections:
+    """Distinguishes authenticated connections from others. Pure.
 
     Args:
-        most: how many strangers there may be.
-        patience: seconds that each may stay one.
+        most: how many of them there may be.
+        timeout: seconds that each may stay unauthenticated.
     """
 
-    def __init__(self, most: int, patience: float) -> None:
+    def __init__(self, most: int, timeout: float) -> None:
         self.most = most
-        self._patience = patience
+        self._timeout = timeout
         self._known: set[Where] = set()
         self._since: dict[int, float] = {}
+        self._crowded = False
 
     def know(self, where: Where) -> None:
         """A call of this caller's was let in."""
@@ -76,17 +75,18 @@ class Strangers:
         """
         there = list(connections)
         self._known &= {connection.where for connection in there}
-        strangers = [connection for connection in there if connection.where not in self._known]
-        self._since = {one.inode: self._since.get(one.inode, now) for one in strangers}
-        strangers.sort(key=lambda one: (self._since[one.inode], one.inode))
-        surplus = max(0, len(strangers) - self.most)
-        late = [one for one in strangers[surplus:] if now - self._since[one.inode] >= self._patience]
-        return strangers[:surplus] + late
+        unauthenticated = [connection for connection in there if connection.where not in self._known]
+        self._since = {one.inode: self._since.get(one.inode, now) for one in unauthenticated}
+        unauthenticated.sort(key=lambda one: (self._since[one.inode], one.inode))
+        surplus = max(0, len(unauthenticated) - self.most)
+        self._crowded = surplus > 0
+        late = [one for one in unauthenticated[surplus:] if now - self._since[one.inode] >= self._timeout]
+        return unauthenticated[:surplus] + late
 
     @property
     def crowded(self) -> bool:
-        """Whether there were so many at the last look that the next one should be soon."""
-        return 2 * len(self._since) > self.most
+        """Whether there were too many at the last look: more may be on their way, so the next one should be soon."""
+        return self._crowded
 
 
 class Connections:
@@ -148,20 +148,15 @@ def plain_address(address: str) -> str:
 
 def _sockets() -> list[tuple[int, int]]:
     """The descriptors of this process's sockets, each with its inode."""
-    found = []
-    for name in os.listdir(_FDS):  # noqa: PTH208  many, and often: names will do
-        with contextlib.suppress(OSError):
-            link = os.readlink(f"{_FDS}/{name}")  # noqa: PTH115  the same
-            if link.startswith(_SOCKET):
-                found.append((int(name), int(link[len(_SOCKET) : -1])))
-    return found
+    prefix = _SOCKET_LINK_PREFIX
+    return [(fd, int(link[len(prefix) : -1])) for fd, link in links() if link.startswith(prefix)]
 
 
-class Noted(grpc.aio.ServerInterceptor):
-    """Notes who makes calls that are let in; put behind whatever refuses them.
+class CallerInterceptor(grpc.aio.ServerInterceptor):
+    """Notes the callers of admitted calls; goes behind the interceptor that refuses others.
 
     Args:
-        note: told of each caller, by gRPC's name for it.
+        note: called with each caller, by gRPC's name for it.
     """
 
     def __init__(self, note: Callable[[str], None]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from edriver.driver.core.cause import Cause, CauseKind, Overspent, RoundEnd
+from edriver.driver.core.cause import Cause, CauseKind, LimitExceeded, RoundEnd
 from edriver.driver.core.settings import Settings
 
 
@@ -40,7 +40,7 @@ class Budget:
         recent = sum(now - then <= self._window for then in self._recent)
         if self._limit is None or self._last is None or recent <= self._limit:
             return None
-        spent = Overspent(self._end, self._limit, self.total, recent, self._window, self._last)
+        spent = LimitExceeded(self._end, self._limit, self.total, recent, self._window, self._last)
         return Cause(CauseKind.BUDGET_SPENT, detail=spent)
 
 
@@ -50,9 +50,9 @@ class Budgets:
     Attributes:
         failures: rounds in which a worker was lost, or a collective broke.
         preemptions: rounds that ended because members' places are taken away: drained (by hand, or by a signal to the
-            agent), or their host gone from discovery. Nobody failed, and nobody wanted another size.
+            agent), or their host gone from discovery. No worker failed, and no other size was requested.
         resizes: rounds that ended for any other change of the members: newcomers, fewer slots.
-        unproven: rounds in which a connection did not prove to lead to a member. They have no limit, or a stranger
+        unproven: rounds in which a connection did not prove to lead to a member. They have no limit, or any process
             could end the run by connecting: see consistency.StrangerWatch for what bounds them.
     """
 
@@ -61,12 +61,12 @@ class Budgets:
         self.failures = Budget(RoundEnd.FAILURE, settings.reset_limit, window)
         self.preemptions = Budget(RoundEnd.PREEMPTION, settings.preemption_limit, window)
         self.resizes = Budget(RoundEnd.RESIZE, settings.resize_limit, window)
-        self.unproven = Budget(RoundEnd.STRANGER, None, window)
+        self.unproven = Budget(RoundEnd.UNPROVEN, None, window)
         self._of = {
             RoundEnd.FAILURE: self.failures,
             RoundEnd.PREEMPTION: self.preemptions,
             RoundEnd.RESIZE: self.resizes,
-            RoundEnd.STRANGER: self.unproven,
+            RoundEnd.UNPROVEN: self.unproven,
         }
 
     def spend(self, now: float, cause: Cause) -> None:

@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from typing import Final
 
 from edriver.common.ids import NO_ROUND, NO_VERSION, Version
-from edriver.driver.core.cause import Cause, CauseKind, Digests, ErrorAgain, RaisedByAll, Tracebacks
+from edriver.driver.core.cause import Cause, CauseKind, Digests, RaisedByAll, RepeatedError, Tracebacks
 from edriver.driver.core.failures.script_error import ScriptError
 from edriver.driver.core.roster import Roster, Worker
-from edriver.driver.core.round import Round
+from edriver.driver.core.rounds.round import Round
 
-PATIENCE: Final = 2
+MAX_ERROR_ROUNDS: Final = 2
 """In how many rounds running the script may raise one error, with nothing gained between them."""
 
-PATIENCE_WITH_A_PLACE: Final = 3
+MAX_LOCAL_ERROR_ROUNDS: Final = 3
 """The same while one slot or host alone raises it: by then that one has been quarantined, if there is another."""
 
 
@@ -27,20 +27,20 @@ def state_lost(last: Round) -> Cause:
 
 
 def disagreement(waiting: Iterable[Worker], version: Version) -> Cause | None:
-    """What holders of one version say differently about their state; None if they agree."""
-    said: dict[str, Worker] = {}
+    """Whether holders of one version have different digests of their state; None if they agree."""
+    by_digest: dict[str, Worker] = {}
     for worker in waiting:
         assert worker.offer is not None
         if worker.offer.version == version != NO_VERSION:
-            said.setdefault(worker.offer.digest, worker)
-    if len(said) < 2:
+            by_digest.setdefault(worker.offer.digest, worker)
+    if len(by_digest) < 2:
         return None
-    digests = Digests(version, tuple((worker.name, digest) for digest, worker in said.items()))
+    digests = Digests(version, tuple((worker.name, digest) for digest, worker in by_digest.items()))
     return Cause(CauseKind.STATES_DIFFER, detail=digests)
 
 
 class BreakageWatch:
-    """Notices rounds that end by raised collectives, one after the other, with nobody lost and nothing gained.
+    """Notices rounds that end by raised collectives, one after the other, with no worker lost and no step gained.
 
     Such a thing does not go away by itself: unequal shapes, a bad link between two hosts that both live.
     """
@@ -53,7 +53,7 @@ class BreakageWatch:
         """A round ended well."""
         self._in_a_row = 0
 
-    def hopeless(self, ended: Round | None, version: Version, roster: Roster) -> Cause | None:
+    def repeated_failure(self, ended: Round | None, version: Version, roster: Roster) -> Cause | None:
         """Why the next round would only break again; None if there is hope.
 
         Args:
@@ -63,7 +63,7 @@ class BreakageWatch:
         """
         if ended is None or ended.abort_cause is None:
             return None
-        if not ended.broke or ended.lost or ended.members or ended.besieged:
+        if not ended.broke or ended.lost or ended.members or ended.met_unproven:
             self._in_a_row = 0
             return None
         self._in_a_row += 1
@@ -74,34 +74,34 @@ class BreakageWatch:
         return Cause(CauseKind.COLLECTIVES_BROKEN, detail=tracebacks)
 
 
-class StrangerWatch:
-    """Spaces out the rounds that strangers end, by taking a member's place in a connection before the member does.
+class UnprovenConnectionWatch:
+    """Spaces out the rounds that end because another process takes a member's place in a connection.
 
     The next round may well succeed, so it is tried at once, and again at once; then after pauses that double up to
-    LONGEST_PAUSE, so that a stranger who never gives up costs few messages and little of the processor.
+    MAX_PAUSE, so that an attacker that never gives up costs few messages and little processor time.
     """
 
-    FIRST_PAUSE: Final = 0.25
-    LONGEST_PAUSE: Final = 5.0
+    MIN_PAUSE: Final = 0.25
+    MAX_PAUSE: Final = 5.0
     """In seconds."""
-    FREE: Final = 2
+    ROUNDS_WITHOUT_PAUSE: Final = 2
     """How many rounds in a row may end so before there is a pause."""
 
     def __init__(self) -> None:
-        """No stranger has been met yet."""
+        """No unproven connection has been found yet."""
         self._last: Round | None = None
         self._in_a_row = 0
 
-    def met(self, ended: Round, now: float) -> None:
+    def record(self, ended: Round, now: float) -> None:
         """A round that has not ended yet ends by this; says in it when the next one may be begun."""
         if not ended.running:
             return
         before = self._last
         again = before is not None and before.plan.round_id.n + 1 == ended.plan.round_id.n and not ended.under_way
         self._in_a_row = self._in_a_row + 1 if again else 1
-        ended.besieged_since = before.besieged_since if before is not None and again else now
-        doublings = self._in_a_row - self.FREE - 1
-        pause = min(self.FIRST_PAUSE * 2.0 ** min(doublings, 10), self.LONGEST_PAUSE) if doublings >= 0 else 0.0
+        ended.unproven_since = before.unproven_since if before is not None and again else now
+        doublings = self._in_a_row - self.ROUNDS_WITHOUT_PAUSE - 1
+        pause = min(self.MIN_PAUSE * 2.0 ** min(doublings, 10), self.MAX_PAUSE) if doublings >= 0 else 0.0
         ended.resume_at = now + pause
         self._last = ended
 
@@ -109,8 +109,8 @@ class StrangerWatch:
 class ErrorWatch:
     """Notices an error that the script raises in one round after the other, at one place, with nothing gained between.
 
-    That is a bug, or a sample that cannot be read, or a disk that is full: it hits whoever comes to that place, and
-    each new round costs the worker that does. One worker alone is no proof: its device may be broken.
+    That is a bug, or a sample that cannot be read, or a disk that is full: it hits every worker that reaches that
+    place, and each new round costs the worker that does. One worker alone is no proof: its device may be broken.
     """
 
     def __init__(self) -> None:
@@ -121,9 +121,11 @@ class ErrorWatch:
 
     def clear(self) -> None:
         """A round ended well."""
-        self._met: dict[ScriptError, list[set[tuple[str, int]]]] = {}  # in which slots, for each round in a row
+        self._recent_errors: dict[
+            ScriptError, list[set[tuple[str, int]]]
+        ] = {}  # in which slots, for each round in a row
 
-    def hopeless(self, ended: Round | None, version: Version) -> Cause | None:
+    def repeated_failure(self, ended: Round | None, version: Version) -> Cause | None:
         """Why the next round would only meet the same error; None if there is hope.
 
         Args:
@@ -136,22 +138,25 @@ class ErrorWatch:
             self._judge(ended, version)
             self._judged, self._version = ended.plan.round_id, version
         hosts = {seat.host for seat in ended.plan.seats}
-        for error, rounds in self._met.items():
+        for error, rounds in self._recent_errors.items():
             places = set().union(*rounds)
             one_host = len({host for host, _ in places}) == 1 < len(hosts)
-            if len(rounds) >= (PATIENCE_WITH_A_PLACE if len(places) == 1 or one_host else PATIENCE):
-                again = ErrorAgain(error, len(rounds), tuple(sorted(places)))
+            if len(rounds) >= (MAX_LOCAL_ERROR_ROUNDS if len(places) == 1 or one_host else MAX_ERROR_ROUNDS):
+                again = RepeatedError(error, len(rounds), tuple(sorted(places)))
                 return Cause(CauseKind.SAME_ERROR, detail=again)
         return None
 
     def _judge(self, ended: Round, version: Version) -> None:
         # A survivor who came after the last judgement may have brought a step of the round that was judged.
         late_gain = ended.plan.version > max(self._version, Version(self._judged, 0))
-        if late_gain or version > Version(ended.plan.round_id, 0):
+        if late_gain or ended.long_lived or version > Version(ended.plan.round_id, 0):
             self.clear()
         if ended.errors:
             slots = {seat.worker_id: (seat.host, seat.slot) for seat in ended.plan.seats}
-            self._met = {
-                error: [*self._met.get(error, []), {slots[w] for w, other in ended.errors.items() if other == error}]
+            self._recent_errors = {
+                error: [
+                    *self._recent_errors.get(error, []),
+                    {slots[w] for w, other in ended.errors.items() if other == error},
+                ]
                 for error in ended.errors.values()
             }

@@ -11,22 +11,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from edriver.driver.core.cause import Blame, Cause, CauseKind, Count, Place, Rest
+from edriver.driver.core.cause import Cause, CauseKind, Count, HostQuarantine, SlotQuarantine, SlotTarget
 from edriver.driver.core.roster import HostRecord, Roster, Slot, Worker
 from edriver.driver.core.settings import Settings
 
-FEWEST: Final = 4
+MIN_FAILURES: Final = 4
 """Failures below which no host is quarantined: with fewer, chance looks like guilt (docs/architecture.md)."""
 
-ABOVE_OTHERS: Final = 3
+MIN_FAILURE_RATIO: Final = 3
 """How many times as often as the other hosts' slots a host's must have failed."""
 
-WORTH_A_LINE: Final = 1.0
-"""Seconds of cooldown below which nobody is told of it."""
+MIN_ANNOUNCED_COOLDOWN: Final = 1.0
+"""Seconds of cooldown below which it is not announced."""
 
 
 class Quarantine:
-    """Who may not be used now, and what onlookers are told of it.
+    """Which slots and hosts may not be used now, and what observers see of it.
 
     Args:
         settings: the operator's limits.
@@ -39,22 +39,24 @@ class Quarantine:
         self._roster = roster
         self._draw = draw
         self._news: list[Cause] = []
-        self._told: dict[tuple[str, int | None], float] = {}  # what was told to be quarantined, and until when
+        self._announced: dict[tuple[str, int | None], float] = {}  # what was announced as quarantined, and until when
         self._needed: set[str] = set()  # hosts that are used in spite of it
 
     def worker_failed(self, worker: Worker, now: float) -> None:
-        """Note a failure for which nobody but the worker itself, its slot or its host can be blamed."""
+        """Note a failure that only the worker itself, its slot or its host can be blamed for."""
         record = self._roster.hosts[worker.host]
         place = record.places.setdefault(worker.slot, Slot())
         window = self._settings.failure_window
         pause = place.fail(now, window, self._slot_cooldown)
-        rest = Rest(worker.slot, pause, place.failures)
-        self._tell(worker.slot, place.free_at, pause, Cause(CauseKind.SLOT_QUARANTINED, host=record.name, detail=rest))
+        rest = SlotQuarantine(worker.slot, pause, place.failures)
+        self._announce(
+            worker.slot, place.free_at, pause, Cause(CauseKind.SLOT_QUARANTINED, host=record.name, detail=rest)
+        )
         record.failed.append((now, worker.slot))
         if record.rest.free_at <= now and (blame := self._blame(record, now)):
             pause = record.rest.fail(now, window, self._host_cooldown)
             cause = Cause(CauseKind.HOST_QUARANTINED, host=record.name, detail=replace(blame, seconds=pause))
-            self._tell(None, record.rest.free_at, pause, cause)
+            self._announce(None, record.rest.free_at, pause, cause)
 
     def agent_failed(self, record: HostRecord, now: float) -> None:
         """Note that a host's agent could not be started, or was lost."""
@@ -62,12 +64,12 @@ class Quarantine:
         # An agent that could not be started will hardly start a moment later.
         record.start.free_at = max(record.start.free_at, now + 1.0)
 
-    def left_out(self, now: float) -> set[str]:
+    def excluded_hosts(self, now: float) -> set[str]:
         """The hosts on which no worker is to be started now."""
         return {r.name for r in self._resting(now) if r.name not in self._needed}
 
     def review(self, now: float) -> Iterator[Cause]:
-        """Let hosts be used that the run cannot do without; tells what has changed since the last call.
+        """Let hosts be used that the run cannot do without; yields what has changed since the last call.
 
         Quarantine chooses between hosts, it does not stop the run: as long as the others cannot make up --min-np, the
         host whose cooldown ends first is used all the same, from then on. A slot's own cooldown is not waived: nothing
@@ -75,32 +77,32 @@ class Quarantine:
         """
         yield from self._news
         self._news.clear()
-        for (host, slot), end in list(self._told.items()):
+        for (host, slot), end in list(self._announced.items()):
             record = self._roster.hosts.get(host)
             if end <= now or record is None:
-                del self._told[host, slot]
+                del self._announced[host, slot]
                 if record and record.wanted and record.rest.free_at <= now:
-                    yield Cause(CauseKind.COOLDOWN_OVER, host=host, detail=Place(slot))
+                    yield Cause(CauseKind.COOLDOWN_OVER, host=host, detail=SlotTarget(slot))
         resting = sorted(self._resting(now), key=lambda record: record.rest.free_at)
         self._needed &= {record.name for record in resting}
-        left_out = self.left_out(now)
-        if not left_out:
+        excluded = self.excluded_hosts(now)
+        if not excluded:
             return
         staying = Counter(self._roster.workers[w].host for w in self._roster.fitting())
-        room = sum(staying[name] for name in left_out)  # who trains there goes on
+        room = sum(staying[name] for name in excluded)  # who trains there goes on
         room += sum(
             len(record.ready_slots(now))
             for record in self._roster.hosts.values()
-            if record.wanted and record.connected and record.name not in left_out
+            if record.wanted and record.connected and record.name not in excluded
         )
         for record in resting:
             if room >= self._settings.min_np:
                 return
             more = len(record.ready_slots(now)) - staying[record.name]
-            if record.name in left_out and record.connected and more > 0:
+            if record.name in excluded and record.connected and more > 0:
                 room += more
                 self._needed.add(record.name)
-                if (record.name, None) in self._told:
+                if (record.name, None) in self._announced:
                     least = Count(self._settings.min_np)
                     yield Cause(CauseKind.QUARANTINE_WAIVED, host=record.name, detail=least)
 
@@ -114,7 +116,7 @@ class Quarantine:
             for place in record.places.values():
                 yield place.free_at
 
-    def _blame(self, record: HostRecord, now: float) -> Blame | None:
+    def _blame(self, record: HostRecord, now: float) -> HostQuarantine | None:
         """Why a host is taken for the cause of its slots' failures; None if it is not."""
         window = self._settings.failure_window
         others = [r for r in self._roster.hosts.values() if r.wanted and r is not record]
@@ -123,11 +125,11 @@ class Quarantine:
         failures, elsewhere = len(record.failed), sum(len(r.failed) for r in others)
         slots, slots_elsewhere = len(record.open_slots), sum(len(r.open_slots) for r in others)
         struck = len({slot for _, slot in record.failed})
-        if failures < max(FEWEST, slots) or 2 * struck < slots or not slots_elsewhere:
+        if failures < max(MIN_FAILURES, slots) or 2 * struck < slots or not slots_elsewhere:
             return None
-        if failures * slots_elsewhere <= ABOVE_OTHERS * elsewhere * slots:
+        if failures * slots_elsewhere <= MIN_FAILURE_RATIO * elsewhere * slots:
             return None
-        return Blame(0.0, failures, slots, window, elsewhere, slots_elsewhere)
+        return HostQuarantine(0.0, failures, slots, window, elsewhere, slots_elsewhere)
 
     def _resting(self, now: float) -> list[HostRecord]:
         return [record for record in self._roster.hosts.values() if record.wanted and record.rest.free_at > now]
@@ -138,8 +140,8 @@ class Quarantine:
     def _host_cooldown(self, quarantines: int) -> float:
         return self._settings.host_cooldown(quarantines, self._draw())
 
-    def _tell(self, slot: int | None, end: float, pause: float, cause: Cause) -> None:
-        if pause >= WORTH_A_LINE:
+    def _announce(self, slot: int | None, end: float, pause: float, cause: Cause) -> None:
+        if pause >= MIN_ANNOUNCED_COOLDOWN:
             assert cause.host is not None
-            self._told[cause.host, slot] = end
+            self._announced[cause.host, slot] = end
             self._news.append(cause)

@@ -1,17 +1,17 @@
-"""An exception of the script's, told apart by what it is and where it was raised. Pure."""
+"""An exception of the script's, identified by its type and where it was raised. Pure."""
 
 from __future__ import annotations
 
 import re
 from typing import Final, NamedTuple
 
-_HEAD: Final = "Traceback (most recent call last):"
-_GROUP_HEAD: Final = "+ Exception Group Traceback (most recent call last):"
+_TRACEBACK_HEADER: Final = "Traceback (most recent call last):"
+_GROUP_HEADER: Final = "+ Exception Group Traceback (most recent call last):"
 """The same for an ExceptionGroup; the lines after it begin with a bar, those of the exceptions in it with more."""
 
-_BAR: Final = "  | "
-_FRAME: Final = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
-_LIBRARIES: Final = ("/site-packages/", "/dist-packages/", "/lib/python3", "/edriver/worker/", "<frozen ")
+_GROUP_PREFIX: Final = "  | "
+_FRAME_PATTERN: Final = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
+_LIBRARY_PATHS: Final = ("/site-packages/", "/dist-packages/", "/lib/python3", "/edriver/worker/", "<frozen ")
 """What a file's name contains that is not the user's own."""
 
 
@@ -37,24 +37,24 @@ class ScriptError(NamedTuple):
 
 
 def script_error(traceback: str) -> ScriptError:
-    """Read a traceback as Python formats it; of a chain of exceptions the last one counts, which nobody caught.
+    """Read a traceback as Python formats it; of a chain of exceptions the last one counts, which was not caught.
 
-    What cannot be read as one is told apart by its last line.
+    Text that is no traceback is identified by its last line.
     """
     lines = traceback.strip().splitlines()
-    heads = [number for number, line in enumerate(lines) if line == _HEAD or line.strip() == _GROUP_HEAD]
+    heads = [number for number, line in enumerate(lines) if line == _TRACEBACK_HEADER or line.strip() == _GROUP_HEADER]
     if not heads:
         return ScriptError(lines[-1].strip() if lines else "", "", 0, "")
-    bar = _BAR if lines[heads[-1]] != _HEAD else ""
+    bar = _GROUP_PREFIX if lines[heads[-1]] != _TRACEBACK_HEADER else ""
     frames, kind = [], ""
     for line in lines[heads[-1] + 1 :]:
         text = line.removeprefix(bar)
-        if found := _FRAME.fullmatch(text):
+        if found := _FRAME_PATTERN.fullmatch(text):
             frames.append(found)
         elif text and not text.startswith(" "):
             kind = text.partition(":")[0]  # the message's further lines, and notes, come after it
             break
-    own = [frame for frame in frames if not any(part in frame["file"] for part in _LIBRARIES)]
+    own = [frame for frame in frames if not any(part in frame["file"] for part in _LIBRARY_PATHS)]
     if not frames:
         return ScriptError(kind, "", 0, "")
     place = (own or frames)[-1]

@@ -14,28 +14,28 @@ from typing import Final
 
 from edriver.common.ids import NO_VERSION, Version
 from edriver.driver.core import events
-from edriver.driver.core.cause import Cause, CauseKind, Said, Several
+from edriver.driver.core.cause import AgentFault, Cause, CauseKind, CauseList
 from edriver.driver.core.losses import Loss, loss_of
 from edriver.driver.core.roster import Roster, Worker
-from edriver.driver.core.round import Round
+from edriver.driver.core.rounds.round import Round
 from edriver.driver.core.settings import Settings
 
-SHOWN_AFTER: Final = 1.0
-"""Seconds after which it is said that a worker is left alone: as a rule the others show themselves before."""
+REPORT_DELAY: Final = 1.0
+"""Seconds after which it is reported that a worker is left alone: usually the others respond before."""
 
-TOGETHER: Final = 2.0
+SIMULTANEITY_WINDOW: Final = 2.0
 """Seconds within which those are suspected that went silent together. An offer that is older than the suspicion counts
 after them alone: who made it may be silent as well."""
 
-NAMED: Final = 4
+MAX_NAMED_WORKERS: Final = 4
 """How many suspected workers are named in a reason."""
 
 
-IDLE: Final = frozenset({CauseKind.STALLED, CauseKind.STUCK})
+IDLE_KINDS: Final = frozenset({CauseKind.STALLED, CauseKind.STUCK})
 """What speaks against a worker that answers while its training thread stands still: a word of that thread clears it.
 Any word of its own clears one that is SILENT, a word of its agent one that is UNREACHABLE."""
 
-_OWN: Final = frozenset({CauseKind.SILENT, CauseKind.STALLED})
+_SLOT_FAULT_KINDS: Final = frozenset({CauseKind.SILENT, CauseKind.STALLED})
 """What is the fault of the worker's slot."""
 
 
@@ -54,12 +54,12 @@ class Suspicion:
     @property
     def idle(self) -> bool:
         """Whether it answers, and its training thread stands still."""
-        return self.cause.kind in IDLE
+        return self.cause.kind in IDLE_KINDS
 
     @property
     def own(self) -> bool:
         """Whether the fault is its slot's."""
-        return self.cause.kind in _OWN
+        return self.cause.kind in _SLOT_FAULT_KINDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Suspects:
         self._settings = settings
         self._roster = roster
         self._workers: dict[int, Suspicion] = {}
-        self._agents: dict[str, tuple[int, str]] = {}  # by host: its agent, and why it is suspected
+        self._agents: dict[str, tuple[int, AgentFault]] = {}  # by host: its agent, and why it is suspected
         self._spared_until = float("-inf")
 
     def __contains__(self, worker_id: int) -> bool:
@@ -103,7 +103,7 @@ class Suspects:
     # ---- events ----------------------------------------------------------------------------------------------
 
     def note(self, event: events.Event, last: Round | None, now: float) -> None:
-        """Write down what speaks against a worker. What was said of it first stands."""
+        """Record a suspicion against a worker. The first one is kept."""
         match event:
             case events.LeaseExpired(worker_id):
                 self._suspect(worker_id, event, now)
@@ -114,11 +114,11 @@ class Suspects:
             case events.WorkerStuck(worker_id, round_id):
                 if last and last.has(worker_id, round_id) and not last.running:
                     self._suspect(worker_id, event, now)
-            case events.AgentSilent(host, agent_id, reason):
-                self._agents[host] = agent_id, reason
+            case events.AgentSilent(host, agent_id, fault):
+                self._agents[host] = agent_id, fault
                 for worker in self._roster.on(host):
                     if worker.live:
-                        cause = Cause(CauseKind.UNREACHABLE, worker.name, detail=Said(reason))
+                        cause = Cause(CauseKind.UNREACHABLE, worker.name, detail=fault)
                         self._workers.setdefault(worker.worker_id, Suspicion(cause, now))
 
     def _suspect(self, worker_id: int, event: Loss, now: float) -> None:
@@ -126,7 +126,7 @@ class Suspects:
         if worker and worker.live:
             self._workers.setdefault(worker_id, Suspicion(loss_of(event, worker.name), now))
 
-    def heard(self, event: events.Event, now: float) -> bool:
+    def note_sign_of_life(self, event: events.Event, now: float) -> bool:
         """Clear the workers that an event shows to be alive; returns whether there is any.
 
         The others are spared for a while then: what has stopped one of them may well have stopped them all, and they
@@ -137,7 +137,7 @@ class Suspects:
             case events.AgentConnected(host) if host in self._agents:
                 del self._agents[host]
                 self._clear({w.worker_id for w in self._roster.on(host)}, {CauseKind.UNREACHABLE})
-            case events.WorkerHeard(worker_id) | events.BoundaryReached(worker_id):
+            case events.WorkerAnswered(worker_id) | events.BoundaryReached(worker_id):
                 self._clear({worker_id}, {CauseKind.SILENT})
             case (
                 events.WorkerWaiting(worker_id)
@@ -145,7 +145,7 @@ class Suspects:
                 | events.CollectiveRaised(worker_id)
                 | events.FirstBoundaryPassed(worker_id)
             ):
-                self._clear({worker_id}, {CauseKind.SILENT, *IDLE})
+                self._clear({worker_id}, {CauseKind.SILENT, *IDLE_KINDS})
         cleared = len(self._workers) < before
         if cleared:
             self._spared_until = now + self._settings.wake_window
@@ -164,14 +164,14 @@ class Suspects:
 
     # ---- decisions -------------------------------------------------------------------------------------------
 
-    def agents_to_give_up(self, at: Situation) -> Iterator[tuple[str, int, str]]:
-        """Silent agents, none of whose workers the run depends on: host, agent_id and reason."""
-        for host, (agent_id, reason) in list(self._agents.items()):
+    def agents_to_give_up(self, at: Situation) -> Iterator[tuple[str, int, AgentFault]]:
+        """Silent agents, none of whose workers the run depends on, each with what is wrong with it."""
+        for host, (agent_id, fault) in list(self._agents.items()):
             if all(self._dispensable(worker, at) for worker in self._roster.on(host) if worker.live):
                 del self._agents[host]
                 for worker in self._roster.on(host):
                     self._workers.pop(worker.worker_id, None)
-                yield host, agent_id, reason
+                yield host, agent_id, fault
 
     def to_kill(self, at: Situation) -> Iterator[tuple[Worker, Suspicion]]:
         """Suspected workers that the run does not depend on. Those of a silent agent share its fate."""
@@ -196,7 +196,7 @@ class Suspects:
         """Whether a worker has shown that it lives and holds the state, to one that has been suspected since then."""
         if worker.worker_id in self._workers or not worker.waits_in(at.ordinal) or worker.offer is None:
             return False
-        fresh = worker.waiting_since >= since or at.now >= since + TOGETHER
+        fresh = worker.waiting_since >= since or at.now >= since + SIMULTANEITY_WINDOW
         return fresh and (worker.offer.version != NO_VERSION or at.best == NO_VERSION)
 
     def breaking(self, current: Round) -> tuple[Worker, Cause] | None:
@@ -221,16 +221,19 @@ class Suspects:
 
     def standstill(self, now: float) -> Cause | None:
         """Who is left alone and why; None while that is not known yet."""
-        shown = [suspicion.cause for suspicion in self._workers.values() if suspicion.since + SHOWN_AFTER <= now]
+        shown = [suspicion.cause for suspicion in self._workers.values() if suspicion.since + REPORT_DELAY <= now]
         if not shown or now < self._spared_until:
             return None
-        return Cause(CauseKind.LEFT_ALONE, detail=Several(tuple(shown[:NAMED]), max(0, len(shown) - NAMED)))
+        return Cause(
+            CauseKind.LEFT_ALONE,
+            detail=CauseList(tuple(shown[:MAX_NAMED_WORKERS]), max(0, len(shown) - MAX_NAMED_WORKERS)),
+        )
 
     def deadlines(self) -> Iterator[float]:
         """When something may be due here."""
         for suspicion in self._workers.values():
-            yield suspicion.since + SHOWN_AFTER
-            yield suspicion.since + TOGETHER
+            yield suspicion.since + REPORT_DELAY
+            yield suspicion.since + SIMULTANEITY_WINDOW
             yield suspicion.since + self._settings.elastic_timeout
         if self._workers:
             yield self._spared_until

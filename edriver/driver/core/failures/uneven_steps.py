@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from edriver.driver.core.cause import Cause, CauseKind, UnevenSteps
-from edriver.driver.core.failures.blocked import SAID_AFTER
-from edriver.driver.core.round import Round
+from edriver.driver.core.failures.blocked_members import REPORT_DELAY
+from edriver.driver.core.rounds.round import Round
 
 
 class Finding(NamedTuple):
@@ -32,16 +32,16 @@ class UnevenWatch:
     def __init__(self, bound: float) -> None:
         self._bound = bound
         self._ended = -1
-        self._said = False
+        self._reported = False
 
     def look(self, current: Round, now: float) -> Finding | None:
-        """Look at a round at this time. None: nothing is to be said."""
+        """Look at a round at this time. None: there is nothing to report."""
         found = current.uneven()
-        if found is None or (not self._said and now < found.since + SAID_AFTER):
-            self._said = False
+        if found is None or (not self._reported and now < found.since + REPORT_DELAY):
+            self._reported = False
             return None
-        self._said = True
-        over = found.hopeless and now >= found.since + self._bound
+        self._reported = True
+        over = found.unresolvable and now >= found.since + self._bound
         return Finding(Cause(CauseKind.UNEVEN_STEPS, detail=found.steps), over)
 
     def again(self, current: Round, cause: Cause) -> Cause | None:

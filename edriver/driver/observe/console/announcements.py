@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from edriver.driver.core import actions, events
-from edriver.driver.core.cause import Cause, CauseKind, Count, Drain, Place, Said
+from edriver.driver.core.cause import AgentFault, Cause, CauseKind, Count, DrainTarget, SlotTarget
 from edriver.driver.core.losses import Loss, loss_of
 from edriver.driver.core.roster import Roster, WorkerState
 from edriver.driver.observe.cause_text import Line
 
 
 class Announcements:
-    """Turns a step of the core into lines. Each is said once per change; rounds explain themselves (Explain)."""
+    """Turns a step of the core into lines. Each is announced once per change; rounds explain themselves (Explain)."""
 
     def __init__(self) -> None:
-        self._said_of_host: dict[str, str] = {}
+        self._announced_reasons: dict[str, AgentFault] = {}
 
     def loss(self, event: events.Event, roster: Roster) -> Cause | None:
-        """What an event means for those who watch; None: nothing.
+        """What an event means to observers; None: nothing.
 
         Args:
             event: what happened.
@@ -37,26 +37,26 @@ class Announcements:
                 | events.WorkerStalled()
             ):
                 return self._worker_lost(event, roster)
-            case events.AgentLost(host, agent_id, reason):
+            case events.AgentLost(host, agent_id, fault):
                 record = roster.hosts.get(host)
-                if record is None or record.agent_id != agent_id or self._said_of_host.get(host) == reason:
+                if record is None or record.agent_id != agent_id or self._announced_reasons.get(host) == fault:
                     return None
-                self._said_of_host[host] = reason
+                self._announced_reasons[host] = fault
                 kind = CauseKind.HOST_LOST if record.connected else CauseKind.HOST_UNUSED
-                return Cause(kind, host=host, detail=Said(reason))
+                return Cause(kind, host=host, detail=fault)
             case events.DrainRequested(host, slot, reason):
                 record = roster.hosts.get(host)
                 known = record is not None and (slot is None or slot < record.slots)
                 if record is None or not known or (record.drained_whole if slot is None else record.is_drained(slot)):
                     return None
-                return Cause(CauseKind.DRAINED, host=host, detail=Drain(slot, reason))
+                return Cause(CauseKind.DRAINED, host=host, detail=DrainTarget(slot, reason))
             case events.UndrainRequested(host, slot):
                 known = host in roster.hosts
-                return Cause(CauseKind.UNDRAINED, host=host, detail=Place(slot)) if known else None
+                return Cause(CauseKind.UNDRAINED, host=host, detail=SlotTarget(slot)) if known else None
             case events.ResizeRequested(size):
                 return Cause(CauseKind.RESIZED, detail=Count(size))
             case events.AgentConnected(host):
-                self._said_of_host.pop(host, None)
+                self._announced_reasons.pop(host, None)
                 return None
             case _:
                 return None

@@ -9,12 +9,12 @@ from edriver.driver.core.actions import Failure, FinishRun, RunEnd
 from edriver.driver.core.cause import Cause
 from edriver.driver.core.failures.script_error import ScriptError, script_error
 from edriver.driver.observe.cause_text import cause_text, worker_text
-from edriver.text.cause_names import UNPROVEN
+from edriver.text.cause_names import UNPROVEN_CONNECTION
 from edriver.text.phrases import count_text
 
-TRACEBACK_LINES = 60
-TAIL_LINES = 20
-_TRACEBACK = "Traceback (most recent call last):"
+MAX_TRACEBACK_LINES = 60
+MAX_TAIL_LINES = 20
+_TRACEBACK_HEADER = "Traceback (most recent call last):"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,7 @@ class Tally:
         preemptions: rounds that ended because places were taken away.
         resizes: rounds that ended for another change of the members.
         unproven: rounds that ended because a connection did not prove to lead to a member.
+        steps_lost: steps that had to be made again.
         seconds: how long the run took.
     """
 
@@ -35,6 +36,7 @@ class Tally:
     preemptions: int
     resizes: int
     unproven: int
+    steps_lost: int
     seconds: float
 
 
@@ -44,7 +46,8 @@ def success_report(tally: Tally) -> str:
         (tally.failures, "failure", " survived"),
         (tally.preemptions, "preemption", ""),
         (tally.resizes, "resize", ""),
-        (tally.unproven, UNPROVEN, ""),
+        (tally.unproven, UNPROVEN_CONNECTION, ""),
+        (tally.steps_lost, "step", " lost"),
     )
     spent = "".join(f", {count_text(count, noun)}{more}" for count, noun, more in counts if count)
     return f"done: {count_text(tally.rounds, 'round')}{spent}, {tally.seconds:.1f} s"
@@ -55,7 +58,7 @@ def failure_report(finish: FinishRun) -> str:
     return "\n".join(_stopped(finish) if finish.end is RunEnd.STOPPED else _failed(finish))
 
 
-def with_last_words(failures: Sequence[Failure], worker_id: int, tail: str) -> tuple[Failure, ...]:
+def with_last_output(failures: Sequence[Failure], worker_id: int, tail: str) -> tuple[Failure, ...]:
     """The failures once a worker among them has been reaped, which is when its last lines of output are known."""
     return tuple(
         replace(failure, tail=tail) if failure.worker.worker_id == worker_id and not failure.tail else failure
@@ -98,17 +101,17 @@ def _kind(failure: Failure) -> tuple[Cause, ScriptError | str]:
 
 def _details(failure: Failure) -> Iterator[str]:
     traceback = failure.traceback.strip().splitlines()
-    yield from (f"  {line}" for line in _end(traceback, TRACEBACK_LINES))
+    yield from (f"  {line}" for line in _end(traceback, MAX_TRACEBACK_LINES))
     tail = _without_traceback([line for line in failure.tail.splitlines() if line.strip()], traceback)
     if tail:
         yield "  its last lines of output:"
-        yield from (f"    {line}" for line in tail[-TAIL_LINES:])
+        yield from (f"    {line}" for line in tail[-MAX_TAIL_LINES:])
 
 
 def _without_traceback(tail: list[str], traceback: list[str]) -> list[str]:
     """The last lines of output without what the interpreter printed of the same exception: not twice in one report."""
-    if traceback and traceback[-1] in tail and _TRACEBACK in tail:
-        tail = tail[: len(tail) - 1 - tail[::-1].index(_TRACEBACK)]
+    if traceback and traceback[-1] in tail and _TRACEBACK_HEADER in tail:
+        tail = tail[: len(tail) - 1 - tail[::-1].index(_TRACEBACK_HEADER)]
     seen = set(traceback)
     return [line for line in tail if line not in seen]
 

@@ -1,10 +1,10 @@
 """What the run prints: the workers' lines with Horovod's prefix, and the driver's own.
 
-A terminal that is stopped with Ctrl-S, or a pager nobody scrolls, takes no more; the training must not feel it. So a
-thread for each stream does the writing, from a bounded queue: when that is full lines are left out, and counted.
+A terminal that is stopped with Ctrl-S, or a pager that is not scrolled, takes no more; the training must not feel it.
+So a thread for each stream does the writing, from a bounded queue: when that is full lines are left out, and counted.
 
-On a terminal a line about the progress may stand below all others. Whoever writes there takes it away first and puts it
-back afterwards, so both streams have one thread if they go to the same terminal. Nothing of a terminal's state is
+On a terminal a line about the progress may stand below all others. Each write removes it first and draws it again
+afterwards, so both streams have one thread if they go to the same terminal. Nothing of a terminal's state is
 changed: a driver that is killed leaves that line, and nothing else.
 """
 
@@ -19,18 +19,18 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from edriver.driver.observe.console.omitted_lines import LeftOut
+from edriver.driver.observe.console.omitted_lines import OmittedLines
 from edriver.text.printable import printable
 
 if TYPE_CHECKING:  # the first line is printed before anything of the wire is imported
     from edriver.v1 import agent_pb2
 
-LIMIT: Final = 8 * 1024 * 1024
+MAX_QUEUED_BYTES: Final = 8 * 1024 * 1024
 """Bytes of workers' output that may wait for one stream; the driver's own words may fill as much again."""
 
-_ERASE: Final = b"\r\x1b[J"  # back to the line's beginning, and nothing from there on
-_CHUNK = 8192
-_PATIENCE = 5.0
+_ERASE_LINE: Final = b"\r\x1b[J"  # back to the line's beginning, and nothing from there on
+_CHUNK_BYTES = 8192
+_FLUSH_TIMEOUT = 5.0
 
 
 def prefixed(host: str, line: agent_pb2.OutputLine) -> bytes:
@@ -40,7 +40,7 @@ def prefixed(host: str, line: agent_pb2.OutputLine) -> bytes:
     return b"[%s]<%s>:%s\n" % (place.encode(), stream.encode(), line.text)
 
 
-class Lane:
+class OutputStream:
     """One stream and the thread that writes to it.
 
     Args:
@@ -52,14 +52,14 @@ class Lane:
     """
 
     def __init__(
-        self, descriptor: int, name: str, limit: int = LIMIT, clock: Callable[[], float] = time.monotonic
+        self, descriptor: int, name: str, limit: int = MAX_QUEUED_BYTES, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._descriptor = descriptor
         self._name = name
         self._limit = limit
         self._waiting: deque[bytes] = deque()
         self._size = 0
-        self._left_out = LeftOut(clock)
+        self._omitted = OmittedLines(clock)
         self._written = 0
         self._broken = False
         self._footer = b""
@@ -73,9 +73,9 @@ class Lane:
             if self._broken:
                 return
             if self._size + len(line) > self._limit * (2 if own else 1):
-                self._left_out.add(1)
+                self._omitted.add(1)
                 return
-            self._tell_left_out()
+            self._report_omitted()
             self._append(line)
 
     def footer(self, line: bytes) -> None:
@@ -84,13 +84,13 @@ class Lane:
             self._footer = line
             self._changed.notify_all()
 
-    def flush(self, patience: float) -> bool:
+    def flush(self, timeout: float) -> bool:
         """Wait until all is written; give up after so many seconds in which nothing was. Returns whether it all is."""
         with self._changed:
-            self._tell_left_out(last=True)
+            self._report_omitted(last=True)
             while (self._size or self._footer != self._drawn) and not self._broken:
                 before = self._written
-                self._changed.wait(patience)
+                self._changed.wait(timeout)
                 if self._written == before and not self._broken:
                     return False
             return not self._broken
@@ -100,8 +100,8 @@ class Lane:
         self._size += len(line)
         self._changed.notify_all()
 
-    def _tell_left_out(self, *, last: bool = False) -> None:
-        if count := self._left_out.due(last=last):
+    def _report_omitted(self, *, last: bool = False) -> None:
+        if count := self._omitted.due(last=last):
             self._append(f"edriver: {count} left out: {self._name} is read too slowly\n".encode())
 
     def _write_on(self) -> None:
@@ -110,11 +110,11 @@ class Lane:
                 self._changed.wait_for(lambda: self._waiting or self._footer != self._drawn)
                 lines: list[bytes] = []
                 size = 0
-                while self._waiting and (not lines or size + len(self._waiting[0]) <= _CHUNK):
+                while self._waiting and (not lines or size + len(self._waiting[0]) <= _CHUNK_BYTES):
                     lines.append(self._waiting.popleft())
                     size += len(lines[-1])
                 footer = self._footer
-                erase = _ERASE if self._drawn else b""
+                erase = _ERASE_LINE if self._drawn else b""
             if not self._write(b"".join((erase, *lines, footer))):
                 return
             with self._changed:
@@ -123,17 +123,17 @@ class Lane:
                 self._changed.notify_all()
 
     def _write(self, data: bytes) -> bool:
-        """Write all of it, however long it takes; returns whether anybody still reads."""
+        """Write all of it, however long it takes; returns whether the stream still has a reader."""
         left = memoryview(data)
         while left:
             try:
-                count = os.write(self._descriptor, left[:_CHUNK])
-            except BlockingIOError:  # somebody made a descriptor that we share non-blocking
+                count = os.write(self._descriptor, left[:_CHUNK_BYTES])
+            except BlockingIOError:  # another process made a shared descriptor non-blocking
                 poll = select.poll()
                 poll.register(self._descriptor, select.POLLOUT)
                 poll.poll()
                 continue
-            except OSError:  # nobody reads it any more (`| head`), or the disk is full: the run goes on in silence
+            except OSError:  # it has no reader any more (`| head`), or the disk is full: the run goes on in silence
                 with self._changed:
                     self._broken = True
                     self._waiting.clear()
@@ -158,21 +158,21 @@ class Output:
 
     def __init__(self, stdout: int = 1, stderr: int = 2, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._left_out: dict[str, LeftOut] = {}
-        self._stderr = Lane(stderr, "stderr", clock=clock)
-        self._stdout = self._stderr if _same_terminal(stdout, stderr) else Lane(stdout, "stdout", clock=clock)
+        self._omitted: dict[str, OmittedLines] = {}
+        self._stderr = OutputStream(stderr, "stderr", clock=clock)
+        self._stdout = self._stderr if _same_terminal(stdout, stderr) else OutputStream(stdout, "stdout", clock=clock)
 
-    def forward(self, host: str, batch: agent_pb2.OutputBatch) -> None:
+    def forward(self, host: str, batch: agent_pb2.ForwardOutputRequest) -> None:
         """Print what a host's workers wrote."""
         for line in batch.lines:
             (self._stderr if line.stderr else self._stdout).put(prefixed(host, line))
         if batch.dropped:
-            self._left_out.setdefault(host, LeftOut(self._clock)).add(batch.dropped)
-        if host in self._left_out:
-            self._tell_left_out(host)
+            self._omitted.setdefault(host, OmittedLines(self._clock)).add(batch.dropped)
+        if host in self._omitted:
+            self._report_omitted(host)
 
-    def _tell_left_out(self, host: str, *, last: bool = False) -> None:
-        if count := self._left_out[host].due(last=last):
+    def _report_omitted(self, host: str, *, last: bool = False) -> None:
+        if count := self._omitted[host].due(last=last):
             self.say(f"{count} of output from host {host} left out: they came faster than they were read")
 
     def say(self, text: str) -> None:
@@ -193,19 +193,19 @@ class Output:
         root.setLevel(logging.WARNING)
         logging.getLogger("edriver").setLevel(logging.DEBUG if verbose else logging.INFO)
 
-    def close(self, patience: float = _PATIENCE) -> None:
+    def close(self, timeout: float = _FLUSH_TIMEOUT) -> None:
         """Wait until all is written and no line about the progress is left, or for so many seconds nothing could be."""
         self._stderr.footer(b"")
-        for host in self._left_out:
-            self._tell_left_out(host, last=True)
-        self._stdout.flush(patience)
-        self._stderr.flush(patience)
+        for host in self._omitted:
+            self._report_omitted(host, last=True)
+        self._stdout.flush(timeout)
+        self._stderr.flush(timeout)
 
 
 def _same_terminal(one: int, other: int) -> bool:
     try:
         return os.isatty(one) and os.path.samestat(os.fstat(one), os.fstat(other))
-    except OSError:  # closed by whoever started us
+    except OSError:  # closed by the parent process
         return False
 
 

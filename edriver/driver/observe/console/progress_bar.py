@@ -14,7 +14,7 @@ from edriver.text.printable import printable
 from edriver.text.progress_text import left_of_epoch, time_text
 from edriver.v1 import status_pb2
 
-BAR: Final = 20
+BAR_COLUMNS: Final = 20
 """Columns of the bar itself, if no more than a third of the terminal."""
 
 
@@ -41,7 +41,7 @@ class Bar:
         if progress.HasField("epoch") and progress.samples:
             epoch = Text(f"epoch {progress.epoch} {100 * progress.samples_done // progress.samples:3} %")
             grid.add_column(no_wrap=True, width=epoch.cell_len)
-            grid.add_column(no_wrap=True, width=min(BAR, width // 3))
+            grid.add_column(no_wrap=True, width=min(BAR_COLUMNS, width // 3))
             cells = [epoch, ProgressBar(total=progress.samples, completed=progress.samples_done)]
         grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
         grid.add_row(*cells, Text("  ".join(_words(progress, size))))

@@ -17,21 +17,21 @@ from prometheus_client.exposition import ThreadingWSGIServer
 
 pause = time.sleep
 
-MOST_AT_ONCE: Final = 8
+MAX_CONCURRENT_REQUESTS: Final = 8
 """Scrapers that are answered at the same time. When one more comes, the oldest is hung up on."""
 
-REQUEST_BOUND: Final = 10.0
+REQUEST_TIMEOUT: Final = 10.0
 """Seconds that a whole request may take, however little of it is silence."""
 
-SILENCE_BOUND: Final = 5.0
+IDLE_TIMEOUT: Final = 5.0
 """Seconds that a scraper may keep its side of a connection still."""
 
-ROOM_BOUND: Final = 1.0
+EVICTION_TIMEOUT: Final = 1.0
 """Seconds that a new scraper waits for the place of the oldest, whose thread may wait for the driver."""
 
-_OUT_OF_MEANS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_RESOURCE_ERRORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
-_PAUSE: Final = 0.1
+_ACCEPT_RETRY_DELAY: Final = 0.1
 """Seconds before the next attempt to accept a connection for which no descriptor was free."""
 
 
@@ -53,8 +53,8 @@ class BoundedServer(ThreadingWSGIServer):
         address: where to listen, a name or an address.
         port: at which port; 0: any.
         app: what answers.
-        silence_bound: see SILENCE_BOUND.
-        request_bound: see REQUEST_BOUND.
+        idle_timeout: see IDLE_TIMEOUT.
+        request_timeout: see REQUEST_TIMEOUT.
 
     Raises:
         OSError: it cannot listen there.
@@ -63,13 +63,13 @@ class BoundedServer(ThreadingWSGIServer):
     allow_reuse_port = False  # a port that is taken is an error
 
     def __init__(
-        self, address: str, port: int, app: Callable[..., Iterable[bytes]], silence_bound: float, request_bound: float
+        self, address: str, port: int, app: Callable[..., Iterable[bytes]], idle_timeout: float, request_timeout: float
     ) -> None:
         found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family, _, _, _, where = found[0]
-        self._silence_bound = silence_bound
-        self._request_bound = request_bound
-        self._places = threading.BoundedSemaphore(MOST_AT_ONCE)
+        self._idle_timeout = idle_timeout
+        self._request_timeout = request_timeout
+        self._places = threading.BoundedSemaphore(MAX_CONCURRENT_REQUESTS)
         self._lock = threading.Lock()
         self._since: dict[socket.socket, float] = {}  # the requests under way, oldest first
         super().__init__((str(where[0]), port), _Handler)
@@ -86,10 +86,10 @@ class BoundedServer(ThreadingWSGIServer):
         try:
             connection, peer = super().get_request()
         except OSError as error:
-            if error.errno in _OUT_OF_MEANS:
-                pause(_PAUSE)  # it is still in the queue, and would be tried again at once
+            if error.errno in _RESOURCE_ERRORS:
+                pause(_ACCEPT_RETRY_DELAY)  # it is still in the queue, and would be tried again at once
             raise
-        connection.settimeout(self._silence_bound)
+        connection.settimeout(self._idle_timeout)
         return connection, peer
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -97,7 +97,7 @@ class BoundedServer(ThreadingWSGIServer):
         if not self._places.acquire(blocking=False):
             with self._lock:
                 self._hang_up(list(self._since)[:1])
-            if not self._places.acquire(timeout=ROOM_BOUND):
+            if not self._places.acquire(timeout=EVICTION_TIMEOUT):
                 self.shutdown_request(request)
                 return
         with self._lock:
@@ -117,7 +117,7 @@ class BoundedServer(ThreadingWSGIServer):
 
     def service_actions(self) -> None:
         """Hang up on requests that take too long; called several times a second."""
-        late = time.monotonic() - self._request_bound
+        late = time.monotonic() - self._request_timeout
         with self._lock:
             self._hang_up([request for request, since in self._since.items() if since <= late])
 

@@ -7,15 +7,15 @@ which a run without --metrics-port does without.
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 
-from edriver.text.cause_names import CAUSES, PHASES
+from edriver.common.wire import epoch_seconds, span_seconds
+from edriver.text.cause_names import CAUSE_NAMES, RECOVERY_PHASES
 from edriver.v1 import status_pb2
 
-BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+HISTOGRAM_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Seconds: of a local abort, of a sync of many gigabytes, and what lies between."""
 
 
@@ -34,7 +34,7 @@ class EventMetrics:
             "Length of each part of the way into a round. The phases follow one another, so their sums add up; "
             "cause start is the first round, which is no recovery.",
             ["phase", "cause"],
-            buckets=BUCKETS,
+            buckets=HISTOGRAM_BUCKETS,
             registry=registry,
         )
         self._syncs = Counter("edriver_syncs", "Times that a worker received tensors of the state.", registry=registry)
@@ -46,29 +46,35 @@ class EventMetrics:
         self._sync_bytes = Counter(
             "edriver_sync_bytes", "Bytes of tensors that workers received with the state.", registry=registry
         )
-        for cause in CAUSES.values():  # a rate over a series wants its first 0
+        for cause in CAUSE_NAMES.values():  # a rate over a series wants its first 0
             self._rounds.labels(cause)
-            for phase in PHASES:
+            for phase in RECOVERY_PHASES:
                 self._recovery.labels(phase, cause)
 
     def observe(self, event: status_pb2.Event) -> None:
         """Count one event."""
-        if event.WhichOneof("kind") != "round" or event.round.kind not in CAUSES or event.round.HasField("ended"):
+        if (
+            event.WhichOneof("kind") != "round"
+            or event.round.kind not in CAUSE_NAMES
+            or event.round.HasField("end_time")
+        ):
             return
-        cause = CAUSES[event.round.kind]
-        if not event.round.HasField("under_way"):
+        cause = CAUSE_NAMES[event.round.kind]
+        if not event.round.HasField("first_step_time"):
             self._rounds.labels(cause).inc()
             return
-        for phase in PHASES:
-            self._recovery.labels(phase, cause).observe(_sound(getattr(event.round.phases, phase)))
+        for phase in RECOVERY_PHASES:
+            self._recovery.labels(phase, cause).observe(
+                _valid_duration(span_seconds(getattr(event.round.phases, phase)))
+            )
         for member in event.round.members:
             times = member.times
             if times.received_bytes > 0:
                 self._syncs.inc()
                 self._sync_bytes.inc(times.received_bytes)
-                self._sync_seconds.inc(_sound(times.synced - times.built))
+                self._sync_seconds.inc(_valid_duration(epoch_seconds(times.synced) - epoch_seconds(times.built)))
 
 
-def _sound(seconds: float) -> float:
-    """A length of time of which workers have told the ends: nonsense counts as none."""
-    return seconds if 0.0 < seconds < math.inf else 0.0
+def _valid_duration(seconds: float) -> float:
+    """A duration between two times that workers have reported; an invalid one counts as 0."""
+    return max(0.0, seconds)

@@ -14,22 +14,22 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from edriver.common.release import VERSION
-from edriver.discovery.poller import Polls
+from edriver.discovery.poll_filter import Polls
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.roster import HostRecord, WorkerState
-from edriver.driver.observe.event_history import Chronicle
+from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.snapshots import size_of
 
-REPORTED_NAMES: Final = 20
+MAX_REPORTED_NAMES: Final = 20
 """Names of `state.report` that a run has series for: the first ones, should a script make up ever new ones."""
 
-LONGEST_NAME: Final = 100
+MAX_NAME_LENGTH: Final = 100
 """Characters of the longest such name."""
 
 HOST_STATES: Final = ("used", "unconnected", "quarantined", "drained", "gone")
 """Where a host can stand; see `_state_of`."""
 
-HOSTS: Final = (
+HOSTS_HELP: Final = (
     "Hosts: unconnected, their agent does not answer (yet); quarantined, left alone because their workers fail; "
     "drained as a whole; gone, no longer named by discovery, but with workers still on them."
 )
@@ -40,23 +40,23 @@ class RunGauges(Collector):
 
     Args:
         run_id: the run.
-        membership: what is known; only looked at.
-        chronicle: what has happened, and how far workers have come; only looked at.
-        polls: how discovery fares; only looked at.
-        ask: calls what it is given where the run may be looked at, and returns its answer.
+        membership: what is known; read only.
+        event_history: what has happened, and the workers' progress; only read.
+        polls: how discovery fares; read only.
+        ask: calls its argument on the event loop and returns the result.
     """
 
     def __init__(
         self,
         run_id: str,
         membership: Membership,
-        chronicle: Chronicle,
+        event_history: EventHistory,
         polls: Polls,
         ask: Callable[[Callable[[], list[Metric]]], list[Metric]],
     ) -> None:
         self._run_id = run_id
         self._membership = membership
-        self._chronicle = chronicle
+        self._event_history = event_history
         self._polls = polls
         self._ask = ask
         self._names: set[str] = set()
@@ -67,14 +67,14 @@ class RunGauges(Collector):
 
     def _of_run(self) -> Iterator[Metric]:
         membership = self._membership
-        settings, budgets = membership.settings, membership.budgets
+        settings, budgets = membership.settings, membership.state.budgets
         yield InfoMetricFamily(
             "edriver_run",
             "Always 1; joins the id of the run to everything from the same target.",
             value={"run_id": self._run_id, "version": VERSION},
         )
         yield _gauge(
-            "run_start_timestamp_seconds", "When the run began, in seconds since the epoch.", self._chronicle.began
+            "run_start_timestamp_seconds", "When the run began, in seconds since the epoch.", self._event_history.began
         )
         yield _gauge("size", "Workers in the current round; 0 between two rounds.", size_of(membership))
         yield _gauge("np", "Workers that the run was to begin with: -np.", settings.np)
@@ -98,22 +98,24 @@ class RunGauges(Collector):
         roster = membership.roster
         workers = Counter(worker.state for worker in roster.workers.values())
         yield _gauges("workers", "Worker processes.", "state", {state.value: workers[state] for state in WorkerState})
-        left_out = membership.staffing.quarantine.left_out(membership.now)
-        hosts = Counter(_state_of(record, left_out) for record in roster.hosts.values())
-        yield _gauges("hosts", HOSTS, "state", {state: hosts[state] for state in HOST_STATES})
+        excluded = membership.state.staffing.quarantine.excluded_hosts(membership.state.now)
+        hosts = Counter(_state_of(record, excluded) for record in roster.hosts.values())
+        yield _gauges("hosts", HOSTS_HELP, "state", {state: hosts[state] for state in HOST_STATES})
 
     def _of_progress(self) -> Iterator[Metric]:
-        pace = self._chronicle.pace
-        progress = pace.progress()
+        tracker = self._event_history.tracker
+        progress = tracker.progress()
         steps = progress.steps if progress else 0
         yield _gauge("step", "Steps (boundaries) that count, of all rounds; goes back when steps are lost.", steps)
-        yield _counter("steps", "Steps made, including those that had to be made again.", steps + pace.steps_lost)
-        yield _counter("steps_lost", "Steps that had to be made again.", pace.steps_lost)
-        yield _counter("commits", "Commits; one that four workers make counts four times.", pace.commits.count)
+        yield _counter("steps", "Steps made, including those that had to be made again.", steps + tracker.steps_lost)
+        yield _counter("steps_lost", "Steps that had to be made again.", tracker.steps_lost)
+        yield _counter("commits", "Commits; one that four workers make counts four times.", tracker.commits.count)
         yield _counter(
-            "commit_seconds", "Seconds that scripts waited for commits, of all workers together.", pace.commits.seconds
+            "commit_seconds",
+            "Seconds that scripts waited for commits, of all workers together.",
+            tracker.commits.seconds,
         )
-        yield _counter("commit_bytes", "Bytes of tensors that were committed.", pace.commits.nbytes)
+        yield _counter("commit_bytes", "Bytes of tensors that were committed.", tracker.commits.nbytes)
         yield _gauge("steps_per_second", "Steps a second, over the last 10 s.", progress.step_rate if progress else 0.0)
         if progress is None:
             return
@@ -131,7 +133,7 @@ class RunGauges(Collector):
                 progress.sample_rate,
             )
         for name in sorted(progress.reported):
-            if len(self._names) < REPORTED_NAMES and len(name) <= LONGEST_NAME:
+            if len(self._names) < MAX_REPORTED_NAMES and len(name) <= MAX_NAME_LENGTH:
                 self._names.add(name)
         reported = {name: value for name, value in progress.reported.items() if name in self._names}
         yield _gauges("reported", "The value that rank 0 last gave to state.report under this name.", "name", reported)
@@ -154,31 +156,31 @@ class RunGauges(Collector):
             )
 
 
-def _state_of(record: HostRecord, left_out: set[str]) -> str:
+def _state_of(record: HostRecord, excluded: set[str]) -> str:
     """Where a host stands, in one of HOST_STATES: what is named last decides."""
     if not record.present:
         return "gone"  # discovery names it no more; workers of it are still there
     if record.drained_whole:
         return "drained"
-    if record.name in left_out:
+    if record.name in excluded:
         return "quarantined"
     return "used" if record.connected else "unconnected"
 
 
-def _gauge(name: str, words: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"edriver_{name}", words, value=value)
+def _gauge(name: str, help_text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"edriver_{name}", help_text, value=value)
 
 
-def _gauges(name: str, words: str, label: str, values: Mapping[str, float]) -> Metric:
-    return _filled(GaugeMetricFamily(f"edriver_{name}", words, labels=[label]), values)
+def _gauges(name: str, help_text: str, label: str, values: Mapping[str, float]) -> Metric:
+    return _filled(GaugeMetricFamily(f"edriver_{name}", help_text, labels=[label]), values)
 
 
-def _counter(name: str, words: str, value: float) -> Metric:
-    return CounterMetricFamily(f"edriver_{name}", words, value=value)
+def _counter(name: str, help_text: str, value: float) -> Metric:
+    return CounterMetricFamily(f"edriver_{name}", help_text, value=value)
 
 
-def _counters(name: str, words: str, label: str, values: Mapping[str, float]) -> Metric:
-    return _filled(CounterMetricFamily(f"edriver_{name}", words, labels=[label]), values)
+def _counters(name: str, help_text: str, label: str, values: Mapping[str, float]) -> Metric:
+    return _filled(CounterMetricFamily(f"edriver_{name}", help_text, labels=[label]), values)
 
 
 def _filled(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[str, float]) -> Metric:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
 
-from edriver.common.invitation import at_port
-from edriver.discovery.poller import Polls
+from edriver.common.join_config import at_port
+from edriver.discovery.poll_filter import Polls
 from edriver.driver.core.membership import Membership
-from edriver.driver.observe.event_history import Chronicle
-from edriver.driver.observe.metrics.bounded_server import REQUEST_BOUND, SILENCE_BOUND, BoundedServer
+from edriver.driver.observe.event_history import EventHistory
+from edriver.driver.observe.metrics.bounded_server import IDLE_TIMEOUT, REQUEST_TIMEOUT, BoundedServer
 from edriver.driver.observe.metrics.counters import EventMetrics
 from edriver.driver.observe.metrics.gauges import RunGauges
 from edriver.v1 import status_pb2
@@ -27,10 +27,10 @@ T = TypeVar("T")
 
 _log = logging.getLogger("edriver.driver")
 
-ANSWER_BOUND: Final = 5.0
+ANSWER_TIMEOUT: Final = 5.0
 """Seconds that the driver has to say how the run stands."""
 
-_CLOSING_PERIOD: Final = 0.1
+_SHUTDOWN_POLL_INTERVAL: Final = 0.1
 
 
 class MetricsServer:
@@ -38,14 +38,14 @@ class MetricsServer:
 
     Args:
         run_id: the run.
-        membership: what is known; only looked at.
-        chronicle: what has happened; only looked at.
-        polls: how discovery fares; only looked at.
+        membership: what is known; read only.
+        event_history: what has happened; read only.
+        polls: how discovery fares; read only.
         address: where to listen, a name or an address.
         port: at which port; 0: any.
-        answer_bound: see ANSWER_BOUND.
-        silence_bound: see SILENCE_BOUND.
-        request_bound: see REQUEST_BOUND.
+        answer_timeout: see ANSWER_TIMEOUT.
+        idle_timeout: see IDLE_TIMEOUT.
+        request_timeout: see REQUEST_TIMEOUT.
 
     Attributes:
         port: where it listens, once it does.
@@ -55,26 +55,26 @@ class MetricsServer:
         self,
         run_id: str,
         membership: Membership,
-        chronicle: Chronicle,
+        event_history: EventHistory,
         polls: Polls,
         address: str,
         port: int,
-        answer_bound: float = ANSWER_BOUND,
-        silence_bound: float = SILENCE_BOUND,
-        request_bound: float = REQUEST_BOUND,
+        answer_timeout: float = ANSWER_TIMEOUT,
+        idle_timeout: float = IDLE_TIMEOUT,
+        request_timeout: float = REQUEST_TIMEOUT,
     ) -> None:
         self._address = address
         self.port = port
-        self._answer_bound = answer_bound
-        self._bounds = (silence_bound, request_bound)
+        self._answer_timeout = answer_timeout
+        self._bounds = (idle_timeout, request_timeout)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: BoundedServer | None = None
         self._thread: threading.Thread | None = None
         registry = CollectorRegistry()
         self._events = EventMetrics(registry)
-        registry.register(RunGauges(run_id, membership, chronicle, polls, self._ask))
+        registry.register(RunGauges(run_id, membership, event_history, polls, self._ask))
         ProcessCollector(registry=registry)
-        self._app = _patient(make_wsgi_app(registry))
+        self._app = _with_busy_answer(make_wsgi_app(registry))
 
     async def open(self) -> str:
         """Listen; returns the URL. The run is looked at on this event loop.
@@ -95,14 +95,14 @@ class MetricsServer:
             ) from None
         self.port = self._server.server_port
         self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(_CLOSING_PERIOD,), name="edriver-metrics", daemon=True
+            target=self._server.serve_forever, args=(_SHUTDOWN_POLL_INTERVAL,), name="edriver-metrics", daemon=True
         )
         self._thread.start()
         return f"http://{at_port(self._address, self.port)}/metrics"
 
-    def observe(self, told: Iterable[status_pb2.Event]) -> None:
+    def observe(self, new_events: Iterable[status_pb2.Event]) -> None:
         """Count these events."""
-        for event in told:
+        for event in new_events:
             self._events.observe(event)
 
     async def close(self) -> None:
@@ -131,12 +131,14 @@ class MetricsServer:
 
         self._loop.call_soon_threadsafe(on_loop)
         try:
-            return answer.result(self._answer_bound)
+            return answer.result(self._answer_timeout)
         finally:
             answer.cancel()
 
 
-def _patient(app: Callable[..., Iterable[bytes]]) -> Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]:
+def _with_busy_answer(
+    app: Callable[..., Iterable[bytes]],
+) -> Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]:
     """The app, and an answer of its own where the driver has none in time."""
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:

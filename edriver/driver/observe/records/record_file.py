@@ -14,13 +14,13 @@ from typing import Final
 
 from edriver.system.private_files import open_private
 
-PORTION: Final = 256
+PIECES_PER_WRITE: Final = 256
 """Pieces of text that are written at once."""
 
-KEPT: Final = 8 * 1024 * 1024
+MAX_BACKLOG_BYTES: Final = 8 * 1024 * 1024
 """Bytes that are kept of what cannot be written, until it can."""
 
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+_DISK_FULL_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT)
 
 _log = logging.getLogger("edriver.driver")
 
@@ -37,7 +37,7 @@ class RecordFile:
         largest: bytes beyond which nothing more is written; None: however many there are.
         opening: what an empty file gets in place of the first character.
         gap: makes the piece that says how many pieces are missing; None: the file cannot say it.
-        kept: see KEPT.
+        kept: see MAX_BACKLOG_BYTES.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class RecordFile:
         largest: int | None = None,
         opening: str = "",
         gap: Callable[[int], str] | None = None,
-        kept: int = KEPT,
+        kept: int = MAX_BACKLOG_BYTES,
     ) -> None:
         self.path = path
         self._name = name
@@ -65,13 +65,13 @@ class RecordFile:
     def append(self, pieces: Iterable[str]) -> None:
         """Append these, a portion at a time. A portion is written whole, now or later."""
         waiting = iter(pieces)
-        while portion := list(itertools.islice(waiting, PORTION)):
+        while portion := list(itertools.islice(waiting, PIECES_PER_WRITE)):
             if self._full:
                 continue  # the iterator may count its pieces, so it is read to its end
             self._keep("".join(portion), len(portion))
-            self.settle()
+            self.flush()
 
-    def settle(self) -> bool:
+    def flush(self) -> bool:
         """Write what could not be written before; returns whether nothing is left."""
         try:
             while self._kept and not self._full:
@@ -100,13 +100,13 @@ class RecordFile:
 
     def close(self) -> None:
         """Nothing comes any more; what still cannot be written is lost."""
-        if not self.settle():
+        if not self.flush():
             lost = self._missing + sum(count for _, count in self._kept)
             _log.warning("the %s %s lacks its last %s entries", self._name, self.path, lost)
         self._release()
 
     def _keep(self, text: str, count: int) -> None:
-        """Once something is missing, all is until the file has said so."""
+        """Once something is missing, everything is until the file records the gap."""
         if self._kept and (self._missing or self._kept_size + len(text) > self._most_kept):
             self._missing += count
         else:
@@ -135,7 +135,7 @@ class RecordFile:
                         os.ftruncate(descriptor, before)
                 raise
         except OSError as error:
-            if error.errno not in _FULL:
+            if error.errno not in _DISK_FULL_ERRORS:
                 self._release()  # a file server may have forgotten the file: open it anew
             raise
 

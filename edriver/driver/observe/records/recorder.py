@@ -12,30 +12,30 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from edriver.driver.observe.records.record_file import RecordFile
-from edriver.driver.observe.records.trace import CLOSING, OPENING, Trace, gap_text, trace_text
+from edriver.driver.observe.records.trace import FILE_CLOSING, FILE_OPENING, Trace, gap_text, trace_text
 from edriver.system import record_folder
 from edriver.text.event_lines import event_line, gap_line, progress_line
 from edriver.v1 import status_pb2
 
-LIMIT: Final = 32 * 1024 * 1024
+MAX_QUEUED_BYTES: Final = 32 * 1024 * 1024
 """Bytes of events that may wait to be written."""
 
-LARGEST: Final = 256 * 1024 * 1024
+MAX_FILE_BYTES: Final = 256 * 1024 * 1024
 """Bytes of a file of a run's records beyond which nothing more is written to it."""
 
-DELAY: Final = 0.2
+WRITE_DELAY: Final = 0.2
 """Seconds that events wait at most, so that those of one round are written together, and not while it forms."""
 
-RETRY: Final = 1.0
+RETRY_INTERVAL: Final = 1.0
 """Seconds after which what could not be written is tried again, if nothing happens before."""
 
-PATIENCE: Final = 5.0
+CLOSE_TIMEOUT: Final = 5.0
 """Seconds that the end of a run waits for what is still to be written."""
 
-PROGRESS_SHARE: Final = 0.01
+PROGRESS_AGE_FRACTION: Final = 0.01
 """A line about the progress is written when so much of the run's age has passed since the last one,"""
 
-PROGRESS_SPACING: Final = (1.0, 60.0)
+PROGRESS_INTERVALS: Final = (1.0, 60.0)
 """but not sooner, and not later, than after so many seconds."""
 
 _log = logging.getLogger("edriver.driver")
@@ -50,14 +50,14 @@ def progress_is_due(age: float, last: float) -> bool:
         age: the run's, in seconds,
         last: and what it was at the last such line; below 0: there was none.
     """
-    shortest, longest = PROGRESS_SPACING
-    return last < 0 or age - last >= min(max(PROGRESS_SHARE * age, shortest), longest)
+    shortest, longest = PROGRESS_INTERVALS
+    return last < 0 or age - last >= min(max(PROGRESS_AGE_FRACTION * age, shortest), longest)
 
 
-class Book(Protocol):
+class RecordWriter(Protocol):
     """One thing that is written of a run."""
 
-    def events(self, told: Iterable[status_pb2.Event]) -> None:
+    def events(self, new_events: Iterable[status_pb2.Event]) -> None:
         """These have happened."""
         ...
 
@@ -65,7 +65,7 @@ class Book(Protocol):
         """So far is training at that time, in seconds since the epoch."""
         ...
 
-    def settle(self) -> bool:
+    def flush(self) -> bool:
         """Write what could not be written before; returns whether nothing is left."""
         ...
 
@@ -74,7 +74,7 @@ class Book(Protocol):
         ...
 
 
-class EventBook:
+class EventLogWriter:
     """The event log.
 
     Args:
@@ -86,25 +86,25 @@ class EventBook:
         self._file = file
         self._progress = progress
 
-    def events(self, told: Iterable[status_pb2.Event]) -> None:
-        """See Book."""
-        self._file.append(map(event_line, told))
+    def events(self, new_events: Iterable[status_pb2.Event]) -> None:
+        """See RecordWriter."""
+        self._file.append(map(event_line, new_events))
 
     def progress(self, at: float, progress: status_pb2.Progress) -> None:
-        """See Book."""
+        """See RecordWriter."""
         if self._progress:
             self._file.append([progress_line(at, progress)])
 
-    def settle(self) -> bool:
-        """See Book."""
-        return self._file.settle()
+    def flush(self) -> bool:
+        """See RecordWriter."""
+        return self._file.flush()
 
     def close(self) -> None:
-        """See Book."""
+        """See RecordWriter."""
         self._file.close()
 
 
-class TraceBook:
+class TraceWriter:
     """The trace.
 
     Args:
@@ -116,29 +116,29 @@ class TraceBook:
         self._file = file
         self._trace = trace
 
-    def events(self, told: Iterable[status_pb2.Event]) -> None:
-        """See Book."""
-        self._file.append(self._texts(told))
+    def events(self, new_events: Iterable[status_pb2.Event]) -> None:
+        """See RecordWriter."""
+        self._file.append(self._texts(new_events))
 
     def progress(self, at: float, progress: status_pb2.Progress) -> None:
-        """See Book; there is nothing to see."""
+        """See RecordWriter; there is nothing to see."""
 
-    def settle(self) -> bool:
-        """See Book."""
-        return self._file.settle()
+    def flush(self) -> bool:
+        """See RecordWriter."""
+        return self._file.flush()
 
     def close(self) -> None:
-        """See Book."""
+        """See RecordWriter."""
         self._file.close()
 
-    def _texts(self, told: Iterable[status_pb2.Event]) -> Iterator[str]:
-        for event in told:
+    def _texts(self, new_events: Iterable[status_pb2.Event]) -> Iterator[str]:
+        for event in new_events:
             yield from map(trace_text, self._trace.entries(event))
             if event.HasField("run_ended"):
-                yield CLOSING
+                yield FILE_CLOSING
 
 
-def books_of(folder: Path, run_id: str, began: float) -> list[Book]:
+def writers_of(folder: Path, run_id: str, began: float) -> list[RecordWriter]:
     """What is written into a run's folder.
 
     Args:
@@ -146,14 +146,16 @@ def books_of(folder: Path, run_id: str, began: float) -> list[Book]:
         run_id: its name.
         began: when it began, in seconds since the epoch.
     """
-    events = RecordFile(folder / record_folder.EVENTS, "record", largest=LARGEST, gap=gap_line)
-    trace = RecordFile(folder / record_folder.TRACE, "record", largest=LARGEST, opening=OPENING, gap=gap_text)
-    return [EventBook(events, progress=True), TraceBook(trace, Trace(run_id, began))]
+    events = RecordFile(folder / record_folder.EVENTS_FILE, "record", largest=MAX_FILE_BYTES, gap=gap_line)
+    trace = RecordFile(
+        folder / record_folder.TRACE_FILE, "record", largest=MAX_FILE_BYTES, opening=FILE_OPENING, gap=gap_text
+    )
+    return [EventLogWriter(events, progress=True), TraceWriter(trace, Trace(run_id, began))]
 
 
 def describe(folder: Path, about: dict[str, Any]) -> None:
     """Write what was run into its folder; once, before anything else."""
-    file = RecordFile(folder / record_folder.RUN, "record")
+    file = RecordFile(folder / record_folder.RUN_FILE, "record")
     file.append([f"{json.dumps(about, indent=2)}\n"])
     file.close()
 
@@ -162,7 +164,7 @@ class Recorder:
     """Takes what happens and has a thread write it. Never blocks but in `close`.
 
     Args:
-        books: what is to be written.
+        writers: what is to be written.
         began: when the run began, in seconds since the epoch.
         clock: seconds since the epoch.
         delay: seconds that events wait at most.
@@ -171,13 +173,13 @@ class Recorder:
 
     def __init__(
         self,
-        books: Sequence[Book],
+        writers: Sequence[RecordWriter],
         began: float,
         clock: Callable[[], float] = time.time,
-        delay: float = DELAY,
-        limit: int = LIMIT,
+        delay: float = WRITE_DELAY,
+        limit: int = MAX_QUEUED_BYTES,
     ) -> None:
-        self._books = books
+        self._writers = writers
         self._began = began
         self._clock = clock
         self._delay = delay
@@ -185,7 +187,7 @@ class Recorder:
         self._changed = threading.Condition()
         self._waiting: deque[tuple[status_pb2.Event | tuple[float, status_pb2.Progress], int]] = deque()
         self._size = 0
-        self._complained = False
+        self._overflow_logged = False
         self._closing = False
         self._last_progress = -1.0
         self._thread: threading.Thread | None = None
@@ -196,39 +198,39 @@ class Recorder:
         Args:
             first: what the thread does before.
         """
-        if self._books:
+        if self._writers:
             self._thread = threading.Thread(target=self._write_on, args=(first,), name="edriver-recorder", daemon=True)
             self._thread.start()
 
-    def events(self, told: Iterable[status_pb2.Event]) -> None:
+    def events(self, new_events: Iterable[status_pb2.Event]) -> None:
         """These have happened; they are not to be changed any more."""
-        if self._books:
-            self._put([(event, event.ByteSize()) for event in told])
+        if self._writers:
+            self._put([(event, event.ByteSize()) for event in new_events])
 
     def progress(self, progress: status_pb2.Progress) -> None:
         """So far is training now. Called often: what is not due is left out."""
         now = self._clock()
-        if self._books and progress_is_due(now - self._began, self._last_progress):
+        if self._writers and progress_is_due(now - self._began, self._last_progress):
             self._last_progress = now - self._began
             self._put([((now, progress), progress.ByteSize())])
 
-    def close(self, patience: float = PATIENCE) -> None:
+    def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
         """Wait until all is written, for so many seconds at most."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         if self._thread is not None:
-            self._thread.join(patience)
+            self._thread.join(timeout)
             if self._thread.is_alive():
                 _log.warning("the run's last events are not recorded: writing takes too long")
 
-    def _put(self, told: list[tuple[status_pb2.Event | tuple[float, status_pb2.Progress], int]]) -> None:
+    def _put(self, items: list[tuple[status_pb2.Event | tuple[float, status_pb2.Progress], int]]) -> None:
         with self._changed:
-            for one, size in told:
+            for one, size in items:
                 if self._size + size > self._limit:
-                    if not self._complained:
+                    if not self._overflow_logged:
                         _log.warning("events are left out of the run's records: writing takes too long")
-                    self._complained = True
+                    self._overflow_logged = True
                 else:
                     self._waiting.append((one, size))
                     self._size += size
@@ -239,29 +241,31 @@ class Recorder:
         behind = False
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._closing, RETRY if behind else None)
+                self._changed.wait_for(lambda: self._waiting or self._closing, RETRY_INTERVAL if behind else None)
                 self._changed.wait_for(lambda: self._closing, self._delay)
                 if self._closing and not self._waiting:
                     break
                 taken, self._waiting = self._waiting, deque()
-            for book in self._books:
-                _tell(book, [one for one, _ in taken])
-            settled = [book.settle() for book in self._books]
-            behind = not all(settled)
+            for writer in self._writers:
+                _write_in_order(writer, [one for one, _ in taken])
+            flushed = [writer.flush() for writer in self._writers]
+            behind = not all(flushed)
             with self._changed:
                 self._size -= sum(size for _, size in taken)
-        for book in self._books:
-            book.close()
+        for writer in self._writers:
+            writer.close()
 
 
-def _tell(book: Book, told: Iterable[status_pb2.Event | tuple[float, status_pb2.Progress]]) -> None:
+def _write_in_order(
+    writer: RecordWriter, items: Iterable[status_pb2.Event | tuple[float, status_pb2.Progress]]
+) -> None:
     """Tell a book, in order; events that follow one another at once."""
     events: list[status_pb2.Event] = []
-    for one in told:
+    for one in items:
         if isinstance(one, status_pb2.Event):
             events.append(one)
             continue
-        book.events(events)
+        writer.events(events)
         events = []
-        book.progress(*one)
-    book.events(events)
+        writer.progress(*one)
+    writer.events(events)

@@ -14,26 +14,27 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from edriver.driver.observe.recovery_phases import ENDS
-from edriver.text.cause_names import CAUSES
+from edriver.common.wire import epoch_seconds, span_seconds
+from edriver.driver.observe.recovery_phases import PHASE_ENDS
+from edriver.text.cause_names import CAUSE_NAMES
 from edriver.v1 import status_pb2
 
 Entry = dict[str, Any]
 Track = tuple[int, int]
 """A process and a thread of the trace."""
 
-RUN: Final = 1
-ROUNDS, RECOVERY, REMARKS = (RUN, 1), (RUN, 2), (RUN, 3)
+RUN_PROCESS: Final = 1
+ROUNDS_TRACK, RECOVERY_TRACK, REMARKS_TRACK = (RUN_PROCESS, 1), (RUN_PROCESS, 2), (RUN_PROCESS, 3)
 """The run's process and its threads."""
 
-ABORT: Final = "abort"
+ABORT_PHASE: Final = "abort"
 """From the end of a round until a member is out of it: the first phase of a recovery that a member has."""
 
-TRAINING: Final = "training"
+TRAINING_SLICE: Final = "training"
 
-_JOINING: Final = {phase: end for phase, end in ENDS.items() if phase != ABORT}
+_JOINING_PHASES: Final = {phase: end for phase, end in PHASE_ENDS.items() if phase != ABORT_PHASE}
 
-_SLICES: Final = {
+_SLICE_NAMES: Final = {
     status_pb2.WORKER_STATE_BOOTING: "booting",
     status_pb2.WORKER_STATE_WAITING: "waiting",
     status_pb2.WORKER_STATE_DONE: "done",
@@ -43,7 +44,7 @@ _SLICES: Final = {
 """What a worker does by its state; that it trains is known from its rounds."""
 
 
-OPENING, CLOSING = "[", "\n]\n"
+FILE_OPENING, FILE_CLOSING = "[", "\n]\n"
 """What a file has in place of its first entry's comma, and what it ends with."""
 
 
@@ -79,19 +80,19 @@ class Trace:
         self._assigned = 0
         self._joined = False
         self._recovered = 0
-        self._name_process(RUN, f"run {run_id}")
-        for track, name in ((ROUNDS, "rounds"), (RECOVERY, "recovery"), (REMARKS, "events")):
+        self._name_process(RUN_PROCESS, f"run {run_id}")
+        for track, name in ((ROUNDS_TRACK, "rounds"), (RECOVERY_TRACK, "recovery"), (REMARKS_TRACK, "events")):
             self._name_thread(track, name)
 
     def entries(self, event: status_pb2.Event) -> Iterator[Entry]:
         """What an event adds to the trace."""
-        self._now = max(self._now, self._microseconds(event.time))
+        self._now = max(self._now, self._microseconds(epoch_seconds(event.time)))
         match event.WhichOneof("kind"):
             case "worker":
                 yield from self._worker(event.worker, event.text)
-            case "round" if event.round.HasField("ended"):
+            case "round" if event.round.HasField("end_time"):
                 yield from self._round_ended(event.round)
-            case "round" if event.round.HasField("under_way"):
+            case "round" if event.round.HasField("first_step_time"):
                 yield from self._under_way(event.round)
             case "round":
                 yield from self._round_assigned(event.round)
@@ -99,7 +100,7 @@ class Trace:
                 for track in list(self._open):
                     yield from self._end(track)
         if event.text and event.WhichOneof("kind") != "round":
-            yield self._instant(REMARKS, event.text)
+            yield self._instant(REMARKS_TRACK, event.text)
         yield from self._names
         self._names.clear()
 
@@ -112,71 +113,71 @@ class Trace:
             self._members.pop(worker.worker_id, None)
             if owner == worker.worker_id:
                 yield from self._end(track)
-        elif (found := _SLICES.get(worker.state)) and (worker.worker_id, found) != (owner, name):
+        elif (found := _SLICE_NAMES.get(worker.state)) and (worker.worker_id, found) != (owner, name):
             yield from self._begin(track, worker.worker_id, found)
         if text:
             yield self._instant(track, text)
 
-    def _round_assigned(self, told: status_pb2.Round) -> Iterator[Entry]:
+    def _round_assigned(self, message: status_pb2.Round) -> Iterator[Entry]:
         self._assigned = self._now
         self._joined = False
         self._members = {}
-        for member in told.members:
+        for member in message.members:
             track = self._track(member.host, member.slot)
             self._members[member.worker_id] = track
             if self._open.get(track, (0, ""))[0] == member.worker_id:
                 yield from self._end(track)
-        yield from self._end(ROUNDS)
-        number = f"{told.round_id.incarnation}.{told.round_id.n}"
+        yield from self._end(ROUNDS_TRACK)
+        number = f"{message.round_id.incarnation}.{message.round_id.n}"
         about = {
-            "cause": told.cause,
-            "kind": CAUSES[told.kind],
-            "size": len(told.members),
-            "steps_lost": told.steps_lost,
+            "cause": message.cause.text,
+            "kind": CAUSE_NAMES[message.kind],
+            "size": len(message.members),
+            "steps_lost": message.steps_lost,
         }
-        yield from self._begin(ROUNDS, 0, f"round {number}", about)
+        yield from self._begin(ROUNDS_TRACK, 0, f"round {number}", about)
 
-    def _under_way(self, told: status_pb2.Round) -> Iterator[Entry]:
+    def _under_way(self, message: status_pb2.Round) -> Iterator[Entry]:
         """Its members' times are known now, and have all passed."""
-        yield from self._joining(told)
-        start = told.before_ended if told.HasField("before_ended") else told.assigned
-        yield from self._recovery(told, start)
+        yield from self._joining(message)
+        start = message.previous_end_time if message.HasField("previous_end_time") else message.assign_time
+        yield from self._recovery(message, epoch_seconds(start))
 
-    def _joining(self, told: status_pb2.Round) -> Iterator[Entry]:
+    def _joining(self, message: status_pb2.Round) -> Iterator[Entry]:
         """Each member's way into the round, as far as it got; from then on it trains."""
         self._joined = True
-        number = f"{told.round_id.incarnation}.{told.round_id.n}"
-        for member in told.members:
+        number = f"{message.round_id.incarnation}.{message.round_id.n}"
+        for member in message.members:
             track = self._members.get(member.worker_id)
             if track is None or track in self._open:  # it is gone, or done, already
                 continue
             at = self._assigned
-            for phase, end in _JOINING.items():
-                reached = min(max(at, self._microseconds(getattr(member.times, end))), self._now)
+            for phase, end in _JOINING_PHASES.items():
+                reached = min(max(at, self._microseconds(epoch_seconds(getattr(member.times, end)))), self._now)
                 if reached > at:
                     yield _slice(track, phase, at, reached, {"round": number})
                 at = reached
-            if member.times.stepped:
-                yield from self._begin(track, member.worker_id, TRAINING, {"round": number}, at)
+            if member.times.HasField("stepped"):
+                yield from self._begin(track, member.worker_id, TRAINING_SLICE, {"round": number}, at)
 
-    def _recovery(self, told: status_pb2.Round, start: float) -> Iterator[Entry]:
+    def _recovery(self, message: status_pb2.Round, start: float) -> Iterator[Entry]:
         """The run's, phase after phase."""
-        at = max(self._recovered, self._microseconds(start - told.phases.detect))
-        number = f"{told.round_id.incarnation}.{told.round_id.n}"
-        for phase in ("detect", *ENDS):
-            end = min(at + round(getattr(told.phases, phase) * 1e6), self._now)
+        at = max(self._recovered, self._microseconds(start - span_seconds(message.phases.detect)))
+        number = f"{message.round_id.incarnation}.{message.round_id.n}"
+        for phase in ("detect", *PHASE_ENDS):
+            end = min(at + round(span_seconds(getattr(message.phases, phase)) * 1e6), self._now)
             if end > at:
-                yield _slice(RECOVERY, phase, at, end, {"round": number})
+                yield _slice(RECOVERY_TRACK, phase, at, end, {"round": number})
                 at = end
         self._recovered = at
 
-    def _round_ended(self, told: status_pb2.Round) -> Iterator[Entry]:
+    def _round_ended(self, message: status_pb2.Round) -> Iterator[Entry]:
         if not self._joined:
-            yield from self._joining(told)
+            yield from self._joining(message)
         for worker_id, track in self._members.items():
-            if self._open.get(track, (worker_id, TRAINING)) == (worker_id, TRAINING):
-                yield from self._begin(track, worker_id, ABORT)
-        yield from self._end(ROUNDS)
+            if self._open.get(track, (worker_id, TRAINING_SLICE)) == (worker_id, TRAINING_SLICE):
+                yield from self._begin(track, worker_id, ABORT_PHASE)
+        yield from self._end(ROUNDS_TRACK)
 
     # ---- entries ---------------------------------------------------------------------------------------------
 
@@ -201,7 +202,7 @@ class Trace:
         if found := self._tracks.get((host, slot)):
             return found
         if host not in self._hosts:
-            self._hosts[host] = RUN + 1 + len(self._hosts)
+            self._hosts[host] = RUN_PROCESS + 1 + len(self._hosts)
             self._name_process(self._hosts[host], host)
         track = self._tracks[host, slot] = (self._hosts[host], slot + 1)
         self._name_thread(track, f"slot {slot}")

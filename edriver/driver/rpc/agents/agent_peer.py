@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from edriver.common.lease import Lease
 from edriver.common.link import Link
-from edriver.driver.rpc.agent_identity import AgentIdentity
+from edriver.driver.rpc.agents.agent_identity import AgentIdentity
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.v1 import agent_pb2
 
@@ -23,7 +23,8 @@ class AgentPeer:
         agent_id: its id, never used for another.
         lease: counts its silence.
         pid: its process, or 0 before it first dialled in.
-        silent: whether its lease has expired, and it was not heard of since.
+        silent: whether its lease has expired and it has sent nothing since.
+        ending: whether it is to end.
     """
 
     def __init__(self, identity: AgentIdentity, lease: Lease) -> None:
@@ -33,15 +34,18 @@ class AgentPeer:
         self.lease = lease
         self.pid = 0
         self.silent = False
-        self._link: Link[Any] = Link()  # numbers FromDriver, and reads the numbers of FromAgent
-        self._stream: Mailbox[agent_pb2.FromDriver] | None = None
+        self.ending = False
+        self._link: Link[Any] = Link()  # numbers ConnectResponse, and reads the numbers of ConnectRequest
+        self._stream: Mailbox[agent_pb2.ConnectResponse] | None = None
 
     @property
-    def met(self) -> bool:
+    def connected(self) -> bool:
         """Whether it has ever dialled in."""
         return self.pid > 0
 
-    def connect(self, hello: agent_pb2.FromAgent, welcome: agent_pb2.FromDriver) -> Mailbox[agent_pb2.FromDriver]:
+    def connect(
+        self, hello: agent_pb2.ConnectRequest, welcome: agent_pb2.ConnectResponse
+    ) -> Mailbox[agent_pb2.ConnectResponse]:
         """Begin a connection: the welcome, then all that its Hello does not acknowledge. An older one is over.
 
         Returns:
@@ -54,19 +58,19 @@ class AgentPeer:
         self.pid = hello.hello.pid or 1
         if self._stream is not None:
             self._stream.close()
-        stream = self._stream = Mailbox[agent_pb2.FromDriver](STREAM_LIMIT)
+        stream = self._stream = Mailbox[agent_pb2.ConnectResponse](STREAM_LIMIT)
         stream.put(self._link.stamp(welcome))
         for message in self._link.again():
             stream.put(message)
         return stream
 
-    def disconnect(self, stream: Mailbox[agent_pb2.FromDriver]) -> None:
+    def disconnect(self, stream: Mailbox[agent_pb2.ConnectResponse]) -> None:
         """The connection is over; the next one sends again what is unacknowledged."""
         stream.close()
         if self._stream is stream:
             self._stream = None
 
-    def send(self, message: agent_pb2.FromDriver) -> None:
+    def send(self, message: agent_pb2.ConnectResponse) -> None:
         """Send a message, now or on the next connection.
 
         Raises:
@@ -77,9 +81,9 @@ class AgentPeer:
 
     def beat(self) -> None:
         """Send a heartbeat, if there is a connection."""
-        self._put(self._link.stamp(agent_pb2.FromDriver(heartbeat=agent_pb2.Heartbeat())))
+        self._put(self._link.stamp(agent_pb2.ConnectResponse(heartbeat=agent_pb2.Heartbeat())))
 
-    def receive(self, message: agent_pb2.FromAgent) -> bool:
+    def receive(self, message: agent_pb2.ConnectRequest) -> bool:
         """Take in the numbers of a message of the agent's; returns whether it is to be acted upon.
 
         Raises:
@@ -92,7 +96,7 @@ class AgentPeer:
         if self._stream is not None:
             self.disconnect(self._stream)
 
-    def _put(self, message: agent_pb2.FromDriver) -> None:
+    def _put(self, message: agent_pb2.ConnectResponse) -> None:
         if self._stream is None:
             return
         if self._stream.full:  # connected, but it takes nothing: a new connection begins where this one stopped

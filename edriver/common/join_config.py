@@ -1,6 +1,6 @@
 """What an agent must know to find its driver and to be let in.
 
-A launcher gives it to the agent on its standard input: a command line can be read by everybody on the machine.
+A launcher gives it to the agent on its standard input: a command line can be read by all users of the machine.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ MEMBER_NAME: Final = "member.edriver"
 
 
 @dataclass(frozen=True, slots=True)
-class Invitation:
-    """One agent's invitation to a run.
+class JoinConfig:
+    """What one agent needs to join a run.
 
     Attributes:
         run_id: the run.
@@ -56,25 +56,25 @@ class Invitation:
 
     def __repr__(self) -> str:
         """Without what must not be seen in a log."""
-        return f"Invitation(run_id={self.run_id!r}, host={self.host!r}, agent_id={self.agent_id})"
+        return f"JoinConfig(run_id={self.run_id!r}, host={self.host!r}, agent_id={self.agent_id})"
 
     def to_json(self) -> bytes:
         """One object of JSON."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
-    def from_json(cls, text: bytes) -> Invitation:
+    def from_json(cls, text: bytes) -> JoinConfig:
         """Read what `to_json` has written, be it by a later version: what this one does not know is passed over.
 
         Raises:
-            ValueError: it is no invitation; the message does not repeat it.
+            ValueError: it is no join config; the message does not repeat it.
         """
         try:
             found = json.loads(text)
             known = {field.name: found[field.name] for field in fields(cls) if field.name in found}
             return cls(**{**known, "drivers": tuple(known["drivers"])})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"not an invitation of edriver's driver ({type(error).__name__})") from None
+            raise ValueError(f"not a join config of edriver's driver ({type(error).__name__})") from None
 
 
 def at_port(address: str, port: int) -> str:

@@ -13,25 +13,25 @@ from typing import Final, NamedTuple
 
 from edriver.driver.core.cause import StepGroup, UnevenSteps, WorkerName
 
-SAID_AFTER: Final = 7.0
-"""Seconds of waiting after which it is said: a last step that is slow on one host is no news."""
+REPORT_DELAY: Final = 7.0
+"""Seconds of waiting after which it is reported: a last step that is slow on one host is not worth a line."""
 
-NAMED: Final = 3
+MAX_NAMED_WORKERS: Final = 3
 """Workers that are named one by one; further ones are counted."""
 
 
-class Uneven(NamedTuple):
+class UnevenState(NamedTuple):
     """Members that wait for others that are done.
 
     Attributes:
         steps: who is done and who waits, with the boundaries that each has passed.
         since: since when they wait.
-        hopeless: whether no member is left that they could rightly wait for.
+        unresolvable: whether no member is left that they could rightly wait for.
     """
 
     steps: UnevenSteps
     since: float
-    hopeless: bool
+    unresolvable: bool
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class BlockedMembers:
         done: Mapping[int, int],
         stopped: Mapping[int, int],
         names: Callable[[Collection[int]], tuple[WorkerName, ...]],
-    ) -> Uneven | None:
+    ) -> UnevenState | None:
         """Whether members wait for others that are done, and who.
 
         Args:
@@ -75,13 +75,15 @@ class BlockedMembers:
         busy = len(members) - len(done) - len(waiting)
         counts = {w: boundaries for w, (_, boundaries) in waiting.items()}
         steps = UnevenSteps(_groups(done, names), _groups(stopped, names), _groups(counts, names), busy)
-        return Uneven(steps, max(self.waits_from, *(since for since, _ in waiting.values())), hopeless=not busy)
+        return UnevenState(
+            steps, max(self.waits_from, *(since for since, _ in waiting.values())), unresolvable=not busy
+        )
 
     def deadlines(self, bound: float) -> Iterator[float]:
         """When something may be due, if it may last so many seconds."""
         if self.waits_from is not None:
             for since, _ in self.blocked.values():
-                yield max(self.waits_from, since) + SAID_AFTER
+                yield max(self.waits_from, since) + REPORT_DELAY
                 yield max(self.waits_from, since) + bound
 
 
@@ -93,6 +95,8 @@ def _groups(
     for worker in sorted(counts):
         groups.setdefault(counts[worker], []).append(worker)
     return tuple(
-        StepGroup(boundaries, tuple(sorted(names(workers[:NAMED]))), max(0, len(workers) - NAMED))
+        StepGroup(
+            boundaries, tuple(sorted(names(workers[:MAX_NAMED_WORKERS]))), max(0, len(workers) - MAX_NAMED_WORKERS)
+        )
         for boundaries, workers in sorted(groups.items())
     )

@@ -23,6 +23,8 @@ class Candidate:
         slot: its place on the host.
         version: what it offers.
         store: where its store listens.
+        place: what goes before age where no worker is older than its round: its host's place in discovery's order, and
+            its slot. Rank 0 then stays where its checkpoint is.
     """
 
     worker_id: int
@@ -30,11 +32,17 @@ class Candidate:
     slot: int
     version: Version
     store: StoreAddress
+    place: tuple[int, int] = (0, 0)
+
+    @property
+    def age(self) -> tuple[tuple[int, int], int]:
+        """The oldest is the smallest."""
+        return self.place, self.worker_id
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """One member's place in a round; ranks with Horovod's meanings."""
+    """One member's place in a round; ranks with Horovod's meanings, and its host's place among the round's hosts."""
 
     worker_id: int
     host: str
@@ -44,6 +52,8 @@ class Seat:
     local_size: int
     cross_rank: int
     cross_size: int
+    host_rank: int = 0
+    host_count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +67,9 @@ class RoundPlan:
         seats: the members in order of rank.
         store: where rank 0's store listens.
         receivers: the ranks that receive rank 0's state, ascending.
+        failures: how many rounds have ended by a failure before it.
+        steps_lost: steps beyond that version that its holders had made, and cannot go back to,
+        torn: and why; empty: that has been said already.
     """
 
     round_id: RoundId
@@ -65,6 +78,9 @@ class RoundPlan:
     seats: tuple[Seat, ...]
     store: StoreAddress
     receivers: tuple[int, ...]
+    failures: int = 0
+    steps_lost: int = 0
+    torn: str = ""
 
     @property
     def workers(self) -> tuple[int, ...]:
@@ -80,7 +96,7 @@ def highest_version(candidates: Iterable[Candidate]) -> Version:
 def in_order_of_rank(candidates: Sequence[Candidate]) -> list[Candidate]:
     """The candidates in the order of the ranks they get; see the module's text for the rule."""
     best = highest_version(candidates)
-    first = min((c for c in candidates if c.version == best), key=lambda c: c.worker_id)
+    first = min((c for c in candidates if c.version == best), key=lambda c: c.age)
 
     def newcomer(c: Candidate) -> bool:
         return c.version == NO_VERSION
@@ -89,20 +105,23 @@ def in_order_of_rank(candidates: Sequence[Candidate]) -> list[Candidate]:
     for candidate in candidates:
         by_host.setdefault(candidate.host, []).append(candidate)
     for group in by_host.values():
-        group.sort(key=lambda c: (c is not first, newcomer(c), c.worker_id))
-    hosts = sorted(by_host.values(), key=lambda group: (group[0] is not first, newcomer(group[0]), group[0].worker_id))
+        group.sort(key=lambda c: (c is not first, newcomer(c), c.age))
+    hosts = sorted(by_host.values(), key=lambda group: (group[0] is not first, newcomer(group[0]), group[0].age))
     return [candidate for group in hosts for candidate in group]
 
 
-def plan_round(round_id: RoundId, ordinal: int, candidates: Sequence[Candidate], first: bool) -> RoundPlan:
+def plan_round(
+    round_id: RoundId, ordinal: int, candidates: Sequence[Candidate], first: bool, failures: int = 0
+) -> RoundPlan:
     """Assign all ranks at once.
 
     Args:
         round_id: the round's id.
         ordinal: which `run` call of the script it belongs to.
         candidates: its members.
-        first: whether nothing has made the members' states equal yet, as before the call's first sync: then everybody
-            but rank 0 receives state. Otherwise whoever does not hold the highest version does.
+        first: whether nothing has made the members' states equal yet, as before the call's first sync: then all
+            but rank 0 receive state. Otherwise those that do not hold the highest version do.
+        failures: how many rounds have ended by a failure before it.
     """
     ordered = in_order_of_rank(candidates)
     best = ordered[0].version
@@ -111,6 +130,7 @@ def plan_round(round_id: RoundId, ordinal: int, candidates: Sequence[Candidate],
         local_sizes[candidate.host] = local_sizes.get(candidate.host, 0) + 1
     local_ranks: dict[str, int] = dict.fromkeys(local_sizes, 0)
     hosts_with: dict[int, int] = {}
+    host_ranks = {host: number for number, host in enumerate(local_sizes)}
     places = []
     for candidate in ordered:
         local_rank = local_ranks[candidate.host]
@@ -128,6 +148,8 @@ def plan_round(round_id: RoundId, ordinal: int, candidates: Sequence[Candidate],
             local_size=local_sizes[candidate.host],
             cross_rank=cross_rank,
             cross_size=hosts_with[local_rank],
+            host_rank=host_ranks[candidate.host],
+            host_count=len(host_ranks),
         )
         for rank, (candidate, local_rank, cross_rank) in enumerate(places)
     )
@@ -139,4 +161,5 @@ def plan_round(round_id: RoundId, ordinal: int, candidates: Sequence[Candidate],
         seats=seats,
         store=ordered[0].store,
         receivers=receivers,
+        failures=failures,
     )

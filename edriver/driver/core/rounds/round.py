@@ -6,14 +6,21 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from edriver.common.ids import RoundId
+from edriver.common.ids import RoundId, Version
 from edriver.driver.core import events
-from edriver.driver.core.cause import Cause, CauseKind, Done, Members, Missed, Unanswered, WorkerName
-from edriver.driver.core.failures.blocked import BlockedMembers, Uneven
+from edriver.driver.core.cause import BoundaryMissed, Cause, CauseKind, Digests, Done, Members, Unanswered, WorkerName
+from edriver.driver.core.failures.blocked_members import BlockedMembers, UnevenState
 from edriver.driver.core.failures.script_error import ScriptError
-from edriver.driver.core.ranks import RoundPlan
+from edriver.driver.core.mode import CheckpointWay
+from edriver.driver.core.rounds.ranks import RoundPlan
 
-Report: TypeAlias = events.BoundaryReached | events.FirstBoundaryPassed | events.WorkerDone | events.WorkerBlocked
+Report: TypeAlias = (
+    events.BoundaryReached
+    | events.CheckpointSaved
+    | events.FirstBoundaryPassed
+    | events.WorkerDone
+    | events.WorkerBlocked
+)
 
 
 @dataclass(slots=True)
@@ -21,19 +28,24 @@ class Interrupt:
     """An agreed interrupt: all members stop at the same boundary (docs/architecture.md, "Agreed interrupt").
 
     Every member answers a notice at once with the boundaries it has passed, and from then on waits for the verdict
-    at its next one. The highest answer plus one is then a boundary that nobody has passed and that everybody reaches.
+    at its next one. The highest answer plus one is then a boundary that no member has passed and that all members
+    reach.
 
     Attributes:
-        number: told apart from other interrupts of the round by it.
+        number: distinguishes it from other interrupts of the round.
         deadline: when a member that has not answered, or has not stopped, counts as hung.
         reports: boundaries passed, by worker_id.
         boundary: the boundary at which all stop, once the verdict is known.
+        ways: in restart mode, by what members can be asked for a checkpoint; those that cannot be are not in it.
+        saved: members that have had their time for that.
     """
 
     number: int
     deadline: float
     reports: dict[int, int] = field(default_factory=dict)
     boundary: int | None = None
+    ways: dict[int, CheckpointWay] = field(default_factory=dict)
+    saved: set[int] = field(default_factory=set)
 
     def answered(self, members: set[int]) -> bool:
         """Whether every one of these members has reported."""
@@ -52,8 +64,9 @@ class Round:
         plan: as it was assigned.
         members: the workers still in it: not lost, not yet waiting for the next one.
         done: members whose training function has returned, with the boundaries they passed.
+        completed: members whose process has ended in good order meanwhile; only where none survives its round.
         lost: members that failed.
-        expired: those of them that were suspected, and are being killed.
+        expired: members that are being stopped, and must be gone before the next round.
         raised: tracebacks of collectives that failed, by worker_id.
         broke: whether it was one of these that ended the round; others fail because it has ended.
         errors: exceptions of the script's own, by worker_id.
@@ -61,20 +74,24 @@ class Round:
         interrupt: the agreed interrupt under way.
         interrupts: how many there have been.
         abort_cause: why the round was aborted.
+        long_lived: whether it had gone on for so long by then that what ended earlier ones is forgotten.
         resume_at: after an unproven connection: when the next round may be begun,
-        besieged_since: and since when one round after the other has ended so.
-        settled_by: when a round that has ended is given up by those that have not come back.
-        settling_in_until: when newcomers' processes are started at the latest, see `settled_in`.
+        unproven_since: and since when one round after the other has ended so.
+        rejoin_deadline: when a round that has ended is given up by those that have not come back.
+        newcomers_start_at: when newcomers' processes are started at the latest, see `is_under_way`.
         under_way: members that have passed a boundary.
-        finished: whether all were done and were told so.
+        digests: of the state at their first boundary, each with the member that said it first: there should be one.
+        finished: whether all were done and have received Finish.
         entered_next: whether a member has since entered the script's next `run`.
     """
 
     plan: RoundPlan
     members: set[int]
-    settling_in_until: float
+    newcomers_start_at: float
     under_way: set[int] = field(default_factory=set)
+    digests: dict[str, int] = field(default_factory=dict)
     done: dict[int, int] = field(default_factory=dict)
+    completed: set[int] = field(default_factory=set)
     lost: set[int] = field(default_factory=set)
     expired: set[int] = field(default_factory=set)
     raised: dict[int, str] = field(default_factory=dict)
@@ -84,9 +101,10 @@ class Round:
     interrupt: Interrupt | None = None
     interrupts: int = 0
     abort_cause: Cause | None = None
+    long_lived: bool = False
     resume_at: float | None = None
-    besieged_since: float | None = None
-    settled_by: float | None = None
+    unproven_since: float | None = None
+    rejoin_deadline: float | None = None
     finished: bool = False
     entered_next: bool = False
 
@@ -97,7 +115,7 @@ class Round:
 
     @property
     def stopping(self) -> bool:
-        """Whether its members have been told at which boundary to stop."""
+        """Whether its members have received the boundary at which to stop."""
         return self.interrupt is not None and self.interrupt.boundary is not None
 
     def note_raised(self, worker_id: int, traceback: str) -> None:
@@ -106,17 +124,17 @@ class Round:
         self.broke = self.broke or self.abort_cause is None
 
     @property
-    def besieged(self) -> bool:
+    def met_unproven(self) -> bool:
         """Whether it has met a connection that did not prove to lead to a member."""
         return self.resume_at is not None
 
-    def drags(self, worker_id: int) -> bool:
-        """Whether a process of it ends of what the round has met: a lost peer (who stays in a collective ends), a
-        stranger.
+    def hits(self, worker_id: int) -> bool:
+        """Whether a process of it ends of what the round has met: a lost peer (a member that stays in a collective
+        ends), an unproven connection.
         """
-        return worker_id in self.members and (bool(self.lost) or self.besieged)
+        return worker_id in self.members and (bool(self.lost) or self.met_unproven)
 
-    def uneven(self) -> Uneven | None:
+    def uneven(self) -> UnevenState | None:
         """Whether members wait in collectives for others that are done, or have stopped."""
         if not self.blocked.blocked or self.finished or self.abort_cause is not None:
             return None
@@ -130,13 +148,20 @@ class Round:
         self.interrupt = Interrupt(self.interrupts, deadline, reports=dict(self.done))
 
     def note(self, event: Report, now: float) -> None:
-        """Write down what a member has said of its progress in this round."""
+        """Record a member's report of its progress in this round."""
         match event:
-            case events.BoundaryReached(worker_id, _, number, boundaries):
+            case events.BoundaryReached(worker_id, _, number, boundaries, way):
                 if self.interrupt and self.interrupt.number == number:
                     self.interrupt.reports[worker_id] = boundaries
-            case events.FirstBoundaryPassed(worker_id):
+                    if way is not CheckpointWay.NONE:
+                        self.interrupt.ways[worker_id] = way
+            case events.CheckpointSaved(worker_id):
+                if self.interrupt:
+                    self.interrupt.saved.add(worker_id)
+            case events.FirstBoundaryPassed(worker_id, digest=digest):
                 self.under_way.add(worker_id)
+                if digest:
+                    self.digests.setdefault(digest, worker_id)
             case events.WorkerDone(worker_id, _, boundaries):
                 self.done[worker_id], self.blocked.waits_from = boundaries, now
                 if self.interrupt:  # it will pass no further boundary, and answers no further notice
@@ -148,18 +173,18 @@ class Round:
         """Whether this is the round's id and the worker is still in it; else a message that says so is an old one."""
         return self.plan.round_id == round_id and worker_id in self.members and not self.finished
 
-    def settled_in(self, now: float) -> bool:
+    def is_under_way(self, now: float) -> bool:
         """Whether its members have their first step behind them, so that others may use their hosts' processors."""
-        return self.members <= self.under_way | self.done.keys() or now >= self.settling_in_until
+        return self.members <= self.under_way | self.done.keys() or now >= self.newcomers_start_at
 
     def deadlines(self) -> Iterator[float]:
         """When something may be due here."""
         if self.running and not self.members <= self.under_way | self.done.keys():
-            yield self.settling_in_until
+            yield self.newcomers_start_at
         if self.interrupt and not self.finished and self.abort_cause is None:
             yield self.interrupt.deadline
-        if self.settled_by is not None:
-            yield self.settled_by
+        if self.rejoin_deadline is not None:
+            yield self.rejoin_deadline
         if self.resume_at is not None:
             yield self.resume_at
 
@@ -169,13 +194,24 @@ class Round:
     def runs(self) -> Cause:
         """What a run does while this round is on."""
         hosts = tuple(dict.fromkeys(seat.host for seat in self.plan.seats))
-        return Cause(CauseKind.ROUND_RUNS, detail=Members(self.plan.round_id, len(self.plan.seats), hosts))
+        plan = self.plan
+        members = Members(plan.round_id, len(plan.seats), hosts, plan.steps_lost, plan.torn)
+        return Cause(CauseKind.ROUND_RUNS, detail=members)
 
     @property
     def all_done(self) -> Cause:
         """Its end, once all are done."""
         counts = self.done.values()
-        return Cause(CauseKind.ALL_DONE, detail=Done(min(counts), max(counts)))
+        return Cause(CauseKind.ALL_DONE, detail=Done(min(counts, default=0), max(counts, default=0)))
+
+    @property
+    def unequal(self) -> Cause | None:
+        """What the members' states differ in at their first boundary; None: nothing."""
+        if len(self.digests) < 2:
+            return None
+        version = Version(self.plan.round_id, 1)
+        found = Digests(version, tuple((self.name(worker), digest) for digest, worker in self.digests.items()))
+        return Cause(CauseKind.ATTRIBUTES_DIFFER, detail=found)
 
     def unanswered(self, interrupt: Interrupt, bound: float) -> Cause:
         """Its end, where members have not answered within so many seconds."""
@@ -185,7 +221,7 @@ class Round:
     def missed(self, interrupt: Interrupt) -> Cause:
         """Its end, where members have not come to the agreed boundary in time."""
         assert interrupt.boundary is not None
-        return Cause(CauseKind.BOUNDARY_MISSED, detail=Missed(interrupt.boundary, self.names(self.members)))
+        return Cause(CauseKind.BOUNDARY_MISSED, detail=BoundaryMissed(interrupt.boundary, self.names(self.members)))
 
     def names(self, workers: Collection[int]) -> tuple[WorkerName, ...]:
         """These of its workers, in order of rank."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from edriver.common.ids import NO_VERSION, Version
-from edriver.driver.core.cause import Cause, CauseKind, GaveUp, Shortage
+from edriver.driver.core.cause import Cause, CauseKind, Duration, Shortage, TimedOut
 from edriver.driver.core.failures.consistency import state_lost
 from edriver.driver.core.failures.suspicion import Suspects
 from edriver.driver.core.roster import Roster, WorkerState
-from edriver.driver.core.round import Round
-from edriver.driver.core.selection import Selection
+from edriver.driver.core.rounds.round import Round
+from edriver.driver.core.rounds.selection import Selection
 from edriver.driver.core.settings import Settings
 from edriver.driver.core.staffing import Staffing
 
@@ -50,7 +50,7 @@ class Waiting(NamedTuple):
     started: float
     now: float
 
-    def obstacle(self, chosen: Selection) -> Obstacle | None:
+    def waiting_reason(self, chosen: Selection) -> Obstacle | None:
         """What keeps a round of these from forming; None if nothing does."""
         settings = self.settings
         start_over = self.last is None and self.now >= self.started + settings.start_timeout
@@ -64,8 +64,15 @@ class Waiting(NamedTuple):
             return Obstacle(Cause(CauseKind.HOLDER_AWAITED, detail=self.best))
         if len(chosen.members) < needed:
             troubles = self.staffing.troubles(self.now)
-            shortage = Shortage(len(chosen.members), needed, guest=chosen.guest is not None, troubles=troubles)
+            shortage = Shortage(
+                len(chosen.members), needed, state_keeper=chosen.state_keeper is not None, troubles=troubles
+            )
             return Obstacle(Cause(CauseKind.WORKERS_AWAITED, detail=shortage))
+        if (
+            not settings.mode.members_survive
+        ):  # all of the round's slots come back at once, and any later one is a restart
+            expected = len(chosen.members) < self.staffing.most and self.staffing.replacement_expected(self.now)
+            return Obstacle(Cause(CauseKind.BOOT_AWAITED)) if expected else None
         survivors_ready = sum(c.version != NO_VERSION for c in chosen.members)
         if survivors_ready < needed and self.staffing.booting() and len(chosen.members) < self.staffing.most:
             newest = max(self.roster.workers[c.worker_id].waiting_since for c in chosen.members)
@@ -79,24 +86,27 @@ class Waiting(NamedTuple):
             troubles = self.staffing.troubles(self.now, late=True)
             shortage = Shortage(slots, settings.min_np, settings.start_timeout, troubles=troubles)
             return Obstacle(Cause(CauseKind.TOO_FEW_SLOTS, detail=shortage), final=True)
-        if self.staffing.hopeless(self.now):
+        if self.staffing.no_slot_works(self.now):
             return Obstacle(Cause(CauseKind.START_FAILED), final=True)
+        if start_over and self.staffing.booting() and all(worker.offer is None for worker in self.roster.live()):
+            return Obstacle(Cause(CauseKind.RUN_CALL_AWAITED, detail=Duration(settings.start_timeout)))
         return None
 
     def _after(self, last: Round) -> Obstacle | None:
+        survive = self.settings.mode.members_survive
         survivors = [w for i in last.plan.workers if (w := self.roster.workers.get(i)) and w.live]
-        if not survivors:
+        if survive and not survivors:
             return Obstacle(state_lost(last), final=True)
         if self.suspects:  # who is in the next round is known when they have shown themselves, or are gone
             return Obstacle(Cause(CauseKind.SUSPECTS_AWAITED))
-        if not any(w.state is WorkerState.WAITING for w in survivors):
+        if survive and not any(w.state is WorkerState.WAITING for w in survivors):
             return Obstacle(Cause(CauseKind.SURVIVORS_AWAITED))
-        return self._strangers(last)
+        return self._unproven_pause(last)
 
-    def _strangers(self, last: Round) -> Obstacle | None:
-        if last.resume_at is None or last.besieged_since is None:
+    def _unproven_pause(self, last: Round) -> Obstacle | None:
+        if last.resume_at is None or last.unproven_since is None:
             return None
         limit = self.settings.elastic_timeout
-        if self.now >= last.besieged_since + limit:
-            return Obstacle(Cause(CauseKind.STRANGERS, detail=GaveUp(limit, last.abort_cause)), final=True)
+        if self.now >= last.unproven_since + limit:
+            return Obstacle(Cause(CauseKind.UNPROVEN_CONNECTIONS, detail=TimedOut(limit, last.abort_cause)), final=True)
         return Obstacle(Cause(CauseKind.PAUSE_AWAITED)) if self.now < last.resume_at else None

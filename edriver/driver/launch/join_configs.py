@@ -7,19 +7,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from edriver.common.invitation import Invitation, at_port
+from edriver.common.join_config import JoinConfig, at_port
 from edriver.driver.launch.local import address_towards
 from edriver.system.own_addresses import own_addresses
-from edriver.system.runs import MARK
+from edriver.system.runs import RUN_FOLDER_VARIABLE
 
 if TYPE_CHECKING:
-    from edriver.driver.rpc.tcp_endpoint import Door
+    from edriver.driver.rpc.tcp_endpoint import TcpEndpoint
 
-HINT_SECONDS: Final = 0.5
+ADDRESS_HINT_TIMEOUT: Final = 0.5
 """How long looking up the name of another machine may hold up its start once more: what comes of it helps only where
 ssh goes by way of a third one."""
 
-HOST_BOUND: Final = frozenset(
+HOST_SPECIFIC_VARIABLES: Final = frozenset(
     {
         *(
             "HOME",
@@ -38,29 +38,29 @@ HOST_BOUND: Final = frozenset(
         ),
         *("DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "GRPC_ENABLE_FORK_SUPPORT"),
         *("CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME"),
-        MARK,
+        RUN_FOLDER_VARIABLE,
     }
 )
-HOST_BOUND_PREFIXES: Final = ("SSH_", "XDG_")
+HOST_SPECIFIC_PREFIXES: Final = ("SSH_", "XDG_")
 """What of the driver's environment is about its own host, and is not handed on to others."""
 
 
-def travelling(environment: Mapping[str, str]) -> dict[str, str]:
+def portable_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """What of the driver's environment other hosts get."""
     return {
         name: value
         for name, value in environment.items()
-        if name not in HOST_BOUND and not name.startswith(HOST_BOUND_PREFIXES)
+        if name not in HOST_SPECIFIC_VARIABLES and not name.startswith(HOST_SPECIFIC_PREFIXES)
     }
 
 
-class Invitations:
-    """Writes the invitations of a run.
+class JoinConfigs:
+    """Writes the join configs of a run.
 
     Args:
         run_folder: gets a folder for each agent here.
         socket_path: where the driver listens for those.
-        door: where all others come in.
+        endpoint: the TCP endpoint for all others.
         run_id: the run.
         environment: the driver's own.
         secret_of: what an agent has to show the driver.
@@ -71,7 +71,7 @@ class Invitations:
         self,
         run_folder: Path,
         socket_path: Path,
-        door: Door,
+        endpoint: TcpEndpoint,
         run_id: str,
         environment: Mapping[str, str],
         secret_of: Callable[[int], bytes],
@@ -79,9 +79,9 @@ class Invitations:
     ) -> None:
         self._run_folder = run_folder
         self._socket_path = socket_path
-        self._door = door
+        self._endpoint = endpoint
         self._run_id = run_id
-        self._environment = travelling(environment)
+        self._environment = portable_variables(environment)
         self._secret_of = secret_of
         self._interface = interface
 
@@ -99,10 +99,10 @@ class Invitations:
         found = await self._elsewhere(host, agent_id) if address is None else self._here(host, agent_id, address)
         return found.to_json()
 
-    def _here(self, host: str, agent_id: int, address: str) -> Invitation:
+    def _here(self, host: str, agent_id: int, address: str) -> JoinConfig:
         folder = self._run_folder / f"agent-{agent_id}"
         folder.mkdir(mode=0o700)
-        return Invitation(
+        return JoinConfig(
             run_id=self._run_id,
             host=host,
             agent_id=agent_id,
@@ -112,21 +112,21 @@ class Invitations:
             secret=self._secret_of(agent_id).hex(),
         )
 
-    async def _elsewhere(self, host: str, agent_id: int) -> Invitation:
-        await self._door.open()
-        authority = self._door.authority
+    async def _elsewhere(self, host: str, agent_id: int) -> JoinConfig:
+        await self._endpoint.open()
+        authority = self._endpoint.authority
         # The agent itself puts the address from which ssh came before these.
-        towards = await address_towards(host, HINT_SECONDS)
+        towards = await address_towards(host, ADDRESS_HINT_TIMEOUT)
         # Its name may be one that only ssh knows, and ssh go by way of a third machine: then one of these leads here.
         anywhere = [*filter(None, (towards,)), *own_addresses(), socket.gethostname()]
-        addresses = [self._door.address] if self._door.address else dict.fromkeys(anywhere)
-        return Invitation(
+        addresses = [self._endpoint.address] if self._endpoint.address else dict.fromkeys(anywhere)
+        return JoinConfig(
             run_id=self._run_id,
             host=host,
             agent_id=agent_id,
-            drivers=tuple(at_port(address, self._door.port) for address in addresses),
+            drivers=tuple(at_port(address, self._endpoint.port) for address in addresses),
             authority=authority.certificate.decode() if authority else "",
-            token=self._door.token,
+            token=self._endpoint.token,
             interface=self._interface,
             directory=str(Path.cwd()),
             environment=self._environment,

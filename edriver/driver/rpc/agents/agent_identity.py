@@ -16,8 +16,8 @@ class AgentIdentity:
         host: the host it is for.
         agent_id: its id, never used for another.
         secret: what only it and the driver know; never to be logged.
-        workers: all that it was told to start, each with its slot: it speaks for no others.
-        ranks: which of them it was told to be which rank, in whichever round.
+        workers: all workers that it was ordered to start, each with its slot; it may report on no others.
+        ranks: the (worker_id, rank) pairs of all rounds assigned to it.
     """
 
     host: str
@@ -30,11 +30,11 @@ class AgentIdentity:
         """Whether this is its secret; takes as long for any guess."""
         return hmac.compare_digest(self.secret, shown)
 
-    def note(self, order: agent_pb2.FromDriver) -> None:
+    def note(self, order: agent_pb2.ConnectResponse) -> None:
         """Note an order that is sent to the agent."""
         if order.HasField("start_worker"):
             self.workers[order.start_worker.worker_id] = order.start_worker.slot
-        self.ranks.update((seat.worker_id, seat.rank) for seat in order.assign_round.seats)
+        self.ranks.update((seat.worker_id, seat.rank) for seat in order.assign_round.members)
 
     def may_have_written(self, line: agent_pb2.OutputLine) -> bool:
         """Whether a line names a worker of its own, in its slot, and no rank that this worker never had."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from edriver.common.ids import NO_VERSION, Version
-from edriver.driver.core.ranks import Candidate, highest_version
+from edriver.driver.core.rounds.ranks import Candidate, highest_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,18 +16,18 @@ class Selection:
     Attributes:
         version: the highest version that any waiting worker offers.
         members: the candidates that have a slot, at most max_np of them.
-        guest: a holder of that version without a slot of its own, kept because no member holds it: it is rank 0 until
-            the members are synced, counts neither for min_np nor for max_np, and then leaves.
+        state_keeper: a holder of that version without a slot of its own, kept because no member holds it: it is rank 0
+            until the members are synced, counts neither for min_np nor for max_np, and then leaves.
     """
 
     version: Version
     members: tuple[Candidate, ...]
-    guest: Candidate | None
+    state_keeper: Candidate | None
 
     @property
     def all(self) -> tuple[Candidate, ...]:
-        """Members and guest."""
-        return self.members if self.guest is None else (*self.members, self.guest)
+        """Members and state keeper."""
+        return self.members if self.state_keeper is None else (*self.members, self.state_keeper)
 
 
 def select(candidates: Sequence[Candidate], fitting: Collection[int], max_np: int) -> Selection:
@@ -42,19 +42,21 @@ def select(candidates: Sequence[Candidate], fitting: Collection[int], max_np: in
         max_np: most members.
     """
     best = highest_version(candidates)
-    ordered = sorted(candidates, key=lambda c: (c.version != best, c.version == NO_VERSION, c.worker_id))
+    ordered = sorted(candidates, key=lambda c: (c.version != best, c.version == NO_VERSION, c.age))
     members = tuple([c for c in ordered if c.worker_id in fitting][:max_np])
     if best == NO_VERSION or highest_version(members) == best:
-        return Selection(best, members, guest=None)
-    return Selection(best, members, guest=ordered[0])
+        return Selection(best, members, state_keeper=None)
+    return Selection(best, members, state_keeper=ordered[0])
 
 
-def wanted_members(members: Iterable[int], newcomers: Iterable[int], fitting: Collection[int], max_np: int) -> set[int]:
+def wanted_members(
+    members: Iterable[int], newcomers: Iterable[int], fitting: Collection[int], max_np: int, keeps_state: bool = True
+) -> set[int]:
     """Who a running round should have: its members that still have a slot, then newcomers that are ready.
 
-    If no member has a slot any more, the oldest stays, so that somebody holds the state.
+    If no member has a slot any more, the oldest stays where members hold the state, so that it is held.
     """
     staying = sorted(w for w in members if w in fitting)[:max_np]
     joining = sorted(w for w in newcomers if w in fitting)[: max_np - len(staying)]
-    guest = [] if staying else [min(members)]
-    return {*staying, *joining, *guest}
+    state_keeper = [] if staying or not keeps_state else [min(members)]
+    return {*staying, *joining, *state_keeper}

@@ -1,4 +1,4 @@
-"""What the run does, or waits for, and what of it has been said. Part of the core."""
+"""What the run does or waits for, and what of it has been reported. Part of the core."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Iterator
 
 from edriver.driver.core.actions import Explain
 from edriver.driver.core.cause import Cause
-from edriver.driver.core.round import Round
+from edriver.driver.core.rounds.round import Round
 
 
-class Doing:
-    """Says a cause once, when it changes.
+class RunActivity:
+    """Reports a cause once, when it changes.
 
     Attributes:
         cause: what the run does, or waits for; None: it has just begun.
     """
 
     def __init__(self) -> None:
-        """Nothing has been said yet."""
+        """Nothing has been reported yet."""
         self.cause: Cause | None = None
-        self._said: Cause | None = None
+        self._reported: Cause | None = None
         self._trouble: Cause | None = None
 
     def news(self, trouble: Cause | None, current: Round | None) -> Iterator[Explain]:
@@ -32,8 +32,8 @@ class Doing:
         before, self._trouble = self._trouble, trouble
         if trouble:
             self.cause = trouble
-        elif before and current and current.running:  # it is over, and nothing else has been said since
+        elif before and current and current.running:  # it is over, and nothing else has been reported since
             self.cause = current.runs
-        if self.cause and self.cause != self._said:
-            self._said = self.cause
+        if self.cause and self.cause != self._reported:
+            self._reported = self.cause
             yield Explain(self.cause)

@@ -1,0 +1,215 @@
+"""All workers of this host: started as the driver orders, looked at, and reported when they have exited."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+
+from edriver.agent.settings import AgentSettings
+from edriver.agent.terms import Terms
+from edriver.agent.worker import Worker
+from edriver.agent.workers.processes import Processes, SpawnError
+from edriver.agent.workers.standbys import STANDBY_DELAY, Standbys
+from edriver.agent.workers.worker_files import WorkerFiles
+from edriver.common.lease import Lease
+from edriver.common.wire import timestamp
+from edriver.system.guard import Guard
+from edriver.system.life_lock import LifeLock
+from edriver.text.wire_text import wire_text
+from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, rounds_pb2
+
+LAST_WORDS = 0.5
+"""Most seconds for which the exit of a worker that ended by itself is held back: until its stream has ended, too, a few
+milliseconds later, for the report that says why may still be in it. A worker that a signal ended had no last words, and
+the others wait for the news."""
+
+CANNOT_START = 126
+"""The exit code of a worker that could not be started, as a shell would give it."""
+
+KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
+"""Exit codes of a worker that SIGKILL ended, and of a shell around one."""
+
+DETAIL_LIMIT = 1000
+"""Most characters of why a worker could not be started."""
+
+REAP_BOUND = 5.0
+"""Seconds that the kernel may take to end what was killed."""
+
+
+class HostWorkers:
+    """The workers of this host, by their ids, from the start of each until its exit has been reported.
+
+    Args:
+        settings: the agent's.
+        terms: what workers are started with.
+        guard: ends their processes if the agent cannot.
+        send: sends the driver a message.
+        forward: sends the driver a line of output.
+    """
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        terms: Terms,
+        guard: Guard,
+        send: Callable[[agent_pb2.ConnectRequest], None],
+        forward: Callable[[agent_pb2.OutputLine], None],
+    ) -> None:
+        self._settings = settings
+        self._terms = terms
+        self._send = send
+        self._forward = forward
+        self._loop = asyncio.get_running_loop()
+        self._processes = Processes(self._exited, guard)
+        self._standbys = Standbys(self._processes)
+        self._standby_timer: asyncio.TimerHandle | None = None
+        self._workers: dict[int, Worker] = {}
+        self._exit_reports: set[asyncio.Task[None]] = set()
+        self._all_gone = asyncio.Event()
+        self._all_gone.set()
+
+    def open(self) -> None:
+        """From now on reap whatever exits."""
+        self._processes.open()
+
+    def start(self, order: agent_pb2.StartWorker) -> None:
+        """Start a worker. If that fails, its exit is reported."""
+        files = WorkerFiles(self._settings.folder, order.worker_id)
+        environment = self._terms.environment_of(order)
+        try:
+            life = LifeLock.create(files.life)
+            process = self._standbys.take(order.slot, environment) or self._processes.start(
+                self._terms.command, environment
+            )
+        except (SpawnError, OSError) as error:
+            code = error.code if isinstance(error, SpawnError) else CANNOT_START
+            cause = cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_NOT_STARTED, detail=wire_text(str(error), DETAIL_LIMIT))
+            self._report_exit(order.worker_id, code, "", time.time(), cause)
+            files.life.unlink(missing_ok=True)
+            return
+        self._all_gone.clear()
+        self._workers[order.worker_id] = Worker(
+            order,
+            self._settings,
+            self._terms,
+            process,
+            life,
+            self._processes.signal_group,
+            self._send,
+            self._forward,
+        )
+
+    def stop(self, worker_id: int, grace: float) -> None:
+        """Stop a worker, if it is there; the grace is in seconds."""
+        if worker := self._workers.get(worker_id):
+            worker.stop(grace)
+
+    def stop_all(self, grace: float) -> None:
+        """Stop all of them, and start no standby any more; the grace is in seconds."""
+        if self._standby_timer:
+            self._standby_timer.cancel()
+        self._standbys.keep((), (), lambda _slot: {})
+        for worker in self._workers.values():
+            worker.stop(grace)
+
+    def deliver(self, worker_ids: Iterable[int], notice: notification_pb2.Notice) -> None:
+        """Pass a notice on to those of these workers that are there."""
+        for worker_id in worker_ids:
+            if worker := self._workers.get(worker_id):
+                worker.link.deliver(notice)
+
+    def assign(self, order: agent_pb2.AssignRound) -> None:
+        """Give the workers their places in a round."""
+        slots = []
+        for member, notice in assignment_notices(order):
+            if worker := self._workers.get(member.worker_id):
+                slots.append(worker.slot)
+                worker.capture.rank = member.rank
+                worker.unresponsive.round_id.CopyFrom(order.round.round_id)
+                worker.link.deliver(notice)
+        if self._terms.restart_mode is not None:
+            if self._standby_timer:
+                self._standby_timer.cancel()
+            self._standby_timer = self._loop.call_later(STANDBY_DELAY, self._keep_standbys, tuple(slots))
+
+    def _keep_standbys(self, slots: tuple[int, ...]) -> None:
+        def environment_of(slot: int) -> dict[str, str]:
+            return self._terms.environment_of(agent_pb2.StartWorker(slot=slot))
+
+        self._standbys.keep(slots, self._terms.command, environment_of)
+
+    def listens(self, worker_id: int, pid: int) -> None:
+        """A worker's service listens, in this process."""
+        if worker := self._workers.get(worker_id):
+            worker.listens(pid)
+
+    def heartbeat(self) -> agent_pb2.Heartbeat:
+        """A sign of life, with the progress that workers have reported since the last one."""
+        beat = agent_pb2.Heartbeat()
+        for worker in self._workers.values():
+            if worker.link.progress is not None:
+                beat.workers.add(worker_id=worker.worker_id, pid=worker.trainer, progress=worker.link.progress)
+                worker.link.progress = None
+        return beat
+
+    async def ping(self) -> None:
+        """Look how the workers do, again and again, until cancelled; only after the first Welcome."""
+        while True:
+            period = Lease(self._terms.worker_lease, self._loop.time).period
+            await asyncio.sleep(min((worker.link.next_tick for worker in self._workers.values()), default=period))
+            for worker in list(self._workers.values()):
+                worker.look()
+
+    async def close(self, kill_by: float) -> bool:
+        """Wait for the exits of workers that have all been stopped, then kill whatever processes are left.
+
+        Args:
+            kill_by: when the workers' grace is over, on the event loop's clock.
+
+        Returns:
+            whether nothing was left.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(kill_by + REAP_BOUND):
+                await self._all_gone.wait()
+        return await self._processes.close(REAP_BOUND)
+
+    def _exited(self, pid: int, code: int) -> None:
+        if self._standbys.exited(pid):
+            return
+        worker = next((worker for worker in self._workers.values() if worker.pid == pid), None)
+        if worker is None:
+            return  # a standby that was not needed any more
+        task = self._loop.create_task(self._part_from(worker, code, worker.reaped(), time.time()))
+        self._exit_reports.add(task)
+        task.add_done_callback(self._exit_reports.discard)
+
+    async def _part_from(self, worker: Worker, code: int, tail: str, reaped: float) -> None:
+        cause = worker.memory.verdict() if code in KILLED and not worker.stopped else None
+        await worker.link.ended(LAST_WORDS if code >= 0 else 0)
+        self._report_exit(worker.worker_id, 0 if worker.outstayed else code, tail, reaped, cause)
+        await worker.close()
+        files = WorkerFiles(self._settings.folder, worker.worker_id)
+        for left in (files.life, files.store, files.error):
+            left.unlink(missing_ok=True)
+        del self._workers[worker.worker_id]
+        if not self._workers:
+            self._all_gone.set()
+
+    def _report_exit(self, worker_id: int, code: int, tail: str, reaped: float, cause: cause_pb2.Cause | None) -> None:
+        exited = agent_pb2.WorkerExited(
+            worker_id=worker_id, code=code, tail=wire_text(tail), reap_time=timestamp(reaped), cause=cause
+        )
+        self._send(agent_pb2.ConnectRequest(worker_exited=exited))
+
+
+def assignment_notices(
+    message: agent_pb2.AssignRound,
+) -> Iterator[tuple[rounds_pb2.RankAssignment, notification_pb2.Notice]]:
+    """Each member on this host, with the notice that tells it its place."""
+    for member in message.members:
+        assignment = notification_pb2.AssignPlace(round=message.round, member=member)
+        yield member, notification_pb2.Notice(assign_place=assignment)

@@ -1,0 +1,202 @@
+"""One worker of this host: what its process, its stream and the kernel say of it, and how it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from edriver.agent.health.cpu_use import CPU_WINDOW, CpuUseWatch, processor_seconds
+from edriver.agent.health.memory_watch import MemoryWatch
+from edriver.agent.health.process_state import stands_still
+from edriver.agent.health.unresponsive import UnresponsiveWatch
+from edriver.agent.settings import AgentSettings
+from edriver.agent.terms import Terms
+from edriver.agent.workers import priority
+from edriver.agent.workers.capture import Capture
+from edriver.agent.workers.worker_files import WorkerFiles
+from edriver.agent.workers.worker_link import WorkerLink
+from edriver.common.lease import Lease
+from edriver.common.wire import timestamp
+from edriver.system import stack_dump
+from edriver.system.life_lock import LifeLock
+from edriver.v1 import agent_pb2, notification_pb2
+
+logger = logging.getLogger("edriver.agent")
+
+TERMINATION_GRACE = 5.0
+"""Seconds between SIGTERM and SIGKILL for the workers, when that was not enough."""
+
+
+class Worker:
+    """A worker that has been started and whose exit has not been reported yet.
+
+    Args:
+        order: the driver's, by which it was started.
+        settings: the agent's.
+        terms: how long the worker may be silent, and where its output is written.
+        process: its process id, and the ends to read of its pipes (Processes.start).
+        life: held by its process that trains.
+        signal_group: sends a signal to its process group, while there is one.
+        send: sends the driver a message.
+        forward: sends the driver a line of output.
+
+    Attributes:
+        worker_id: its id.
+        slot: its slot.
+        pid: its command's process.
+        link: the stream to its service.
+        capture: its output.
+        memory: whether it is the kernel that ends it, for want of memory.
+        unresponsive: whether it is silent for too long.
+        trainer: the process that trains: the command's own, unless that is a shell or the like; 0: not known yet.
+        outstayed: whether its script had ended well, and what its command still did took too long.
+        stopped: whether this agent has stopped it.
+    """
+
+    def __init__(
+        self,
+        order: agent_pb2.StartWorker,
+        settings: AgentSettings,
+        terms: Terms,
+        process: tuple[int, int, int],
+        life: LifeLock,
+        signal_group: Callable[[int, signal.Signals], None],
+        send: Callable[[agent_pb2.ConnectRequest], None],
+        forward: Callable[[agent_pb2.OutputLine], None],
+    ) -> None:
+        self.worker_id = order.worker_id
+        self.slot = order.slot
+        self.pid, stdout, stderr = process
+        self._background = order.background and priority.lower(self.pid, priority.BOOT_NICENESS)
+        self._terms = terms
+        self._life: LifeLock | None = life
+        self._signal_group = signal_group
+        self._send = send
+        self._forward = forward
+        self._loop = asyncio.get_running_loop()
+        lease = Lease(terms.worker_lease, self._loop.time)
+        bound = terms.exit_timeout
+        self.link = WorkerLink(
+            settings.run_id,
+            self.worker_id,
+            WorkerFiles(settings.folder, self.worker_id).socket,
+            lease,
+            self._report,
+            self._expired,
+            self._exit_overdue,
+            bound,
+            self._heard,
+            self._lives,
+        )
+        output_folder = terms.output_folder(order.slot)
+        self.capture = Capture(order.worker_id, order.slot, output_folder, stdout, stderr, self._forward_line)
+        self.memory = MemoryWatch(self.pid)
+        self.unresponsive = UnresponsiveWatch(self._ask_where_it_stands)
+        self.trainer = 0
+        self.outstayed = False
+        self.stopped = False
+        self._trainer_ended = False
+        self._effort: CpuUseWatch | None = None  # of the trainer, once its script has ended
+        self._killing: asyncio.TimerHandle | None = None
+
+    def listens(self, pid: int) -> None:
+        """Its service listens, in this process."""
+        self.link.attach()
+        if not self.trainer:
+            self.trainer = pid
+            name = f"life of {self.worker_id}"
+            threading.Thread(target=self._watch, args=(self._life,), name=name, daemon=True).start()
+
+    def look(self) -> None:
+        """Look how it does; to be called when `link.next_tick` has passed."""
+        self._check_cpu_use()
+        self.link.tick()
+        self.memory.look()
+
+    def stop(self, grace: float) -> None:
+        """End it by SIGTERM and, after the grace in seconds, by SIGKILL; without a grace by SIGKILL at once."""
+        self.stopped = True
+        if grace <= 0:
+            self._signal_group(self.pid, signal.SIGKILL)
+            return
+        self._signal_group(self.pid, signal.SIGTERM)
+        when = self._loop.time() + grace
+        if self._killing is None or when < self._killing.when():
+            if self._killing:
+                self._killing.cancel()
+            self._killing = self._loop.call_at(when, self._signal_group, self.pid, signal.SIGKILL)
+
+    def reaped(self) -> str:
+        """Its process has been reaped; returns the last lines of its output."""
+        if self._killing:
+            self._killing.cancel()
+        return self.capture.finish()
+
+    async def close(self) -> None:
+        """Its exit has been reported: end its stream, and hold nothing of it open."""
+        await self.link.close()
+        self._life = None  # its file stays mapped else until the cycles of callbacks around this object are collected
+
+    def _watch(self, life: LifeLock) -> None:
+        """A thread of its own: say that a worker has ended as soon as it has, long before it can be reaped."""
+        if self._background:
+            priority.restore(self.pid)
+        if life.wait_for_end():
+            self._trainer_ended = True
+            ending = agent_pb2.WorkerEnding(worker_id=self.worker_id, detect_time=timestamp(time.time()))
+            with suppress(RuntimeError):  # the loop is closed: the agent is ending
+                self._loop.call_soon_threadsafe(self._send, agent_pb2.ConnectRequest(worker_ending=ending))
+            priority.lower(self.pid, priority.ENDED_NICENESS)  # its memory is given back while others want to go on
+
+    def _check_cpu_use(self) -> None:
+        """Once its script has ended, a worker that computes lives."""
+        if not self.link.ending:
+            return
+        if self._effort is None:
+            window = min(CPU_WINDOW, self._terms.exit_timeout / 4)
+            self._effort = CpuUseWatch(lambda: processor_seconds(self.trainer), self._loop.time, window)
+        if self._effort.was_busy():
+            self.link.show_life()
+
+    def _forward_line(self, line: agent_pb2.OutputLine) -> None:
+        self.link.show_life()
+        self._forward(line)
+
+    def _report(self, message: notification_pb2.Report) -> None:
+        report = agent_pb2.WorkerReport(worker_id=self.worker_id, report=message)
+        self._send(agent_pb2.ConnectRequest(worker_report=report))
+
+    def _expired(self) -> None:
+        self._send(agent_pb2.ConnectRequest(lease_expired=agent_pb2.LeaseExpired(worker_id=self.worker_id)))
+
+    def _heard(self) -> None:
+        self._send(agent_pb2.ConnectRequest(lease_renewed=agent_pb2.LeaseRenewed(worker_id=self.worker_id)))
+
+    def _lives(self, seconds: float) -> bool:
+        if stands_still(self.trainer):
+            return False
+        phase = self._life.phase if self._life else None
+        if stall := self.unresponsive.look(seconds, phase, self._terms.stall_limits):
+            self._report(stall)
+        return True
+
+    def _ask_where_it_stands(self) -> None:
+        stack_dump.ask(self.trainer, group=self.pid)
+
+    def _exit_overdue(self) -> None:
+        """Its script has ended, and its process has not. Where only a wrapper is left, the worker has done its part."""
+        if not (self._trainer_ended and self.link.parted):
+            self._send(agent_pb2.ConnectRequest(exit_overdue=agent_pb2.ExitOverdue(worker_id=self.worker_id)))
+            return
+        logger.warning(
+            "worker %d: its command went on for %g s after the script had ended well, and is stopped (--exit-timeout)",
+            self.worker_id,
+            self._terms.exit_timeout,
+        )
+        self.outstayed = True
+        self.stop(TERMINATION_GRACE)

@@ -1,0 +1,129 @@
+"""What follows when a worker is lost: its failure is recorded, its round aborted, its slot rests. Part of the core."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from edriver.driver.core import events
+from edriver.driver.core.actions import Abort, StopWorker
+from edriver.driver.core.cause import AgentFault, Cause, CauseKind
+from edriver.driver.core.losses import loss_of
+from edriver.driver.core.roster import Worker, WorkerState
+from edriver.driver.core.rounds.round import Round
+from edriver.driver.core.run_state import RunState
+
+FAILURES_KEPT = 32
+"""How many failures the final report can name; the first ones, where the cause is."""
+
+
+class WorkerLosses:
+    """Takes lost workers out of the run.
+
+    Args:
+        run: what the core knows.
+
+    Attributes:
+        late_failure: why a worker failed after its function had returned; None: none has.
+    """
+
+    def __init__(self, run: RunState) -> None:
+        self._run = run
+        self.late_failure: Cause | None = None
+
+    def lose(self, worker: Worker, cause: Cause, tail: str = "", own: bool = True) -> None:
+        """The worker has failed. Its round, if it is in one, is void; its slot rests if the fault was the worker's own.
+
+        One whose place is being taken away may well die of that: it is a preemption's, unless its script raised.
+        """
+        run = self._run
+        cause = replace(cause, preempted=not worker.traceback and not run.roster.keeps(worker))
+        if len(run.failures) < FAILURES_KEPT:
+            run.failures[worker.worker_id] = worker.failure(cause, tail)
+        if own and not cause.preempted:
+            run.staffing.quarantine.worker_failed(worker, run.now)
+        current = run.round
+        if worker.state is WorkerState.FINISHED:
+            self.late_failure = self.late_failure or cause
+            if current:
+                current.members.discard(worker.worker_id)
+                run.act(Abort(current.order(current.members), current.plan.round_id, cause))
+        elif current and worker.worker_id in current.members:
+            current.members.discard(worker.worker_id)
+            current.done.pop(worker.worker_id, None)
+            current.lost.add(worker.worker_id)
+            self.abort(current, cause)
+        worker.state = WorkerState.STOPPING
+
+    def expire(self, worker: Worker, cause: Cause, own: bool = True) -> None:
+        """It lives, and nothing can be expected of it: it is killed."""
+        run = self._run
+        if run.round and worker.worker_id in run.round.members:
+            run.round.expired.add(worker.worker_id)
+        self.lose(worker, cause, own=own)
+        run.act(StopWorker(worker.worker_id, worker.host, grace=0.0))
+
+    def lose_agent(self, host: str, agent_id: int, fault: AgentFault) -> None:
+        """An agent is lost, and with it all workers of its host. One that has been replaced is ignored."""
+        run = self._run
+        for lost in run.staffing.agent_lost(host, agent_id, fault, run.now):
+            if lost.live:
+                self.lose(lost, Cause(CauseKind.LOST_WITH_HOST, lost.name, detail=fault), own=False)
+            del run.roster.workers[lost.worker_id]
+
+    def exited(self, worker: Worker, event: events.WorkerExited) -> None:
+        """A worker's process has ended: after its function had returned, as it should, or lost."""
+        run = self._run
+        cause = loss_of(event, worker.name)
+        if not worker.live:
+            if known := run.failures.get(worker.worker_id):  # now its last words are known
+                run.failures[worker.worker_id] = worker.failure(cause if worker.ending else known.cause, event.tail)
+        elif event.code == 0 and (worker.state is WorkerState.FINISHED or self._has_run(worker)):
+            run.staffing.slot_of(worker).completed = True
+        else:
+            self.lose(worker, cause, event.tail, own=not self.dragged(worker))
+
+    def _has_run(self, worker: Worker) -> bool:
+        """Whether a member ends in good order although others go on: the script is no function that must return."""
+        current = self._run.round
+        if self._run.settings.mode.members_survive or current is None or worker.worker_id not in current.members:
+            return False
+        current.members.discard(worker.worker_id)
+        current.done.pop(worker.worker_id, None)
+        current.completed.add(worker.worker_id)
+        return True
+
+    def abort(self, current: Round, cause: Cause) -> None:
+        """Break the round, once."""
+        run = self._run
+        if current.abort_cause is not None or current.finished:
+            return
+        current.abort_cause = cause
+        current.rejoin_deadline = run.now + run.settings.rejoin_timeout
+        run.idle_since = run.now
+        if current.members:
+            run.act(Abort(current.order(current.members), current.plan.round_id, cause))
+        run.budgets.spend(run.now, cause)
+        if not run.settings.mode.members_survive:
+            self._stop_members(current)
+
+    def _stop_members(self, current: Round) -> None:
+        """End the processes of a round that none of them survives; the next one waits until they are gone."""
+        run = self._run
+        settings = run.settings
+        current.long_lived = run.now >= current.newcomers_start_at + settings.failure_window
+        current.rejoin_deadline = run.now + settings.leave_grace + settings.rejoin_timeout
+        for worker_id in current.order(current.members):
+            worker = run.roster.workers[worker_id]
+            worker.state = WorkerState.STOPPING
+            # One that is silent may be stopped: it would sleep through the grace.
+            grace = 0.0 if worker_id in run.suspects else settings.leave_grace
+            run.act(StopWorker(worker_id, worker.host, grace))
+        current.expired |= current.lost | current.members
+        current.members.clear()
+        current.done.clear()
+        run.roster.reopen_slots()
+
+    def dragged(self, worker: Worker) -> bool:
+        """Whether the worker's end follows from what its round has met, and is no fault of its slot."""
+        run = self._run
+        return run.round is not None and run.round.hits(worker.worker_id)

@@ -1,0 +1,154 @@
+"""When a round ends: all members are done, the wanted members change, or members wait for what cannot come. Core."""
+
+from __future__ import annotations
+
+from edriver.common.ids import NO_VERSION
+from edriver.discovery.hosts import HostUpdateResult
+from edriver.driver.core.actions import Finish, GoOn, Notify, RunEnd, StopAt
+from edriver.driver.core.cause import Cause, CausedBy, CauseKind, Change
+from edriver.driver.core.failures.consistency import BreakageWatch, ErrorWatch
+from edriver.driver.core.failures.uneven_steps import UnevenWatch
+from edriver.driver.core.failures.worker_losses import WorkerLosses
+from edriver.driver.core.roster import WorkerState
+from edriver.driver.core.rounds.agreed_restart import AgreedRestarts
+from edriver.driver.core.rounds.round import Round
+from edriver.driver.core.rounds.selection import wanted_members
+from edriver.driver.core.run_state import RunState
+
+
+class RoundWatch:
+    """Looks at the present round and ends it when that is due.
+
+    Args:
+        run: what the core knows.
+        losses: aborts rounds.
+        breakage: counts rounds that ended by a broken collective.
+        errors: compares the errors of the script.
+
+    Attributes:
+        standstill: why members can do nothing but wait for others; None: they need not.
+    """
+
+    def __init__(self, run: RunState, losses: WorkerLosses, breakage: BreakageWatch, errors: ErrorWatch) -> None:
+        self._run = run
+        self._losses = losses
+        self._breakage, self._errors = breakage, errors
+        self._restarts = AgreedRestarts(run, losses)
+        self._uneven = UnevenWatch(run.settings.uneven_steps_timeout)
+        self.standstill: Cause | None = None
+
+    def look_for_uneven_steps(self) -> None:
+        """Say who waits for members that are done; a round in which nothing else can happen is tried once more."""
+        run = self._run
+        found = self._uneven.look(run.round, run.now) if run.round else None
+        self.standstill = found.cause if found else None
+        if run.round and found and found.over:
+            if again := self._uneven.again(run.round, found.cause):
+                run.give_up(again)
+            else:
+                self._losses.abort(run.round, found.cause)
+
+    def running(self, current: Round, fitting: set[int]) -> None:
+        """Finish a round whose members are all done; interrupt it when other members are wanted.
+
+        Args:
+            current: the round.
+            fitting: the workers for which their hosts have slots.
+        """
+        run = self._run
+        if current.members == current.done.keys():
+            self._finish(current)
+            return
+        for worker in run.roster.workers.values():
+            if worker.state is WorkerState.WAITING and worker.worker_id not in fitting:
+                run.dismiss(worker)
+        members = current.members
+        interrupt = current.interrupt
+        newcomers = run.staffing.ready_newcomers(run.ordinal, run.now, patient=interrupt is None)
+        survive = run.settings.mode.members_survive
+        wanted = wanted_members(members, newcomers, fitting, run.staffing.most, keeps_state=survive)
+        if current.completed:
+            return  # some have run the whole script: the others are to finish it
+        if interrupt is None:
+            if wanted != members:
+                current.begin_interrupt(run.now + self._answer_timeout)
+                result = HostUpdateResult.of(added=bool(wanted - members), removed=bool(members - wanted))
+                run.act(Notify(current.order(members), current.plan.round_id, current.interrupts, result))
+        elif interrupt.answered(members):
+            if wanted == members:  # undone before anyone stopped: it costs nothing
+                current.interrupt = None
+                run.act(GoOn(current.order(members), current.plan.round_id, interrupt.number))
+            else:
+                cause = self._change_of(members, wanted)
+                if not survive:
+                    self._restarts.begin(current, interrupt, cause)
+                    return
+                run.budgets.spend(run.now, cause)
+                interrupt.boundary = interrupt.agree()
+                interrupt.deadline = run.now + max(run.settings.elastic_timeout, run.settings.boundary_timeout)
+                verdict = interrupt.number, interrupt.boundary
+                run.act(StopAt(current.order(members), current.plan.round_id, *verdict, cause))
+        elif run.now >= interrupt.deadline:
+            late = current.unanswered(interrupt, self._answer_timeout)
+            self._losses.abort(current, late if survive else self._change_of(members, wanted))
+
+    @property
+    def _answer_timeout(self) -> float:
+        """How long members may take to answer a notice; where all are to be stopped, no longer than for that."""
+        settings = self._run.settings
+        return settings.report_timeout if settings.mode.members_survive else settings.leave_grace
+
+    def _change_of(self, members: set[int], wanted: set[int]) -> Cause:
+        run = self._run
+        preempted = any(not run.roster.keeps(run.roster.workers[w]) for w in members - wanted)
+        change = Change(joined=len(wanted - members), left=len(members - wanted))
+        return Cause(CauseKind.MEMBERS_CHANGE, detail=change, preempted=preempted)
+
+    def rejoining(self, current: Round) -> None:
+        """Bound how long members of an interrupted round may take to stop."""
+        run = self._run
+        interrupt = current.interrupt
+        if current.abort_cause is not None or interrupt is None:
+            return
+        if not run.settings.mode.members_survive:
+            self._restarts.look(current, interrupt)
+            return
+        if current.members and current.members == current.done.keys():
+            if current.members == set(current.plan.workers):
+                self._finish(current)  # no member stopped: the functions returned before the boundary
+            else:
+                self._losses.abort(current, Cause(CauseKind.BOUNDARIES_DIFFER))
+        elif current.members and run.now >= interrupt.deadline:
+            self._losses.abort(current, current.missed(interrupt))
+        elif not current.members and current.rejoin_deadline is None:
+            current.rejoin_deadline = run.now
+            run.idle_since = run.now
+
+    def finishing(self, current: Round) -> None:
+        """End the run when all processes of a finished round have ended, unless its script goes on."""
+        run = self._run
+        current.members &= {w.worker_id for w in run.roster.workers.values() if w.state is WorkerState.FINISHED}
+        if current.members:
+            return
+        if self._losses.late_failure:
+            late = CausedBy(self._losses.late_failure)
+            run.finish(RunEnd.FAILED, Cause(CauseKind.FAILED_LATE, detail=late))
+        elif not current.entered_next:
+            run.finish(RunEnd.DONE, Cause(CauseKind.SUCCESS))
+        elif run.idle_since is None:
+            run.idle_since = run.now
+
+    def _finish(self, current: Round) -> None:
+        run = self._run
+        current.finished = True
+        run.doing.cause = current.all_done
+        run.act(Finish(current.order(current.members), current.plan.round_id, current.all_done))
+        for worker_id in current.members:
+            run.roster.workers[worker_id].state = WorkerState.FINISHED
+        run.ordinal += 1
+        run.best = NO_VERSION
+        run.previous_call = current.plan.round_id
+        self._breakage.clear()
+        self._errors.clear()
+        if not current.members:  # no process is left whose end would be an event
+            self.finishing(current)

@@ -1,0 +1,133 @@
+"""The event loop's turn with the core: one event goes in, its orders are performed, and the words follow."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from edriver.driver.core import actions, events
+from edriver.driver.core.membership import Membership
+from edriver.driver.launch.agents import Agents
+from edriver.driver.observe.console.announcements import Announcements
+from edriver.driver.observe.event_history import EventHistory
+from edriver.driver.observe.records.recorder import Recorder
+from edriver.driver.rpc.agents.registry import AgentRegistry
+from edriver.driver.rpc.mailbox import Mailbox
+from edriver.driver.rpc.status import StatusServer
+from edriver.driver.rpc.translate import orders_of
+from edriver.driver.shutdown import Shutdown
+
+if TYPE_CHECKING:
+    from edriver.driver.observe.metrics.server import MetricsServer
+
+_log = logging.getLogger("edriver.driver")
+
+
+def draw_secret() -> bytes:
+    """The secret of a round: as many random bytes as workers expect (membership_proof.SECRET_BYTES)."""
+    return secrets.token_bytes(32)
+
+
+class CoreLoop:
+    """Feeds the core, and does what it orders.
+
+    Args:
+        membership: the core.
+        inbox: where events come from.
+        registry: sends agents their orders.
+        agents: starts them.
+        shutdown: ends them.
+        event_history: what has happened, for those who watch:
+        status: observers,
+        recorder: the records,
+        metrics: Prometheus; None: there are no metrics.
+        clock: seconds, monotonic.
+        wall_clock: seconds since the epoch, for users' listeners.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        inbox: Mailbox[events.Event],
+        registry: AgentRegistry,
+        agents: Agents,
+        shutdown: Shutdown,
+        event_history: EventHistory,
+        status: StatusServer,
+        recorder: Recorder,
+        metrics: MetricsServer | None,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self._membership = membership
+        self._inbox = inbox
+        self._registry = registry
+        self._agents = agents
+        self._shutdown = shutdown
+        self._announcements = Announcements()
+        self._event_history = event_history
+        self._status = status
+        self._recorder = recorder
+        self._metrics = metrics
+        self._clock = clock
+        self._wall_clock = wall_clock
+
+    async def run(self) -> actions.FinishRun:
+        """Feed the core and do what it orders, until it ends the run."""
+        while True:
+            event = await self._next_event()
+            _log.debug("event %s", event)
+            if isinstance(event, events.AgentConnected):
+                self._agents.connected(event.agent_id)
+            if isinstance(event, events.AgentLost):
+                self._shutdown.forget_agent(event.host, event.agent_id)
+            loss = self._announcements.loss(event, self._membership.roster)
+            step = self._membership.step(event, self._clock())
+            workers = self._membership.roster.workers.values() if step else ()
+            host_of = {worker.worker_id: worker.host for worker in workers}
+            finish = None
+            for action in step:
+                _log.debug("action %s", action)
+                if isinstance(action, actions.FinishRun):
+                    finish = action
+                    break
+                self._perform(action, host_of)
+            # Act first, then print: workers that wait for their next round must not wait for output.
+            lines = [*self._announcements.lines(loss, step)]
+            for line in lines:
+                _log.info("%s", line.text)
+            if new_events := self._event_history.take(event, step, loss, lines):
+                self._status.announce()
+                self._recorder.events(new_events)
+                if self._metrics:
+                    self._metrics.observe(new_events)
+            if loss and isinstance(event, events.WorkerStalled):
+                _log.info("it stands at\n%s", event.stacks)
+            if finish:
+                return finish
+
+    async def _next_event(self) -> events.Event:
+        """The next event; Ticked when a deadline comes first."""
+        deadline = self._membership.next_deadline
+        try:
+            async with asyncio.timeout(None if deadline is None else max(0.0, deadline - self._clock())):
+                event = await self._inbox.get()
+        except TimeoutError:
+            return events.Ticked()
+        assert event is not None, "the inbox is never closed"
+        return event
+
+    def _perform(self, action: actions.Action, host_of: Mapping[int, str]) -> None:
+        match action:
+            case actions.StartAgent(host, agent_id):
+                self._registry.expect(host, agent_id)
+                self._agents.start(host, agent_id)
+            case actions.StopAgent(_, agent_id):
+                self._shutdown.stop_agent(agent_id)
+            case actions.AbandonAgent(host, agent_id):
+                self._shutdown.forget_agent(host, agent_id)
+        for host, message in orders_of(action, host_of, self._wall_clock(), draw_secret):
+            self._registry.send(host, message)

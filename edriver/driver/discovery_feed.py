@@ -1,0 +1,96 @@
+"""Asks a source of hosts again and again; the core gets what is new, as events."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from edriver.discovery.errors import DiscoveryError, UnusableSourceError
+from edriver.discovery.poll_filter import PollFilter, Polls, Verdict
+from edriver.discovery.sources import HostSource
+from edriver.driver.core import events
+from edriver.driver.rpc.mailbox import Mailbox
+from edriver.text.wire_text import wire_text
+
+_log = logging.getLogger("edriver.discovery")
+
+POLL_INTERVAL: Final = 1.0
+"""Seconds from the end of one poll to the start of the next, so that polls never overlap."""
+
+MAX_ERROR_LENGTH: Final = 4000
+"""Most characters of what a failed poll says."""
+
+
+class DiscoveryFeed:
+    """Polls one source, one poll at a time. Nothing that a source does ends it, unless it cannot be used at all.
+
+    Args:
+        source: what is asked.
+        inbox: takes the events.
+        clock: seconds since the epoch.
+        sleep: waits so many seconds.
+
+    Attributes:
+        polls: how the source has answered so far.
+    """
+
+    def __init__(
+        self,
+        source: HostSource,
+        inbox: Mailbox[events.Event],
+        clock: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._source = source
+        self._inbox = inbox
+        self._clock = clock
+        self._sleep = sleep
+        self._filter = PollFilter()
+        self._note = ""
+        self._unanswered = ""
+        self.polls = Polls()
+
+    async def run(self) -> None:
+        """Poll until cancelled. A source that the first poll finds unusable ends the run at once."""
+        verdict, error = await self._poll()
+        if isinstance(error, UnusableSourceError):
+            self._inbox.put(events.SourceUnusable(str(error)))
+            return
+        while True:
+            self._log_note(verdict, error)
+            self._tell_core(verdict)
+            await self._sleep(POLL_INTERVAL)
+            verdict, error = await self._poll()
+
+    async def _poll(self) -> tuple[Verdict, Exception | None]:
+        began = self._clock()
+        verdict, error = await self._ask()
+        self.polls.add(began, self._clock(), believed=not verdict.failures)
+        return verdict, error
+
+    async def _ask(self) -> tuple[Verdict, Exception | None]:
+        try:
+            return self._filter.accept(await self._source.find()), None
+        except DiscoveryError as error:
+            return self._filter.fail(wire_text(str(error), MAX_ERROR_LENGTH)), error
+        except Exception as error:  # noqa: BLE001  a source may be the user's own
+            text = f"the host source raised {error!r}, which is a fault of its own code"
+            return self._filter.fail(wire_text(text, MAX_ERROR_LENGTH)), error
+
+    def _log_note(self, verdict: Verdict, error: Exception | None) -> None:
+        """Log what is new, once."""
+        bug = error if error is not None and not isinstance(error, DiscoveryError) else None
+        waits = verdict.error and not verdict.hosts and not bug  # the run says why it waits
+        if verdict.note and verdict.note != self._note and not waits:
+            _log.log(logging.WARNING if error else logging.INFO, "%s", verdict.note, exc_info=bug)
+        self._note = verdict.note
+
+    def _tell_core(self, verdict: Verdict) -> None:
+        if verdict.error and not verdict.hosts:
+            if verdict.error != self._unanswered:
+                self._inbox.put(events.DiscoveryFailed(verdict.error))
+        elif verdict.changed or self._unanswered:
+            self._inbox.put(events.HostsObserved(verdict.hosts))
+        self._unanswered = "" if verdict.hosts else verdict.error

@@ -1,0 +1,60 @@
+"""The latest events of a run by their numbers, up to a limit in bytes."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from edriver.common.wire import timestamp
+from edriver.v1 import status_pb2
+
+REMEMBERED: Final = 32 * 1024 * 1024
+"""Bytes of events that are remembered."""
+
+
+class ForgottenError(LookupError):
+    """What is asked for is not remembered, or has not happened yet; the message is one sentence for the caller."""
+
+
+class EventBuffer:
+    """Numbers events and remembers the latest; the last one always.
+
+    Args:
+        limit: bytes that they may take.
+
+    Attributes:
+        last_seq: the number of the last event; 0: there was none.
+    """
+
+    def __init__(self, limit: int = REMEMBERED) -> None:
+        self._limit = limit
+        self._size = 0
+        self._events: deque[tuple[status_pb2.Event, int]] = deque()
+        self.last_seq = 0
+
+    def add(self, event: status_pb2.Event, now: float) -> None:
+        """Give an event the next number and its time, in seconds since the epoch."""
+        self.last_seq += 1
+        event.seq = self.last_seq
+        event.time.CopyFrom(timestamp(now))
+        size = event.ByteSize()
+        self._events.append((event, size))
+        self._size += size
+        while self._size > self._limit and len(self._events) > 1:
+            self._size -= self._events.popleft()[1]
+
+    def since(self, seq: int, limit: int) -> list[status_pb2.Event]:
+        """At most so many of the events after this number.
+
+        Raises:
+            ForgottenError: there is no such number yet, or an event after it is forgotten.
+        """
+        first = self.last_seq - len(self._events) + 1
+        if seq > self.last_seq:
+            raise ForgottenError(f"there is no event {seq} yet: the last one is {self.last_seq}")
+        if seq + 1 < first:
+            raise ForgottenError(
+                f"the events before {first} are forgotten: ask how the run stands (GetRun), and go on from there"
+            )
+        start = seq + 1 - first
+        return [self._events[place][0] for place in range(start, min(start + limit, len(self._events)))]

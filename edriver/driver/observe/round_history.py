@@ -1,0 +1,114 @@
+"""The rounds of a run: when each was assigned, under way and over, and why. They become events of status.proto."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from edriver.common.wire import duration, epoch_seconds, round_id_message, round_times_message, timestamp
+from edriver.driver.core import events
+from edriver.driver.core.cause import Cause, CauseKind, RoundEnd
+from edriver.driver.core.rounds.ranks import RoundPlan
+from edriver.driver.observe.cause_message import cause_with_text
+from edriver.driver.observe.recovery_phases import recovery_phases
+from edriver.v1 import status_pb2
+
+ROUNDS_REMEMBERED: Final = 1000
+"""Rounds that are remembered."""
+
+_KINDS: Final = {
+    RoundEnd.FAILURE: status_pb2.ROUND_KIND_FAILURE,
+    RoundEnd.UNPROVEN: status_pb2.ROUND_KIND_UNPROVEN,
+    RoundEnd.PREEMPTION: status_pb2.ROUND_KIND_PREEMPTION,
+    RoundEnd.RESIZE: status_pb2.ROUND_KIND_RESIZE,
+    RoundEnd.DONE: status_pb2.ROUND_KIND_START,
+}
+"""What kind of cause the end of a round is for the next one."""
+
+
+class RoundHistory:
+    """The latest rounds.
+
+    Attributes:
+        latest: the latest rounds, oldest first.
+        count: how many there were in all.
+    """
+
+    def __init__(self) -> None:
+        """No round has been assigned."""
+        self.latest: deque[status_pb2.Round] = deque(maxlen=ROUNDS_REMEMBERED)
+        self.count = 0
+        self._cause = Cause(CauseKind.RUN_BEGAN)
+        self._detected: float | None = None
+        self._previous_end: float | None = None
+        self._members: dict[int, status_pb2.Member] = {}  # of the latest round
+        self._times: dict[int, Mapping[str, float]] = {}
+        self._unfinished: status_pb2.Round | None = None
+
+    def process_ended(self, worker_id: int, when: float) -> None:
+        """A process has ended. A peer may have noticed before, so that the round has ended already."""
+        if self._detected is None and worker_id in self._members:
+            self._detected = when
+
+    def assigned(self, plan: RoundPlan, steps_lost: int, text: str, now: float) -> status_pb2.Event:
+        """A round is assigned."""
+        latest = status_pb2.Round(
+            round_id=round_id_message(plan.round_id),
+            cause=cause_with_text(self._cause),
+            kind=_KINDS[self._cause.round_end],
+            members=[
+                status_pb2.Member(worker_id=seat.worker_id, host=seat.host, slot=seat.slot) for seat in plan.seats
+            ],
+            detect_time=_timestamp(self._detected),
+            previous_end_time=_timestamp(self._previous_end),
+            assign_time=timestamp(now),
+            steps_lost=steps_lost,
+        )
+        self._unfinished, self._detected, self._times = latest, None, {}
+        self._members = {member.worker_id: member for member in latest.members}
+        self.latest.append(latest)
+        self.count += 1
+        return _event(latest, text)
+
+    def first_step(self, event: events.FirstBoundaryPassed, now: float) -> Iterator[status_pb2.Event]:
+        """A member has passed its first boundary; the round is under way when all have."""
+        latest, member = self._unfinished, self._members.get(event.worker_id)
+        if latest is None or member is None or round_id_message(event.round_id) != latest.round_id:
+            return
+        self._times[event.worker_id] = event.times
+        member.times.CopyFrom(round_times_message(event.times))
+        if len(self._times) < len(self._members):
+            return
+        self._unfinished = None
+        detected = epoch_seconds(latest.detect_time) if latest.HasField("detect_time") else None
+        before = epoch_seconds(latest.previous_end_time) if latest.HasField("previous_end_time") else None
+        latest.first_step_time.CopyFrom(timestamp(now))
+        phases = recovery_phases(detected, before, epoch_seconds(latest.assign_time), self._times.values())
+        latest.phases.CopyFrom(status_pb2.RecoveryPhases(**{name: duration(span) for name, span in phases.items()}))
+        yield _event(latest)
+
+    def ended(self, cause: Cause, now: float, text: str = "") -> Iterator[status_pb2.Event]:
+        """The round has ended; `text` tells of it if it was aborted."""
+        self._cause, self._previous_end = cause, now
+        if self.latest and not self.latest[-1].HasField("end_time"):
+            self.latest[-1].end_time.CopyFrom(timestamp(now))
+            if text:
+                self.latest[-1].abort_kind = _KINDS[cause.round_end]
+            self._unfinished = None
+            yield _event(self.latest[-1], text)
+
+
+def _timestamp(seconds: float | None) -> Timestamp | None:
+    return None if seconds is None else timestamp(seconds)
+
+
+def _event(latest: status_pb2.Round, text: str = "") -> status_pb2.Event:
+    """An event of a round."""
+    event = status_pb2.Event(text=text)
+    event.round.CopyFrom(latest)
+    if latest.HasField("end_time") and latest.HasField("first_step_time"):
+        event.round.ClearField("members")  # of thousands they are long, and have been sent before
+    return event

@@ -1,0 +1,99 @@
+"""What agents say, as far as they have the right to: events for the core, lines of output. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from edriver.common.wire import epoch_seconds, span_seconds
+from edriver.driver.core import events
+from edriver.driver.rpc.agents.agent_identity import AgentIdentity
+from edriver.driver.rpc.agents.agent_peer import AgentPeer
+from edriver.driver.rpc.agents.fault_log import FaultLog
+from edriver.driver.rpc.translate import event_of_report, exit_reason_of
+from edriver.v1 import agent_pb2
+
+_OF_A_WORKER: Final = frozenset(
+    {"worker_report", "worker_ending", "worker_exited", "lease_expired", "lease_renewed", "exit_overdue"}
+)
+"""What an agent says of one of its workers."""
+
+
+class AgentMessages:
+    """Reads messages of agents that are connected, and leaves out what one says of workers that are not its own.
+
+    Args:
+        welcome: the first message to every agent.
+        on_progress: called with the progress of each worker.
+        on_agent_ended: called with the id of each agent that has sent its last message.
+        faults: logs what is left out.
+    """
+
+    def __init__(
+        self,
+        welcome: agent_pb2.Welcome,
+        on_progress: Callable[[agent_pb2.WorkerHeartbeat], None],
+        on_agent_ended: Callable[[int], None],
+        faults: FaultLog,
+    ) -> None:
+        self._welcome = welcome
+        self._on_progress = on_progress
+        self._on_agent_ended = on_agent_ended
+        self._faults = faults
+
+    def event_of(self, peer: AgentPeer, message: agent_pb2.ConnectRequest) -> events.Event | None:
+        """What a message means to the core; None if nothing.
+
+        Raises:
+            ValueError: it is of a kind that does not belong here.
+        """
+        kind = message.WhichOneof("kind")
+        if kind in _OF_A_WORKER and not self._is_its_own(peer.identity, getattr(message, kind).worker_id):
+            return None
+        match kind:
+            case "heartbeat":
+                for beat in message.heartbeat.workers:
+                    if self._is_its_own(peer.identity, beat.worker_id):
+                        self._on_progress(beat)
+                return None
+            case "worker_report":
+                report = message.worker_report
+                return event_of_report(report.worker_id, report.report)
+            case "worker_ending":
+                ending = message.worker_ending
+                return events.WorkerEnding(ending.worker_id, epoch_seconds(ending.detect_time))
+            case "worker_exited":
+                exited = message.worker_exited
+                reaped, reason = epoch_seconds(exited.reap_time), exit_reason_of(exited)
+                return events.WorkerExited(exited.worker_id, exited.code, exited.tail, reaped, reason)
+            case "lease_expired":
+                return events.LeaseExpired(message.lease_expired.worker_id, span_seconds(self._welcome.worker_lease))
+            case "lease_renewed":
+                return events.WorkerAnswered(message.lease_renewed.worker_id)
+            case "exit_overdue":
+                return events.ExitOverdue(message.exit_overdue.worker_id, span_seconds(self._welcome.exit_timeout))
+            case "host_leaving":
+                return events.DrainRequested(peer.host, None, message.host_leaving.reason)
+            case "agent_ending":
+                self._on_agent_ended(peer.agent_id)
+                return None
+            case _:
+                raise ValueError(f"a message of kind {kind} does not belong on an open control stream")
+
+    def own_lines(
+        self, identity: AgentIdentity, batch: agent_pb2.ForwardOutputRequest
+    ) -> agent_pb2.ForwardOutputRequest:
+        """The batch's lines whose worker, slot and rank are the agent's own; the others are dropped."""
+        own = [line for line in batch.lines if identity.may_have_written(line)]
+        if len(own) == len(batch.lines):
+            return batch
+        self._faults.leave_out(identity, f"the agent of host {identity.host} passes off lines as another worker's")
+        return agent_pb2.ForwardOutputRequest(lines=own, dropped=batch.dropped)
+
+    def _is_its_own(self, identity: AgentIdentity, worker_id: int) -> bool:
+        """Whether a worker is one that the agent was ordered to start. Messages about others are dropped."""
+        if worker_id in identity.workers:
+            return True
+        text = f"the agent of host {identity.host} speaks of worker {worker_id}, which is none of its own"
+        self._faults.leave_out(identity, text)
+        return False

@@ -1,0 +1,170 @@
+"""The agents that a run knows: which is expected on which host, what it is sent, and how long it may be silent."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from edriver.common.lease import Lease
+from edriver.common.link import LinkOverflowError
+from edriver.common.wire import duration
+from edriver.driver.core import events
+from edriver.driver.core.cause import AgentFault, AgentFaultKind
+from edriver.driver.rpc.agents.agent_identity import AgentIdentity
+from edriver.driver.rpc.agents.agent_peer import AgentPeer
+from edriver.driver.rpc.mailbox import Mailbox
+from edriver.v1 import agent_pb2
+
+BEAT: Final = 1.0
+"""Seconds between heartbeats, in both directions."""
+
+AGENT_LEASE: Final = 5.0
+"""Seconds without a word from an agent after which it is given up."""
+
+BOOT_LEASE: Final = 30.0
+"""Seconds that an agent may take from its start to its first word: Python has to start, and the machine may be busy."""
+
+
+class AgentRegistry:
+    """The agents of a run. The session has them expected and sends them orders; the service connects them.
+
+    Args:
+        inbox: takes the events: an agent is connected, silent, lost.
+        clock: seconds, monotonic: what leases are measured by.
+        departed: called with each agent that is to end and is silent: it may be dead.
+        draw_secret: makes a secret that was never there before.
+    """
+
+    def __init__(
+        self,
+        inbox: Mailbox[events.Event],
+        clock: Callable[[], float],
+        departed: Callable[[int], None] = lambda _: None,
+        draw_secret: Callable[[], bytes] = secrets.token_bytes,
+    ) -> None:
+        self._inbox = inbox
+        self._clock = clock
+        self._departed = departed
+        self._draw_secret = draw_secret
+        self._peers: dict[int, AgentPeer] = {}
+        self._agent_on: dict[str, int] = {}
+        self._identities: dict[int, AgentIdentity] = {}  # of all agents there ever were: output arrives late
+
+    # ---- for the session -------------------------------------------------------------------------------------
+
+    def expect(self, host: str, agent_id: int) -> None:
+        """An agent is about to be started. An earlier one of the host gets no more orders."""
+        identity = self._identities[agent_id] = AgentIdentity(host, agent_id, self._draw_secret())
+        self._peers[agent_id] = AgentPeer(identity, Lease(math.inf, self._clock, BEAT))
+        self._agent_on[host] = agent_id
+
+    def secret_of(self, agent_id: int) -> bytes:
+        """What an expected agent has to show; for its join config."""
+        return self._identities[agent_id].secret
+
+    def started(self, agent_id: int) -> None:
+        """An agent is on its way: it dials in soon, or is lost."""
+        if (peer := self._peers.get(agent_id)) and not peer.connected:
+            peer.lease = Lease(BOOT_LEASE, self._clock, BEAT)
+
+    def send(self, host: str, message: agent_pb2.ConnectResponse) -> None:
+        """Send an order to a host's agent. A host without one gets nothing: the core hears that it is lost."""
+        peer = self._peers.get(self._agent_on.get(host, 0))
+        if peer is not None:
+            self._send(peer, message)
+
+    def shut_down(self, agent_id: int, grace: float) -> bool:
+        """Order an agent to end; returns whether it can have received that, which is whether it has ever connected."""
+        peer = self._peers.get(agent_id)
+        if peer is None or not peer.connected:
+            return False
+        self._send(peer, agent_pb2.ConnectResponse(shutdown=agent_pb2.Shutdown(grace=duration(grace))))
+        peer.ending = True
+        if peer.silent:
+            self._departed(agent_id)
+        return True
+
+    def give_up(self, agent_id: int) -> None:
+        """The agent is lost, or not needed any more: it is refused from now on."""
+        peer = self._peers.pop(agent_id, None)
+        if peer is None:
+            return
+        peer.close()
+        if self._agent_on.get(peer.host) == agent_id:
+            del self._agent_on[peer.host]
+
+    async def send_heartbeats(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        """Send heartbeats and watch the leases, until cancelled."""
+        next_beat = self._clock() + BEAT
+        while True:
+            leases = (peer.lease.next_tick for peer in self._peers.values() if not peer.silent)
+            await sleep(min(max(0.0, next_beat - self._clock()), *leases, BEAT))
+            for peer in [peer for peer in self._peers.values() if peer.lease.tick()]:
+                self._note_silence(peer)
+            if self._clock() >= next_beat:
+                next_beat = self._clock() + BEAT
+                for peer in self._peers.values():
+                    peer.beat()
+
+    # ---- for the service -------------------------------------------------------------------------------------
+
+    def peer(self, agent_id: int) -> AgentPeer | None:
+        """An agent that is expected or there; None: it was given up, or never was of this run."""
+        return self._peers.get(agent_id)
+
+    def identity(self, agent_id: int) -> AgentIdentity | None:
+        """Who an agent is or was; None: it never was of this run."""
+        return self._identities.get(agent_id)
+
+    def connect(
+        self, peer: AgentPeer, hello: agent_pb2.ConnectRequest, welcome: agent_pb2.Welcome
+    ) -> Mailbox[agent_pb2.ConnectResponse]:
+        """Begin a connection of an agent's.
+
+        Returns:
+            what is to be sent on it, until it is closed.
+
+        Raises:
+            ValueError: the Hello carries a number that it must not have.
+        """
+        first = not peer.connected
+        stream = peer.connect(hello, agent_pb2.ConnectResponse(welcome=welcome))
+        peer.lease = Lease(AGENT_LEASE, self._clock, BEAT)
+        if first or peer.silent:
+            peer.silent = False
+            self._inbox.put(events.AgentConnected(peer.host, peer.agent_id))
+        return stream
+
+    async def renew(self, peer: AgentPeer) -> None:
+        """Renew an agent's lease: a message of it has arrived."""
+        peer.lease.renew()
+        if peer.silent:
+            peer.silent = False
+            await self._inbox.put_when_room(events.AgentConnected(peer.host, peer.agent_id))
+
+    def lose(self, peer: AgentPeer, fault: AgentFault) -> None:
+        """Give an agent up, and say so to the core."""
+        self.give_up(peer.agent_id)
+        self._inbox.put(events.AgentLost(peer.host, peer.agent_id, fault))
+
+    # ---- within ----------------------------------------------------------------------------------------------
+
+    def _send(self, peer: AgentPeer, message: agent_pb2.ConnectResponse) -> None:
+        try:
+            peer.send(message)
+        except LinkOverflowError as error:
+            self.lose(peer, AgentFault(AgentFaultKind.OVERLOADED, str(error)))
+
+    def _note_silence(self, peer: AgentPeer) -> None:
+        """An agent's lease has expired. What becomes of one that has dialled in before, the core decides."""
+        if not peer.connected:
+            self.lose(peer, AgentFault(AgentFaultKind.NEVER_ANSWERED, seconds=BOOT_LEASE))
+        elif not peer.silent:
+            peer.silent = True
+            fault = AgentFault(AgentFaultKind.SILENT, seconds=AGENT_LEASE)
+            self._inbox.put(events.AgentSilent(peer.host, peer.agent_id, fault))
+            if peer.ending:
+                self._departed(peer.agent_id)

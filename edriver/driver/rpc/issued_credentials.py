@@ -1,0 +1,61 @@
+"""The credentials that a run gives out in files: to hosts that dial in, to observers, to operators."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edriver.driver.rpc.credentials_file import CredentialsFile
+
+if TYPE_CHECKING:
+    from edriver.driver.rpc.tcp_endpoint import TcpEndpoint
+
+_log = logging.getLogger("edriver.driver")
+
+
+class IssuedCredentials:
+    """Written when the run begins, withdrawn when it ends.
+
+    Args:
+        endpoint: where those who show them come in.
+        dial_in: the path of the file for hosts that dial in,
+        observers: for those who watch the run,
+        operators: and for those who steer it; None: there is no such file.
+    """
+
+    def __init__(
+        self, endpoint: TcpEndpoint, dial_in: Path | None, observers: Path | None, operators: Path | None
+    ) -> None:
+        self._endpoint = endpoint
+        self._dial_in = CredentialsFile(dial_in) if dial_in else None
+        self._observers = CredentialsFile(observers) if observers else None
+        self._operators = CredentialsFile(operators) if operators else None
+
+    async def write(self) -> None:
+        """Write the credentials files of hosts that dial in, observers and operators.
+
+        Raises:
+            OSError: that cannot be done.
+        """
+        endpoint = self._endpoint
+        shown = (
+            (self._dial_in, endpoint.token, "hosts dial in by: edriver agent --driver {driver} --credentials {path}"),
+            (self._observers, endpoint.status_token, "its status elsewhere: edriver status --credentials {path}"),
+            (
+                self._operators,
+                endpoint.control_token,
+                "steered from elsewhere: edriver drain HOST --credentials {path}",
+            ),
+        )
+        for file, token, words in shown:
+            if file is not None:
+                await endpoint.open()
+                credentials = endpoint.credentials(token)
+                file.write(credentials)
+                _log.info("%s", words.format(driver=credentials.drivers[0], path=file.path))
+
+    def withdraw(self) -> None:
+        """Remove the files."""
+        for file in filter(None, (self._dial_in, self._observers, self._operators)):
+            file.withdraw()

@@ -1,0 +1,183 @@
+"""The parts of one run, made and given to one another. Nothing runs yet."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from edriver.common.wire import duration
+from edriver.driver.core import events
+from edriver.driver.core.cause import AgentFault, AgentFaultKind
+from edriver.driver.core.membership import Membership
+from edriver.driver.core_loop import CoreLoop
+from edriver.driver.discovery_feed import DiscoveryFeed
+from edriver.driver.launch.agents import Agents
+from edriver.driver.launch.choice import choice
+from edriver.driver.launch.join_configs import JoinConfigs
+from edriver.driver.launch.launcher import LaunchContext
+from edriver.driver.launch.local import address_among, interface_address
+from edriver.driver.observe.console.output import Output
+from edriver.driver.observe.event_history import EventHistory
+from edriver.driver.observe.progress import ProgressTracker
+from edriver.driver.observe.records.record_file import RecordFile
+from edriver.driver.observe.records.recorder import EventLogWriter, Recorder, writers_of
+from edriver.driver.options import RunOptions
+from edriver.driver.rpc.agent_service import AgentServer
+from edriver.driver.rpc.agents.registry import AgentRegistry
+from edriver.driver.rpc.control import ControlServer
+from edriver.driver.rpc.dial_in_hosts import DialInHosts
+from edriver.driver.rpc.issued_credentials import IssuedCredentials
+from edriver.driver.rpc.mailbox import Mailbox
+from edriver.driver.rpc.status import StatusServer
+from edriver.driver.rpc.tcp_endpoint import TcpEndpoint
+from edriver.driver.shutdown import Shutdown
+from edriver.driver.stop_requests import StopRequests
+from edriver.system.runs import SOCKET_NAME
+from edriver.v1 import agent_pb2
+
+if TYPE_CHECKING:
+    from edriver.driver.observe.metrics.server import MetricsServer
+
+INBOX_LIMIT: Final = 10_000
+
+
+def _restart_mode(options: RunOptions) -> agent_pb2.RestartMode | None:
+    if options.settings.mode.members_survive:
+        return None
+    return agent_pb2.RestartMode(max_restarts=options.settings.reset_limit)
+
+
+class Wiring:
+    """What a run is made of.
+
+    Args:
+        options: what the operator wants.
+        run_id: the run's name.
+        output: where everything is printed.
+        folder: the run's own folder.
+        records: the folder for its records; None: it has none.
+        clock: seconds, monotonic.
+        wall_clock: seconds since the epoch, for users' listeners.
+        draw: a random number from 0 up to 1 at each call, for the core.
+
+    Attributes:
+        inbox: the events that the core is still to be given.
+        membership: the core.
+        loop: feeds it.
+        tracker: how far training is.
+        event_history: what has happened.
+        recorder: writes that down.
+        discovery: says which hosts there are.
+        registry: the agents that the run knows.
+        agents: starts and kills them.
+        stops: who wants the run to end.
+        shutdown: how agents end.
+        server: AgentService,
+        control: ControlService,
+        status: and StatusService,
+        socket: for agents and commands of this machine here,
+        endpoint: for others there,
+        credentials: with what those have to show.
+        metrics: for Prometheus; None: there are none.
+    """
+
+    def __init__(
+        self,
+        options: RunOptions,
+        run_id: str,
+        output: Output,
+        folder: Path,
+        records: Path | None,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+        draw: Callable[[], float],
+    ) -> None:
+        self.inbox: Mailbox[events.Event] = Mailbox(INBOX_LIMIT)
+        self.membership = Membership(options.settings, clock(), draw=draw)
+        self.tracker = ProgressTracker(clock)
+        self.event_history = EventHistory(self.membership, self.tracker, wall_clock)
+        writers = [] if records is None else writers_of(records, run_id, self.event_history.began)
+        if options.event_log is not None:
+            writers.append(EventLogWriter(RecordFile(options.event_log, "event log"), progress=False))
+        self.recorder = Recorder(writers, self.event_history.began, wall_clock)
+        self.discovery = DiscoveryFeed(options.source, self.inbox, wall_clock)
+        self.stops = StopRequests(self.inbox)
+        self.registry = AgentRegistry(self.inbox, clock, self._agent_ended)
+        welcome = agent_pb2.Welcome(
+            command=options.worker_command,
+            restart_mode=_restart_mode(options),
+            driver_lease=duration(options.driver_timeout),
+            worker_lease=duration(options.worker_lease),
+            exit_timeout=duration(options.exit_timeout),
+            stall_limits={phase: duration(limit) for phase, limit in options.stall_limits.items()},
+            output_folder=options.output_folder,
+        )
+        dial_in_hosts = options.source if isinstance(options.source, DialInHosts) else None
+        self.server = AgentServer(
+            run_id,
+            welcome,
+            self.registry,
+            self.inbox,
+            output.forward,
+            on_agent_ended=self._agent_ended,
+            credentials=lambda: self.endpoint.worker_credentials,
+            dial_in_hosts=dial_in_hosts,
+            on_progress=self.event_history.record_progress,
+        )
+        self._address = interface_address(options.network_interface) if options.network_interface else ""
+        self.control = ControlServer(self.membership, self.inbox.put, self.stops.stop)
+        self.status = StatusServer(run_id, self.membership, self.event_history, wall_clock, options.command, clock)
+        self.endpoint = TcpEndpoint(
+            run_id,
+            self.server,
+            self.status,
+            self.control,
+            self._address,
+            options.port,
+            secure=not options.insecure,
+        )
+        self.credentials = IssuedCredentials(
+            self.endpoint, options.dial_in, options.status_credentials, options.control_credentials
+        )
+        self.socket = folder / SOCKET_NAME
+        admit = dial_in_hosts.admit if dial_in_hosts else None
+        context = LaunchContext(run_id, options.ssh.port, options.ssh.identity_file, admit)
+        secret_of, interface = self.registry.secret_of, options.network_interface
+        self.agents = Agents(
+            choice(options.launcher, context, self._reach),
+            JoinConfigs(folder, self.socket, self.endpoint, run_id, os.environ, secret_of, interface),
+            self._agent_exited,
+            on_start=self.registry.started,
+            network=self.endpoint.open,
+        )
+        self.shutdown = Shutdown(self.registry, self.agents, dial_in_hosts, self.stops.hurry)
+        self.metrics = None if options.metrics is None else self._metrics_server(run_id, *options.metrics)
+        self.loop = CoreLoop(
+            self.membership,
+            self.inbox,
+            self.registry,
+            self.agents,
+            self.shutdown,
+            self.event_history,
+            self.status,
+            self.recorder,
+            self.metrics,
+            clock,
+            wall_clock,
+        )
+
+    def _metrics_server(self, run_id: str, address: str, port: int) -> MetricsServer:
+        from edriver.driver.observe.metrics.server import MetricsServer  # prometheus_client, which others do without
+
+        return MetricsServer(run_id, self.membership, self.event_history, self.discovery.polls, address, port)
+
+    def _agent_exited(self, host: str, agent_id: int, reason: str) -> None:
+        self.inbox.put(events.AgentLost(host, agent_id, AgentFault(AgentFaultKind.ENDED, reason)))
+
+    def _agent_ended(self, agent_id: int) -> None:
+        self.agents.agent_ended(agent_id)
+
+    async def _reach(self, host: str) -> str | None:
+        return await address_among(host, list(self.membership.roster.hosts), self._address)
