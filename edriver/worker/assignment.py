@@ -25,6 +25,9 @@ class Assignment:
         receivers: the ranks, ascending, that receive state from the source. Everyone else sends and receives nothing.
         secret: what members of this round prove their membership with, membership_proof.SECRET_BYTES long; empty where
             there are no others. Never shown.
+        host_rank: its host's place among the hosts of the round.
+        host_count: how many hosts have members.
+        failures: how many rounds have ended by a failure before this one.
     """
 
     round_id: RoundId
@@ -38,3 +41,6 @@ class Assignment:
     source: int
     receivers: tuple[int, ...]
     secret: bytes = field(default=b"", repr=False)
+    host_rank: int = 0
+    host_count: int = 1
+    failures: int = 0

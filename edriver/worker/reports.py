@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from edriver.common.limits import REPORTED, REPORTED_NAME, is_reported_name
+from edriver.common.limits import MAX_REPORTED_NAME_LENGTH, MAX_REPORTED_NAMES, is_reported_name
 
-REPORTED_LIMIT: Final = REPORTED
+MAX_VALUE_NAMES: Final = MAX_REPORTED_NAMES
 """Most names that a script may report values under."""
 
 
@@ -74,16 +74,17 @@ def with_reports(before: Mapping[str, float], values: Mapping[str, float]) -> di
     """What a script has reported last, by name.
 
     Raises:
-        ValueError: there are more than REPORTED_LIMIT names, a name is too long or not printable, or a value is no
+        ValueError: there are more than MAX_VALUE_NAMES names, a name is too long or not printable, or a value is no
             number.
         TypeError: a value is no number.
     """
     reported = {**before, **{name: float(value) for name, value in values.items()}}
-    if len(reported) > REPORTED_LIMIT:
-        raise ValueError(f"report() takes up to {REPORTED_LIMIT} names, and was given {len(reported)}")
+    if len(reported) > MAX_VALUE_NAMES:
+        raise ValueError(f"report() takes up to {MAX_VALUE_NAMES} names, and was given {len(reported)}")
     for name in values:
         if not is_reported_name(name):
             raise ValueError(
-                f"report() takes names of printable characters, {REPORTED_NAME} at most, and was given {name[:100]!a}"
+                f"report() takes names of printable characters, {MAX_REPORTED_NAME_LENGTH} at most, and was given "
+                f"{name[:100]!a}"
             )
     return reported

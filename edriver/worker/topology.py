@@ -5,13 +5,14 @@ A script started without edriver around it is a world of one.
 
 from __future__ import annotations
 
+import hashlib
 import os
 
 from edriver.common.ids import RoundId
 from edriver.common.store_address import StoreAddress
 from edriver.worker.assignment import Assignment
 
-ALONE = Assignment(
+SINGLE_WORKER = Assignment(
     round_id=RoundId(0, 1),
     rank=0,
     size=1,
@@ -25,7 +26,7 @@ ALONE = Assignment(
 )
 """The place of a process that no driver has started."""
 
-NOWHERE = Assignment(
+NO_ASSIGNMENT = Assignment(
     round_id=RoundId(0, 0),
     rank=-1,
     size=-1,
@@ -37,10 +38,10 @@ NOWHERE = Assignment(
     source=-1,
     receivers=(),
 )
-"""The place of a worker that was told to skip a `run` it came too late for: all -1, as torch.distributed answers
+"""The assignment of a worker that skips a `run` because it came too late for it: all -1, as torch.distributed answers
 a process that is not in a group. A script's `if edriver.rank() == 0` is then false."""
 
-_place: Assignment | None = None
+_assignment: Assignment | None = None
 
 
 def current() -> Assignment:
@@ -49,26 +50,47 @@ def current() -> Assignment:
     Raises:
         RuntimeError: under the driver, before this worker's first round has begun: it has no rank yet.
     """
-    if _place is not None:
-        return _place
+    if _assignment is not None:
+        return _assignment
     if "EDRIVER_WORKER_ID" not in os.environ:
-        return ALONE
+        return SINGLE_WORKER
     raise RuntimeError(
         "this worker has no rank yet: ranks are assigned when a round begins, so ask for them inside the function "
         "that edriver.run wraps, or after it has returned"
     )
 
 
-def enter(place: Assignment) -> None:
+def in_round() -> bool:
+    """Whether a driver has given this worker a place."""
+    return _assignment is not None
+
+
+def enter(assignment: Assignment) -> None:
     """Take a place: called by `run` at the start of each round."""
-    global _place
-    _place = place
+    global _assignment
+    _assignment = assignment
 
 
 def leave() -> None:
     """Forget the place, as if no round had begun (tests)."""
-    global _place
-    _place = None
+    global _assignment
+    _assignment = None
+
+
+def worker_seed(base: int = 0) -> int:
+    """A seed that no other worker of the run ever has, a replacement included: `torch.manual_seed(worker_seed(42))`.
+
+    It is the same for the whole life of a worker's process, whatever its rank, and may be asked for at any time. A seed
+    of the script's own is the same in all workers, so that a newcomer would draw the numbers that others have drawn.
+
+    Args:
+        base: the script's own seed; with the same one, the n-th worker of every run has the same seed.
+
+    Returns:
+        A number from 0 to 2**63 - 1.
+    """
+    text = f"{base}:{os.environ.get('EDRIVER_WORKER_ID', '0')}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 1
 
 
 def rank() -> int:

@@ -24,14 +24,22 @@ import torch
 import torch.distributed as dist
 from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]  # torch/distributed/__init__.py has it
 
-from edriver.worker.backend import gloo_groups, grad_scaler, interpreter, listener_filter, tensors, torch_groups
+from edriver.worker.backend import (
+    default_group,
+    gloo_groups,
+    grad_scaler,
+    interpreter,
+    listener_filter,
+    tensors,
+    torch_groups,
+)
 from edriver.worker.backend.peer_loss import looks_like_peer_loss
 from edriver.worker.backend.sever import gloo_devices, sever_gloo
 from edriver.worker.backend.torch_code import waits_for_peers
 
 logger = logging.getLogger("edriver.worker")
 
-SEVERING: Final = "severing"
+SEVERING_CHECK: Final = "severing"
 """The name of the check without which a RoundGroup does not expect to find its connections."""
 
 
@@ -92,6 +100,10 @@ def _groups_are_listed() -> str:
     return "" if any(parts) else "the default process group has no part for tensors of the host"
 
 
+def _collectives_are_counted() -> str:
+    return "" if torch_groups.counts_collectives() else "process groups do not count their collectives"
+
+
 def _writes_are_counted() -> str:
     return "" if tensors.counts_writes() else "tensors have no counter of writes in place"
 
@@ -114,9 +126,9 @@ def _listeners_take_a_filter() -> str:
         return listener_filter.trouble_with(listener)
 
 
-IN_A_GROUP: Final = (
+GROUP_CHECKS: Final = (
     Check(
-        SEVERING,
+        SEVERING_CHECK,
         "freeing collectives that hang on a lost peer",
         _group_is_found,
         "A peer that dies is still noticed where its connections close. A collective that hangs on a silent peer ends "
@@ -126,7 +138,7 @@ IN_A_GROUP: Final = (
         "constructor",
         "the proof that each connection leads to a member",
         _groups_pass_by,
-        "Rounds are refused, because strangers could take part in them.",
+        "Rounds are refused, because processes that are no members could take part in them.",
     ),
     Check(
         "names",
@@ -140,10 +152,16 @@ IN_A_GROUP: Final = (
         _groups_are_listed,
         "A worker with a GPU ends when its round is aborted, and is replaced; the training thread tears groups down.",
     ),
+    Check(
+        "collectives",
+        "seeing collectives between an optimizer's step and the boundary",
+        _collectives_are_counted,
+        "No commit is made by itself for such a loop: a failure there leads back to the script's last commit.",
+    ),
 )
 """Checks for which a process group has to be there, made since gloo_groups.when_made was called."""
 
-ALWAYS: Final = (
+PROCESS_CHECKS: Final = (
     Check(
         "writes",
         "going back to the last boundary without a copy",
@@ -201,7 +219,7 @@ def sentence(finding: Finding) -> str:
 
 # ---- two ranks: `edriver doctor` starts both
 
-HANG_BOUND: Final = 30.0
+HANG_TIMEOUT: Final = 30.0
 """Seconds after which a collective that has been severed counts as not freed."""
 
 
@@ -222,12 +240,12 @@ def frees_a_collective(port: int) -> str:
 
     hanging = threading.Thread(target=hang, daemon=True)
     hanging.start()
-    deadline = time.monotonic() + HANG_BOUND
+    deadline = time.monotonic() + HANG_TIMEOUT
     while hanging.is_alive() and time.monotonic() < deadline:
         sever_gloo(gloo_devices().values())
         hanging.join(0.03)
     if not raised:
-        return f"a collective that hangs on a silent peer was not freed within {HANG_BOUND:g} s"
+        return f"a collective that hangs on a silent peer was not freed within {HANG_TIMEOUT:g} s"
     return "" if looks_like_peer_loss(raised[0]) else f"its error is not known as the loss of a peer: {raised[0]}"
 
 
@@ -242,7 +260,7 @@ def be_silent() -> None:
 
 
 def _join(port: int, rank: int) -> None:
-    limit = timedelta(seconds=2 * HANG_BOUND)
+    limit = timedelta(seconds=2 * HANG_TIMEOUT)
     store = TCPStore("127.0.0.1", port, 2, is_master=rank == 1, timeout=limit)
     torch_groups.init("gloo", store, rank, 2, limit)
 
@@ -276,9 +294,9 @@ def main() -> None:
             sys.stdout.write(json.dumps({"trouble": trouble}))
             return
     gloo_groups.when_made(None)
-    torch_groups.init("gloo", HashStore(), 0, 1, timedelta(seconds=HANG_BOUND))
-    findings = found_by((*IN_A_GROUP, *ALWAYS))
-    dist.destroy_process_group()
+    torch_groups.init("gloo", HashStore(), 0, 1, timedelta(seconds=HANG_TIMEOUT))
+    findings = found_by((*GROUP_CHECKS, *PROCESS_CHECKS))
+    default_group.destroy()
     sys.stdout.write(json.dumps({"versions": versions(), "findings": [asdict(finding) for finding in findings]}))
 
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from edriver.system.sockets import duplicate
 from edriver.worker.backend.sever import GlooDevice
 
-MOST_NAMED: Final = 8
+MAX_NAMED_CALLERS: Final = 8
 """How many callers a message names."""
 
 _UID_FIELD: Final = 7  # of a line of /proc/net/tcp, proc_pid_net(5)
@@ -36,10 +36,10 @@ class Caller(NamedTuple):
 
 
 def suspects(devices: Iterable[GlooDevice]) -> list[Caller]:
-    """Those that are connected to these devices' listeners and may be strangers.
+    """Those that are connected to these devices' listeners and may be no members.
 
-    They are those of other accounts of this machine, if there are any; else all, for which of them Gloo takes for which
-    rank cannot be seen from outside.
+    They are those of other accounts of this machine, if there are any; else all, for it cannot be seen from outside
+    which of them Gloo takes for which rank.
     """
     callers = [caller for device in devices for caller in _callers_of(device)]
     return [caller for caller in callers if caller.uid not in (None, os.getuid())] or callers
@@ -50,8 +50,8 @@ def names_of(callers: Iterable[Caller]) -> str:
     names = list(dict.fromkeys(map(str, callers)))
     if not names:
         return "nothing is connected any more"
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return "connected from " + ", ".join(names[:MOST_NAMED]) + more
+    more = f" and {len(names) - MAX_NAMED_CALLERS} more" if len(names) > MAX_NAMED_CALLERS else ""
+    return "connected from " + ", ".join(names[:MAX_NAMED_CALLERS]) + more
 
 
 def _callers_of(device: GlooDevice) -> list[Caller]:

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import torch
 import torch.distributed as dist
 
-_TIMED_OUT: Final = "Operation timed out"
+_TIMEOUT_PREFIX: Final = "Operation timed out"
 
 
 class Backend(Protocol):
@@ -61,7 +61,7 @@ def made() -> int:
     return _Made.count
 
 
-def exchange(group: Backend, said: torch.Tensor, heard: torch.Tensor, bound: timedelta) -> None:
+def exchange(group: Backend, sent: torch.Tensor, received: torch.Tensor, bound: timedelta) -> None:
     """Send the nth of equal parts to rank n, and receive one from each, over each connection of the group.
 
     One collective rather than a send and a receive for each pair: those take three times as long.
@@ -69,7 +69,7 @@ def exchange(group: Backend, said: torch.Tensor, heard: torch.Tensor, bound: tim
     Raises:
         RuntimeError: a connection broke, or it took longer than the bound: see `ran_out_of_time`.
     """
-    group.alltoall_base(heard, said, [], []).wait(bound)
+    group.alltoall_base(received, sent, [], []).wait(bound)
 
 
 def name_in(key: str) -> str:
@@ -86,7 +86,7 @@ def ran_out_of_time(error: RuntimeError) -> bool:
 
     With another text the reason that is given for an unproven connection is torch's whole sentence.
     """
-    return str(error).startswith(_TIMED_OUT)
+    return str(error).startswith(_TIMEOUT_PREFIX)
 
 
 @functools.cache

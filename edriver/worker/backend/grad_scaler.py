@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-_ATTRIBUTES: Final = ("_scale", "_growth_tracker", "_per_optimizer_states")
+_SCALER_ATTRIBUTES: Final = ("_scale", "_growth_tracker", "_per_optimizer_states")
 
 
 class Scale(NamedTuple):
@@ -21,7 +21,7 @@ class Scale(NamedTuple):
 
 def is_known(scaler: torch.amp.GradScaler) -> bool:
     """Whether it has these attributes. Else state_dict is asked, which waits for the device at each boundary."""
-    return all(hasattr(scaler, name) for name in _ATTRIBUTES)
+    return all(hasattr(scaler, name) for name in _SCALER_ATTRIBUTES)
 
 
 def scale_of(scaler: torch.amp.GradScaler) -> Scale:

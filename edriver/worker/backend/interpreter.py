@@ -5,13 +5,16 @@ Checked with CPython 3.11 to 3.13. Does not import torch.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import gc
 import sys
 import threading
+from collections.abc import Iterator
 from types import FrameType
 from typing import Final
 
-_ENDS_IN: Final = "_shutdown"
+_SHUTDOWN_FUNCTION: Final = "_shutdown"
 
 
 def frames() -> dict[int, FrameType]:
@@ -34,12 +37,12 @@ def waits_for_threads(frame: FrameType) -> bool:
     """
     while frame.f_back is not None:
         frame = frame.f_back
-    return frame.f_code.co_name == _ENDS_IN and frame.f_code.co_filename == threading.__file__
+    return frame.f_code.co_name == _SHUTDOWN_FUNCTION and frame.f_code.co_filename == threading.__file__
 
 
 def ends_as_known() -> bool:
     """Whether threading has the function that `waits_for_threads` looks for."""
-    return callable(getattr(threading, _ENDS_IN, None))
+    return callable(getattr(threading, _SHUTDOWN_FUNCTION, None))
 
 
 def never_destroy(kept: object) -> None:
@@ -49,3 +52,19 @@ def never_destroy(kept: object) -> None:
     CPython works. Elsewhere a forked child that ends by sys.exit would cut connections that it shares with its parent.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+
+
+@contextlib.contextmanager
+def without_collections() -> Iterator[None]:
+    """Pause the garbage collector.
+
+    Thousands of new objects, none of them garbage, would make it look through all of torch again and again, 0.2 s each
+    time.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

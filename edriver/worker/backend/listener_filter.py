@@ -1,4 +1,5 @@
-"""Closing a Gloo device's listener to all who come after its group was built, and turning out who came before.
+"""Closing a Gloo device's listener to all who come after its group was built, and closing the connections of others
+that came before.
 
 Gloo listens for as long as a group lives, accepts everyone, and aborts the process when no descriptor is left for that
 (torch 2.13, gloo/transport/tcp/listener.cc). Yet once a group is built none of its members connects any more. The
@@ -7,9 +8,10 @@ socket(7); it takes no privilege) drops every packet that asks for a connection,
 has begun. The connections that exist have filters of their own: none. A system without such filters leaves the listener
 open, and the worker says so at its start (checks.py).
 
-A stranger may have come while the group was being built; it holds a descriptor until the group ends. Each member's
-connection begins with the number of a pair, 8 bytes. One that has brought less is no member's: it is shut down, and
-Gloo closes it. One that has brought a number to which no pair belongs is kept by Gloo, and cannot be freed.
+A process that is no member may have connected while the group was being built; it holds a descriptor until the group
+ends. Each member's connection begins with the number of a pair, 8 bytes. One that has brought less is no member's: it
+is shut down, and Gloo closes it. One that has brought a number to which no pair belongs is kept by Gloo, and cannot be
+freed.
 """
 
 from __future__ import annotations
@@ -28,21 +30,21 @@ _SO_ATTACH_FILTER = 26
 _DROP_ALL = struct.pack("=HBBI", 0x06, 0, 0, 0)
 """A classic BPF program of one instruction, "return 0": so many bytes of a packet are let through."""
 
-_PAIR_NUMBER = 8
+_PAIR_NUMBER_BYTES = 8
 """Bytes with which each member's connection to a listener begins."""
 
 _TCP_INFO_SIZE, _UNACKED, _BYTES_RECEIVED = 136, 24, 128
 """Of struct tcp_info (linux/tcp.h): the offsets of tcpi_unacked, a listener's connections that wait to be accepted, and
 of tcpi_bytes_received."""
 
-QUEUE_BOUND = 0.1
+QUEUE_TIMEOUT = 0.1
 """Seconds that Gloo may take to accept the connections that came before the filter."""
 
-_LOOK_PERIOD = 0.001
+_QUEUE_POLL_INTERVAL = 0.001
 
 
-def close_to_strangers(find: Callable[[], Collection[GlooDevice]], size: int) -> set[int]:
-    """Let nothing new connect to a group's devices, and shut down the connections that have said nothing.
+def close_listeners(find: Callable[[], Collection[GlooDevice]], size: int) -> set[int]:
+    """Let nothing new connect to a group's devices, and shut down the connections that have sent nothing.
 
     To be called once the group is built on this rank: when `init_process_group` or `new_group` has returned. A device
     with fewer connections than its group has pairs still needs its listener (TORCH_GLOO_LAZY_INIT connects at first
@@ -67,7 +69,7 @@ def close_to_strangers(find: Callable[[], Collection[GlooDevice]], size: int) ->
             stack.enter_context(listener)
             if len(device.connections) - len(_silent(device)) < size - 1:
                 continue
-            if trouble_with(listener):  # which the worker has said at its start (checks.py)
+            if trouble_with(listener):  # which the worker has logged at its start (checks.py)
                 continue
             closed.add(device.listener.inode)
             waited |= _await_queue(listener)
@@ -90,11 +92,11 @@ def trouble_with(listener: socket.socket) -> str:
 
 def _await_queue(listener: socket.socket) -> bool:
     """Wait until Gloo has accepted what came before the filter; answers whether there was anything."""
-    deadline = time.monotonic() + QUEUE_BOUND
+    deadline = time.monotonic() + QUEUE_TIMEOUT
     waited = False
     while _tcp_info(listener, _UNACKED, "=I") and time.monotonic() < deadline:
         waited = True
-        time.sleep(_LOOK_PERIOD)
+        time.sleep(_QUEUE_POLL_INTERVAL)
     return waited
 
 
@@ -105,16 +107,16 @@ def _silent(device: GlooDevice) -> list[Descriptor]:
         return []
     with listener:
         port = listener.getsockname()[1]
-    return [connection for connection in device.connections if _has_said_nothing(connection, port)]
+    return [connection for connection in device.connections if _is_silent(connection, port)]
 
 
-def _has_said_nothing(descriptor: Descriptor, port: int) -> bool:
+def _is_silent(descriptor: Descriptor, port: int) -> bool:
     connection = duplicate(descriptor.fd, descriptor.inode)
     if connection is None:
         return False
     with connection:
         accepted = connection.getsockname()[1] == port
-        return accepted and _tcp_info(connection, _BYTES_RECEIVED, "=Q") < _PAIR_NUMBER
+        return accepted and _tcp_info(connection, _BYTES_RECEIVED, "=Q") < _PAIR_NUMBER_BYTES
 
 
 def _shut_down(descriptor: Descriptor) -> None:

@@ -39,3 +39,12 @@ class StateOfModule(dict[str, Any]):
     def __init__(self, values: Mapping[str, Any], versions: Mapping[str, Any]) -> None:
         super().__init__(values)
         self._metadata = dict(versions)
+
+
+def is_managed_by_fsdp(module: torch.nn.Module) -> bool:
+    """Whether FullyShardedDataParallel has taken this module's parameters over, wherever its wrapper is.
+
+    Interface: the attribute _is_fsdp_managed_module, which it sets for dynamo. Without it a model that is wrapped
+    inside a training function is not refused.
+    """
+    return bool(getattr(module, "_is_fsdp_managed_module", False))

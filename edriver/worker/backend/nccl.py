@@ -7,7 +7,7 @@ a GPU yet.
 
  - All communicators are aborted at once, each from a thread of its own: one abort may wait for a kernel that
    another communicator's kernel keeps from running (pytorch/pytorch issue 119797).
- - An abort may itself hang, in the driver or on a lock of torch's. It has ABORT_BOUND seconds; then the process ends
+ - An abort may itself hang, in the driver or on a lock of torch's. It has ABORT_TIMEOUT seconds; then the process ends
    itself, and its slot is filled anew. That also gives its device memory back: a slot's next worker is started once the
    last one has been reaped.
 
@@ -32,7 +32,7 @@ from edriver.worker.backend import torch_groups
 
 logger = logging.getLogger("edriver.worker")
 
-ABORT_BOUND = 5.0
+ABORT_TIMEOUT = 5.0
 """Seconds that the communicators of a process may take to abort."""
 
 
@@ -72,7 +72,7 @@ class Nccl:
 
     def give_up(self) -> None:
         """End this process at once."""
-        logger.error("NCCL's communicators were not aborted within %g s, or cannot be: this worker ends", ABORT_BOUND)
+        logger.error("NCCL's communicators were not aborted within %g s, or cannot be: this worker ends", ABORT_TIMEOUT)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -82,7 +82,7 @@ def nccl_here() -> Nccl | None:
 
 
 def abort_together(
-    communicators: Collection[Communicator], give_up: Callable[[], None], bound: float = ABORT_BOUND
+    communicators: Collection[Communicator], give_up: Callable[[], None], bound: float = ABORT_TIMEOUT
 ) -> threading.Thread:
     """Abort these communicators at the same time, in the background.
 

@@ -14,10 +14,10 @@ import torch.distributed as dist
 
 from edriver.worker.errors import PeerLostError
 
-_GLOO = ("gloo/", "monitoredBarrier")
+_GLOO_MARKS = ("gloo/", "monitoredBarrier")
 """Gloo's errors begin with the source file that raised them; monitored_barrier's name the barrier."""
 
-_NOT_THE_PEER = "enforce fail"
+_CALLER_FAULT_MARK = "enforce fail"
 """Gloo's assertions: the caller's mistake (unequal shapes, a bad interface name), not a loss."""
 
 
@@ -37,7 +37,7 @@ def _is_peer_loss(error: BaseException) -> bool:
     if not isinstance(error, RuntimeError):
         return False
     text = str(error)
-    return any(mark in text for mark in _GLOO) and _NOT_THE_PEER not in text
+    return any(mark in text for mark in _GLOO_MARKS) and _CALLER_FAULT_MARK not in text
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -2,7 +2,7 @@
 
 Nothing in torch frees such a collective: `abort()`, `shutdown()` and `destroy_process_group()` all leave it hanging
 (torch 2.13). Shutting down the sockets underneath does, within milliseconds. The difficulty is to cut Gloo's sockets
-and nobody else's: a difference of the open descriptors before and after the group was built also catches what other
+and no others: a difference of the open descriptors before and after the group was built also catches what other
 threads opened meanwhile, and misses the subgroups made later.
 
 Gloo's own book-keeping answers it. Each process group (the default one and each `new_group`) has a device: one
@@ -30,20 +30,21 @@ import select
 import socket
 import stat
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from edriver.system.descriptors import links
 from edriver.system.sockets import duplicate
 
-_FDS = Path("/proc/self/fd")
-_FDINFO = Path("/proc/self/fdinfo")
-_FLAGS = re.compile(r"^flags:\s+([0-7]+)$", re.MULTILINE)
-_WATCHED = re.compile(
+_EPOLL_LINK = "anon_inode:[eventpoll]"
+_FDINFO_FOLDER = Path("/proc/self/fdinfo")
+_FLAGS_PATTERN = re.compile(r"^flags:\s+([0-7]+)$", re.MULTILINE)
+_WATCHED_PATTERN = re.compile(
     r"^tfd:\s+(\d+) events:\s+([0-9a-f]+) data:\s+([0-9a-f]+)\s+pos:\S+ ino:([0-9a-f]+) ", re.MULTILINE
 )
-_ARMED = select.EPOLLIN | select.EPOLLOUT
+_ARMED_EVENTS = select.EPOLLIN | select.EPOLLOUT
 _LOW_HALF = 0xFFFFFFFF
 """Where an event loop that keeps descriptors as user data (an int in a union of 8 bytes) keeps them."""
 
@@ -80,9 +81,9 @@ def gloo_devices() -> dict[int, GlooDevice]:
     """The Gloo devices of this process, by their listener's inode.
 
     Descriptors that come and go during the scan are tolerated: a device that is just being built or torn down is
-    listed as far as it can be seen, or not at all, so whoever severs a group under construction calls again.
+    listed as far as it can be seen, or not at all, so a caller that severs a group under construction repeats it.
     """
-    devices = (_device_of(fd) for fd in _open_fds() if _is_epoll(fd))
+    devices = (_device_of(fd) for fd, link in links() if link == _EPOLL_LINK)
     return {device.listener.inode: device for device in devices if device is not None}
 
 
@@ -124,30 +125,20 @@ def release_waiting_pairs(device: GlooDevice, pairs: int) -> None:
                 caller.send(struct.pack("=q", pair))
 
 
-def _open_fds() -> Iterator[int]:
-    return (int(entry.name) for entry in list(os.scandir(_FDS)))
-
-
-def _is_epoll(fd: int) -> bool:
-    try:
-        return str((_FDS / str(fd)).readlink()) == "anon_inode:[eventpoll]"
-    except OSError:
-        return False
-
-
 def _device_of(epoll: int) -> GlooDevice | None:
     """What this epoll set watches, if it has every mark of a Gloo device (see the module's docstring)."""
     try:
-        text = (_FDINFO / str(epoll)).read_text()
+        text = (_FDINFO_FOLDER / str(epoll)).read_text()
     except OSError:
         return None
-    flags = _FLAGS.search(text)
+    flags = _FLAGS_PATTERN.search(text)
     watched = [
-        (int(fd), int(events, 16), int(data, 16), int(ino, 16)) for fd, events, data, ino in _WATCHED.findall(text)
+        (int(fd), int(events, 16), int(data, 16), int(ino, 16))
+        for fd, events, data, ino in _WATCHED_PATTERN.findall(text)
     ]
     if flags is None or int(flags[1], 8) & os.O_CLOEXEC or any(data & _LOW_HALF == fd for fd, _, data, _ in watched):
         return None
-    return _device_from([Descriptor(fd, ino, bool(events & _ARMED)) for fd, events, _, ino in watched])
+    return _device_from([Descriptor(fd, ino, bool(events & _ARMED_EVENTS)) for fd, events, _, ino in watched])
 
 
 def _device_from(watched: list[Descriptor]) -> GlooDevice | None:

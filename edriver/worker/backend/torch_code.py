@@ -7,7 +7,9 @@ import importlib
 from pathlib import PurePath
 from typing import Final
 
-_PACKAGES: Final = ("distributed", "autograd", "nn", "cuda")
+from edriver.worker.backend.interpreter import without_collections
+
+_WAITING_PACKAGES: Final = ("distributed", "autograd", "nn", "cuda")
 
 
 def waits_for_peers(filename: str) -> bool:
@@ -19,7 +21,7 @@ def waits_for_peers(filename: str) -> bool:
     the group's own timeout. A worker that waits for others would count as stalled itself after --stall-timeout.
     """
     parts = PurePath(filename).parts
-    return "torch" in parts and not set(_PACKAGES).isdisjoint(parts)
+    return "torch" in parts and not set(_WAITING_PACKAGES).isdisjoint(parts)
 
 
 def import_dynamo() -> None:
@@ -27,5 +29,5 @@ def import_dynamo() -> None:
 
     Interface: the module torch._dynamo. Without it the first round of a newcomer takes so much longer.
     """
-    with contextlib.suppress(ImportError):
+    with contextlib.suppress(ImportError), without_collections():
         importlib.import_module("torch._dynamo")

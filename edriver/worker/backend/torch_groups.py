@@ -1,7 +1,7 @@
 """torch.distributed's own book of process groups. Checked with torch 2.13.0.
 
 Interfaces: torch.distributed.distributed_c10d._world (pg_map, pg_names, group_count), _get_default_store,
-default_pg_timeout; ProcessGroup._get_backend.
+default_pg_timeout; ProcessGroup._get_backend, _get_sequence_number_for_group.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.distributed_c10d import Store
+
+from edriver.worker.backend import default_group
 
 
 def living() -> list[object]:
@@ -50,6 +52,24 @@ def part_for(group: dist.ProcessGroup, device: str) -> Any:
         return group._get_backend(torch.device(device))
     except RuntimeError:
         return None
+
+
+def collectives_begun() -> int:
+    """How many collectives of the default group this process has begun since the group was built; 0: there is no group.
+
+    Interface: ProcessGroup._get_sequence_number_for_group. Without it none is counted: it is not seen that a loop has a
+    collective between the optimizer's step and its boundary, so no commit is made for that.
+    """
+    group = dist.GroupMember.WORLD
+    count = getattr(group, "_get_sequence_number_for_group", None)
+    return 0 if count is None else int(count())
+
+
+def counts_collectives() -> bool:
+    """Whether `collectives_begun` sees one that is run now."""
+    before = collectives_begun()
+    dist.all_reduce(torch.ones(1))
+    return collectives_begun() > before
 
 
 def counts_names() -> bool:
@@ -89,14 +109,15 @@ def default_timeout() -> timedelta:
 
 
 def init(backend: str, store: Store, rank: int, size: int, timeout: timedelta) -> None:
-    """torch.distributed.init_process_group, without what it does to sys.excepthook.
+    """Make edriver's default group: init_process_group, without what that does to sys.excepthook.
 
     Interface: that it wraps the hook at each call, with a rank that changes from round to round. If it no longer does,
     nothing is undone. A second hook of this kind elsewhere shows as a wrong rank in front of tracebacks.
     """
     hook = sys.excepthook
     try:
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+        default_group.init(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+        default_group.claim()
     finally:
         sys.excepthook = hook
 

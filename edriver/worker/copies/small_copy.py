@@ -1,7 +1,7 @@
 """Copies of what is small, cheap enough to make one at every boundary.
 
 Immutables are kept by reference, containers by value as long as they are small; what is neither is refused. This file
-does not import torch: whoever knows of tensors says what to do with them.
+does not import torch: a caller passes the rule for tensors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SMALL_BYTES = 4096
 
 
 class Fixed:
-    """A box whose contents nobody changes, so that the box is kept by reference.
+    """A box whose contents never change, so that the box is kept by reference.
 
     Args:
         contents: anything.
@@ -36,10 +36,10 @@ class Fixed:
         self.contents = contents
 
 
-IMMUTABLES = frozenset({Fixed, int, float, complex, str, bytes, bool, type(None), range, type, types.FunctionType})
+IMMUTABLE_TYPES = frozenset({Fixed, int, float, complex, str, bytes, bool, type(None), range, type, types.FunctionType})
 """Exact types whose values are kept by reference."""
 
-_IMMUTABLE_KINDS = (
+_IMMUTABLE_BASES = (
     enum.Enum,
     pathlib.PurePath,
     datetime.date,
@@ -50,8 +50,8 @@ _IMMUTABLE_KINDS = (
     uuid.UUID,
     types.BuiltinFunctionType,
 )
-_SEQUENCES = frozenset({list, collections.deque})
-_MAPPINGS = frozenset({dict, collections.OrderedDict, collections.defaultdict, collections.Counter})
+_SEQUENCE_TYPES = frozenset({list, collections.deque})
+_MAPPING_TYPES = frozenset({dict, collections.OrderedDict, collections.defaultdict, collections.Counter})
 _ITEM_BYTES = 8
 
 
@@ -84,35 +84,35 @@ class SmallCopies:
         Raises:
             NotSmallError: it takes more than SMALL_BYTES, or cannot be copied.
         """
-        if type(value) in IMMUTABLES:
+        if type(value) in IMMUTABLE_TYPES:
             return value
         self._room = SMALL_BYTES
         return self._copy(value)
 
     def _copy(self, value: Any) -> Any:
         kind = type(value)
-        if kind in IMMUTABLES:
+        if kind in IMMUTABLE_TYPES:
             return value
         if id(value) in self._memo:
             return self._memo[id(value)]
         self._originals.append(value)
-        if kind in _MAPPINGS:
+        if kind in _MAPPING_TYPES:
             self._take(_ITEM_BYTES * 2 * len(value))
             result = self._memo[id(value)] = copy.copy(value)
             for key, item in value.items():
-                if type(item) not in IMMUTABLES:
+                if type(item) not in IMMUTABLE_TYPES:
                     result[key] = self._copy(item)
-        elif kind in _SEQUENCES:
+        elif kind in _SEQUENCE_TYPES:
             self._take(_ITEM_BYTES * len(value))
             result = self._memo[id(value)] = copy.copy(value)
             for at, item in enumerate(value):
-                if type(item) not in IMMUTABLES:
+                if type(item) not in IMMUTABLE_TYPES:
                     result[at] = self._copy(item)
         elif kind in (tuple, set, frozenset):
             self._take(_ITEM_BYTES * len(value))
             result = self._memo[id(value)] = kind(map(self._copy, value))
         elif (result := self._special(value)) is NotImplemented:
-            result = self._memo[id(value)] = value if isinstance(value, _IMMUTABLE_KINDS) else self._object(value)
+            result = self._memo[id(value)] = value if isinstance(value, _IMMUTABLE_BASES) else self._object(value)
         return result
 
     def _take(self, size: int) -> None:

@@ -18,7 +18,7 @@ import torch
 from edriver.worker.copies import small_copy
 from edriver.worker.copies.side_stream import Copy, SideCopies
 
-IMMUTABLES = small_copy.IMMUTABLES | {torch.dtype, torch.device, torch.Size}
+IMMUTABLE_TYPES = small_copy.IMMUTABLE_TYPES | {torch.dtype, torch.device, torch.Size}
 """Exact types whose values are kept by reference."""
 
 
@@ -43,12 +43,12 @@ def is_plain_tensor(value: object) -> bool:
     )
 
 
-_HOME = "_edriver_home"
+_DEVICE_ATTRIBUTE = "_edriver_home"
 
 
 def belongs_to(tensor: torch.Tensor, device: torch.device | str) -> torch.Tensor:
     """Note on a copy in host memory where its elements belong; returns it."""
-    setattr(tensor, _HOME, device)
+    setattr(tensor, _DEVICE_ATTRIBUTE, device)
     return tensor
 
 
@@ -119,7 +119,7 @@ class SnapshotBuffers:
         return torch.empty_like(tensor, requires_grad=False)
 
     def _fits(self, buffer: torch.Tensor, tensor: torch.Tensor) -> bool:
-        home = getattr(buffer, _HOME, None)
+        home = getattr(buffer, _DEVICE_ATTRIBUTE, None)
         if self._side.covers(tensor):
             return home == tensor.device and self._side.fits(buffer)
         return home is None and buffer.device == tensor.device
@@ -160,7 +160,7 @@ class _Aside:
 
     def of(self, value: Any) -> Any:
         kind = type(value)
-        if kind in IMMUTABLES:
+        if kind in IMMUTABLE_TYPES:
             return value
         seen = self._memo.get(id(value))
         if seen is not None:
@@ -217,7 +217,7 @@ class TakeOver:
     def value(self, saved: Any, live: Any = None) -> Any:
         """The saved value, in live memory: what is to stand where `live` stood."""
         kind = type(saved)
-        if kind in IMMUTABLES:
+        if kind in IMMUTABLE_TYPES:
             return saved
         seen = self._memo.get(id(saved))
         if seen is not None:
@@ -243,7 +243,7 @@ class TakeOver:
 
     def _tensor(self, saved: torch.Tensor, live: Any) -> torch.Tensor:
         if not is_plain_tensor(live) or not _alike(saved, live) or id(live) in self._written or _overlaps(live):
-            return saved.detach().to(getattr(saved, _HOME, saved.device), copy=True)
+            return saved.detach().to(getattr(saved, _DEVICE_ATTRIBUTE, saved.device), copy=True)
         self._written[id(live)] = live
         with torch.no_grad():
             live.copy_(saved)

@@ -22,8 +22,8 @@ SECRET_BYTES: Final = 32
 PROOF_BYTES: Final = 32
 """Lengths, fixed: nothing that is received says how long it is."""
 
-_DOMAIN: Final = b"edriver membership of a pair, 1\0"
-_WHERE_AND_WHO: Final = struct.Struct("!QQQQ")
+_DOMAIN_TAG: Final = b"edriver membership of a pair, 1\0"
+_CLAIM_FORMAT: Final = struct.Struct("!QQQQ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,11 @@ class MembershipProof:
         if len(self.secret) != SECRET_BYTES:
             raise ValueError(f"a proof of membership needs a secret of {SECRET_BYTES} bytes, not {len(self.secret)}")
 
-    def said(self, speaker: int, listener: int) -> bytes:
-        """What a rank of the group sends to another one."""
-        place = _WHERE_AND_WHO.pack(self.round_id.incarnation, self.round_id.n, speaker, listener)
-        return hmac.digest(self.secret, _DOMAIN + place + self.group.encode(), "sha256")
+    def proof_of(self, speaker: int, listener: int) -> bytes:
+        """The proof that a rank of the group sends to another one."""
+        place = _CLAIM_FORMAT.pack(self.round_id.incarnation, self.round_id.n, speaker, listener)
+        return hmac.digest(self.secret, _DOMAIN_TAG + place + self.group.encode(), "sha256")
 
-    def holds(self, heard: bytes, speaker: int, listener: int) -> bool:
-        """Whether what the listener has heard can only be the speaker's; takes the same time for every answer."""
-        return hmac.compare_digest(heard, self.said(speaker, listener))
+    def holds(self, received: bytes, speaker: int, listener: int) -> bool:
+        """Whether what the listener has received can only be the speaker's; takes the same time for every answer."""
+        return hmac.compare_digest(received, self.proof_of(speaker, listener))

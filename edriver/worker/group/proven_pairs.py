@@ -28,7 +28,7 @@ from edriver.worker.group.store import StoreClient
 
 logger = logging.getLogger("edriver.worker")
 
-PROOF_BOUND: Final = 5.0
+PROOF_TIMEOUT: Final = 5.0
 """Seconds that the members of a group may take to prove their membership, once it is built.
 
 They have all met at the store a moment before. One that is stopped for longer costs another round, and nothing else.
@@ -40,14 +40,14 @@ class PairsOfRound:
     """The proofs of one round in this process.
 
     Attributes:
-        place: this worker's place in the round.
+        assignment: this worker's place in the round.
         store: this worker's connection to the round's store, in which each group has keys of its own.
         devices: the round's Gloo devices, as they are when it is called.
         close: lets nothing new connect to a group of so many ranks; called with that number once the group is proven.
         proven: the groups that have been proven, or tried to, by the names that they have in the round's store.
     """
 
-    place: Assignment
+    assignment: Assignment
     store: StoreClient
     devices: Callable[[], Mapping[int, GlooDevice]]
     close: Callable[[int], object]
@@ -69,7 +69,8 @@ class PairsOfRound:
 
         Raises:
             UnprovenPeerError: a peer did not prove its membership, or not in time; or the round was severed.
-            RuntimeError: the round has had a group of this name before, in which a stranger may have heard proofs.
+            RuntimeError: the round has had a group of this name before, in which another process may have received
+                proofs.
         """
         again = name in self.proven
         self.proven.add(name)
@@ -79,8 +80,8 @@ class PairsOfRound:
 
     def _prove(self, group: Backend, name: str, again: bool) -> None:
         if again:
-            raise RuntimeError(f"round {self.place.round_id} has had a group {name!r} before")
-        proof = MembershipProof(self.place.secret, self.place.round_id, name)
+            raise RuntimeError(f"round {self.assignment.round_id} has had a group {name!r} before")
+        proof = MembershipProof(self.assignment.secret, self.assignment.round_id, name)
         self._proving += 1
         try:
             self._exchange(group, proof)
@@ -89,12 +90,12 @@ class PairsOfRound:
 
     def _exchange(self, group: Backend, proof: MembershipProof) -> None:
         rank, ranks = group.rank(), range(group.size())
-        said = torch.frombuffer(bytearray(b"".join(proof.said(rank, peer) for peer in ranks)), dtype=torch.uint8)
-        answers = bytearray(len(said))
-        heard = torch.frombuffer(answers, dtype=torch.uint8)
+        sent = torch.frombuffer(bytearray(b"".join(proof.proof_of(rank, peer) for peer in ranks)), dtype=torch.uint8)
+        answers = bytearray(len(sent))
+        received = torch.frombuffer(answers, dtype=torch.uint8)
         error: RuntimeError | None = None
         try:
-            gloo_groups.exchange(group, said, heard, timedelta(seconds=PROOF_BOUND))
+            gloo_groups.exchange(group, sent, received, timedelta(seconds=PROOF_TIMEOUT))
         except RuntimeError as raised:  # of whatever kind: which connections are not proven is seen below
             error = raised
         parts = [bytes(answers[peer * PROOF_BYTES : (peer + 1) * PROOF_BYTES]) for peer in ranks]
@@ -106,14 +107,14 @@ class PairsOfRound:
     def _unproven(self, peers: list[int], error: RuntimeError | None) -> UnprovenPeerError:
         self.witness()
         if error is None:
-            how = "what was said is wrong"
+            how = "the proof is wrong"
         elif gloo_groups.ran_out_of_time(error):
-            how = f"not within {PROOF_BOUND:g} s"
+            how = f"not within {PROOF_TIMEOUT:g} s"
         else:
             how = str(error).partition(". This is typically")[0]
         unproven = UnprovenPeerError(
             f"the connections to ranks {', '.join(map(str, peers))} did not prove to lead to members of round "
-            f"{self.place.round_id} ({how}); {names_of(self._seen)}"
+            f"{self.assignment.round_id} ({how}); {names_of(self._seen)}"
         )
         logger.warning("%s", unproven)
         return unproven

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
+import weakref
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -23,43 +24,45 @@ from edriver.common.ids import NO_ROUND, RoundId
 from edriver.common.store_address import StoreAddress
 from edriver.system.descriptors import check_room
 from edriver.worker.assignment import Assignment
-from edriver.worker.backend import torch_groups
-from edriver.worker.backend.checks import SEVERING
-from edriver.worker.backend.listener_filter import close_to_strangers
+from edriver.worker.backend import default_group, torch_groups
+from edriver.worker.backend.checks import SEVERING_CHECK
+from edriver.worker.backend.interpreter import never_destroy
+from edriver.worker.backend.listener_filter import close_listeners
 from edriver.worker.backend.nccl import Communicator, Nccl, abort_together, nccl_here
 from edriver.worker.backend.peer_loss import looks_like_peer_loss
 from edriver.worker.backend.sever import GlooDevice, gloo_devices, release_waiting_pairs, sever_gloo
 from edriver.worker.errors import PeerLostError
 from edriver.worker.group import proven_pairs
 from edriver.worker.group.proven_pairs import PairsOfRound
-from edriver.worker.group.store import StoreClient, StoreServer
-from edriver.worker.group.store_transport import StoreWire
+from edriver.worker.group.store import StoreClient
+from edriver.worker.group.store_server import StoreServer
+from edriver.worker.group.store_transport import StoreTransport
 from edriver.worker.watch.forked import Owner, keep_in_children
 
 logger = logging.getLogger("edriver.worker")
 
-DISPOSAL_BOUND = 0.2
+DISPOSAL_TIMEOUT = 0.2
 """Seconds that the disposal of the round before the last may still take."""
 
-LAST_DISPOSAL_BOUND = 2.0
+FINAL_DISPOSAL_TIMEOUT = 2.0
 """The same when the process ends."""
 
 
 _DEVICE_DESCRIPTORS = 4
 """Of a Gloo device beside its connections: an epoll set, both ends of a pipe, a listener."""
 
-_DESCRIPTORS_TO_SPARE = 16
+_SPARE_DESCRIPTORS = 16
 """For what passes while a group is built: Gloo aborts the process when there is none left."""
 
 
 @dataclass(slots=True)
-class _Round:
+class _CurrentGroup:
     """The round whose group exists or is being built.
 
     Attributes:
-        place: this worker's place in it.
+        assignment: this worker's place in it.
         store: the connection to rank 0's store. torch holds on to its C++ half only.
-        strangers: the Gloo devices (listener inodes) that were there before: a group of the user's own with others.
+        foreign_devices: the Gloo devices (listener inodes) that were there before: a group of the script's own.
         released: the round's devices (listener inodes) none of whose pairs waits for a connection: the pairs have been
             released, or the device takes no more (listener_filter.py).
         built: the devices of all groups that have been built.
@@ -68,9 +71,9 @@ class _Round:
         pairs: what proves its connections.
     """
 
-    place: Assignment
+    assignment: Assignment
     store: StoreClient
-    strangers: frozenset[int]
+    foreign_devices: frozenset[int]
     released: set[int] = field(default_factory=set)
     built: set[int] = field(default_factory=set)
     aborted: set[str] = field(default_factory=set)
@@ -89,7 +92,7 @@ class RoundGroup:
         self,
         host: str | None,
         nccl: Nccl | None = None,
-        wire: StoreWire | None = None,
+        wire: StoreTransport | None = None,
         broken: Collection[str] = (),
     ) -> None:
         """Start this worker's store.
@@ -104,18 +107,19 @@ class RoundGroup:
         Raises:
             OSError: the host does not resolve, or is not an address of this machine.
         """
-        self._wire = wire or StoreWire()
+        self._wire = wire or StoreTransport()
         self._server = None if host is None else StoreServer(host, self._wire)
         self._nccl = nccl or nccl_here()
         self._backend = "gloo" if self._nccl is None else self._nccl.backend
-        self._finds_connections = SEVERING not in broken
+        self._finds_connections = SEVERING_CHECK not in broken
         self._lock = threading.Lock()
-        self._round: _Round | None = None
+        self._round: _CurrentGroup | None = None
         self._severed = NO_ROUND
         self._disposal: threading.Thread | None = None
+        self._torn_down: weakref.WeakSet[object] = weakref.WeakSet()
         self._owner = Owner()
-        keep_in_children(lambda: (self, *torch_groups.living()))
-        atexit.register(self._await_disposal, LAST_DISPOSAL_BOUND)
+        keep_in_children(lambda: (self, *torch_groups.living(), *self._torn_down))
+        atexit.register(self._finish)
 
     @property
     def gloo_only(self) -> bool:
@@ -128,11 +132,11 @@ class RoundGroup:
         server = self._listening()
         return StoreAddress(server.host, server.port)
 
-    def build(self, place: Assignment, timeout: float) -> None:
+    def build(self, assignment: Assignment, timeout: float) -> None:
         """Build the round's group and make it the default one. Main thread only.
 
         Args:
-            place: this worker's place.
+            assignment: this worker's place.
             timeout: in seconds, for each step of building and, as torch has it, for each collective afterwards.
 
         Raises:
@@ -142,28 +146,30 @@ class RoundGroup:
                 group of this size needs.
         """
         _refuse_existing_group()
-        self._check_room(place)
-        store = StoreClient(*place.store, timeout, self._wire)
-        current = _Round(place, store, frozenset(gloo_devices()))
-        current.pairs = PairsOfRound(place, store, partial(_devices, current), partial(self._close, current))
+        self._check_room(assignment)
+        store = StoreClient(*assignment.store, timeout, self._wire)
+        current = _CurrentGroup(assignment, store, frozenset(gloo_devices()))
+        current.pairs = PairsOfRound(assignment, store, partial(_devices, current), partial(self._close, current))
         try:
             with self._lock:
-                self._check(place)
+                self._check(assignment)
                 self._round = current
             store.connect()
-            prefixed = PrefixStore(f"round/{place.round_id}", store)
+            prefixed = PrefixStore(f"round/{assignment.round_id}", store)
             proven_pairs.enter(current.pairs)
-            torch_groups.init(self._backend, prefixed, place.rank, place.size, timedelta(seconds=timeout))
+            torch_groups.init(self._backend, prefixed, assignment.rank, assignment.size, timedelta(seconds=timeout))
             if not current.pairs.proven:
                 raise RuntimeError(f"torch {torch.__version__} makes Gloo groups in a way in which none is proven")
             with self._lock:
-                self._check(place)  # severed too late to hinder the building, but the connections are dead
+                self._check(assignment)  # severed too late to hinder the building, but the connections are dead
         except Exception as error:
             self.teardown()
             store.close()
-            if isinstance(error, PeerLostError) or not (self._is_severed(place) or looks_like_peer_loss(error)):
+            if isinstance(error, PeerLostError) or not (self._is_severed(assignment) or looks_like_peer_loss(error)):
                 raise
-            raise PeerLostError(f"a peer was lost while round {place.round_id}'s process group was built") from error
+            raise PeerLostError(
+                f"a peer was lost while round {assignment.round_id}'s process group was built"
+            ) from error
 
     def build_alone(self) -> None:
         """Build the group of a world of one, in which DistributedDataParallel works as anywhere. Main thread only.
@@ -187,7 +193,7 @@ class RoundGroup:
         with self._lock:
             self._severed = max(self._severed, round_id)
             current = self._round
-            if current is None or current.place.round_id > round_id:
+            if current is None or current.assignment.round_id > round_id:
                 return 0
             current.pairs.witness()
             current.store.sever()
@@ -195,7 +201,7 @@ class RoundGroup:
             devices = _devices(current)
             for inode in devices.keys() - current.released:
                 current.released.add(inode)
-                release_waiting_pairs(devices[inode], current.place.size)
+                release_waiting_pairs(devices[inode], current.assignment.size)
             cut = sever_gloo(devices.values())
             return cut if self._finds_connections else max(1, cut)
 
@@ -216,19 +222,20 @@ class RoundGroup:
             if current is not None:
                 sever_gloo(_devices(current).values())
                 current.store.close()
-        self._await_disposal(DISPOSAL_BOUND)
+        self._await_disposal(DISPOSAL_TIMEOUT)
         if not dist.is_initialized():
             if current is not None:
                 torch_groups.count_names_anew()
             return
         held = torch_groups.living()
-        dist.destroy_process_group()
+        self._torn_down.update(held)
+        default_group.destroy()
         # A daemon, or one that hangs would keep the process from ending. But one that comes out of C++ while the
         # interpreter is shutting down would abort it: hence the wait at exit.
         self._disposal = threading.Thread(target=self._dispose, args=(held,), name="edriver-teardown", daemon=True)
         self._disposal.start()
 
-    def _close(self, current: _Round, size: int) -> None:
+    def _close(self, current: _CurrentGroup, size: int) -> None:
         """Let nothing new connect to the group that has just been proven, of so many ranks."""
         own: dict[int, GlooDevice] = {}
 
@@ -237,19 +244,19 @@ class RoundGroup:
             return own.values()
 
         with self._lock:  # a severing that came between would wait for connections that the filter drops
-            self._check(current.place)
-            current.released |= close_to_strangers(find, size)
+            self._check(current.assignment)
+            current.released |= close_listeners(find, size)
             current.built |= own.keys()
 
-    def _check_room(self, place: Assignment) -> None:
+    def _check_room(self, assignment: Assignment) -> None:
         """See that there are descriptors for a round, if need be once an earlier one's have been closed."""
         for last_try in (False, True):
             try:
-                check_room(_descriptors(place), f"a process group of {place.size} workers")
+                check_room(_descriptors(assignment), f"a process group of {assignment.size} workers")
             except RuntimeError:
                 if last_try:
                     raise
-                self._await_disposal(LAST_DISPOSAL_BOUND)
+                self._await_disposal(FINAL_DISPOSAL_TIMEOUT)
 
     def _dispose(self, held: list[object]) -> None:
         """Let go of a round's process groups: the last reference to each ends its threads."""
@@ -265,6 +272,15 @@ class RoundGroup:
             if disposal.is_alive():
                 logger.warning("a group of an earlier round cannot be torn down: a thread of it is left behind")
 
+    def _finish(self) -> None:
+        """Before the interpreter ends: leave the groups alone that something still refers to, such as a traceback.
+
+        The interpreter's last collection would destroy them, and wait for ever if a thread of theirs hangs in a send.
+        """
+        self._await_disposal(FINAL_DISPOSAL_TIMEOUT)
+        for group in self._torn_down:
+            never_destroy(group)
+
     def _finish_nccl(self) -> None:
         """Let the device finish the round, if it can, and abort the communicators.
 
@@ -274,7 +290,7 @@ class RoundGroup:
         current = self._round
         if self._nccl is None or current is None or self._communicators(self._nccl) == {}:
             return
-        if not self._is_severed(current.place):
+        if not self._is_severed(current.assignment):
             self._nccl.finish()
         with self._lock:
             self._abort_nccl(current)
@@ -282,13 +298,13 @@ class RoundGroup:
             abort.join()
         self._nccl.finish()
 
-    def _abort_nccl(self, current: _Round) -> None:
+    def _abort_nccl(self, current: _CurrentGroup) -> None:
         """With the lock held: begin to abort the communicators that are not being aborted yet."""
         if self._nccl is None:
             return
         found = self._communicators(self._nccl)
         if found is None:
-            if self._severed >= current.place.round_id:
+            if self._severed >= current.assignment.round_id:
                 self._nccl.give_up()
             return
         if fresh := found.keys() - current.aborted:
@@ -296,20 +312,20 @@ class RoundGroup:
             current.aborts.append(abort_together([found[name] for name in fresh], self._nccl.give_up))
 
     def _communicators(self, nccl: Nccl) -> Mapping[str, Communicator] | None:
-        """Those of this process; None: they cannot be found with this torch, as the worker has said at its start."""
+        """Those of this process; None: they cannot be found with this torch, as the worker has logged at its start."""
         try:
             return nccl.communicators()
         except AttributeError:
             return None
 
-    def _check(self, place: Assignment) -> None:
+    def _check(self, assignment: Assignment) -> None:
         """With the lock held: raise if the round has been severed."""
-        if place.round_id <= self._severed:
-            raise PeerLostError(f"round {place.round_id} was given up before its process group was built")
+        if assignment.round_id <= self._severed:
+            raise PeerLostError(f"round {assignment.round_id} was given up before its process group was built")
 
-    def _is_severed(self, place: Assignment) -> bool:
+    def _is_severed(self, assignment: Assignment) -> bool:
         with self._lock:
-            return place.round_id <= self._severed
+            return assignment.round_id <= self._severed
 
     def _listening(self) -> StoreServer:
         if self._server is None:
@@ -325,11 +341,11 @@ def _refuse_existing_group() -> None:
         )
 
 
-def _descriptors(place: Assignment) -> int:
+def _descriptors(assignment: Assignment) -> int:
     """How many descriptors a round takes here: a Gloo device and its connections, and those to rank 0's store."""
-    group = _DEVICE_DESCRIPTORS + place.size - 1
-    return group + (place.size if place.rank == 0 else 1) + _DESCRIPTORS_TO_SPARE
+    group = _DEVICE_DESCRIPTORS + assignment.size - 1
+    return group + (assignment.size if assignment.rank == 0 else 1) + _SPARE_DESCRIPTORS
 
 
-def _devices(current: _Round) -> dict[int, GlooDevice]:
-    return {inode: device for inode, device in gloo_devices().items() if inode not in current.strangers}
+def _devices(current: _CurrentGroup) -> dict[int, GlooDevice]:
+    return {inode: device for inode, device in gloo_devices().items() if inode not in current.foreign_devices}

@@ -1,6 +1,6 @@
 """What a store's connections are made of: a unix socket where all hosts are this machine, TLS between hosts.
 
-With TLS both ends show a certificate of the run's own authority: nobody else gets so far as to send a request.
+With TLS both ends show a certificate of the run's own authority: no other caller gets so far as to send a request.
 """
 
 from __future__ import annotations
@@ -9,26 +9,26 @@ import socket
 import ssl
 from pathlib import Path
 
-from edriver.common.invitation import MEMBER_NAME
+from edriver.common.join_config import MEMBER_NAME
 from edriver.common.tls_files import AUTHORITY_FILE, MEMBER_FILE
 
-NOT_YET = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-"""What reading from a connection raises when nothing has come."""
+WOULD_BLOCK_ERRORS = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+"""What reading from a connection raises while there is no data."""
 
 
-class StoreWire:
+class StoreTransport:
     """How this worker's store is reached, and how it reaches others'.
 
     Args:
-        papers: the folder of the run's papers; None: without TLS.
+        tls_folder: the folder of the run's TLS credentials; None: without TLS.
 
     Raises:
-        OSError: the papers cannot be read (ssl.SSLError: or are none).
+        OSError: the credentials cannot be read (ssl.SSLError: they are invalid).
     """
 
-    def __init__(self, papers: Path | None = None) -> None:
-        self._serving = None if papers is None else _context(ssl.PROTOCOL_TLS_SERVER, papers)
-        self._calling = None if papers is None else _context(ssl.PROTOCOL_TLS_CLIENT, papers)
+    def __init__(self, tls_folder: Path | None = None) -> None:
+        self._serving = None if tls_folder is None else _context(ssl.PROTOCOL_TLS_SERVER, tls_folder)
+        self._calling = None if tls_folder is None else _context(ssl.PROTOCOL_TLS_CLIENT, tls_folder)
 
     def listen(self, host: str) -> socket.socket:
         """Listen there, and nowhere else.
@@ -92,10 +92,10 @@ def _where(host: str, port: int) -> tuple[int, str | tuple[object, ...]]:
     return family, address
 
 
-def _context(protocol: ssl._SSLMethod, papers: Path) -> ssl.SSLContext:
+def _context(protocol: ssl._SSLMethod, tls_folder: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(papers / AUTHORITY_FILE)
-    context.load_cert_chain(papers / MEMBER_FILE)
+    context.load_verify_locations(tls_folder / AUTHORITY_FILE)
+    context.load_cert_chain(tls_folder / MEMBER_FILE)
     return context

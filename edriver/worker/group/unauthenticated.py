@@ -1,7 +1,7 @@
-"""Callers of a server that have proven nothing yet: how long they may stay, and which one makes room for another.
+"""Unauthenticated callers of a server: how long they may stay, and which one is closed for another.
 
 A server has a limited number of descriptors. Without a bound, callers that never prove anything would use them up and
-keep members out. Members are never turned out: they are not kept here.
+keep members out. Members are never closed: they are not kept here.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import Generic, TypeVar
 Caller = TypeVar("Caller")
 
 
-class Strangers(Generic[Caller]):
+class UnauthenticatedCallers(Generic[Caller]):
     """The callers that have proven nothing yet, oldest first. It has no clock and no connection.
 
     Args:
         most: how many there may be.
-        patience: seconds in which each must prove that it may be here.
-        first_word: seconds during which one that has sent nothing is not turned out in favor of others,
+        timeout: seconds in which each must prove that it may be here.
+        first_word: seconds during which one that has sent nothing is not closed in favor of others,
         head_start: and one that has.
     """
 
-    def __init__(self, most: int, patience: float, first_word: float, head_start: float) -> None:
+    def __init__(self, most: int, timeout: float, first_word: float, head_start: float) -> None:
         self._most = most
-        self._patience = patience
+        self._timeout = timeout
         self._first_word = first_word
         self._head_start = head_start
         self._since: dict[Caller, float] = {}
@@ -34,7 +34,7 @@ class Strangers(Generic[Caller]):
         self._since[caller] = now
         self._silent[caller] = now
 
-    def heard(self, caller: Caller) -> None:
+    def note_data(self, caller: Caller) -> None:
         """A caller has sent something."""
         self._silent.pop(caller, None)
 
@@ -52,7 +52,7 @@ class Strangers(Generic[Caller]):
         """Those whose time is over."""
         late: list[Caller] = []
         for caller, since in self._since.items():
-            if since + self._patience > now:
+            if since + self._timeout > now:
                 break
             late.append(caller)
         return late
@@ -60,10 +60,10 @@ class Strangers(Generic[Caller]):
     @property
     def deadline(self) -> float | None:
         """When the next one's time is over; None: there is none."""
-        return next(iter(self._since.values())) + self._patience if self._since else None
+        return next(iter(self._since.values())) + self._timeout if self._since else None
 
     def dispensable(self, now: float) -> Caller | None:
-        """The one to turn out when there is no room for another; None: all came or began a moment ago.
+        """The one to close when there is no room for another; None: all are too new.
 
         The oldest of those that have sent nothing, since a member speaks as soon as it has connected; else the oldest.
         """

@@ -2,7 +2,7 @@
 
 The first DistributedDataParallel, backward pass and optimizer step of a process import modules (torch._dynamo alone
 takes a second), start threads and fill caches: some 100 ms more than the second. A newcomer that did all that in its
-first round would keep everybody waiting.
+first round would make all other members wait.
 
 Nor does it take new memory from the kernel then, which costs a page fault for every 4 KiB: 2 microseconds each, and up
 to 20 on a virtual machine that has given its free memory back to its host.
@@ -37,15 +37,15 @@ def warm_up() -> frozenset[str]:
     group.build_alone()
     try:
         with torch.random.fork_rng(devices=[]):
-            _step()
-            broken = checks.failed(checks.found_by((*checks.IN_A_GROUP, *checks.ALWAYS)))
+            tiny_step()
+            broken = checks.failed(checks.found_by((*checks.GROUP_CHECKS, *checks.PROCESS_CHECKS)))
     finally:
         group.teardown()
-    _grow_heap()
+    grow_heap()
     return broken
 
 
-def _grow_heap() -> None:
+def grow_heap() -> None:
     """Take memory, write to it, and give it back to the heap, from which it will be taken again.
 
     malloc takes large blocks from the kernel each time, until one has been freed: then it takes such as that from the
@@ -55,7 +55,8 @@ def _grow_heap() -> None:
     torch.zeros(HEAP_BYTES, dtype=torch.uint8)
 
 
-def _step() -> None:
+def tiny_step() -> None:
+    """Take a step with a tiny model, in the default group."""
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
     optimizer = torch.optim.Adam(model.parameters())
     wrapped = DistributedDataParallel(model)

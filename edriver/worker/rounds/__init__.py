@@ -1,4 +1,5 @@
 """The loop of rounds behind `edriver.run`, and the protocol as a worker sees it.
 
-Start with `participant.py` (pure), then `loop.py`.
+Start with `participant.py` and `loop.py`, which are pure; `training_thread.py` carries out what the loop asks for, and
+`run.py` is the way in.
 """

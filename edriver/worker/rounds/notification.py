@@ -19,26 +19,26 @@ from typing import Any, Protocol
 
 import grpc
 
-from edriver.common.grpc_streams import QUIET
+from edriver.common.grpc_streams import NO_BANDWIDTH_PROBE
 from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import notification_pb2_grpc
 from edriver.worker.watch.forked import Owner, keep_in_children
 
 logger = logging.getLogger("edriver.worker")
 
-ORPHANED_AFTER = 5.0
+ORPHAN_TIMEOUT = 5.0
 """Seconds between the end of the agent's stream and the end of the worker: an agent never comes back. Its guard is
 faster, and so is the tether (edriver.system.tether), where they are."""
 
-PARTING_BOUND = 1.0
+PARTING_TIMEOUT = 1.0
 """Seconds that the agent may take to read the last reports."""
 
-REPORT_LIMIT = 1000
+MAX_QUEUED_REPORTS = 1000
 """Most reports that may wait for the agent; a worker makes a handful per round."""
 
 
 class HostUpdateListener(Protocol):
-    """Whoever wants to know that hosts have come or gone; every State is one."""
+    """Receives notice of added and removed hosts; every State is one."""
 
     def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
         """Called on the notification thread, never concurrently.
@@ -69,7 +69,7 @@ class NotificationManager:
             self._listeners = [known for known in self._listeners if known is not listener]
 
     def handle_hosts_updated(self, timestamp: float, update_res: int) -> None:
-        """Tell all listeners; one that raises is logged and disturbs nobody."""
+        """Tell all listeners; one that raises is logged and does not affect the others."""
         with self._lock:
             listeners = list(self._listeners)
         for listener in listeners:
@@ -104,7 +104,7 @@ class NotificationServer(notification_pb2_grpc.NotificationServiceServicer):
         run_id: the run that this worker belongs to,
         worker_id: and its id: a stream that was meant for another is refused.
         take: what to do with each notice, on the notification thread; returns an answer to report, or None.
-        orphaned: called ORPHANED_AFTER seconds after the agent's stream has ended, unless this worker ends itself.
+        orphaned: called ORPHAN_TIMEOUT seconds after the agent's stream has ended, unless this worker ends itself.
     """
 
     def __init__(
@@ -123,8 +123,8 @@ class NotificationServer(notification_pb2_grpc.NotificationServiceServicer):
         self._stopped = threading.Event()
         self._attached = False
         self._lock = threading.Lock()
-        self._reports: queue.Queue[pb.Report | None] = queue.Queue(REPORT_LIMIT)
-        self._server = grpc.server(DaemonExecutor(), options=QUIET, maximum_concurrent_rpcs=2)
+        self._reports: queue.Queue[pb.Report | None] = queue.Queue(MAX_QUEUED_REPORTS)
+        self._server = grpc.server(DaemonExecutor(), options=NO_BANDWIDTH_PROBE, maximum_concurrent_rpcs=2)
         notification_pb2_grpc.add_NotificationServiceServicer_to_server(self, self._server)
         self._owner = Owner()
         keep_in_children(lambda: (self,))
@@ -146,9 +146,9 @@ class NotificationServer(notification_pb2_grpc.NotificationServiceServicer):
             return
         self._stopped.set()
         if not hasattr(sys, "last_type"):  # no exception has ended the script
-            self._reports.put(pb.Report(parting=pb.Parting()))
+            self._reports.put(pb.Report(script_ended=pb.ScriptEnded()))
         self._reports.put(None)
-        self._server.stop(grace=PARTING_BOUND).wait(PARTING_BOUND)
+        self._server.stop(grace=PARTING_TIMEOUT).wait(PARTING_TIMEOUT)
 
     def report(self, report: pb.Report) -> None:
         """Say something to the driver, in order with the answers to notices; a forked child has no say."""
@@ -156,11 +156,11 @@ class NotificationServer(notification_pb2_grpc.NotificationServiceServicer):
             self._reports.put(report)
 
     def Attach(  # noqa: N802  gRPC's name
-        self, request_iterator: Iterator[pb.Notice], context: grpc.ServicerContext
-    ) -> Iterator[pb.Report]:
+        self, request_iterator: Iterator[pb.AttachRequest], context: grpc.ServicerContext
+    ) -> Iterator[pb.AttachResponse]:
         """See notification.proto."""
         first = next(request_iterator, None)
-        if first is None or (first.attached.run_id, first.attached.worker_id) != self._identity:
+        if first is None or (first.notice.attached.run_id, first.notice.attached.worker_id) != self._identity:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this is worker {1} of run {0}".format(*self._identity))
         with self._lock:
             if self._attached:
@@ -170,15 +170,15 @@ class NotificationServer(notification_pb2_grpc.NotificationServiceServicer):
             target=self._take_notices, args=(request_iterator,), name="edriver-notification", daemon=True
         ).start()
         while (report := self._reports.get()) is not None:
-            yield report
+            yield pb.AttachResponse(report=report)
 
-    def _take_notices(self, notices: Iterator[pb.Notice]) -> None:
+    def _take_notices(self, requests: Iterator[pb.AttachRequest]) -> None:
         try:
-            for notice in notices:
+            for request in requests:
                 self.last_word = time.monotonic()
-                if answer := self._take(notice):
+                if answer := self._take(request.notice):
                     self._reports.put(answer)
         except grpc.RpcError as error:
             logger.debug("the agent's stream has ended: %s", error)
-        if not self._stopped.wait(ORPHANED_AFTER):
+        if not self._stopped.wait(ORPHAN_TIMEOUT):
             self._orphaned()

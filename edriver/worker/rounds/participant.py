@@ -1,8 +1,8 @@
 """A worker's side of the protocol, pure: what a notice means, what a boundary decides, what may be offered.
 
 Two threads of a worker meet here: the notification thread, which calls `take` for each notice, and the training
-thread, which calls everything else. This file knows of neither; whoever owns a Participant holds one lock around every
-call (loop.py), except for the one line that makes a quiet boundary cheap, `passed`.
+thread, which runs the loop (loop.py), which calls everything else. This file knows of neither; its owner holds one lock
+around every call (worker_rounds.py), except for the one line that makes a quiet boundary cheap, `passed`.
 
 Why a boundary needs no lock: `passed` adds to `boundaries` and only then reads `news`; `take` sets `news` and only then
 reads `boundaries` for its answer. Whichever comes first, either the answer counts the boundary, or the boundary sees
@@ -16,6 +16,7 @@ import enum
 from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
 from edriver.common.store_address import StoreAddress
 from edriver.common.wire import (
+    duration,
     round_id_message,
     round_id_of,
     store_address_message,
@@ -35,8 +36,8 @@ class Stage(enum.Enum):
     ASSIGNED = "assigned"  # has a place in a round, and may train
     DONE = "done"  # its training function has returned
     FINISHED = "finished"  # all were done; the round's group is still there for collectives after `run`
-    LEAVING = "leaving"  # told to exit
-    SKIPPING = "skipping"  # told that this `run` call is over
+    LEAVING = "leaving"  # ordered to exit
+    SKIPPING = "skipping"  # informed that this `run` call is over
 
 
 class Verdict(enum.Enum):
@@ -46,7 +47,7 @@ class Verdict(enum.Enum):
     WAIT = "wait"  # ask again when something has changed
     STOP = "stop"  # this is the agreed boundary
     ABORT = "abort"  # the round is broken
-    SWALLOWED = "swallowed"  # it was told to leave the round at an earlier boundary, and went on
+    SWALLOWED = "swallowed"  # it had to leave the round at an earlier boundary, and went on
 
 
 class Participant:
@@ -54,17 +55,17 @@ class Participant:
 
     Attributes:
         stage: see Stage.
-        place: its place in the current round, or the last one.
+        assignment: its place in the current round, or the last one.
         boundaries: how many boundaries it has passed in this round.
-        news: how many notices have come; compared at a boundary with `news_seen`.
+        news: how many notices have arrived; compared at a boundary with `news_seen`.
         abort_cause: why the round was aborted, or None.
         committed: the version of the last commit or sync: what can be gone back to; NO_VERSION: nothing.
-        told_to_leave: whether a boundary of this round has said STOP or ABORT.
+        must_leave: whether a boundary of this round has returned STOP or ABORT.
     """
 
     def __init__(self) -> None:
         self.stage = Stage.OUTSIDE
-        self.place: Assignment | None = None
+        self.assignment: Assignment | None = None
         self.round_id: RoundId = NO_ROUND
         self.boundaries = 0
         self.news = 0
@@ -72,8 +73,9 @@ class Participant:
         self.abort_cause: str | None = None
         self.committed: Version = NO_VERSION
         self.ordinal = 0
-        self.told_to_leave = False
+        self.must_leave = False
         self._brought = NO_VERSION
+        self._carried = 0
         self._in_step = False
         self._number = 0
         self._reported: int | None = None
@@ -86,6 +88,15 @@ class Participant:
         Before a round's sync it is what this worker has brought into the round: its boundaries do not count yet.
         """
         return Version(self.round_id, self.boundaries) if self._in_step else self._brought
+
+    @property
+    def uncommitted(self) -> int:
+        """How many boundaries have been passed since the last commit, in whichever rounds."""
+        if not self._in_step:
+            return 0 if self.committed == self._brought else self._carried
+        if self.committed.round_id == self.round_id:
+            return self.boundaries - self.committed.boundaries
+        return self._carried + self.boundaries
 
     # ---- the notification thread ----------------------------------------------------------------------------
 
@@ -104,7 +115,7 @@ class Participant:
             case "abort" if self._is_ours(notice.abort.round_id):
                 self.abort_cause = notice.abort.cause.text
             case "assign_place" if self.stage is Stage.WAITING:
-                self._take_place(notice.assign_place)
+                self._take_assignment(notice.assign_place)
             case "finish" if self.stage is Stage.DONE and self._is_ours(notice.finish.round_id):
                 self.stage = Stage.FINISHED
             case "leave" if self.stage is Stage.WAITING:
@@ -127,12 +138,12 @@ class Participant:
             )
         )
 
-    def _take_place(self, message: pb.AssignPlace) -> None:
-        shared, seat = message.round, message.seat
+    def _take_assignment(self, message: pb.AssignPlace) -> None:
+        shared, seat = message.round, message.member
         round_id = round_id_of(shared.round_id)
         if round_id <= self.round_id:
             return
-        self.place = Assignment(
+        self.assignment = Assignment(
             round_id=round_id,
             rank=seat.rank,
             size=shared.size,
@@ -144,11 +155,14 @@ class Participant:
             source=shared.source,
             receivers=tuple(shared.receivers),
             secret=shared.secret,
+            host_rank=seat.host_rank,
+            host_count=seat.host_count,
+            failures=shared.failures,
         )
         self.round_id = round_id
         self.boundaries = 0
         self.abort_cause = None
-        self.told_to_leave = False
+        self.must_leave = False
         self._number, self._reported, self._stop_at = 0, None, None
         self.stage = Stage.ASSIGNED
 
@@ -169,9 +183,17 @@ class Participant:
         """Enter the script's next `run` call."""
         self.ordinal += 1
 
-    def wait(self, offer: Version, store: StoreAddress, digest: str) -> pb.Report:
-        """Leave the round, if in one, and become ready for the next: returns what to tell the driver."""
+    def wait(self, offer: Version, store: StoreAddress, digest: str, torn: str = "") -> pb.Report:
+        """Leave the round, if in one, and become ready for the next: returns the report to the driver.
+
+        Args:
+            offer: the version that it can go back to.
+            store: where its store listens.
+            digest: of the state of that version.
+            torn: why the offer is not the last boundary; empty: it is.
+        """
         self.stage = Stage.WAITING
+        lost, self._carried = (0, self.uncommitted) if offer == self.live else (self.uncommitted, 0)
         self._brought, self._in_step = offer, False
         return pb.Report(
             waiting=pb.Waiting(
@@ -179,11 +201,14 @@ class Participant:
                 version=version_message(offer),
                 store=store_address_message(store),
                 digest=digest,
+                steps_lost=lost,
+                torn=torn,
             )
         )
 
     def synced(self, committed: bool = True) -> None:
         """State was received, or confirmed, at the start of the round: see `State.sync` for what is committed."""
+        self._carried = self.uncommitted
         self._in_step = True
         if committed:
             self.committed = Version(self.round_id, 0)
@@ -202,13 +227,13 @@ class Participant:
 
     def verdict(self) -> Verdict:
         """What to do at the boundary that was just counted."""
-        if self.told_to_leave:
+        if self.must_leave:
             return Verdict.SWALLOWED
         if self.abort_cause is not None:
-            self.told_to_leave = True
+            self.must_leave = True
             return Verdict.ABORT
         if self._stop_at is not None and self.boundaries >= self._stop_at:
-            self.told_to_leave = True
+            self.must_leave = True
             # Beyond it: the script caught what a signal handler raised while the boundary waited for this verdict.
             return Verdict.STOP if self.boundaries == self._stop_at else Verdict.SWALLOWED
         if self._stop_at is not None:
@@ -220,21 +245,23 @@ class Participant:
         return Verdict.PASS
 
     def done(self) -> pb.Report:
-        """The training function has returned: returns what to tell the driver."""
+        """The training function has returned: returns the report to the driver."""
         self.stage = Stage.DONE
         return pb.Report(done=pb.Done(round_id=round_id_message(self.round_id), boundaries=self.boundaries))
 
     def blocked(self, seconds: float) -> pb.Report:
-        """The training thread stands still in a collective, or (0 seconds) goes on: returns what to tell the driver."""
-        round_id = round_id_message(self.round_id)
-        return pb.Report(blocked=pb.Blocked(round_id=round_id, boundaries=self.boundaries, seconds=seconds))
+        """The training thread stands still in a collective, or (0 seconds) goes on: returns the report to the
+        driver.
+        """
+        round_id, span = round_id_message(self.round_id), duration(seconds) if seconds else None
+        return pb.Report(blocked=pb.Blocked(round_id=round_id, boundaries=self.boundaries, duration=span))
 
     def raised(self, traceback: str) -> pb.Report:
-        """A collective of the round failed: returns what to tell the driver."""
+        """A collective of the round failed: returns the report to the driver."""
         return pb.Report(
             collective_raised=pb.CollectiveRaised(round_id=round_id_message(self.round_id), traceback=traceback)
         )
 
     def unproven(self, reason: str) -> pb.Report:
-        """A connection of the round did not lead to a member: returns what to tell the driver."""
+        """A connection of the round did not lead to a member: returns the report to the driver."""
         return pb.Report(peer_unproven=pb.PeerUnproven(round_id=round_id_message(self.round_id), reason=reason))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from edriver.common.ids import RoundId
-from edriver.common.wire import round_id_message
+from edriver.common.wire import duration, round_id_message, timestamp
 from edriver.v1 import notification_pb2 as pb
 from edriver.worker.reports import Copied
 
@@ -24,12 +24,16 @@ class RoundTimes:
 
     def mark(self, name: str) -> None:
         """Note that a field of pb.RoundTimes is due now; the last time counts."""
-        setattr(self._times, name, self._clock())
+        getattr(self._times, name).CopyFrom(timestamp(self._clock()))
 
-    def first_boundary(self, round_id: RoundId, copied: Copied) -> pb.Report:
-        """The round's first boundary is passed: returns what to tell the driver, and begins anew."""
+    def first_boundary(self, round_id: RoundId, copied: Copied, digest: str = "") -> pb.Report:
+        """The round's first boundary is passed: returns the report to the driver, and begins anew."""
         self.mark("stepped")
         times, self._times = self._times, pb.RoundTimes()
         times.received_bytes = copied.received_bytes
-        times.commit_bytes, times.commit_seconds = copied.commit_bytes, copied.commit_seconds
-        return pb.Report(first_boundary=pb.FirstBoundary(round_id=round_id_message(round_id), times=times))
+        times.commit_bytes = copied.commit_bytes
+        if copied.commit_seconds:
+            times.commit_duration.CopyFrom(duration(copied.commit_seconds))
+        return pb.Report(
+            first_boundary=pb.FirstBoundary(round_id=round_id_message(round_id), times=times, digest=digest)
+        )

@@ -144,7 +144,7 @@ class Cursor:
         return CursorState(self.epoch, self.seed, self.offset)
 
     def load(self, state: CursorState) -> None:
-        """Go to what another cursor's `state` said; rank and size stay.
+        """Go to what another cursor's `state` returned; rank and size stay.
 
         Raises:
             ValueError: the state is of a longer dataset than this one.

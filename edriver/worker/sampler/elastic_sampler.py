@@ -6,6 +6,7 @@ Horovod's names.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
@@ -16,9 +17,12 @@ from edriver.common.ids import RoundId
 from edriver.worker import topology
 from edriver.worker.reports import SamplesDone
 from edriver.worker.sampler.cursor import Cursor, CursorState
+from edriver.worker.sampler.loaders import refuse_second_sharding, watch_distributed_samplers
 from edriver.worker.sampler.permutation import Permutation
 
-CHUNK = 16384
+logger = logging.getLogger("edriver.worker")
+
+CHUNK_INDICES = 16384
 """How many indices are worked out at a time: an epoch's indices are never all in memory."""
 
 
@@ -52,6 +56,10 @@ class ElasticSampler(Sampler[int]):
         # None until it is split: a sampler is often made before this worker's first round, when it has no
         # rank yet.
         self._split_for: RoundId | None = None
+        self._iterated = False
+        self._batch_size = 1
+        self._said = False
+        watch_distributed_samplers()
 
     @property
     def epoch(self) -> int:
@@ -66,8 +74,12 @@ class ElasticSampler(Sampler[int]):
     def set_epoch(self, epoch: int) -> None:
         """Start an epoch with a new order; does nothing where that epoch is already under way.
 
-        What a loader with drop_last left over of the epoch before is not owed.
+        What a loader with drop_last left over of the epoch before is not owed. Of one that is left with more open, or
+        that was iterated and never recorded, a warning is logged, once.
         """
+        if epoch != self._cursor.epoch:
+            self._say_what_is_left()
+            self._iterated = False
         self._cursor.set_epoch(epoch)
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
@@ -81,6 +93,7 @@ class ElasticSampler(Sampler[int]):
             ValueError: this is not the batch that comes next: batches are recorded once each, in order.
         """
         self._placed().record_batch(batch_idx, batch_size)
+        self._batch_size = batch_size
 
     def record_indices(self, indices: Iterable[int]) -> None:
         """Count these samples as done.
@@ -114,7 +127,7 @@ class ElasticSampler(Sampler[int]):
         return self._cursor.state()._asdict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go to what `state_dict` said, and split what remains among this round's workers.
+        """Go to what `state_dict` returned, and split what remains among this round's workers.
 
         Raises:
             ValueError: the state is of a longer dataset.
@@ -139,9 +152,9 @@ class ElasticSampler(Sampler[int]):
                 f"the dataset had {self._cursor.length} samples when the sampler was made and has "
                 f"{len(self.dataset)} now: its length must not change while training goes on"
             )
-        place = topology.current()
-        self._cursor.enter(place.rank, place.size)
-        self._split_for = place.round_id
+        assignment = topology.current()
+        self._cursor.enter(assignment.rank, assignment.size)
+        self._split_for = assignment.round_id
 
     def __len__(self) -> int:
         """How many samples this rank takes in this round."""
@@ -150,9 +163,28 @@ class ElasticSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         """The dataset indices of this rank in this round, from the round's start."""
         cursor = self._placed()
+        refuse_second_sharding()
+        self._iterated = True
         # All values are taken now: a loader that was abandoned may still draw from this iterator after a
         # reset.
         return _chunks(cursor.base, cursor.remaining, cursor.rank, cursor.size, cursor.share, self._shuffle())
+
+    def _say_what_is_left(self) -> None:
+        cursor = self._cursor
+        if not self._iterated or self._said or cursor.rank != 0 or cursor.share - cursor.recorded < self._batch_size:
+            return
+        self._said = True
+        if cursor.offset == 0:
+            what = (
+                f"all of epoch {cursor.epoch} was iterated and nothing of it recorded: a failure would repeat all of it"
+            )
+        else:
+            left = cursor.length - cursor.offset
+            what = f"epoch {cursor.epoch} is left with {left} of its {cursor.length} samples not done: they are skipped"
+        logger.warning(
+            "%s. Iterate all of the loader, call sampler.record_batch after each step, and set_epoch when it is done",
+            what,
+        )
 
     def _placed(self) -> Cursor:
         """The cursor, split for the current round."""
@@ -178,7 +210,7 @@ class ElasticSampler(Sampler[int]):
 
 
 def _chunks(base: int, remaining: int, rank: int, size: int, share: int, shuffle: Permutation | None) -> Iterator[int]:
-    for first in range(0, share, CHUNK):
-        k = torch.arange(first, min(first + CHUNK, share))
+    for first in range(0, share, CHUNK_INDICES):
+        k = torch.arange(first, min(first + CHUNK_INDICES, share))
         positions = base + (rank + k * size) % remaining
         yield from (positions if shuffle is None else shuffle.order(positions)).tolist()

@@ -15,10 +15,10 @@ import hashlib
 
 import torch
 
-ROUNDS = 6
+FEISTEL_ROUNDS = 6
 """Four suffice with perfect round functions; ours is weaker."""
 
-ROUNDS_OF_A_SMALL_RANGE = 12
+SMALL_RANGE_ROUNDS = 12
 """With few bits a round mixes little: of 6 elements, 6 rounds bring neighbours to some pairs of places too often.
 
 Both are even, so that the halves end as wide as they began."""
@@ -42,7 +42,7 @@ class Permutation:
         self._length = length
         bits = (length - 1).bit_length()
         self._widths = (bits // 2, bits - bits // 2)
-        rounds = ROUNDS if bits > SMALL_RANGE_BITS else ROUNDS_OF_A_SMALL_RANGE
+        rounds = FEISTEL_ROUNDS if bits > SMALL_RANGE_BITS else SMALL_RANGE_ROUNDS
         digest = hashlib.blake2b(repr(key).encode(), digest_size=4 * rounds).digest()
         self._keys = [int.from_bytes(digest[4 * i : 4 * i + 4], "big") for i in range(rounds)]
 

@@ -1,4 +1,4 @@
-"""How far the device has come: on CUDA the host runs ahead of it, and what a boundary counts may not be done yet.
+"""How far the device's work has progressed: on CUDA the host runs ahead, so a counted step may not be complete yet.
 
 When a peer is lost, the collectives on the device are aborted, which leaves rubbish in their tensors, and whatever was
 queued behind them computes with it. So a boundary is worth something only if the device had reached it before that.

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import abc
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from operator import is_
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -20,10 +20,11 @@ from torch.utils.data import DistributedSampler
 
 from edriver.worker.backend import grad_scaler
 from edriver.worker.backend.grad_scaler import Scale
-from edriver.worker.backend.modules import StateOfModule, class_versions
-from edriver.worker.copies.small_copy import IMMUTABLES, Fixed, NotSmallError
+from edriver.worker.backend.modules import StateOfModule, class_versions, is_managed_by_fsdp
+from edriver.worker.copies.small_copy import IMMUTABLE_TYPES, Fixed, NotSmallError
 from edriver.worker.copies.snapshot import TakeOver
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
+from edriver.worker.state import added_groups
 
 
 class StateHandler(abc.ABC):
@@ -78,6 +79,9 @@ class StateHandler(abc.ABC):
         """Forget accumulated gradients."""
 
 
+_STATEFUL_LOADER: Final = "torchdata.stateful_dataloader."
+_POWER_SGD: Final = "torch.distributed.algorithms.ddp_comm_hooks."
+
 _registry: dict[type, type[StateHandler]] = {}
 
 
@@ -96,6 +100,16 @@ def handler_for(value: object) -> StateHandler | None:
         raise TypeError(
             "a DistributedSampler keeps the rank and size it was made with, so it would repeat and miss "
             "samples once workers come or go: use edriver.ElasticSampler"
+        )
+    if any(f"{cls.__module__}.{cls.__name__}".startswith(_STATEFUL_LOADER) for cls in type(value).__mro__):
+        raise TypeError(
+            "a StatefulDataLoader counts its own rank's batches, so it would repeat and miss samples once workers come "
+            "or go: use a torch DataLoader with an edriver.ElasticSampler, and give the sampler to the state"
+        )
+    if type(value).__module__.startswith(_POWER_SGD):
+        raise TypeError(
+            "a PowerSGDState holds a process group, which lives for one round, and errors of this rank alone: make it "
+            "inside the function, after DistributedDataParallel; what it has gathered is lost when workers come or go"
         )
     for cls in type(value).__mro__:
         if cls in _registry:
@@ -205,24 +219,31 @@ class OptimizerHandler(StateHandler):
     """A torch.optim.Optimizer: tensors are written in place where the optimizer has them, and bit for bit.
 
     (Optimizer.load_state_dict makes new tensors, and casts them to the parameters' type.)
+
+    Attributes:
+        models: the state's models, by name, in which parameters are found whose groups were added later.
     """
 
     def __init__(self, value: Optimizer) -> None:
         super().__init__(value)
         refuse_sharded_optimizer(value)
+        self.models: Callable[[], Mapping[str, torch.nn.Module]] = dict
+        self._first_groups = len(value.param_groups)
         self._fixed = Fixed([])
         self._fixed_values: list[Any] = []
         self._fixed_counts: list[int] = []
 
     def capture(self) -> Any:
-        """The state_dict."""
-        return self.value.state_dict()
+        """The state_dict, and which parameters the groups have that were added since this handler was made."""
+        tree = self.value.state_dict()
+        added = self.value.param_groups[self._first_groups :]
+        return {**tree, "added": added_groups.names_of(added, self.models())} if added else tree
 
     def load(self, tree: Any) -> None:
         """Bring per-parameter state and the groups' options back.
 
-        Groups that were added since are dropped. Options that the saved groups lack are kept: a scheduler
-        that was made since may have put them there.
+        Groups that were added since are dropped, and those that were added elsewhere are added here. Options that the
+        saved groups lack are kept: a scheduler that was made since may have put them there.
 
         Raises:
             ValueError: the optimizer has fewer groups, or other numbers of parameters in them.
@@ -231,6 +252,8 @@ class OptimizerHandler(StateHandler):
             self.value.load_state_dict(TakeOver().value(tree))
             return
         live_groups, saved_groups = self.value.param_groups, tree["param_groups"]
+        if missing := len(saved_groups) - len(live_groups):
+            added_groups.add(self.value, tree.get("added", [])[-missing:] if missing > 0 else [], self.models())
         self._check(live_groups, saved_groups)
         del live_groups[len(saved_groups) :]
         params: dict[int, torch.Tensor] = {}
@@ -301,7 +324,7 @@ class OptimizerHandler(StateHandler):
 
 
 def _is_fixed(value: object) -> bool:
-    return type(value) in IMMUTABLES or (type(value) is tuple and all(map(_is_fixed, value)))
+    return type(value) in IMMUTABLE_TYPES or (type(value) is tuple and all(map(_is_fixed, value)))
 
 
 class GradScalerHandler(StateDictHandler):
@@ -338,12 +361,12 @@ def refuse_sharded_module(module: torch.nn.Module) -> None:
     """
     fsdp = _classes("torch.distributed.fsdp", "FullyShardedDataParallel", "FSDPModule")
     for name, part in module.named_modules():
-        if isinstance(part, fsdp):
-            raise TypeError(f"{_path('module', name)} is sharded by FSDP: {_SHARDED}")
+        if isinstance(part, fsdp) or is_managed_by_fsdp(part):
+            raise TypeError(f"{_path('module', name)} is sharded by FSDP: {_SHARDED_ADVICE}")
     dtensor = _classes("torch.distributed.tensor", "DTensor")
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if isinstance(tensor, dtensor) or isinstance(tensor.data, dtensor):
-            raise TypeError(f"{_path('tensor', name)} is a DTensor: {_SHARDED}")
+            raise TypeError(f"{_path('tensor', name)} is a DTensor: {_SHARDED_ADVICE}")
 
 
 def refuse_sharded_optimizer(optimizer: Optimizer) -> None:
@@ -353,19 +376,19 @@ def refuse_sharded_optimizer(optimizer: Optimizer) -> None:
         TypeError: it is a ZeroRedundancyOptimizer, or a parameter of it is a DTensor.
     """
     if isinstance(optimizer, _classes("torch.distributed.optim", "ZeroRedundancyOptimizer")):
-        raise TypeError(f"ZeroRedundancyOptimizer shards the optimizer's state: {_SHARDED}")
+        raise TypeError(f"ZeroRedundancyOptimizer shards the optimizer's state: {_SHARDED_ADVICE}")
     dtensor = _classes("torch.distributed.tensor", "DTensor")
     if any(isinstance(param, dtensor) for group in optimizer.param_groups for param in group["params"]):
-        raise TypeError(f"a parameter of this {type(optimizer).__name__} is a DTensor: {_SHARDED}")
+        raise TypeError(f"a parameter of this {type(optimizer).__name__} is a DTensor: {_SHARDED_ADVICE}")
 
 
-_SHARDED = (
+_SHARDED_ADVICE = (
     "edriver keeps state that every worker holds in full, so that any one can be lost; use DistributedDataParallel"
 )
 
 
 def _classes(module: str, *names: str) -> tuple[type, ...]:
-    """Classes of a module of torch that costs much to import; none where nobody has imported it yet."""
+    """Classes of a module of torch that costs much to import; none where it has not been imported yet."""
     loaded = sys.modules.get(module)
     return tuple(getattr(loaded, name) for name in names if hasattr(loaded, name))
 

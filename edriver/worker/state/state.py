@@ -17,30 +17,27 @@ This file does not import torch: see `edriver.worker.state.torch_state` for mode
 from __future__ import annotations
 
 import abc
-import contextlib
 import copy
-import gc
-import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edriver.common.stall_limits import Phase
 from edriver.worker import topology
 from edriver.worker.assignment import Assignment
+from edriver.worker.backend.interpreter import without_collections
 from edriver.worker.copies.random_states import RandomStates
 from edriver.worker.copies.small_copy import NotSmallError, SmallCopies, not_ours
-from edriver.worker.phases import phase
 from edriver.worker.reports import Copied, SamplesDone, with_reports
+from edriver.worker.state.commit_schedule import CommitSchedule
+from edriver.worker.state.digests import digest_text
+from edriver.worker.training_phase import phase
 
 logger = logging.getLogger("edriver.worker")
 
-DIGEST_LENGTH = 1024
-"""No digest has more characters."""
 
-
-class Rounds(Protocol):
+class BoundaryListener(Protocol):
     """What a state needs from the run around it."""
 
     def boundary(self, committed: bool) -> None:
@@ -77,9 +74,11 @@ class State(abc.ABC):
         self.copied = Copied()
         self.reported: dict[str, float] = {}
         self._reset_callbacks: list[Callable[[], object]] = []
-        self._rounds: Rounds | None = None
+        self._rounds: BoundaryListener | None = None
+        self._schedule = CommitSchedule()
+        self._exposed = False  # whether a failure may lead back further than to the last boundary, as far as is known
 
-    def bind(self, rounds: Rounds | None) -> None:
+    def bind(self, rounds: BoundaryListener | None) -> None:
         """Tie the state to the run that is under way; with None, boundaries are local again."""
         self._rounds = rounds
 
@@ -97,7 +96,7 @@ class State(abc.ABC):
             callback()
 
     def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
-        """Take note that hosts have come or gone; may be called from any thread.
+        """Take note that hosts were added or removed; may be called from any thread.
 
         Args:
             timestamp: when the driver saw it, in seconds since the Unix epoch.
@@ -117,12 +116,7 @@ class State(abc.ABC):
         if self.half_done():
             self._check()
             return
-        if self._rounds is not None and self.settle():
-            self._rounds.check()  # or what has been computed may be what an abort has left
-        began = time.perf_counter()
-        with phase(Phase.COMMIT):
-            self.save()
-        self.copied.commit(time.perf_counter() - began)
+        self._commit()
         if self._rounds is not None:
             self.keep()
             self._rounds.boundary(committed=True)
@@ -130,6 +124,7 @@ class State(abc.ABC):
     def check_host_updates(self) -> None:
         """Pass a boundary without saving; as long as the state is clean, a failure goes back to it all the same.
 
+        Where a failure may lead back further, it saves now and then: that takes no more than COMMIT_SHARE of the time.
         In the middle of a step (`half_done`) it only looks whether a member is gone.
 
         Raises:
@@ -140,7 +135,10 @@ class State(abc.ABC):
             self._check()
         elif self._rounds is not None:
             self.keep()
-            self._rounds.boundary(committed=False)
+            committed = self._exposed and self._schedule.due()
+            if committed:
+                self._commit()
+            self._rounds.boundary(committed)
 
     def report(self, **values: float) -> None:
         """Tell those who watch the run: `state.report(loss=loss.item())`. What rank 0 says is shown.
@@ -164,9 +162,26 @@ class State(abc.ABC):
         """Whether a step has begun whose result is not in the state yet: accumulated gradients, for one."""
         return False
 
+    def _commit(self) -> None:
+        if self._rounds is not None and self.wait_for_device():
+            self._rounds.check()  # or what has been computed may be what an abort has left
+        began = time.perf_counter()
+        with phase(Phase.COMMIT):
+            self.save()
+        seconds = time.perf_counter() - began
+        self.copied.commit(seconds)
+        self._schedule.made(seconds)
+
     def _check(self) -> None:
         if self._rounds is not None:
             self._rounds.check()
+
+    def first_boundary(self) -> None:  # noqa: B027  most states have nothing that a function could spoil
+        """A round's first boundary has been passed: look what the training function has made of the state.
+
+        Raises:
+            TypeError: something in it cannot be kept any more.
+        """
 
     def keep(self) -> None:  # noqa: B027  a state may know of no boundaries, only of commits
         """Keep what is small, at a boundary that counts."""
@@ -174,7 +189,7 @@ class State(abc.ABC):
     def peer_lost(self) -> None:  # noqa: B027  for most states nothing that a loss does is in doubt
         """A peer is lost, and its round's collectives are about to be aborted. Called on the notification thread."""
 
-    def settle(self) -> bool:
+    def wait_for_device(self) -> bool:
         """Wait until all that a commit is to copy has been computed; whether it could have been anything else."""
         return False
 
@@ -182,6 +197,11 @@ class State(abc.ABC):
     def clean(self) -> bool:
         """Whether `return_to_boundary` can go back to the last boundary."""
         return False
+
+    @property
+    def why_torn(self) -> str:
+        """Why it cannot, and what to do about it, as text for people."""
+        return "this kind of state keeps nothing at a boundary: call commit() now and then"
 
     def return_to_boundary(self) -> None:  # noqa: B027  see `clean`
         """Go back to the last boundary; only while the state is clean."""
@@ -219,7 +239,7 @@ class State(abc.ABC):
             committed: of what was saved last ("" where nothing was) instead of the last boundary.
 
         Returns:
-            At most DIGEST_LENGTH ASCII characters.
+            At most MAX_DIGEST_LENGTH ASCII characters.
         """
 
     def clear_gradients(self) -> None:  # noqa: B027  a state without a model has none
@@ -236,10 +256,17 @@ class ObjectState(State):
 
     Saved values are copies (`copy.deepcopy`). They must also be picklable for a sync. All workers must hold
     the same values at a boundary; what is a worker's own does not belong here. A boundary without a commit keeps
-    values up to 4 KB; while an attribute is larger, failures lead back to the last commit, which is said once.
+    values up to 4 KB; while an attribute is larger, failures lead back to the last commit, which is logged once, and
+    commits are made now and then.
+
+    Args:
+        from_rank_0: names of attributes that may differ between ranks, such as a best loss that rank 0 alone computes:
+            they are not compared, and at the start of each round all workers take rank 0's. Numbers, texts, bools,
+            None, and lists and dicts of those.
+        kwargs: the attributes.
 
     Raises:
-        ValueError: a name starts with an underscore or is one of this class's own.
+        ValueError: a name starts with an underscore or is one of this class's own; or from_rank_0 names no attribute.
     """
 
     if TYPE_CHECKING:  # the attributes are the script's, so no type checker can know them
@@ -248,8 +275,11 @@ class ObjectState(State):
 
         def __setattr__(self, name: str, value: Any) -> None: ...
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, *, from_rank_0: Iterable[str] = (), **kwargs: Any) -> None:
         super().__init__()
+        self._from_rank_0 = frozenset(from_rank_0)
+        if unknown := sorted(self._from_rank_0 - kwargs.keys()):
+            raise ValueError(f"from_rank_0 names {unknown[0]!r}, which is no attribute of this state")
         for name in kwargs:
             if name.startswith("_") or hasattr(self, name):
                 raise ValueError(f"a state cannot have an attribute named {name!r}: choose another name")
@@ -257,6 +287,7 @@ class ObjectState(State):
         self._saved: dict[str, Any] | None = None
         self._kept: dict[str, Any] | None = None
         self._too_large: set[str] = set()
+        self._unkept = ""
         self._random = RandomStates()
         self._saved_random = RandomStates()
         for name, value in kwargs.items():
@@ -275,7 +306,6 @@ class ObjectState(State):
         """
         self._saved = _copied(self._capture())
         self._saved_random.keep()
-        self._too_large.clear()
 
     def restore(self) -> None:
         """Give the attributes the values that were saved last; without anything saved, stay."""
@@ -288,11 +318,20 @@ class ObjectState(State):
         """Keep the attributes' values, where they are small, and the random number generators' states."""
         self._kept = self._small_copies(self._live_part)
         self._random.keep()
+        self._exposed = self._kept is None
 
     @property
     def clean(self) -> bool:
         """Whether all attributes were kept at the last boundary."""
         return self._kept is not None
+
+    @property
+    def why_torn(self) -> str:
+        """Why it cannot return to its last boundary."""
+        return (
+            f"the state's {self._unkept!r} is kept by commits only: keep it smaller, keep it out of the state, or call "
+            "commit() more often"
+        )
 
     def return_to_boundary(self) -> None:
         """Give the attributes, and the random number generators, what they had at the last boundary."""
@@ -306,8 +345,8 @@ class ObjectState(State):
     def sync(self) -> bool:
         """Bring this round's receivers to the source's state.
 
-        It counts as a commit for receivers, and for whoever had none. Until everything has arrived, a receiver's state
-        is what it was.
+        It counts as a commit for receivers, and for workers without one. Until everything has arrived, a receiver's
+        state is what it was.
 
         Returns:
             whether the result counts as committed here. A holder keeps the commit that it has, and copies nothing.
@@ -316,12 +355,14 @@ class ObjectState(State):
             ValueError: the source's state has other attributes than this one.
             RuntimeError: the connection to the source or a receiver broke, or this worker has no rank yet.
         """
-        place = topology.current()
+        assignment = topology.current()
         self.copied.received_bytes = 0
         arrived = None
-        if place.receivers:
-            with _no_collections():
-                arrived = self._exchange(place)
+        if assignment.receivers:
+            with without_collections():
+                arrived = self._exchange(assignment)
+        if self._from_rank_0:
+            self._take_from_rank_0(assignment)
         self.reset()
         if arrived is not None:
             self._adopt(arrived)
@@ -333,10 +374,17 @@ class ObjectState(State):
         self.keep()
         return True
 
-    def _exchange(self, place: Assignment) -> dict[str, Any] | None:
+    def _take_from_rank_0(self, assignment: Assignment) -> None:
+        from edriver.worker.sync.rank_zero import values_of_rank_0
+
+        own = {name: getattr(self, name) for name in self._from_rank_0}
+        for name, value in values_of_rank_0(own, assignment).items():
+            setattr(self, name, value)
+
+    def _exchange(self, assignment: Assignment) -> dict[str, Any] | None:
         from edriver.worker.sync.sync import sync_state  # torch, which a world of plain objects does without
 
-        arrived = sync_state(self._capture() if place.rank == place.source else {}, place)
+        arrived = sync_state(self._capture() if assignment.rank == assignment.source else {}, assignment)
         if arrived is not None:
             self._load(arrived)
         return arrived
@@ -347,12 +395,15 @@ class ObjectState(State):
     def digest(self, committed: bool) -> str:
         """The small part of the state as text: see `State.digest`.
 
-        It has the attributes that consist of int, float, str, bytes, bool, None, and of tuples, lists and
-        dicts of those.
+        It has the attributes that are not from_rank_0 and consist of int, float, str, bytes, bool, None, and of tuples,
+        lists and dicts of those.
         """
         if not committed:
-            return digest_text(self._small(self._capture() if self._kept is None else self._kept))
-        return "" if self._saved is None else digest_text(self._small(self._saved))
+            return self._digest(self._capture() if self._kept is None else self._kept)
+        return "" if self._saved is None else self._digest(self._saved)
+
+    def _digest(self, tree: dict[str, Any]) -> str:
+        return digest_text({name: v for name, v in self._small(tree).items() if name not in self._from_rank_0})
 
     def _capture(self) -> dict[str, Any]:
         """The state as a tree that refers to the live objects."""
@@ -393,32 +444,18 @@ class ObjectState(State):
             try:
                 result[name] = copies.of(part_of(name))
             except NotSmallError as error:
+                self._unkept = name
                 if name not in self._too_large:
                     self._too_large.add(name)
                     logger.warning(
-                        "the state's %r is kept by commit() only: %s; until it is smaller, a failure leads back to the "
-                        "last commit and not to the last boundary",
+                        "the state's %r is kept by commits only: %s; until it is smaller, a failure leads back to the "
+                        "last commit and not to the last boundary; besides the script's own, commits are made now and "
+                        "then",
                         name,
                         error,
                     )
                 return None
         return result
-
-
-@contextlib.contextmanager
-def _no_collections() -> Iterator[None]:
-    """Python's garbage collector sleeps.
-
-    Thousands of new objects, none of them garbage, would make it look through all of torch, 0.2 s each time, while
-    others wait.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def check_names(given: Iterable[str], own: Iterable[str], what: str) -> None:
@@ -433,37 +470,6 @@ def check_names(given: Iterable[str], own: Iterable[str], what: str) -> None:
             f"this worker's state differs from the one it was to take over: {what}s that only this worker "
             f"has: {missing}, that only the other has: {unknown}; all workers must run the same script"
         )
-
-
-def digest_text(values: dict[str, Any]) -> str:
-    """Canonical text of those values that are small and the same on all workers with the same state.
-
-    Others (tensors, objects of types not known here) are left out, whole attribute by whole attribute.
-    """
-    parts = []
-    for name in sorted(values):
-        try:
-            parts.append(f"{name}={_canonical(values[name])}")
-        except TypeError:
-            continue
-    text = " ".join(parts)
-    if len(text) <= DIGEST_LENGTH:
-        return text
-    tail = f"... sha256:{hashlib.sha256(text.encode()).hexdigest()}"
-    return text[: DIGEST_LENGTH - len(tail)] + tail
-
-
-def _canonical(value: Any) -> str:
-    # Exact types only: a subclass may have a repr with an address in it.
-    kind = type(value)
-    if kind in (int, float, str, bytes, bool, type(None)):
-        return ascii(value)
-    if kind is tuple or kind is list:
-        inner = ", ".join(_canonical(item) for item in value)
-        return f"({inner})" if kind is tuple else f"[{inner}]"
-    if kind is dict:
-        return "{" + ", ".join(sorted(f"{_canonical(k)}: {_canonical(v)}" for k, v in value.items())) + "}"
-    raise TypeError(f"{kind.__name__} has no canonical text")
 
 
 def _copied(values: dict[str, Any]) -> dict[str, Any]:

@@ -2,22 +2,38 @@
 
 With gradient accumulation a script may call `commit` after every batch. A state saved in between would have the batch
 as done and not what was learnt from it: after a failure its samples would be lost. So such a boundary does not count.
+Gradients wait for their own optimizer's step. One that has made its step since the last boundary waits for none: what a
+second optimizer's backward pass leaves in it, as in a GAN, is not for it.
 
-A step is counted when it begins, not when it ends: an exception inside it has already changed something.
+A step is counted when it begins, not when it ends: an exception inside it has already changed something. One with a
+closure begins when the closure first returns: until then it is a forward and a backward pass, in which peers are lost.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-WITNESSES = 8
+from edriver.worker import topology
+from edriver.worker.backend import torch_groups
+
+logger = logging.getLogger("edriver.worker")
+
+WITNESSES_PER_OPTIMIZER = 8
 """How many parameters of an optimizer tell that gradients have been accumulated. A hook for each would cost every
 backward pass a call of Python per parameter; one alone may be frozen, or have no part in a batch."""
+
+STEP_BEGUN: Final = (
+    "a member was lost in a collective between an optimizer's step and the boundary (a metric, a second optimizer's "
+    "backward pass, LBFGS): call state.check_host_updates() before it, or state.commit() more often"
+)
+"""Why a state is torn, and what to do about it."""
 
 
 class StepWatch:
@@ -25,17 +41,24 @@ class StepWatch:
 
     Args:
         before_step: called when an optimizer begins a step, before it changes anything.
+        collectives: how many collectives this process has begun.
 
     Attributes:
-        pending: whether a gradient has been accumulated since any of the optimizers made a step. A step that GradScaler
-            skips is none: its batch counts with the next.
         begun: how many steps have begun.
     """
 
-    def __init__(self, before_step: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        before_step: Callable[[], None] = lambda: None,
+        collectives: Callable[[], int] = torch_groups.collectives_begun,
+    ) -> None:
         self._before_step = before_step
-        self.pending = False
+        self._collectives = collectives
+        self._at_step: int | None = None
+        self._late = False
         self.begun = 0
+        self._waiting: set[int] = set()  # places of optimizers that have gradients
+        self._stepped: set[int] = set()  # and of those that have made a step since the last boundary
         self._optimizers: list[Optimizer] = []
         self._witnesses: list[torch.Tensor] = []
         self._handles: list[RemovableHandle] = []
@@ -43,7 +66,7 @@ class StepWatch:
 
     def watch(self, optimizers: Iterable[Optimizer]) -> None:
         """Watch these from now on, instead of those before."""
-        self.pending = False
+        self.clear()
         self._optimizers = list(optimizers)
         self._watch()
 
@@ -54,35 +77,100 @@ class StepWatch:
         self._watch()
         return True
 
+    @property
+    def pending(self) -> bool:
+        """Whether an optimizer has gradients that wait for its step. A step that GradScaler skips is none: its batch
+        counts with the next.
+        """
+        if self._waiting and self._stepped:
+            self.expose("an optimizer steps while another one's gradients wait for its own step")
+        return bool(self._waiting)
+
+    def boundary(self) -> bool:
+        """A boundary counts; returns whether members are, or have been, torn while collectives run.
+
+        If one is lost then, all go back to their last commit. Logged once, by rank 0.
+        """
+        at_step, self._at_step = self._at_step, None
+        self._stepped.clear()
+        if at_step is not None and at_step != self._collectives():
+            self.expose(
+                "a collective runs between an optimizer's step and the boundary (a metric, a second optimizer's "
+                "backward pass, LBFGS; call state.check_host_updates() before it where you can)"
+            )
+        return self._late
+
     def clear(self) -> None:
-        """The gradients are gone."""
-        self.pending = False
+        """The gradients are gone, and so is the step that was under way."""
+        self._waiting.clear()
+        self._stepped.clear()
+        self._at_step = None
+
+    def expose(self, reason: str) -> None:
+        """Take note that members are torn at times at which others may be lost; logged once, by rank 0."""
+        if self._late:
+            return
+        self._late = True
+        if topology.current().rank == 0:
+            logger.warning(
+                "%s: a failure there leads back to the last commit; besides the script's own, commits are made now and "
+                "then",
+                reason,
+            )
 
     def _watch(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles = []
         self._parameters = _count(self._optimizers)
-        witnesses: dict[int, torch.Tensor] = {}
-        for optimizer in self._optimizers:
-            self._handles.append(optimizer.register_step_pre_hook(self._begins))
-            self._handles.append(optimizer.register_step_post_hook(self._stepped))
+        self._witnesses = []
+        for place, optimizer in enumerate(self._optimizers):
+            self._handles.append(optimizer.register_step_pre_hook(self._called))
+            self._handles.append(optimizer.register_step_post_hook(functools.partial(self._made, place)))
             learning = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad and p.is_leaf]
-            witnesses |= {id(p): p for p in (*learning[:: -(-len(learning) // WITNESSES) or 1], *learning[-1:])}
-        self._witnesses = list(witnesses.values())
-        for parameter in self._witnesses:
-            hook = parameter.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
-            self._handles.append(hook)
+            some = (*learning[:: -(-len(learning) // WITNESSES_PER_OPTIMIZER) or 1], *learning[-1:])
+            for parameter in {id(p): p for p in some}.values():
+                accumulated = functools.partial(self._accumulated, place)
+                hook = parameter.register_post_accumulate_grad_hook(accumulated)
+                self._handles.append(hook)
+                self._witnesses.append(parameter)
 
-    def _accumulated(self, _parameter: torch.Tensor) -> None:
-        self.pending = True
+    def _accumulated(self, place: int, _parameter: torch.Tensor) -> None:
+        self._waiting.add(place)
 
-    def _begins(self, _optimizer: Optimizer, _args: tuple[Any, ...], _kwargs: dict[Any, Any]) -> None:
+    def _called(
+        self, _optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Count the step, or have its closure do so; returns its new arguments, the optimizer first, or None."""
+        if callable(kwargs.get("closure")):
+            return args, {**kwargs, "closure": self._beginning_after(kwargs["closure"])}
+        if len(args) > 1 and callable(args[1]):
+            return (args[0], self._beginning_after(args[1]), *args[2:]), kwargs
+        self._begin()
+        return None
+
+    def _beginning_after(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        begun = False
+
+        def evaluate() -> Any:
+            nonlocal begun
+            loss = closure()
+            if not begun:
+                begun = True
+                self._begin()
+            return loss
+
+        return evaluate
+
+    def _begin(self) -> None:
         self.begun += 1
+        if self._at_step is None and not self._late:
+            self._at_step = self._collectives()
         self._before_step()
 
-    def _stepped(self, _optimizer: Optimizer, _args: tuple[Any, ...], _kwargs: dict[Any, Any]) -> None:
-        self.pending = False
+    def _made(self, place: int, _optimizer: Optimizer, _args: tuple[Any, ...], _kwargs: dict[Any, Any]) -> None:
+        self._stepped.add(place)
+        self._waiting -= self._stepped
 
 
 def _count(optimizers: list[Optimizer]) -> int:

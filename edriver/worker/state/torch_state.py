@@ -22,13 +22,15 @@ from edriver.worker.backend.tensors import writes
 from edriver.worker.copies.buffer_copies import BufferCopies
 from edriver.worker.copies.side_stream import SideCopies, SideStream
 from edriver.worker.copies.small_copy import SMALL_BYTES
-from edriver.worker.copies.snapshot import IMMUTABLES, SnapshotBuffers, TakeOver, is_plain_tensor, memory_key
+from edriver.worker.copies.snapshot import IMMUTABLE_TYPES, SnapshotBuffers, TakeOver, is_plain_tensor, memory_key
 from edriver.worker.reports import SamplesDone
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.state.device_mark import DeviceMark, Event
-from edriver.worker.state.handlers import StateHandler, handler_for
+from edriver.worker.state.first_look import refuse_sharded, say_untrained
+from edriver.worker.state.handlers import OptimizerHandler, StateHandler, handler_for
 from edriver.worker.state.state import ObjectState, check_names
-from edriver.worker.state.step_watch import StepWatch
+from edriver.worker.state.step_watch import STEP_BEGUN, StepWatch
+from edriver.worker.state.tensor_places import TensorPlaces
 
 
 def _recorded() -> Event | None:
@@ -68,8 +70,9 @@ class TorchState(ObjectState):
         object.__setattr__(self, "_handlers", {})
         object.__setattr__(self, "_names", ())
         self._buffers = SnapshotBuffers(self._side())
-        self._steps = StepWatch(before_step=self._buffers.hold)
+        self._steps = StepWatch(before_step=self._step_begins)
         self._buffer_copies = BufferCopies()
+        self._places = TensorPlaces()
         self._mark = DeviceMark(_recorded)
         self._outdated = True
         self._lasting: list[torch.Tensor] = []
@@ -83,11 +86,13 @@ class TorchState(ObjectState):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self._names:
-            handler = None if type(value) in IMMUTABLES else handler_for(value)
+            handler = None if type(value) in IMMUTABLE_TYPES else handler_for(value)
             if handler is None:
                 self._handlers.pop(name, None)
             else:
                 self._handlers[name] = handler
+            if isinstance(handler, OptimizerHandler):
+                handler.models = functools.partial(_models, self._handlers)
         object.__setattr__(self, name, value)
         if name in self._names and isinstance(value, Optimizer):
             self._steps.watch(h.value for h in self._handlers.values() if isinstance(h.value, Optimizer))
@@ -114,17 +119,31 @@ class TorchState(ObjectState):
             self._watch_tensors()
         self._large = []
         super().keep()
+        self._exposed = self._exposed or self._steps.boundary()
         self._buffer_copies.keep()
+        self._places.boundary()
         self._mark.set()
         self._writes = writes(self._lasting + self._large)
         self._begun = self._steps.begun
         self._kept_values = [handler.value for handler in self._handlers.values()]
 
+    def first_boundary(self) -> None:
+        """Look again for what is sharded, and for parameters that nothing of the state trains."""
+        values: dict[str, object] = {name: handler.value for name, handler in self._handlers.items()}
+        refuse_sharded(values.values())
+        say_untrained(values)
+        self._places.first_boundary()
+
+    def _step_begins(self) -> None:
+        if self._places.assigned_before_step():
+            self._steps.expose("a parameter's .data is assigned between a boundary and the optimizer's step")
+        self._buffers.hold()
+
     def peer_lost(self) -> None:
-        """Note how far the device has come, before what it computes is aborted."""
+        """Note how far the device's work has progressed, before its collectives are aborted."""
         self._mark.judge()
 
-    def settle(self) -> bool:
+    def wait_for_device(self) -> bool:
         """Wait for the device, on CUDA: the copies of a commit must be of what it has computed."""
         return self._mark.wait()
 
@@ -139,6 +158,21 @@ class TorchState(ObjectState):
             and all(map(is_, self._kept_values, (handler.value for handler in self._handlers.values())))
             and self._writes is not None
             and self._writes == writes(self._lasting + self._large)
+            and not self._places.changed()
+        )
+
+    @property
+    def why_torn(self) -> str:
+        """Why parameters, optimizer state or large tensors are not those of the last boundary."""
+        if not super().clean:
+            return super().why_torn
+        if self._steps.begun != self._begun:
+            return STEP_BEGUN
+        if not self._mark.reached:
+            return "the device had not come to the last boundary: call commit() now and then"
+        return (
+            "parameters or attributes had been replaced, or written to outside of an optimizer's step, since the last "
+            "boundary: pass a boundary right after that, or call commit() now and then"
         )
 
     def return_to_boundary(self) -> None:
@@ -156,14 +190,12 @@ class TorchState(ObjectState):
         self._saved = self._buffers.copied(self._capture(), _Lasting(self._handlers))
         self.copied.commit_bytes = self._buffers.nbytes
         self._saved_random.keep()
-        self._too_large.clear()
 
     def _adopt(self, arrived: dict[str, Any]) -> None:
         # It shares nothing with what is live, and its memory has been paid for.
         self._saved = self._buffers.adopted(arrived)
         self.copied.received_bytes = self._buffers.nbytes
         self._saved_random.keep()
-        self._too_large.clear()
 
     def restore(self) -> None:
         """Go back to what was saved last; in any case, set all gradients to None."""
@@ -219,7 +251,7 @@ class TorchState(ObjectState):
                 setattr(self, name, values.value(part, getattr(self, name)))
 
     def _copy_special(self, value: Any) -> Any:
-        if type(value) in IMMUTABLES:
+        if type(value) in IMMUTABLE_TYPES:
             return value
         if not is_plain_tensor(value):
             return NotImplemented
@@ -233,6 +265,7 @@ class TorchState(ObjectState):
         self._outdated = False
         handlers = self._handlers.values()
         self._lasting = list({id(t): t for handler in handlers for t in handler.lasting()}.values())
+        self._places.watch(self._lasting)
         self._buffer_copies.watch(h.value for h in handlers if isinstance(h.value, torch.nn.Module))
 
     def _load_handled(self, name: str, part: Any) -> None:
@@ -276,6 +309,10 @@ class _Lasting:
         if handler is None:
             return False
         return isinstance(handler.value, Optimizer) or memory_key(tensor) in self._memory
+
+
+def _models(handlers: dict[str, StateHandler]) -> dict[str, torch.nn.Module]:
+    return {name: h.value for name, h in handlers.items() if isinstance(h.value, torch.nn.Module)}
 
 
 def _refuse_hidden(name: str, value: Any) -> None:

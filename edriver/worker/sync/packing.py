@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-ALIGNMENT = 64
+ALIGNMENT_BYTES = 64
 """In bytes."""
 
 
@@ -30,7 +30,7 @@ class Layout:
         """Put a dense tensor at the end; returns where it starts."""
         start = self.length
         self.tensors.append(tensor)
-        self.length += tensor.nbytes + -tensor.nbytes % ALIGNMENT
+        self.length += tensor.nbytes + -tensor.nbytes % ALIGNMENT_BYTES
         return start
 
 
@@ -64,11 +64,11 @@ def packed(layout: Layout, length: int, buffers: list[torch.Tensor]) -> Iterator
 
 def _runs(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
     """The stream as uint8 tensors of any length: the tensors' elements and the gaps between them."""
-    gap = torch.zeros(ALIGNMENT, dtype=torch.uint8)
+    gap = torch.zeros(ALIGNMENT_BYTES, dtype=torch.uint8)
     for tensor in tensors:
         if tensor.numel():
             yield _elements(tensor)
-        if over := -tensor.nbytes % ALIGNMENT:
+        if over := -tensor.nbytes % ALIGNMENT_BYTES:
             yield gap[:over]
 
 

@@ -6,9 +6,9 @@ too. All of it is torch.distributed's point-to-point calls in the default group.
 
 When a peer dies or is cut off, Gloo (torch 2.13: signalException in gloo/transport/tcp/pair.cc) wakes neither who waits
 for a send that is half written nor who waits for a message that has half arrived. It wakes who waits for a message of
-which nothing has been taken in, and a message without elements is taken in whole or not at all. So nobody here waits
-for anything else: each piece is followed by such an empty message, which says that it has come, and answered by one,
-which says that it has been received. Messages between two ranks come in the order in which they were sent.
+which nothing has been taken in, and a message without elements is taken in whole or not at all. So nothing here waits
+for anything else: each piece is followed by such an empty message, which says that it has arrived, and answered by one,
+which says that it has been received. Messages between two ranks arrive in the order in which they were sent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from edriver.worker.group.warm_up import HEAP_BYTES
 PIECE_BYTES = 4 * 2**20
 """How much is sent at a time. Each piece costs its two ranks some turns of their threads, whatever its length."""
 
-WINDOW = 8
+WINDOW_PIECES = 8
 """How many pieces may be on their way from one rank to the next without an answer.
 
 32 MiB in all. Where processors are busy, too few make the ranks wait for each other's turns: with 4 MiB in all a sync
@@ -72,23 +72,23 @@ class Downstream:
         """
         if self._rank is None:
             return
-        if len(self._under_way) == WINDOW:
-            self._settle_oldest()
+        if len(self._under_way) == WINDOW_PIECES:
+            self._await_oldest()
         # The receive first: see Upstream._take.
         answer = _started(dist.irecv(_empty(), self._rank))
         sending = _started(dist.isend(piece, self._rank))
         self._under_way.append((answer, sending, _started(dist.isend(_empty(), self._rank))))
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Return when the next rank has all that was passed on.
 
         Raises:
             RuntimeError: the connection broke.
         """
         while self._under_way:
-            self._settle_oldest()
+            self._await_oldest()
 
-    def _settle_oldest(self) -> None:
+    def _await_oldest(self) -> None:
         # The sends are over then, and need not be waited for. Until then Gloo needs them.
         self._under_way[0][0].wait()
         self._under_way.popleft()
@@ -103,10 +103,10 @@ class Upstream:
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
-        self._answering: deque[dist.Work] = deque(maxlen=WINDOW)
+        self._answering: deque[dist.Work] = deque(maxlen=WINDOW_PIECES)
 
     def receive(self, pieces: Iterable[torch.Tensor], downstream: Downstream) -> None:
-        """Fill the pieces in their order, and pass each on when it has come; returns when downstream has all.
+        """Fill the pieces in their order, and pass each on when it has arrived; returns when downstream has all.
 
         Args:
             pieces: uint8, contiguous, of the lengths in which they are sent. They are not written to later.
@@ -118,17 +118,17 @@ class Upstream:
         posted: deque[tuple[torch.Tensor, dist.Work, dist.Work]] = deque()
         for piece in pieces:
             # One more than can come, so that a piece always finds its receive already posted.
-            if len(posted) > WINDOW:
+            if len(posted) > WINDOW_PIECES:
                 self._take(*posted.popleft(), downstream)
             arriving = _started(dist.irecv(piece, self._rank))
             posted.append((piece, arriving, _started(dist.irecv(_empty(), self._rank))))
         while posted:
             self._take(*posted.popleft(), downstream)
-        downstream.settle()
+        downstream.finish()
 
     def _take(self, piece: torch.Tensor, arriving: dist.Work, arrived: dist.Work, downstream: Downstream) -> None:
         arrived.wait()
-        arriving.wait()  # it has come before: this does not block
+        arriving.wait()  # it arrived before: this does not block
         # Never waited for. Gloo writes at once what its peer has already posted a receive for, as this one has, ahead
         # of the piece.
         self._answering.append(_started(dist.isend(_empty(), self._rank)))

@@ -39,10 +39,10 @@ from edriver.worker.backend import torch_groups
 from edriver.worker.copies.snapshot import belongs_to, is_plain_tensor, memory_key
 from edriver.worker.errors import PeerLostError
 from edriver.worker.sync import relay
-from edriver.worker.sync.packing import ALIGNMENT, Layout, elements_in, packed
+from edriver.worker.sync.packing import ALIGNMENT_BYTES, Layout, elements_in, packed
 from edriver.worker.sync.relay import Downstream, Upstream, staging
 
-_RECORD: Final = struct.Struct("!QQ32s?")
+_RECORD_FORMAT: Final = struct.Struct("!QQ32s?")
 
 _PLAIN_CLASSES: Final = (OrderedDict, torch.Size, torch.dtype, complex)
 """What a state of tensors and plain values is made of beside what pickle knows by itself."""
@@ -50,14 +50,14 @@ _PLAIN_CLASSES: Final = (OrderedDict, torch.Size, torch.dtype, complex)
 _PLAIN_NAMES: Final = {("collections", "OrderedDict"), ("torch", "Size"), ("builtins", "complex")}
 
 
-def sync_state(tree: Any, place: Assignment) -> Any | None:
+def sync_state(tree: Any, assignment: Assignment) -> Any | None:
     """Send the tree, receive it, or do nothing, as this worker's place in the round says.
 
     Args:
         tree: the state of the source, any nesting of dicts, lists and tuples that may refer to live
             tensors; it is read before this returns and never written to. What receivers pass is not looked
             at.
-        place: this worker's place.
+        assignment: this worker's place.
 
     Returns:
         On a receiver the source's tree, whose tensors are the caller's own, in host memory; on all others None.
@@ -66,11 +66,11 @@ def sync_state(tree: Any, place: Assignment) -> Any | None:
         TypeError: the tree holds a sparse, quantized or sharded tensor.
         RuntimeError: the connection to a peer broke, or what came is not what the source has recorded.
     """
-    chain = (place.source, *place.receivers)
-    if len(chain) == 1 or place.rank not in chain:
+    chain = (assignment.source, *assignment.receivers)
+    if len(chain) == 1 or assignment.rank not in chain:
         return None
-    at = chain.index(place.rank)
-    key = _next_key(place)
+    at = chain.index(assignment.rank)
+    key = _next_key(assignment)
     downstream = Downstream(chain[at + 1] if at + 1 < len(chain) else None)
     if at == 0:
         _send(tree, downstream, key)
@@ -81,11 +81,11 @@ def sync_state(tree: Any, place: Assignment) -> Any | None:
 _syncs = (NO_ROUND, 0)
 
 
-def _next_key(place: Assignment) -> str:
+def _next_key(assignment: Assignment) -> str:
     """Where the store has the record of this sync: all who take part in a round's syncs count them alike."""
     global _syncs
     last, count = _syncs
-    _syncs = (place.round_id, count + 1 if place.round_id == last else 1)
+    _syncs = (assignment.round_id, count + 1 if assignment.round_id == last else 1)
     return f"edriver/sync/{_syncs[1]}"
 
 
@@ -106,7 +106,7 @@ class Record(NamedTuple):
 
     def text(self) -> bytes:
         """As the store has it."""
-        return _RECORD.pack(*self)
+        return _RECORD_FORMAT.pack(*self)
 
     @staticmethod
     def read(text: bytes) -> Record:
@@ -115,8 +115,8 @@ class Record(NamedTuple):
         Raises:
             PeerLostError: it is none.
         """
-        if len(text) == _RECORD.size:
-            record = Record(*_RECORD.unpack(text))
+        if len(text) == _RECORD_FORMAT.size:
+            record = Record(*_RECORD_FORMAT.unpack(text))
             if record.end <= record.length:
                 return record
         raise PeerLostError("the source's record of the sync is none")
@@ -215,15 +215,15 @@ def _send(tree: Any, downstream: Downstream, key: str) -> None:
     pickler.dump(tree)
     # As plain tuples: 5,000 objects of a class of ours take four times as long.
     text = bytearray(pickle.dumps([tuple(outline) for outline in pickler.outlines]) + file.getbuffer())
-    text.extend(bytes(-len(text) % ALIGNMENT))  # as it travels
+    text.extend(bytes(-len(text) % ALIGNMENT_BYTES))  # as it travels
     layout = pickler.layout
     end = layout.add(torch.frombuffer(text, dtype=torch.uint8))
     record = Record(layout.length, end, hashlib.sha256(text).digest(), pickler.classes)
     torch_groups.default_store().set(key, record.text())  # type: ignore[arg-type]  # takes bytes as well
-    buffers = staging(min(layout.length, relay.PIECE_BYTES * (relay.WINDOW + 1)))
+    buffers = staging(min(layout.length, relay.PIECE_BYTES * (relay.WINDOW_PIECES + 1)))
     for piece in packed(layout, relay.PIECE_BYTES, relay.pieces_of(buffers)):
         downstream.pass_on(piece)
-    downstream.settle()
+    downstream.finish()
 
 
 def _receive(upstream: Upstream, downstream: Downstream, key: str) -> Any:

@@ -1,6 +1,6 @@
 """Whether the training thread stands still in a collective: it waits for other members, which may never come.
 
-No worker can know that: whether another has made its last step is known to the driver. So it is said when a wait has
+No worker can know that: whether another has made its last step is known to the driver. So it reports when a wait has
 lasted for a while, and when it is over. Nothing is looked at but what a sign of life costs anyway while steps are made.
 """
 
@@ -12,12 +12,12 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Final
 
-from edriver.worker.watch.stuck import IDLE_SECONDS, in_collective, state_of
+from edriver.worker.watch.stuck import IDLE_CPU_SECONDS, in_collective, state_of
 
-BLOCKED_AFTER: Final = 2.5
+BLOCKED_REPORT_DELAY: Final = 2.5
 """Seconds of standing still after which it is reported. Two looks, or three."""
 
-BUSY_SHARE: Final = 0.03
+MAX_IDLE_CPU_FRACTION: Final = 0.03
 """The part of a processor that this process's other threads may use while the training thread waits: more, and data may
 be on its way, which Gloo's threads receive."""
 
@@ -44,7 +44,7 @@ class BlockedWatch:
         self._used = used
         self._processor_clock = time.pthread_getcpuclockid(thread.ident)
         self._progress: Hashable = None
-        self._told = False
+        self._reported = False
         self._mark()
         self._since = self._seen
 
@@ -55,19 +55,19 @@ class BlockedWatch:
             progress: changes whenever the worker has made progress.
 
         Returns:
-            seconds for which the thread has stood still in a collective, once they are BLOCKED_AFTER; 0, when one of
-            which that was said goes on; None: there is nothing new.
+            seconds for which the thread has stood still in a collective, once they are BLOCKED_REPORT_DELAY; 0, when a
+            thread that was reported continues; None: there is nothing new.
         """
         before, self._progress = self._progress, progress
         still = progress == before and self._still()
         self._mark()
         if not still:
             self._since = self._seen
-            told, self._told = self._told, False
-            return 0.0 if told else None
-        if self._told or self._seen - self._since < BLOCKED_AFTER:
+            reported, self._reported = self._reported, False
+            return 0.0 if reported else None
+        if self._reported or self._seen - self._since < BLOCKED_REPORT_DELAY:
             return None
-        self._told = True
+        self._reported = True
         return self._seen - self._since
 
     def _mark(self) -> None:
@@ -79,7 +79,7 @@ class BlockedWatch:
         """Whether it has stood still since the last look."""
         if not in_collective(self._ident) or state_of(self._stat) not in "SD":
             return False
-        if time.clock_gettime(self._processor_clock) - self._thread_used > IDLE_SECONDS:
+        if time.clock_gettime(self._processor_clock) - self._thread_used > IDLE_CPU_SECONDS:
             return False
-        share = BUSY_SHARE * (self._clock() - self._seen)
-        return self._used() - self._all_used <= share + IDLE_SECONDS
+        share = MAX_IDLE_CPU_FRACTION * (self._clock() - self._seen)
+        return self._used() - self._all_used <= share + IDLE_CPU_SECONDS

@@ -5,11 +5,15 @@ that it has inherited, and destroys gRPC's server and torch's process groups. Th
 sets and shut them down, which the parent shares, and wait for threads that no child has. Data loaders are spared that,
 because multiprocessing ends its processes by os._exit.
 
-So a child keeps what it has inherited of these for good: what is never destroyed cannot do any harm.
+So a child keeps what it has inherited of these for good: what is never destroyed cannot do any harm. Nor does its
+garbage collector look at anything that it has inherited. A lost round's group may be part of the garbage: the traceback
+of the lost collective refers to a DistributedDataParallel, and that to the group, whose destructor would wait for ever,
+in a data loader as well.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterable
 
@@ -30,6 +34,7 @@ def keep_in_children(shared: Callable[[], Iterable[object]]) -> None:
 
 
 def _keep() -> None:
+    gc.freeze()
     for shared in _keepers:
         for kept in shared():
             never_destroy(kept)

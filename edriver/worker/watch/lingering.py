@@ -10,7 +10,7 @@ from typing import Final
 
 from edriver.worker.backend.interpreter import frames, waits_for_threads
 
-LINGERS_AFTER: Final = 4.0
+LINGERING_REPORT_DELAY: Final = 4.0
 """Seconds that threads may take to end once the script has, before they are named."""
 
 
@@ -26,19 +26,21 @@ class EndWatch:
         self._main = main
         self._clock = clock
         self._since: float | None = None
-        self._told = False
+        self._reported = False
 
     def look(self) -> str | None:
-        """Which threads the interpreter waits for, with their stacks, once it has for LINGERS_AFTER; else None."""
-        if self._told or not self._script_has_ended():
+        """Which threads the interpreter waits for, with their stacks, once it has for LINGERING_REPORT_DELAY; else
+        None.
+        """
+        if self._reported or not self._script_has_ended():
             return None
         now = self._clock()
         if self._since is None:
             self._since = now
         left = [t for t in threading.enumerate() if not t.daemon and t is not self._main and t.is_alive()]
-        if now - self._since < LINGERS_AFTER or not left:
+        if now - self._since < LINGERING_REPORT_DELAY or not left:
             return None
-        self._told = True
+        self._reported = True
         names = ", ".join(thread.name for thread in left)
         at = frames()
         stacks = (

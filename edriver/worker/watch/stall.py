@@ -1,8 +1,8 @@
 """Stalls: a worker that lives and answers, and makes no progress.
 
-Progress is a boundary, or a change of phase. Who waits in a collective waits for somebody else, and is not to blame: so
+Progress is a boundary, or a change of phase. A thread in a collective waits for other members, and is not to blame: so
 no worker has to know of another. If all wait for one another, because they disagree on which collective comes next, the
-collective's own timeout ends that (loop.py).
+collective's own timeout ends that (training_thread.py).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from edriver.text.wire_text import wire_text
 from edriver.worker.backend.interpreter import frames
 from edriver.worker.watch.stuck import in_collective
 
-LOOK_BOUND = 3.0
+MAX_CHECK_INTERVAL = 3.0
 """Most seconds between two looks. A gap that is longer counts as two of these: this process itself stood still."""
 
-STACKS_LIMIT = 64 * 1024
+MAX_STACKS_LENGTH = 64 * 1024
 """Most characters of stacks that are reported."""
 
 
@@ -55,11 +55,11 @@ class StallWatch:
     ) -> None:
         self._thread = thread
         self._limits = limits
-        self._silence = Lease(0.0, clock, LOOK_BOUND)
+        self._silence = Lease(0.0, clock, MAX_CHECK_INTERVAL)
         self._progress: Hashable = None
 
     def look(self, progress: Hashable, phase: Phase) -> Stall | None:
-        """Look once; a stall is told once, and again after as long.
+        """Look once; a stall is reported once, and again after the same time.
 
         Args:
             progress: changes whenever the worker has made progress.
@@ -89,4 +89,4 @@ def stacks(first: threading.Thread) -> str:
         if ident != threading.get_ident():
             name = threads[ident].name if ident in threads else ident
             texts.append(f"thread {name}:\n{''.join(traceback.format_stack(at[ident]))}")
-    return wire_text("\n".join(texts), STACKS_LIMIT)
+    return wire_text("\n".join(texts), MAX_STACKS_LENGTH)

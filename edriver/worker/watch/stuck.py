@@ -14,15 +14,16 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
-from edriver.system.proc_stat import STATE, stat_fields
+from edriver.system.proc_stat import STATE_FIELD, stat_fields
 from edriver.worker.backend.interpreter import frames
 from edriver.worker.backend.torch_code import waits_for_peers
 
-IDLE_SECONDS = 0.005
+IDLE_CPU_SECONDS = 0.005
 """Processor time that a thread may use and still count as doing nothing."""
 
-QUIET_LOOKS = 4
+QUIET_CHECKS = 4
 """Looks in a row that are enough where nothing is left that could wake the thread. Looks, not seconds: who looks has to
 have the interpreter's lock, so that a thread that wakes and waits for it gets it between two of them."""
 
@@ -66,23 +67,27 @@ class StuckWatch:
             cut_off: whether none of the connections is left that a collective could wait for.
         """
         now, used, used_by_others = self._clock(), time.clock_gettime(self._processor_clock), self._others_used()
-        quiet = cut_off and used_by_others - self._used_by_others <= IDLE_SECONDS and not self._others_want()
+        quiet = cut_off and used_by_others - self._used_by_others <= IDLE_CPU_SECONDS and not self._others_want()
         self._used_by_others = used_by_others
-        if used - self._used > IDLE_SECONDS or not self._asleep() or not in_collective(self._ident):
+        if used - self._used > IDLE_CPU_SECONDS or not self._asleep() or not in_collective(self._ident):
             self._since, self._used, self._quiet_looks = now, used, 0
             return False
         self._quiet_looks = self._quiet_looks + 1 if quiet else 0
-        return now - self._since >= self._bound or self._quiet_looks >= QUIET_LOOKS
+        return now - self._since >= self._bound or self._quiet_looks >= QUIET_CHECKS
 
     def _asleep(self) -> bool:
         return state_of(self._stat) in "SD"
 
 
+_OUR_WAITING_FILES: Final = ("/worker/sync/relay.py", "/horovod/collectives/handles.py")
+"""Where edriver itself waits for peers in C++."""
+
+
 def in_collective(ident: int) -> bool:
-    """Whether a thread's innermost Python frame is one of torch's that wait for peers, or our relay's."""
+    """Whether a thread's innermost Python frame is one of torch's that wait for peers, or one of ours."""
     frame = frames().get(ident)
     filename = "" if frame is None else frame.f_code.co_filename
-    return filename.endswith("/sync/relay.py") or waits_for_peers(filename)
+    return filename.endswith(_OUR_WAITING_FILES) or waits_for_peers(filename)
 
 
 def others_want_a_processor() -> bool:
@@ -102,7 +107,7 @@ def others_want_a_processor() -> bool:
 
 def state_of(stat: Path) -> str:
     """The state of a thread or process, from its file `stat` (proc(5)): R runs, S sleeps."""
-    return stat_fields(stat)[STATE]
+    return stat_fields(stat)[STATE_FIELD]
 
 
 def _used_by_others() -> float:

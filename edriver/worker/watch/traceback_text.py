@@ -5,12 +5,12 @@ from __future__ import annotations
 import traceback
 from typing import Final
 
-from edriver.text.wire_text import TEXT_LIMIT, wire_text
+from edriver.text.wire_text import MAX_TEXT_LENGTH, wire_text
 
-LAST_FRAMES: Final = 20
+MAX_FRAMES: Final = 20
 """Innermost frames of a traceback that is too long to be sent whole."""
 
-LINE_LIMIT: Final = 1000
+MAX_LINE_LENGTH: Final = 1000
 """Most characters of one of their lines."""
 
 
@@ -24,26 +24,26 @@ def traceback_text(error: BaseException) -> str:
         text = "".join(traceback.format_exception(error))
     except Exception as trouble:  # noqa: BLE001  the script's own __str__, __notes__ or __cause__ may do anything
         text = f"(the traceback cannot be formatted: {type(trouble).__name__})\n{_end_of(error)}"
-    if len(text) <= TEXT_LIMIT:
+    if len(text) <= MAX_TEXT_LENGTH:
         return wire_text(text)
-    end = wire_text(_end_of(error), TEXT_LIMIT // 2)
-    left = TEXT_LIMIT - len(end) - 100
+    end = wire_text(_end_of(error), MAX_TEXT_LENGTH // 2)
+    left = MAX_TEXT_LENGTH - len(end) - 100
     head = wire_text(text[:left], left)
     return f"{head}\n... ({len(text) - left} characters left out; the end of it again:)\n\n{end}"
 
 
 def _end_of(error: BaseException) -> str:
     """The innermost frames, and the exception's own line."""
-    frames = traceback.extract_tb(error.__traceback__)[-LAST_FRAMES:]
+    frames = traceback.extract_tb(error.__traceback__)[-MAX_FRAMES:]
     kind = type(error)
     name = (
         kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
     )
     lines = ["Traceback (most recent call last):"]
     for frame in frames:
-        lines += [line[:LINE_LIMIT] for line in traceback.format_list([frame])[0].splitlines()]
+        lines += [line[:MAX_LINE_LENGTH] for line in traceback.format_list([frame])[0].splitlines()]
     try:
-        message = str(error).partition("\n")[0][:LINE_LIMIT]
+        message = str(error).partition("\n")[0][:MAX_LINE_LENGTH]
     except Exception:  # noqa: BLE001  see above
         message = "<exception str() failed>"
     return "\n".join([*lines, f"{name}: {message}" if message else name]) + "\n"

@@ -1,0 +1,61 @@
+"""The program of a worker of `edriver.launch`: `python -m edriver.worker.called`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from edriver.calls import parcels
+from edriver.calls.exchange import EXCHANGE_VARIABLE, Exchange
+from edriver.calls.parcels import CALL, FOLDER_VARIABLE, Call, FolderPlace, Outcome, Place
+from edriver.common.join_config import JoinConfig
+from edriver.worker import topology
+from edriver.worker.rounds.run import run
+from edriver.worker.state.state import ObjectState, State
+
+
+@run
+def meet(_state: State) -> None:
+    """Wait for all workers: afterwards there are ranks and a group."""
+
+
+def place_of(environ: Mapping[str, str]) -> Place:
+    """Where the call is, and the outcome goes."""
+    if EXCHANGE_VARIABLE in environ:
+        return Exchange(JoinConfig.from_json(environ[EXCHANGE_VARIABLE].encode()))
+    return FolderPlace(Path(environ[FOLDER_VARIABLE]))
+
+
+def main() -> None:
+    """Call the function, and send what comes of it."""
+    place = place_of(os.environ)
+    call: Call = parcels.unpack(place.get(CALL))
+    sys.path[:] = [*sys.path, *(entry for entry in call.path if entry not in sys.path)]
+    meet(ObjectState())
+    name = f"outcome-{os.environ['EDRIVER_WORKER_ID']}"
+    try:
+        function, args, kwargs = parcels.unpack(call.pickled)
+        result = function(*args, **kwargs)
+        packed = parcels.pack(result, "the result")
+    except Exception as error:
+        place.put(name, parcels.dump(Outcome(topology.rank(), _packed(error), traceback.format_exc())))
+        raise
+    place.put(name, parcels.dump(Outcome(topology.rank(), packed)))
+
+
+def _packed(error: Exception) -> bytes:
+    """An exception; empty: it cannot be pickled, or not be unpickled."""
+    try:
+        data = parcels.pack(error, "the exception")
+        found: Any = parcels.unpack(data)
+    except Exception:  # noqa: BLE001  its own __reduce__ or __init__ may raise anything; the traceback goes as text
+        return b""
+    return data if isinstance(found, type(error)) else b""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,320 @@
+"""The server of the key-value store in which a round's members find each other: see store.py."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import resource
+import selectors
+import socket
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from edriver.worker.group import store_protocol as protocol
+from edriver.worker.group.store_protocol import as_list, items_of
+from edriver.worker.group.store_transport import WOULD_BLOCK_ERRORS, StoreTransport, is_known
+from edriver.worker.group.unauthenticated import UnauthenticatedCallers
+
+logger = logging.getLogger("edriver.worker")
+
+AUTHENTICATION_TIMEOUT = 10.0
+"""How long a caller may be connected before it has proven that it is a member."""
+
+_SILENT_GRACE, _ACTIVE_GRACE = 0.1, 1.0
+"""Seconds during which a caller that has sent nothing, and one that has, is not closed in favor of others."""
+
+_MAX_UNAUTHENTICATED = 1024
+"""Callers that have proven nothing yet; fewer where the process may have few descriptors."""
+
+_ACCEPT_RETRY_DELAY = 0.05
+"""Seconds until the next try, when nothing can be accepted: for want of a descriptor, say."""
+
+_MAX_UNSENT_BYTES = 1 << 26
+"""Bytes of answers that a caller may leave unread: all values of the largest round, several times."""
+
+_MAX_LOGGED_ERRORS = 10
+"""How many errors that should not happen are logged."""
+
+
+@dataclass(slots=True, eq=False)
+class _Caller:
+    """A client, as the server sees it.
+
+    Attributes:
+        connection: to it.
+        received: what it has sent of its next request.
+        unsent: the part of its answers for which its socket has had no room.
+        keys: the keys that it was first to set.
+        gone: whether its connection is closed.
+    """
+
+    connection: socket.socket
+    received: bytearray = field(default_factory=bytearray)
+    unsent: bytearray = field(default_factory=bytearray)
+    keys: list[bytes] = field(default_factory=list)
+    gone: bool = False
+
+    def requests(self) -> Iterator[tuple[int, int, bytes, bytes]]:
+        """Take out what has arrived in full: kind, number, key, value.
+
+        Raises:
+            ValueError: this is no request.
+        """
+        while len(self.received) >= protocol.REQUEST_FORMAT.size:
+            kind, number, key_size, value_size = protocol.REQUEST_FORMAT.unpack_from(self.received)
+            if kind > protocol.LAST_KIND or key_size + value_size > protocol.MAX_REQUEST_BYTES:
+                raise ValueError("not a request")
+            end = protocol.REQUEST_FORMAT.size + key_size + value_size
+            if len(self.received) < end:
+                return
+            key, value = (
+                self.received[protocol.REQUEST_FORMAT.size : end - value_size],
+                self.received[end - value_size : end],
+            )
+            del self.received[:end]
+            yield kind, number, bytes(key), bytes(value)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Question:
+    """A request for values, some of which may not be set yet."""
+
+    caller: _Caller
+    number: int
+    keys: tuple[bytes, ...]
+    as_list: bool
+
+    def answer(self, values: dict[bytes, bytes]) -> bytes:
+        found = [values[key] for key in self.keys]
+        return as_list(found) if self.as_list else found[0]
+
+
+class StoreServer:
+    """Serves one dictionary from a thread of its own, until the process ends.
+
+    What a client was first to set goes when it hangs up. Members stay connected for as long as their round lives, and
+    then its keys are no longer needed; a rank 0 that lives through thousands of rounds would hold them all.
+
+    Attributes:
+        host: the address at which it listens,
+        port: and the port; or the path of its unix socket, and 0.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        wire: StoreTransport,
+        unauthenticated: UnauthenticatedCallers[_Caller] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Listen at the host's address, and at no other.
+
+        Args:
+            host: the address, or the path that a unix socket is to have.
+            wire: what connections are made of.
+            unauthenticated: the bounds on callers that have not proven that they are members; None: the usual ones.
+            clock: the time, in seconds.
+
+        Raises:
+            OSError: the host does not resolve, or is not an address of this machine.
+        """
+        self._wire = wire
+        self._listener = wire.listen(host)
+        self._listener.setblocking(False)
+        name = self._listener.getsockname()
+        self.host, self.port = (name, 0) if isinstance(name, str) else (str(name[0]), int(name[1]))
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._accept_at = 0.0
+        self._clock = clock
+        usual: UnauthenticatedCallers[_Caller] = UnauthenticatedCallers(
+            _max_unauthenticated(), AUTHENTICATION_TIMEOUT, _SILENT_GRACE, _ACTIVE_GRACE
+        )
+        self._unauthenticated = usual if unauthenticated is None else unauthenticated
+        self._errors = 0
+        self._values: dict[bytes, bytes] = {}
+        self._owners: dict[bytes, _Caller] = {}
+        self._waiting: defaultdict[bytes, list[_Question]] = defaultdict(list)
+        threading.Thread(target=self._run, name="edriver-store", daemon=True).start()
+
+    def _run(self) -> None:
+        """Serve. Members of later rounds need this thread: no error ends it."""
+        while True:
+            try:
+                self._turn()
+            except Exception:  # noqa: BLE001
+                self._log_error()
+                time.sleep(_ACCEPT_RETRY_DELAY)  # what fails at once and for good must not take a processor
+
+    def _turn(self) -> None:
+        """Wait for data, or for the deadline of an unauthenticated caller, and handle it."""
+        for key, ready in self._selector.select(self._wait_limit()):
+            if not isinstance(key.data, _Caller):
+                self._accept()
+                continue
+            if ready & selectors.EVENT_WRITE:
+                self._send(key.data)
+            if ready & selectors.EVENT_READ:
+                self._read(key.data)
+        now = self._clock()
+        for caller in self._unauthenticated.overdue(now):
+            self._forget(caller)
+        if self._accept_at and now >= self._accept_at:
+            self._accept_at = 0.0
+            self._selector.register(self._listener, selectors.EVENT_READ)
+
+    def _wait_limit(self) -> float | None:
+        until = [at for at in (self._unauthenticated.deadline, self._accept_at) if at]
+        return max(0.0, min(until) - self._clock()) if until else None
+
+    def _accept(self) -> None:
+        if self._unauthenticated.full and not self._make_room():
+            self._pause_accepting()
+            return
+        try:
+            raw, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return  # gone before it was accepted
+        except OSError:  # no descriptor, or no memory: the listener would be ready again at once
+            if not self._make_room():
+                self._pause_accepting()
+            return
+        try:
+            caller = _Caller(self._wire.accepted(raw))
+            self._selector.register(caller.connection, selectors.EVENT_READ, caller)
+        except (OSError, ValueError):  # gone meanwhile
+            raw.close()
+            return
+        if not is_known(caller.connection):
+            self._unauthenticated.add(caller, self._clock())
+
+    def _make_room(self) -> bool:
+        """Close one unauthenticated caller, if one may be; returns whether there was one."""
+        caller = self._unauthenticated.dispensable(self._clock())
+        if caller is not None:
+            self._forget(caller)
+        return caller is not None
+
+    def _pause_accepting(self) -> None:
+        self._selector.unregister(self._listener)
+        self._accept_at = self._clock() + _ACCEPT_RETRY_DELAY
+
+    def _read(self, caller: _Caller) -> None:
+        """Read everything that has arrived: data that TLS has read ahead would not wake the selector."""
+        if caller.gone:
+            return  # since this turn began
+        self._unauthenticated.note_data(caller)
+        try:
+            while data := caller.connection.recv(65536):
+                caller.received += data
+                for kind, number, key, value in caller.requests():
+                    self._unauthenticated.discard(caller)
+                    self._answer(caller, kind, number, key, value)
+        except WOULD_BLOCK_ERRORS:
+            if is_known(caller.connection):
+                self._unauthenticated.discard(caller)
+            return
+        except (OSError, ValueError):
+            pass
+        except Exception:  # noqa: BLE001  it costs this caller its connection, and the others nothing
+            self._log_error()
+        self._forget(caller)
+
+    def _log_error(self) -> None:
+        """Log the exception that is being handled, and of many only the first ones."""
+        self._errors += 1
+        if self._errors <= _MAX_LOGGED_ERRORS:
+            logger.exception("the store goes on after an error of edriver's own, please report it")
+
+    def _answer(self, caller: _Caller, kind: int, number: int, key: bytes, value: bytes) -> None:
+        if kind == protocol.SET:
+            self._keep(caller, key, value)
+            self._reply(caller, number, b"")
+        elif kind == protocol.ADD:
+            total = b"%d" % (int(self._values.get(key, b"0")) + int(value))
+            self._keep(caller, key, total)
+            self._reply(caller, number, total)
+        elif kind == protocol.APPEND:
+            self._keep(caller, key, self._values.get(key, b"") + value)
+            self._reply(caller, number, b"")
+        elif kind == protocol.CHECK:
+            self._reply(caller, number, b"1" if key in self._values else b"0")
+        elif kind == protocol.COMPARE_SET:
+            expected, desired = items_of(value)
+            if self._values.get(key, b"") == expected:
+                self._keep(caller, key, desired)
+            self._reply(caller, number, self._values.get(key, expected))
+        elif kind == protocol.DELETE:
+            self._reply(caller, number, b"1" if self._delete(key) else b"0")
+        elif kind == protocol.COUNT:
+            self._reply(caller, number, b"%d" % len(self._values))
+        else:
+            keys = tuple(items_of(value)) if kind == protocol.MULTI_GET else (key,)
+            self._answer_once_set(_Question(caller, number, keys, as_list=kind == protocol.MULTI_GET))
+
+    def _answer_once_set(self, question: _Question) -> None:
+        """Answer, or look again when the first of its keys that is missing is set."""
+        missing = next((key for key in question.keys if key not in self._values), None)
+        if missing is None:
+            self._reply(question.caller, question.number, question.answer(self._values))
+        else:
+            self._waiting[missing].append(question)
+
+    def _keep(self, caller: _Caller, key: bytes, value: bytes) -> None:
+        if key not in self._values:
+            caller.keys.append(key)
+            self._owners[key] = caller
+        self._values[key] = value
+        for question in self._waiting.pop(key, []):
+            self._answer_once_set(question)
+
+    def _delete(self, key: bytes) -> bool:
+        """Remove a key; returns whether it was set."""
+        if key not in self._values:
+            return False
+        del self._values[key]
+        self._owners.pop(key).keys.remove(key)
+        return True
+
+    def _reply(self, caller: _Caller, number: int, value: bytes) -> None:
+        caller.unsent += protocol.REPLY_FORMAT.pack(number, len(value)) + value
+        self._send(caller)
+
+    def _send(self, caller: _Caller) -> None:
+        """Send what its socket has room for, and the rest once it has room again."""
+        if caller.gone:
+            return  # since this turn began
+        waited = bool(self._selector.get_key(caller.connection).events & selectors.EVENT_WRITE)
+        try:
+            del caller.unsent[: caller.connection.send(caller.unsent)]
+        except WOULD_BLOCK_ERRORS:
+            pass
+        except OSError:  # its end of file is still to be read
+            caller.unsent.clear()
+        if len(caller.unsent) > _MAX_UNSENT_BYTES:
+            caller.unsent.clear()
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(caller.connection, socket.SHUT_RDWR)
+        if bool(caller.unsent) != waited:
+            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if caller.unsent else 0)
+            self._selector.modify(caller.connection, wanted, caller)
+
+    def _forget(self, caller: _Caller) -> None:
+        caller.gone = True
+        self._unauthenticated.discard(caller)
+        self._selector.unregister(caller.connection)
+        caller.connection.close()
+        for key in caller.keys:
+            del self._values[key], self._owners[key]
+        for key, waiting in list(self._waiting.items()):
+            self._waiting[key] = [question for question in waiting if question.caller is not caller]
+            if not self._waiting[key]:
+                del self._waiting[key]
+
+
+def _max_unauthenticated() -> int:
+    """How many unauthenticated callers there may be: most descriptors are still left to this process."""
+    return max(1, min(_MAX_UNAUTHENTICATED, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))

@@ -1,0 +1,158 @@
+"""What the loop of a worker's rounds asks for, and what it is answered: data, which threads or a simulation carry out.
+
+An effect is answered with None unless its docstring says otherwise. Build, Adapt, Sync and Train run the script's code
+or wait for peers: what they raise is answered with Raised. An exception out of any other effect ends the loop.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from edriver.v1 import notification_pb2 as pb
+from edriver.worker.assignment import Assignment
+
+
+class Raised(enum.Enum):
+    """What Build, Adapt, Sync or Train raised. The exception stays outside: its traceback keeps the old group alive."""
+
+    HOSTS_UPDATED = "hosts updated"  # all members stop at this boundary
+    PEER_LOST = "peer lost"
+    UNPROVEN = "unproven"  # a connection did not lead to a member
+    RUNTIME_ERROR = "runtime error"  # of unknown origin: severed connections surface in many words
+    OWN = "own"  # the script's own
+
+
+class Complaint(enum.Enum):
+    """How the script went on after a boundary had raised for it to leave the round."""
+
+    CALLED_AGAIN = "called again"  # it reached another boundary
+    RETURNED = "returned"  # its function returned
+
+
+@dataclass(frozen=True, slots=True)
+class WaitForChange:
+    """Wait until a notice has been taken.
+
+    Attributes:
+        for_verdict: whether a boundary waits for the others: for them to reach theirs may take an hour.
+    """
+
+    for_verdict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Report something to the driver, before any notice is taken."""
+
+    report: pb.Report
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """Tear down the last round's group, and build this one's. Answered with Raised, or None."""
+
+    assignment: Assignment
+
+
+@dataclass(frozen=True, slots=True)
+class Adapt:
+    """Adapt the state to this round's rank and size. Answered with Raised, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """Bring receivers to the source's state. Answered with Raised, or whether the result counts as committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """Call the script's function. Answered with Raised, or None when it has returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Take note that the training thread has left the round's computation.
+
+    Attributes:
+        loss: whether for the loss of a peer.
+    """
+
+    loss: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Describe:
+    """Answered with the text of what was raised last, as the driver is to show it."""
+
+
+@dataclass(frozen=True, slots=True)
+class IsClean:
+    """Answered with whether the state can return to its last boundary."""
+
+
+@dataclass(frozen=True, slots=True)
+class WhyTorn:
+    """Answered with why the state cannot return to its last boundary, and what to do about it, as text for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """Answered with the digest of the state that is about to be offered.
+
+    Attributes:
+        committed: of the last commit, instead of the last boundary.
+    """
+
+    committed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Make the state as it is the last commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Keep what is small of the state, as at a boundary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Go back to the last commit, and forget what an interrupted step has accumulated."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnToBoundary:
+    """Go back to the last boundary, and forget what an interrupted step has accumulated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Forget the round that is over: what was raised, and what the function returned, keep its group alive."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstBoundary:
+    """Report the round's first boundary, with the times of the way to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Complain:
+    """Report that the script went on in a round that is over, and raise that."""
+
+    how: Complaint
+
+
+Attempt = Build | Adapt | Sync | Train
+"""What may raise."""
+
+OfScript = Adapt | Sync | Train | IsClean | WhyTorn | Digest | Save | Keep | Restore | ReturnToBoundary
+"""What concerns the script's function or its state."""
+
+OfWorker = Build | Stopped | Describe | FirstBoundary | Complain
+"""What concerns the worker around them."""
+
+Effect = WaitForChange | Say | Forget | OfScript | OfWorker
+
+Answer = Raised | bool | str | None

@@ -1,0 +1,30 @@
+"""What a worker's rounds need of the process group."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from edriver.common.ids import RoundId
+from edriver.common.store_address import StoreAddress
+from edriver.worker.assignment import Assignment
+
+
+class Group(Protocol):
+    """The process group of one round after the other: see group.RoundGroup."""
+
+    @property
+    def store(self) -> StoreAddress:
+        """Where this worker's store listens."""
+
+    @property
+    def gloo_only(self) -> bool:
+        """Whether no collective can wait for a GPU."""
+
+    def build(self, assignment: Assignment, timeout: float) -> None:
+        """Join the round's group; raises PeerLostError if the others do not come."""
+
+    def sever(self, round_id: RoundId) -> int:
+        """Break the round's connections, from any thread; returns how many there were."""
+
+    def teardown(self) -> None:
+        """Forget the group."""

@@ -1,0 +1,86 @@
+"""`edriver.run`: the way from a script's training function into the rounds of its process."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar, cast
+
+from edriver.worker.rounds.alone import Alone
+from edriver.worker.rounds.worker_rounds import WorkerRounds
+from edriver.worker.state.state import State
+
+logger = logging.getLogger("edriver.worker")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S", bound=State)
+
+
+def end_process_group() -> None:
+    """End this worker, and what it has started and what has not taken leave of its process group."""
+    logger.error("the agent of this host is gone: this worker ends")
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+    os._exit(1)  # it is the first process of its namespace, which no signal of its own ends
+
+
+@functools.cache
+def rounds_of_this_process() -> WorkerRounds | Alone:
+    """The rounds of this process: of a worker if a driver has started it, else of a script on its own."""
+    if "EDRIVER_WORKER_ID" not in os.environ:
+        return Alone()
+    if os.environ.get("EDRIVER_MODE") == "restart":
+        raise RuntimeError(
+            "this run is in restart mode, in which a script is run anew in every round: give --mode elastic, because "
+            "it calls edriver.run (its own source, which was looked at, does not show that)"
+        )
+    from edriver.worker.backend.peer_loss import looks_like_peer_loss
+    from edriver.worker.group.round_group import RoundGroup
+    from edriver.worker.group.store_transport import StoreTransport
+    from edriver.worker.group.warm_up import warm_up
+
+    broken = warm_up()
+    tls_folder = os.environ.get("EDRIVER_TLS_FOLDER")
+    group = RoundGroup(
+        os.environ["EDRIVER_STORE"], wire=StoreTransport(Path(tls_folder) if tls_folder else None), broken=broken
+    )
+    return WorkerRounds(os.environ, group, looks_like_peer_loss, end_process_group)
+
+
+def run(function: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R | None]:
+    """Make a training function elastic: it is called again, in the same process, in every round.
+
+    In each round the default process group of torch.distributed is there (Gloo), `rank()` and `size()` are the
+    round's, and the state is the same on all members; so build DistributedDataParallel and data loaders inside the
+    function. When members are lost, or hosts come and go, the call is left by an exception from a boundary
+    (`state.commit()`, `state.check_host_updates()`) or from a collective, and made again in the next round, from the
+    state's last commit or boundary. The first parameter is the State.
+
+    The wrapped function returns what the function returned, once all members are done; None where the driver lets a
+    late worker skip a `run` that is over. The process group stays for collectives after it, which are not elastic.
+
+    Raises:
+        TypeError: the first argument is not a State.
+        SystemExit: with code 0, when this worker's host is leaving.
+        Exception: whatever the function raised that is not the loss of a peer; the process is expected to end of it.
+    """
+    if "EDRIVER_WORKER_ID" in os.environ and "torch" in sys.modules:
+        from edriver.worker.backend import default_group
+
+        default_group.guard()
+
+    @functools.wraps(function)
+    def wrapper(state: S, *args: P.args, **kwargs: P.kwargs) -> R | None:
+        if not isinstance(state, State):
+            raise TypeError(
+                f"the first argument of {function.__name__} must be an edriver.State (such as TorchState), "
+                f"not {type(state).__name__}"
+            )
+        return rounds_of_this_process().run(function, state, args, kwargs)
+
+    return cast(Callable[Concatenate[S, P], R | None], wrapper)

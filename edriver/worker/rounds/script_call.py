@@ -1,0 +1,73 @@
+"""One call of `edriver.run` by the script: its function and its state, and what the loop asks of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from edriver.worker import training_phase
+from edriver.worker.rounds import effects
+from edriver.worker.rounds.effects import Answer, OfScript
+from edriver.worker.rounds.round_times import RoundTimes
+from edriver.worker.state.state import State
+
+R = TypeVar("R")
+
+
+class ScriptCall(Generic[R]):
+    """A training function with its arguments.
+
+    Attributes:
+        state: its state.
+        result: what it returned in this round.
+
+    Args:
+        times: takes note of when the state is synced.
+    """
+
+    def __init__(self, function: Callable[..., R], state: State, args: Any, kwargs: Any, times: RoundTimes) -> None:
+        self.state = state
+        self.result: R | None = None
+        self._function = function
+        self._args = args
+        self._kwargs = kwargs
+        self._times = times
+
+    def forget(self) -> None:
+        """Forget what the function returned: it may keep the round's group alive."""
+        self.result = None
+
+    def perform(self, effect: OfScript) -> Answer:
+        """Carry out what concerns the function or the state; returns the answer.
+
+        Raises:
+            Exception: whatever the function, or the state, raises.
+        """
+        state = self.state
+        match effect:
+            case effects.Train():
+                self.result = self._function(state, *self._args, **self._kwargs)
+            case effects.Sync():
+                committed = state.sync() is not False
+                self._times.mark("synced")
+                return committed
+            case effects.Adapt():
+                state.on_reset()
+            case effects.IsClean():
+                return state.clean
+            case effects.WhyTorn():
+                return state.why_torn
+            case effects.Digest(committed):
+                training_phase.current.show(None)
+                return state.digest(committed)
+            case effects.Save():
+                state.save()
+            case effects.Keep():
+                state.keep()
+            case effects.Restore():
+                state.restore()
+                state.clear_gradients()
+            case effects.ReturnToBoundary():
+                state.return_to_boundary()
+                state.clear_gradients()
+        return None

@@ -1,0 +1,82 @@
+"""Freeing the training thread of a round that has been aborted: severing again and again until it has left."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+
+from edriver.common.ids import RoundId
+from edriver.common.wire import round_id_message
+from edriver.v1 import notification_pb2 as pb
+from edriver.worker.rounds.group import Group
+from edriver.worker.rounds.participant import Participant, Stage
+from edriver.worker.watch.stall import stacks
+from edriver.worker.watch.stuck import StuckWatch
+
+logger = logging.getLogger("edriver.worker")
+
+SEVER_INTERVAL = 0.03
+"""Seconds between attempts to free a training thread that is still somewhere in the aborted round."""
+
+STUCK_BOUND = 1.0
+"""Seconds after which a training thread that still sits in a collective of an aborted round is beyond help."""
+
+SWALLOWED_AFTER = 5.0
+"""Seconds after which a training thread that is still in an aborted round, but not stuck, is shown."""
+
+
+class Severing:
+    """Severs aborted rounds, each from a thread of its own.
+
+    Args:
+        participant: says which round the training thread is in,
+        changed: and its lock.
+        group: the process group.
+        report: says something to the driver.
+    """
+
+    def __init__(
+        self,
+        participant: Participant,
+        changed: threading.Condition,
+        group: Group,
+        report: Callable[[pb.Report], None],
+    ) -> None:
+        self._participant = participant
+        self._changed = changed
+        self._group = group
+        self._report = report
+
+    def begin(self, round_id: RoundId) -> None:
+        """Sever a round at once, and go on with that in the background. On the notification thread."""
+        self._group.sever(round_id)
+        threading.Thread(target=self._free, args=(round_id,), name="edriver-sever", daemon=True).start()
+
+    def _free(self, round_id: RoundId) -> None:
+        """Sever again until the training thread has left the round: it may just have opened further connections."""
+        watch = StuckWatch(threading.main_thread(), STUCK_BOUND)
+        reported = False
+        said_at = time.monotonic() + SWALLOWED_AFTER
+        while not self._left(round_id):
+            if time.monotonic() >= said_at:
+                said_at = math.inf
+                text = "the script is still in round %s, which is over: does it catch RuntimeError around a step?\n%s"
+                logger.error(text, round_id, stacks(threading.main_thread()))
+            connections = self._group.sever(round_id)
+            if not reported and watch.stuck(cut_off=not connections and self._group.gloo_only):
+                # The driver has this worker killed, unless it is the last one that holds the state.
+                logger.error("a collective of the aborted round cannot be freed")
+                self._report(pb.Report(stuck=pb.Stuck(round_id=round_id_message(round_id))))
+                reported = True
+
+    def _left(self, round_id: RoundId) -> bool:
+        """Whether the training thread has left the round; waits for that a little while."""
+        participant = self._participant
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: participant.stage not in (Stage.ASSIGNED, Stage.DONE) or participant.round_id != round_id,
+                timeout=SEVER_INTERVAL,
+            )

@@ -1,0 +1,140 @@
+"""The rounds of a worker process: what its two threads share.
+
+One lock, `_changed`, stands around the Participant, which decides, and the loop (loop.py), which asks it. The training
+thread drives the loop (training_thread.py); the notification thread enters in `_take` alone.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from edriver.common.stall_limits import collective_timeout, limits_of
+from edriver.common.wire import epoch_seconds
+from edriver.system import stack_dump
+from edriver.system.life_lock import LifeLock
+from edriver.v1 import notification_pb2 as pb
+from edriver.worker import training_phase
+from edriver.worker.errors import PeerLostError
+from edriver.worker.rounds.group import Group
+from edriver.worker.rounds.notification import NotificationManager, NotificationServer
+from edriver.worker.rounds.participant import Participant
+from edriver.worker.rounds.progress_watch import ProgressWatch
+from edriver.worker.rounds.round_times import RoundTimes
+from edriver.worker.rounds.script_call import ScriptCall
+from edriver.worker.rounds.severing import Severing
+from edriver.worker.rounds.training_thread import TrainingThread
+from edriver.worker.state.state import State
+from edriver.worker.watch.script_location import nested_run
+
+R = TypeVar("R")
+
+
+class WorkerRounds:
+    """A worker's rounds, from its first `run` to its end.
+
+    Args:
+        environ: what the agent passed to the worker: EDRIVER_RUN_ID, EDRIVER_WORKER_ID, EDRIVER_SOCKET, EDRIVER_READY,
+            EDRIVER_LIFE, EDRIVER_STALL_LIMITS.
+        group: the process group.
+        looks_like_peer_loss: tells a broken collective from an exception of the script's own.
+        orphaned: called on the notification thread when the agent is gone for good: ends the process.
+    """
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        group: Group,
+        looks_like_peer_loss: Callable[[BaseException], bool],
+        orphaned: Callable[[], None],
+    ) -> None:
+        self.notifications = NotificationManager()
+        self._participant = Participant()
+        self._changed = threading.Condition(threading.Lock())
+        self._times = RoundTimes()
+        self._server = NotificationServer(
+            environ["EDRIVER_SOCKET"],
+            environ["EDRIVER_RUN_ID"],
+            int(environ["EDRIVER_WORKER_ID"]),
+            self._take,
+            orphaned,
+        )
+        stack_dump.enable()
+        limits = limits_of(environ.get("EDRIVER_STALL_LIMITS", "").split(), base={})
+        self._watch = ProgressWatch(self._participant, limits, self._server.report)
+        self._severing = Severing(self._participant, self._changed, group, self._server.report)
+        self._training = TrainingThread(
+            environ["EDRIVER_WORKER_ID"],
+            self._participant,
+            self._changed,
+            self._server,
+            group,
+            collective_timeout(limits),
+            self._times,
+            self._watch,
+            looks_like_peer_loss,
+        )
+        self._life = LifeLock(Path(environ["EDRIVER_LIFE"]))
+        training_phase.current.show = self._life.show_phase
+        if threading.current_thread() is threading.main_thread():  # another thread may end before the process does
+            self._life.hold()
+        self._server.start(environ["EDRIVER_READY"])
+        atexit.register(self._server.stop)
+
+    # ---- the training thread ----------------------------------------------------------------------------------
+
+    def run(self, function: Callable[..., R], state: State, args: Any, kwargs: Any) -> R | None:
+        """Call the function in one round after the other until all members are done: see `run.run`."""
+        if self._watch.state is not None:
+            raise nested_run(function)
+        call = ScriptCall(function, state, args, kwargs, self._times)
+        self._training.enter(call)
+        self.notifications.register_listener(state)
+        self._watch.state = state
+        state.bind(self)
+        try:
+            return self._training.run(call)
+        finally:
+            state.bind(None)
+            self._watch.state = None
+            self.notifications.remove_listener(state)
+
+    def boundary(self, committed: bool) -> None:
+        """Count a boundary: see `state.Rounds`. Without news it is one comparison of a local integer."""
+        if self._participant.passed(committed):
+            self._training.decide_boundary()
+
+    def check(self) -> None:
+        """Look for bad news without counting a boundary: see `state.Rounds`."""
+        self._watch.checks += 1
+        if self._participant.abort_cause is not None:
+            raise PeerLostError(self._participant.abort_cause)
+
+    # ---- the notification thread ------------------------------------------------------------------------------
+
+    def _take(self, notice: pb.Notice) -> pb.Report | None:
+        match notice.WhichOneof("kind"):
+            case "ping":
+                self._watch.look()
+            case "abort" | "stop_at":
+                self._times.mark("notified")
+            case "assign_place":
+                self._times.mark("assigned")
+        with self._changed:
+            answer = self._participant.take(notice)
+            self._changed.notify_all()
+            aborted = notice.HasField("abort") and self._participant.abort_cause is not None
+            round_id = self._participant.round_id
+        if answer is not None and answer.HasField("pong"):
+            answer.pong.progress.CopyFrom(self._watch.progress())
+        if aborted:
+            if self._watch.state is not None:
+                self._watch.state.peer_lost()
+            self._severing.begin(round_id)
+        elif answer is not None and answer.HasField("boundary_reached"):
+            updated = notice.hosts_updated
+            self.notifications.handle_hosts_updated(epoch_seconds(updated.timestamp), int(updated.result))
+        return answer

@@ -1,0 +1,55 @@
+"""Loaders that shard what is sharded, and samplers that are not elastic: refused, or named."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import DistributedSampler
+
+from edriver.worker import topology
+
+logger = logging.getLogger("edriver.worker")
+
+
+def refuse_second_sharding() -> None:
+    """Called where an ElasticSampler is iterated: refuse a loader that gives each rank a part of the rank's own part.
+
+    Raises:
+        RuntimeError: Accelerate has prepared the loader.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        accelerates = frame.f_globals.get("__name__") == "accelerate.data_loader"
+        if accelerates and type(frame.f_locals.get("self")).__name__ == "BatchSamplerShard":
+            raise RuntimeError(
+                "accelerator.prepare(loader) shards what the ElasticSampler has split already, so each rank would miss "
+                "samples: do not prepare the loader"
+            )
+        frame = frame.f_back
+
+
+@functools.cache
+def watch_distributed_samplers() -> None:
+    """Have a DistributedSampler that is iterated in a round say, once, that it is not elastic."""
+    iterate = DistributedSampler.__iter__
+
+    @functools.wraps(iterate)
+    def said(self: DistributedSampler[Any]) -> Iterator[Any]:
+        if topology.in_round():
+            _say_not_elastic()
+        return iterate(self)
+
+    DistributedSampler.__iter__ = said  # type: ignore[method-assign]
+
+
+@functools.cache
+def _say_not_elastic() -> None:
+    if topology.current().rank == 0:
+        logger.warning(
+            "a DistributedSampler begins its epoch anew in each round, so samples are repeated and missed when workers "
+            "come or go: use edriver.ElasticSampler, and give it to the state"
+        )

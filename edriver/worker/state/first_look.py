@@ -1,0 +1,67 @@
+"""What a round's first boundary finds out about a training function: what it has made of the state's models."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch.optim import Optimizer
+
+from edriver.worker import topology
+from edriver.worker.state.handlers import refuse_sharded_module, refuse_sharded_optimizer
+
+logger = logging.getLogger("edriver.worker")
+
+MAX_NAMES = 5
+
+
+def refuse_sharded(values: Iterable[object]) -> None:
+    """Refuse models and optimizers that the training function has sharded.
+
+    Raises:
+        TypeError: names the part, and what to use instead.
+    """
+    for value in values:
+        if isinstance(value, torch.nn.Module):
+            refuse_sharded_module(value)
+        elif isinstance(value, Optimizer):
+            refuse_sharded_optimizer(value)
+
+
+def say_untrained(values: dict[str, object]) -> None:
+    """Warn, on rank 0, of parameters that have got gradients and are in no optimizer of the state.
+
+    Args:
+        values: the state's models and optimizers, by name.
+
+    Raises:
+        TypeError: a ZeroRedundancyOptimizer that is not in the state has them.
+    """
+    names = dict(_learning_without_optimizer(values))
+    if not names:
+        return
+    for optimizer in (thing for thing in gc.get_objects() if issubclass(type(thing), Optimizer)):
+        if any(parameter in names for group in optimizer.param_groups for parameter in group["params"]):
+            refuse_sharded_optimizer(optimizer)
+    if topology.current().rank == 0:
+        listed = [*names.values()][:MAX_NAMES]
+        more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+        logger.warning(
+            "%s%s get gradients and are in no optimizer of the state: what trains them is neither synced nor taken "
+            "back, so ranks may diverge. Give the state their optimizer, made before edriver.run, as in "
+            "TorchState(model, optimizer); or freeze them with requires_grad_(False)",
+            ", ".join(listed),
+            more,
+        )
+
+
+def _learning_without_optimizer(values: dict[str, object]) -> Iterator[tuple[torch.Tensor, str]]:
+    optimizers = [value for value in values.values() if isinstance(value, Optimizer)]
+    trained = {p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+    for name, value in values.items():
+        if isinstance(value, torch.nn.Module):
+            for path, parameter in value.named_parameters():
+                if parameter.grad is not None and parameter not in trained:
+                    yield parameter, f"{name}.{path}"
