@@ -17,10 +17,12 @@ from edriver.common import release
 
 TYPE_CHECKING = False  # typing's own takes 10 ms to import, in which Ctrl-C would print a traceback
 if TYPE_CHECKING:
+    from edriver.calls.launch import LaunchError as LaunchError
+    from edriver.calls.launch import launch as launch
     from edriver.worker.errors import HostsUpdatedInterrupt as HostsUpdatedInterrupt
     from edriver.worker.errors import PeerLostError as PeerLostError
-    from edriver.worker.phases import phase as phase
-    from edriver.worker.rounds.loop import run as run
+    from edriver.worker.restart.checkpoint import checkpoint_requested as checkpoint_requested
+    from edriver.worker.rounds.run import run as run
     from edriver.worker.sampler.elastic_sampler import ElasticSampler as ElasticSampler
     from edriver.worker.state.handlers import StateHandler as StateHandler
     from edriver.worker.state.handlers import register_handler as register_handler
@@ -33,36 +35,42 @@ if TYPE_CHECKING:
     from edriver.worker.topology import local_size as local_size
     from edriver.worker.topology import rank as rank
     from edriver.worker.topology import size as size
+    from edriver.worker.topology import worker_seed as worker_seed
+    from edriver.worker.training_phase import phase as phase
 
 __version__ = release.VERSION
 
-_HOMES = {
-    "HostsUpdatedInterrupt": "errors",
-    "PeerLostError": "errors",
-    "StateHandler": "state.handlers",
-    "register_handler": "state.handlers",
-    "phase": "phases",
-    "run": "rounds.loop",
-    "ElasticSampler": "sampler.elastic_sampler",
-    "ObjectState": "state.state",
-    "State": "state.state",
-    "cross_rank": "topology",
-    "cross_size": "topology",
-    "local_rank": "topology",
-    "local_size": "topology",
-    "rank": "topology",
-    "size": "topology",
-    "TorchState": "state.torch_state",
+_SUBMODULES = {
+    "LaunchError": "calls.launch",
+    "launch": "calls.launch",
+    "HostsUpdatedInterrupt": "worker.errors",
+    "PeerLostError": "worker.errors",
+    "StateHandler": "worker.state.handlers",
+    "register_handler": "worker.state.handlers",
+    "phase": "worker.training_phase",
+    "checkpoint_requested": "worker.restart.checkpoint",
+    "run": "worker.rounds.run",
+    "ElasticSampler": "worker.sampler.elastic_sampler",
+    "ObjectState": "worker.state.state",
+    "State": "worker.state.state",
+    "cross_rank": "worker.topology",
+    "cross_size": "worker.topology",
+    "local_rank": "worker.topology",
+    "local_size": "worker.topology",
+    "rank": "worker.topology",
+    "size": "worker.topology",
+    "worker_seed": "worker.topology",
+    "TorchState": "worker.state.torch_state",
 }
 
-__all__ = [*sorted(_HOMES), "__version__"]
+__all__ = [*sorted(_SUBMODULES), "__version__"]
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _SUBMODULES:
         raise AttributeError(f"module 'edriver' has no attribute {name!r}")
     import importlib
 
-    value = getattr(importlib.import_module(f"edriver.worker.{_HOMES[name]}"), name)
+    value = getattr(importlib.import_module(f"edriver.{_SUBMODULES[name]}"), name)
     globals()[name] = value
     return value

@@ -10,13 +10,14 @@ from typing import Final
 import shtab
 
 from edriver.agent import dial_in
-from edriver.cli.main import LOOKING, STEERING, flags_parser
+from edriver.cli.main import CONTROL_COMMANDS, STATUS_COMMANDS, flags_parser
 from edriver.commands import steer
+from edriver.rendezvous import command as rendezvous
 
-PATHS: Final = {"FILE": shtab.FILE, "SCRIPT": shtab.FILE, "DIR": shtab.DIRECTORY}
+PATH_COMPLETIONS: Final = {"FILE": shtab.FILE, "SCRIPT": shtab.FILE, "DIR": shtab.DIRECTORY}
 """What completes an argument that the help calls so."""
 
-FILES_TOO: Final = {
+FILE_FALLBACKS: Final = {
     "bash": "complete -o default -o filenames -F _shtab_edriver edriver",
     "zsh": "[[ $zsh_eval_context[-1] == eval ]] || (( compstate[nmatches] )) || _files",
 }
@@ -34,19 +35,20 @@ def completion(shell: str) -> str:
         )
         _complete_paths(made)
     _complete_paths(top)
-    return f"{shtab.complete(top, shell)}\n{FILES_TOO[shell]}\n"
+    return f"{shtab.complete(top, shell)}\n{FILE_FALLBACKS[shell]}\n"
 
 
 def words_of_edriver() -> Iterator[tuple[str, argparse.ArgumentParser]]:
     """What may come first on the command line in a flag's place, with the flags that follow it."""
     yield "agent", dial_in.parser()
-    for word in STEERING:
+    for word in CONTROL_COMMANDS:
         yield word, steer.parser(word)
-    for word in LOOKING:
+    for word in STATUS_COMMANDS:
         yield word, importlib.import_module(f"edriver.commands.{word}").parser()
+    yield "rendezvous", rendezvous.parser()
 
 
 def _complete_paths(parser: argparse.ArgumentParser) -> None:
     for action in parser._actions:
-        if isinstance(action.metavar, str) and action.metavar in PATHS:
-            action.complete = PATHS[action.metavar]  # type: ignore[attr-defined]  # where shtab looks for it
+        if isinstance(action.metavar, str) and action.metavar in PATH_COMPLETIONS:
+            action.complete = PATH_COMPLETIONS[action.metavar]  # type: ignore[attr-defined]  # where shtab looks for it

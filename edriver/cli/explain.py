@@ -16,26 +16,27 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+from edriver.common.limits import MAX_TOTAL_SLOTS
 from edriver.common.stall_limits import collective_timeout, limits_of
-from edriver.driver import options, session
+from edriver.driver import discovery_feed, options, progress_lines, shutdown
 from edriver.driver.core import settings
 from edriver.driver.launch import local
 from edriver.driver.observe.metrics import bounded_server
 from edriver.driver.observe.metrics import server as metrics_server
 from edriver.driver.observe.records import recorder
-from edriver.driver.options import RunOptions, poll_limit
-from edriver.driver.rpc import agent_service as server
+from edriver.driver.options import RunOptions, poll_timeout
 from edriver.driver.rpc import status, tcp_endpoint, unauthenticated
+from edriver.driver.rpc.agents import admission, registry
 from edriver.system import ssh_client
 
-FLAG, DEFAULT, FIXED = "flag", "default", "fixed"
+FLAG_ORIGIN, DEFAULT_ORIGIN, FIXED_ORIGIN = "flag", "default", "fixed"
 """Origins, beside those that say what a value was derived from."""
 
-NO_SETTINGS: Final = frozenset({"help", "version", "print_completion", "explain", "command"})
+OMITTED_FLAGS: Final = frozenset({"help", "version", "print_completion", "explain", "command"})
 """What the parser takes that is no setting; the command is shown by itself."""
 
-WIDTH: Final = 100
-_NAME, _VALUE = 38, 31
+TABLE_WIDTH: Final = 100
+_NAME_WIDTH, _VALUE_WIDTH = 38, 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +46,12 @@ class Bound:
     Attributes:
         module: in which it stands,
         name: under which name.
-        words: what it bounds.
+        description: what it bounds.
     """
 
     module: ModuleType
     name: str
-    words: str
+    description: str
 
     @property
     def value(self) -> Any:
@@ -58,43 +59,43 @@ class Bound:
         return getattr(self.module, self.name)
 
 
-BOUNDS: Final = (
-    Bound(session, "POLL_INTERVAL", "discovery is asked every"),
-    Bound(server, "AGENT_LEASE", "an agent may be silent for"),
-    Bound(server, "BEAT", "an agent is heard of every"),
-    Bound(server, "BOOT_LEASE", "an agent may take to start"),
-    Bound(server, "ARRIVAL_BOUND", "a host that dials in waits for"),
-    Bound(ssh_client, "CONNECT_BOUND", "ssh may take to connect"),
-    Bound(local, "RESOLVE_SECONDS", "a host's name may take to resolve"),
-    Bound(tcp_endpoint, "HANDSHAKE_BOUND", "a stranger's TLS handshake may take"),
-    Bound(tcp_endpoint, "IDLE_BOUND", "a stranger may be silent for"),
-    Bound(session, "SHUTDOWN_GRACE", "workers have to end after SIGTERM"),
-    Bound(session, "EXIT_BOUND", "and their agent after them"),
-    Bound(session, "HURRY_BOUND", "both after a second Ctrl-C"),
-    Bound(session, "PROGRESS_PERIOD", "progress is looked at every"),
-    Bound(session, "PROGRESS_LINE_PERIOD", "a line about it is printed every"),
-    Bound(status, "PROGRESS_PERIOD", "watchers are told of it every"),
-    Bound(status, "LONGEST_WAIT", "and look for themselves every"),
-    Bound(unauthenticated, "PATIENCE", "a caller at the TCP port may take to show its token"),
-    Bound(metrics_server, "ANSWER_BOUND", "the driver may take to answer Prometheus"),
-    Bound(bounded_server, "SILENCE_BOUND", "who asks for metrics may be silent for"),
-    Bound(bounded_server, "REQUEST_BOUND", "and take for all of it"),
-    Bound(recorder, "RETRY", "records that failed are tried again every"),
-    Bound(recorder, "PROGRESS_SPACING", "it is recorded every"),
-    Bound(recorder, "DELAY", "events are recorded within"),
-    Bound(recorder, "PATIENCE", "the end waits for the records for"),
+DRIVER_BOUNDS: Final = (
+    Bound(discovery_feed, "POLL_INTERVAL", "discovery is asked every"),
+    Bound(registry, "AGENT_LEASE", "an agent may be silent for"),
+    Bound(registry, "BEAT", "an agent sends a heartbeat every"),
+    Bound(registry, "BOOT_LEASE", "an agent may take to start"),
+    Bound(admission, "ARRIVAL_BOUND", "a host that dials in waits for"),
+    Bound(ssh_client, "CONNECT_TIMEOUT", "ssh may take to connect"),
+    Bound(local, "RESOLVE_TIMEOUT", "a host's name may take to resolve"),
+    Bound(tcp_endpoint, "HANDSHAKE_TIMEOUT", "a caller's TLS handshake may take"),
+    Bound(tcp_endpoint, "IDLE_TIMEOUT", "a connection may be idle for"),
+    Bound(shutdown, "SHUTDOWN_GRACE", "workers have to end after SIGTERM"),
+    Bound(shutdown, "EXIT_BOUND", "and their agent after them"),
+    Bound(shutdown, "HURRY_BOUND", "both after a second Ctrl-C"),
+    Bound(progress_lines, "PROGRESS_PERIOD", "progress is looked at every"),
+    Bound(progress_lines, "PROGRESS_LINE_PERIOD", "a line about it is printed every"),
+    Bound(status, "PROGRESS_PERIOD", "watchers receive it every"),
+    Bound(status, "MAX_WATCH_WAIT", "and look for themselves every"),
+    Bound(unauthenticated, "AUTHENTICATION_TIMEOUT", "a caller at the TCP port may take to show its token"),
+    Bound(metrics_server, "ANSWER_TIMEOUT", "the driver may take to answer Prometheus"),
+    Bound(bounded_server, "IDLE_TIMEOUT", "who asks for metrics may be silent for"),
+    Bound(bounded_server, "REQUEST_TIMEOUT", "and take for all of it"),
+    Bound(recorder, "RETRY_INTERVAL", "records that failed are tried again every"),
+    Bound(recorder, "PROGRESS_INTERVALS", "it is recorded every"),
+    Bound(recorder, "WRITE_DELAY", "events are recorded within"),
+    Bound(recorder, "CLOSE_TIMEOUT", "the end waits for the records for"),
 )
 """The driver's fixed times."""
 
-SETTINGS: Final[Mapping[str, str]] = {
+SETTING_NAMES: Final[Mapping[str, str]] = {
     "preemption_limit": "preemptions that are survived",
     "resize_limit": "resizes that are survived",
     "join_window": "newcomers wait for one another for",
-    "rejoin_bound": "a survivor may take to be ready",
-    "settling_in": "newcomers start after a round by",
-    "report_bound": "a member may take to answer",
-    "boundary_bound": "and then to reach the boundary",
-    "uneven_bound": "it may wait for members that are done",
+    "rejoin_timeout": "a survivor may take to be ready",
+    "newcomer_delay": "newcomers start after a round's start by",
+    "report_timeout": "a member may take to answer",
+    "boundary_timeout": "and then to reach the boundary",
+    "uneven_steps_timeout": "it may wait for members that are done",
     "wake_window": "suspects are spared after one wakes for",
     "leave_grace": "a worker may take to leave",
     "failure_window": "failures are remembered for",
@@ -117,7 +118,7 @@ def explanation(parser: argparse.ArgumentParser, arguments: Sequence[str], judge
         rows = [
             (_flag_text(action), *value_of(action.dest, flags, judged, given))
             for action in group._group_actions
-            if action.dest not in NO_SETTINGS
+            if action.dest not in OMITTED_FLAGS
         ]
         if rows:
             parts.append([f"{group.title}:", *_table(rows)])
@@ -137,30 +138,36 @@ def given_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> fr
 def value_of(name: str, flags: argparse.Namespace, judged: RunOptions, given: frozenset[str]) -> tuple[str, str]:
     """A setting's value and its origin, in words."""
     if name in given:
-        return _DERIVED[name](judged)[0] if name in _JUDGED else _text(getattr(flags, name)), FLAG
-    return _DERIVED[name](judged) if name in _DERIVED else (_text(getattr(flags, name)), DEFAULT)
+        return _DERIVED_VALUES[name](judged)[0] if name in _RESOLVED_SETTINGS else _text(
+            getattr(flags, name)
+        ), FLAG_ORIGIN
+    return _DERIVED_VALUES[name](judged) if name in _DERIVED_VALUES else (_text(getattr(flags, name)), DEFAULT_ORIGIN)
 
 
 def bounds_of(judged: RunOptions, flags: argparse.Namespace, given: frozenset[str]) -> Iterator[tuple[str, str, str]]:
     """Each bound: in words, its value, its origin."""
     limits, named = judged.stall_limits, limits_of(flags.stall_timeout, base={})
     for phase, seconds in limits.items():
-        origin = "derived: from --stall-timeout" if phase in named else DEFAULT
+        origin = "derived: from --stall-timeout" if phase in named else DEFAULT_ORIGIN
         yield f"a worker may take in phase {phase}", _limit_text(seconds), origin
     yield "a collective may take", f"{collective_timeout(limits):g} s", "derived: from --stall-timeout"
-    seconds = poll_limit(judged.settings)
-    short = seconds < options.POLL_LIMIT
-    yield "the discovery script may take", f"{seconds:g} s", "derived: from --start-timeout" if short else FIXED
+    seconds = poll_timeout(judged.settings)
+    short = seconds < options.MAX_POLL_TIMEOUT
+    yield "the discovery script may take", f"{seconds:g} s", "derived: from --start-timeout" if short else FIXED_ORIGIN
     low_high = judged.settings.cooldown_range
     for place, usual in (("slot", settings.SLOT_COOLDOWN), ("host", settings.HOST_COOLDOWN)):
         of_flag = "cooldown_range" in given
-        yield f"cooldown of a {place}", _text(low_high or usual), "derived: from --cooldown-range" if of_flag else FIXED
-    for name, words in SETTINGS.items():
+        yield (
+            f"cooldown of a {place}",
+            _text(low_high or usual),
+            "derived: from --cooldown-range" if of_flag else FIXED_ORIGIN,
+        )
+    for name, description in SETTING_NAMES.items():
         value = getattr(judged.settings, name)
-        origin = "derived: from --stall-timeout" if name in ("boundary_bound", "report_bound") else FIXED
-        yield words, "no limit" if value in (None, math.inf) else f"{value:g} s", origin
-    for bound in BOUNDS:
-        yield bound.words, f"{_text(bound.value)}{'' if isinstance(bound.value, tuple) else ' s'}", FIXED
+        origin = "derived: from --stall-timeout" if name in ("boundary_timeout", "report_timeout") else FIXED_ORIGIN
+        yield description, "no limit" if value in (None, math.inf) else f"{value:g} s", origin
+    for bound in DRIVER_BOUNDS:
+        yield bound.description, f"{_text(bound.value)}{'' if isinstance(bound.value, tuple) else ' s'}", FIXED_ORIGIN
 
 
 def _records(judged: RunOptions) -> tuple[str, str]:
@@ -173,33 +180,38 @@ def _records(judged: RunOptions) -> tuple[str, str]:
 def _hosts(judged: RunOptions) -> tuple[str, str]:
     if judged.hosts == options.THIS_MACHINE:
         return f"localhost:{judged.settings.max_np}", "derived: from --max-np"
-    return "none", DEFAULT
+    return "none", DEFAULT_ORIGIN
 
 
-_DERIVED: Final[Mapping[str, Callable[[RunOptions], tuple[str, str]]]] = {
+_DERIVED_VALUES: Final[Mapping[str, Callable[[RunOptions], tuple[str, str]]]] = {
     "min_np": lambda judged: (str(judged.settings.min_np), "derived: from -np"),
-    "max_np": lambda judged: (str(judged.settings.max_np), "derived: from -np"),
+    "max_np": lambda judged: (
+        ("as many as there are", DEFAULT_ORIGIN)
+        if judged.settings.max_np == MAX_TOTAL_SLOTS
+        else (str(judged.settings.max_np), "derived: from -np")
+    ),
+    "mode": lambda judged: (judged.mode.mode.value, "derived: from command"),
     "hosts": _hosts,
-    "launcher": lambda _: ("what suits each host", DEFAULT),
-    "port": lambda _: ("any that is free", DEFAULT),
-    "ssh_port": lambda _: ("as ssh is configured", DEFAULT),
-    "ssh_identity_file": lambda _: ("as ssh is configured", DEFAULT),
-    "network_interface": lambda _: ("whichever leads there", DEFAULT),
+    "launcher": lambda _: ("what suits each host", DEFAULT_ORIGIN),
+    "port": lambda _: ("any that is free", DEFAULT_ORIGIN),
+    "ssh_port": lambda _: ("as ssh is configured", DEFAULT_ORIGIN),
+    "ssh_identity_file": lambda _: ("as ssh is configured", DEFAULT_ORIGIN),
+    "network_interface": lambda _: ("whichever leads there", DEFAULT_ORIGIN),
     "stall_timeout": lambda judged: (
         ", ".join(f"{phase} {_limit_text(seconds)}" for phase, seconds in judged.stall_limits.items()),
-        DEFAULT,
+        DEFAULT_ORIGIN,
     ),
-    "reset_limit": lambda _: ("no limit", DEFAULT),
-    "reset_window": lambda _: ("the whole run", DEFAULT),
+    "reset_limit": lambda _: ("no limit", DEFAULT_ORIGIN),
+    "reset_window": lambda _: ("the whole run", DEFAULT_ORIGIN),
     "cooldown_range": lambda _: (
         f"slot: 0, then {_text(settings.SLOT_COOLDOWN)}; host: {_text(settings.HOST_COOLDOWN)}",
-        DEFAULT,
+        DEFAULT_ORIGIN,
     ),
     "records": _records,
 }
 """Settings whose value, if no flag says it, is not the parser's default."""
 
-_JUDGED: Final = frozenset({"records", "stall_timeout"})
+_RESOLVED_SETTINGS: Final = frozenset({"records", "stall_timeout"})
 """Settings of which the judged value says more than the flag's words."""
 
 
@@ -228,13 +240,13 @@ def _table(rows: Iterable[tuple[str, str, str]]) -> Iterator[str]:
     """Three columns within WIDTH; a value that is too long for its own goes on below."""
     for name, value, origin in rows:
         left = f"  {name}"
-        if len(left) >= _NAME:
+        if len(left) >= _NAME_WIDTH:
             yield left
             left = ""
-        if len(value) < _VALUE:
-            yield f"{left:<{_NAME}}{value:<{_VALUE}}{origin}"
+        if len(value) < _VALUE_WIDTH:
+            yield f"{left:<{_NAME_WIDTH}}{value:<{_VALUE_WIDTH}}{origin}"
             continue
-        first, *more = textwrap.wrap(value, WIDTH - _NAME - 1)
-        yield f"{left:<{_NAME}}{first}"
-        yield from (f"{'':<{_NAME}}{line}" for line in more)
-        yield f"{'':<{_NAME + _VALUE}}{origin}"
+        first, *more = textwrap.wrap(value, TABLE_WIDTH - _NAME_WIDTH - 1)
+        yield f"{left:<{_NAME_WIDTH}}{first}"
+        yield from (f"{'':<{_NAME_WIDTH}}{line}" for line in more)
+        yield f"{'':<{_NAME_WIDTH + _VALUE_WIDTH}}{origin}"

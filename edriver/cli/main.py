@@ -11,25 +11,28 @@ import math
 import os
 import secrets
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from edriver.cli.horovodrun_flags import refusal_of
 from edriver.common import defaults
-from edriver.common.stall_limits import DEFAULTS, text_of
+from edriver.common.stall_limits import DEFAULT_STALL_LIMITS, text_of
+from edriver.driver.core.mode import Mode
 from edriver.driver.core.settings import HOST_COOLDOWN, SLOT_COOLDOWN
 from edriver.system.descriptors import raise_limit
-from edriver.system.record_folder import KEPT
+from edriver.system.record_folder import MAX_KEPT_RUNS
 
-FAILED, USAGE = 1, 2
+EXIT_FAILED, EXIT_USAGE = 1, 2
 """Exit codes; 0 is a run that succeeded, 128 + n one that was stopped by signal n."""
 
-STEERING = ("drain", "undrain", "resize", "stop")
-"""Words that, given first, are no flags of a run but a message to one that goes on."""
+CONTROL_COMMANDS = ("drain", "undrain", "resize", "stop")
+"""Commands that steer a running run."""
 
-LOOKING = ("status", "top", "dashboard", "report")
-"""Words that, given first, ask how a run stands, or how it went."""
+STATUS_COMMANDS = ("status", "top", "dashboard", "report")
+"""Commands that show how a run stands, or how it went."""
 
-_EXAMPLE = """\
+_EPILOG_TEXT = """\
 example:
   edriver -np 4 --min-np 2 --max-np 8 --host-discovery-script ./discover_hosts.sh python train.py
 
@@ -49,6 +52,8 @@ before a run:
   edriver doctor --hosts a,b     whether this machine and those have what it needs
 on a host that is to dial in:
   edriver agent --driver HOST:PORT --credentials FILE
+for torchrun --rdzv-backend=edriver:
+  edriver rendezvous             keep its rendezvous, off the training nodes; edriver rendezvous status shows it
 
 exit codes:
   0 success; 1 the run failed; 2 bad flags; 128 + n stopped by signal n (130: Ctrl-C, 143: SIGTERM)
@@ -58,7 +63,7 @@ exit codes:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One sentence instead of the whole usage."""
-        self.exit(USAGE, f"edriver: {message} (edriver --help explains the flags)\n")
+        self.exit(EXIT_USAGE, f"edriver: {message} (edriver --help explains the flags)\n")
 
 
 def _seconds(text: str) -> float:
@@ -93,7 +98,7 @@ def flags_parser() -> argparse.ArgumentParser:
         usage="edriver -np N [options] command [argument ...]",
         description="Trains with PyTorch on hosts that come and go: starts the command once per slot, and keeps the\n"
         "training going, in the same processes, while hosts are added, removed or lost.",
-        epilog=_EXAMPLE,
+        epilog=_EPILOG_TEXT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -122,7 +127,18 @@ def _add_worker_flags(group: argparse._ArgumentGroup) -> None:
         help="fewest to go on with (default: -np)",
     )
     group.add_argument(
-        "--max-np", "--max-num-proc", dest="max_np", type=_count, metavar="N", help="most to ever use (default: -np)"
+        "--max-np",
+        "--max-num-proc",
+        dest="max_np",
+        type=_count,
+        metavar="N",
+        help="most to ever use (default: as many as there are; -np on fixed hosts)",
+    )
+    group.add_argument(
+        "--mode",
+        choices=("elastic", "restart"),
+        help="how the script is kept going: in its processes, by edriver.run, or restarted from its checkpoint like "
+        "under torchrun (default: restart for a Python script that does not use edriver)",
     )
 
 
@@ -215,7 +231,7 @@ def _add_failure_flags(group: argparse._ArgumentGroup) -> None:
         default=[],
         metavar="[PHASE=]S",
         help="give up a worker that makes no step for so long; of one phase (init, step, commit, eval, save) or of "
-        f"all, 0 for ever (default: {text_of(DEFAULTS)})",
+        f"all, 0 for ever (default: {text_of(DEFAULT_STALL_LIMITS)})",
     )
     group.add_argument(
         "--exit-timeout",
@@ -242,6 +258,8 @@ def _add_failure_flags(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--reset-limit",
+        "--max-restarts",
+        dest="reset_limit",
         type=_count,
         metavar="N",
         help="give up after more than N failures; preemptions and resizes are none (default: never)",
@@ -274,7 +292,7 @@ def _add_output_flags(group: argparse._ArgumentGroup) -> None:
         "--records",
         metavar="DIR",
         help="keep the run's records (what was run, all that happens, a trace for Perfetto) in DIR/RUN_ID (default: "
-        f"in $XDG_STATE_HOME/edriver, or ~/.local/state/edriver, those of the latest {KEPT} runs)",
+        f"in $XDG_STATE_HOME/edriver, or ~/.local/state/edriver, those of the latest {MAX_KEPT_RUNS} runs)",
     )
     group.add_argument("--no-records", action="store_true", help="keep none")
     group.add_argument(
@@ -311,14 +329,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise_limit()
     except ValueError as error:
         sys.stderr.write(f"edriver: {error}\n")
-        return FAILED
+        return EXIT_FAILED
     if arguments and arguments[0] == "agent":
         return _agent(arguments[1:])
     if arguments and arguments[0] == "doctor":
         return _doctor(arguments[1:])
-    if arguments and arguments[0] in STEERING:
+    if arguments and arguments[0] == "rendezvous":
+        return _rendezvous(arguments[1:])
+    if arguments and arguments[0] in CONTROL_COMMANDS:
         return _steer(arguments[0], arguments[1:])
-    if arguments and arguments[0] in LOOKING:
+    if arguments and arguments[0] in STATUS_COMMANDS:
         return _look(arguments[0], arguments[1:])
     top = parser()
     flags, unknown = top.parse_known_args(arguments)
@@ -327,11 +347,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if flags.print_completion:
         return _print_completion(flags.print_completion)
     if unknown:
-        top.error(f"{unknown[0]} is not a flag of edriver")
+        top.error(refusal_of(unknown[0]))
 
     from edriver.driver.options import UsageError, options_of
 
-    # Before gRPC is imported: it would print a line for each stranger who tries the driver's port.
+    # Before gRPC is imported: it would print a line for each failed handshake at the driver's port.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
         options = options_of(flags)
@@ -353,7 +373,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.records is not None:
             records = make(options.records, run_id)
         elif not flags.no_records:
-            no_records = "nobody knows where your home is"
+            no_records = "your home directory is not known"
     except OSError as error:
         no_records = f"{error.filename or options.records} cannot be made: {error.strerror}"
         if options.records_asked:
@@ -361,7 +381,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     output = Output()
     output.take_logs(verbose=options.verbose)
     log = logging.getLogger("edriver")
-    log.info("run %s: %s", run_id, options)
+    restarts = options.mode.mode is Mode.RESTART
+    log.info("run %s: %s%s", run_id, options, f"; {options.mode}" if restarts else "")
     if records:
         log.info("records: %s", records)
     if no_records:
@@ -403,7 +424,7 @@ def _ask(command: Callable[[], str]) -> int:
         sys.stdout.write(f"{printable(command())}\n")
     except RunError as error:
         sys.stderr.write(f"edriver: {printable(str(error))}\n")
-        return FAILED
+        return EXIT_FAILED
     return 0
 
 
@@ -420,15 +441,24 @@ def _doctor(arguments: Sequence[str]) -> int:
     return _ask(examine) or code
 
 
+def _rendezvous(arguments: Sequence[str]) -> int:
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    from edriver.rendezvous import command
+
+    if arguments and arguments[0] == "status":
+        return _ask(lambda: command.status(arguments[1:], time.time))
+    return command.rendezvous(arguments)
+
+
 def _agent(arguments: Sequence[str]) -> int:
-    from edriver.agent.dial_in import invitation_of
-    from edriver.agent.main import live
+    from edriver.agent.dial_in import join_config_of
+    from edriver.agent.main import run_agent
 
     try:
-        return live(invitation_of(arguments))
+        return run_agent(join_config_of(arguments))
     except ValueError as error:
         sys.stderr.write(f"edriver agent: {error}\n")
-        return USAGE
+        return EXIT_USAGE
 
 
 def _print_version() -> int:

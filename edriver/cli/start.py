@@ -3,7 +3,7 @@
 It imports nothing itself; what comes before it (the interpreter, this package's name) is out of its hands.
 """
 
-INTERRUPTED = 130
+EXIT_INTERRUPTED = 130
 
 
 def main() -> int:
@@ -13,4 +13,4 @@ def main() -> int:
 
         return run()
     except KeyboardInterrupt:  # before the run took charge of signals
-        return INTERRUPTED
+        return EXIT_INTERRUPTED

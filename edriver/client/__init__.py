@@ -3,9 +3,9 @@
     from edriver.client import find
 
     with find() as run:                                  # the only run of this user on this machine
-        print(run.status().doing)
-        for told in run.watch(since=0):                  # events, and goes on until the run has ended
-            print(told.time, told.text)
+        print(run.status().activity.text)
+        for event in run.watch(since=0):                 # events, and goes on until the run has ended
+            print(event.time, event.text)
 
 `AsyncClient` does the same with asyncio. What they return are the messages of proto/edriver/v1/status.proto, where each
 field is described.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edriver.client.errors import RunError
-from edriver.common.invitation import Invitation
+from edriver.common.join_config import JoinConfig
 from edriver.system.runs import living_runs
 
 __all__ = ["Address", "elsewhere", "here", "living_runs"]
@@ -57,7 +57,7 @@ def elsewhere(credentials: Path, driver: str | None = None) -> Address:
         RunError: the file cannot be used.
     """
     try:
-        shown = Invitation.from_json(credentials.read_bytes())
+        shown = JoinConfig.from_json(credentials.read_bytes())
     except OSError as error:
         raise RunError(f"--credentials {credentials}: {error.strerror}") from None
     except ValueError as error:

@@ -11,7 +11,7 @@ import tenacity
 
 from edriver.client import core
 from edriver.client.addresses import Address
-from edriver.client.core import ANSWER_BOUND, Calls, Core, channel_to
+from edriver.client.core import ANSWER_TIMEOUT, Calls, Core, channel_to
 from edriver.client.redial import Watching
 from edriver.v1 import status_pb2
 
@@ -26,7 +26,7 @@ class AsyncClient:
         timeout: seconds that it may take to answer; a watch has no such bound.
     """
 
-    def __init__(self, address: Address, timeout: float = ANSWER_BOUND) -> None:
+    def __init__(self, address: Address, timeout: float = ANSWER_TIMEOUT) -> None:
         self._channel = channel_to(address, grpc.aio.insecure_channel, grpc.aio.secure_channel)
         self._core = Core(address, timeout, self._channel)
         self.run_id = address.run_id
@@ -69,8 +69,8 @@ class AsyncClient:
 
     async def watch(self, since: int = 0) -> AsyncIterator[status_pb2.Event]:
         """See Client.watch."""
-        async for told in self._watch(since, progress=False):
-            yield told.event
+        async for response in self._watch(since, progress=False):
+            yield response.event
 
     def watch_progress(self, since: int = 0) -> AsyncIterator[status_pb2.WatchResponse]:
         """See Client.watch_progress."""
@@ -81,9 +81,9 @@ class AsyncClient:
         with self._core.errors_in_words():
             async for attempt in tenacity.AsyncRetrying(**watching.policy):
                 with attempt:
-                    async for told in self._core.methods["Watch"](watching.request):
-                        watching.take(told)
-                        yield told
+                    async for response in self._core.methods["Watch"](watching.request):
+                        watching.take(response)
+                        yield response
 
     # ---- steering --------------------------------------------------------------------------------------------
 

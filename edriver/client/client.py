@@ -12,7 +12,7 @@ import tenacity
 
 from edriver.client import core
 from edriver.client.addresses import Address, elsewhere, here
-from edriver.client.core import ANSWER_BOUND, Calls, Core, channel_to
+from edriver.client.core import ANSWER_TIMEOUT, Calls, Core, channel_to
 from edriver.client.redial import Watching
 from edriver.v1 import status_pb2
 
@@ -27,7 +27,7 @@ class Client:
         timeout: seconds that it may take to answer; a watch has no such bound.
     """
 
-    def __init__(self, address: Address, timeout: float = ANSWER_BOUND) -> None:
+    def __init__(self, address: Address, timeout: float = ANSWER_TIMEOUT) -> None:
         self._channel = channel_to(address, grpc.insecure_channel, grpc.secure_channel)
         self._core = Core(address, timeout, self._channel)
         self.run_id = address.run_id
@@ -74,7 +74,7 @@ class Client:
         Where the connection breaks it goes on from the last event, without a gap, as soon as the driver is reached
         again. RunError with OUT_OF_RANGE as for `events`.
         """
-        return (told.event for told in self._watch(since, progress=False))
+        return (response.event for response in self._watch(since, progress=False))
 
     def watch_progress(self, since: int = 0) -> Iterator[status_pb2.WatchResponse]:
         """As `watch`, with word of the progress about once a second in between."""
@@ -85,9 +85,9 @@ class Client:
         with self._core.errors_in_words():
             for attempt in tenacity.Retrying(**watching.policy):
                 with attempt:
-                    for told in self._core.methods["Watch"](watching.request):
-                        watching.take(told)
-                        yield told
+                    for response in self._core.methods["Watch"](watching.request):
+                        watching.take(response)
+                        yield response
 
     # ---- steering --------------------------------------------------------------------------------------------
 

@@ -18,11 +18,11 @@ from edriver.client.errors import error_of
 from edriver.common.driver_channel import open_channel
 from edriver.v1 import control_pb2, control_pb2_grpc, status_pb2, status_pb2_grpc
 
-ANSWER_BOUND: Final = 10.0
+ANSWER_TIMEOUT: Final = 10.0
 """Seconds that a driver may take to answer."""
 
 
-OPTIONS: Final = (
+CLIENT_CHANNEL_OPTIONS: Final = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),  # thousands of workers
 )
@@ -77,7 +77,7 @@ class Core:
 
 def channel_to(address: Address, insecure: Callable[..., Channel], secure: Callable[..., Channel]) -> Channel:
     """A channel to a run's driver, made by gRPC's functions for blocking channels or by those for asyncio."""
-    return open_channel(address.target, address.authority, address.token, OPTIONS, insecure, secure)
+    return open_channel(address.target, address.authority, address.token, CLIENT_CHANNEL_OPTIONS, insecure, secure)
 
 
 def snapshot() -> Calls[status_pb2.GetRunResponse]:

@@ -7,7 +7,7 @@ import grpc.aio
 
 
 class RunError(Exception):
-    """A run did not do what it was asked; the message is one sentence for whoever has asked.
+    """A run did not do what it was asked; the message is one sentence for the caller.
 
     Attributes:
         code: gRPC's status, where the driver has answered, or could not be reached; None: it was not asked.

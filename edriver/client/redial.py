@@ -15,7 +15,7 @@ from tenacity.wait import wait_base
 
 from edriver.v1 import status_pb2
 
-REDIAL_BOUND: Final = 30.0
+REDIAL_TIMEOUT: Final = 30.0
 """Seconds for which a watcher that was cut off tries to reach the driver again."""
 
 
@@ -41,7 +41,7 @@ class Watching(stop_base):
         self._clock = clock
         self._seq = since
         self._progress = progress
-        self._heard = self._clock()
+        self._last_received = self._clock()
 
     @property
     def request(self) -> status_pb2.WatchRequest:
@@ -55,14 +55,14 @@ class Watching(stop_base):
             retry=tenacity.retry_if_exception(is_cut_off), wait=tenacity.wait_random(0.05, 0.5), stop=self, reraise=True
         )
 
-    def take(self, told: status_pb2.WatchResponse) -> None:
+    def take(self, response: status_pb2.WatchResponse) -> None:
         """Continue after this message, and start the bound again."""
-        self._heard = self._clock()
-        self._seq = told.event.seq or self._seq
+        self._last_received = self._clock()
+        self._seq = response.event.seq or self._seq
 
     def __call__(self, _state: tenacity.RetryCallState) -> bool:
         """Whether the driver has been silent for longer than the bound, so that the watch gives up."""
-        return self._clock() - self._heard > REDIAL_BOUND
+        return self._clock() - self._last_received > REDIAL_TIMEOUT
 
 
 def is_cut_off(error: BaseException) -> bool:

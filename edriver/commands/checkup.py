@@ -6,16 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from edriver.system.descriptors import FEWEST
+from edriver.system.descriptors import MIN_DESCRIPTORS
 from edriver.text.phrases import count_text
 
 OK, NOTE, FAILED = "ok", "note", "FAILED"
 """How an item stands; FAILED has the command end with 1."""
 
-CLOCKS_APART: Final = 86400.0
+MAX_CLOCK_SKEW: Final = 86400.0
 """Seconds by which a host's clock may differ: a run's certificates are valid from a day before it began."""
 
-CLOCK_NOTED: Final = 1.0
+NOTED_CLOCK_SKEW: Final = 1.0
 """Seconds of difference that are worth a word: times in the outputs of hosts do not fit together then."""
 
 
@@ -41,7 +41,7 @@ class Host:
     Attributes:
         name: as ssh knows it.
         trouble: why it could not be asked; empty: it could.
-        introduction: what it has said of itself (host_probe.py).
+        introduction: what it has reported of itself (host_probe.py).
         clock: by how many seconds its clock is ahead of this machine's,
         uncertain: and how uncertain that is.
         reaches_us: why it cannot reach a port of this machine, by address; "" where it can.
@@ -60,7 +60,7 @@ class Host:
 
 
 def local_items(version: str, found: Mapping[str, Any], descriptors: int) -> Iterator[Item]:
-    """What is said of this machine.
+    """The findings about this machine.
 
     Args:
         version: edriver's.
@@ -88,7 +88,7 @@ def local_items(version: str, found: Mapping[str, Any], descriptors: int) -> Ite
 
 
 def host_items(host: Host, version: str, python: str, we_take_part: bool) -> Iterator[Item]:
-    """What is said of another host.
+    """The findings about another host.
 
     Args:
         host: what was found.
@@ -99,23 +99,23 @@ def host_items(host: Host, version: str, python: str, we_take_part: bool) -> Ite
     if host.trouble:
         yield Item(host.name, FAILED, host.trouble)
         return
-    told = host.introduction
-    yield Item(host.name, OK, f"ssh answers; Python {told['python']} at {python}")
-    if told["edriver"] == version:
+    introduction = host.introduction
+    yield Item(host.name, OK, f"ssh answers; Python {introduction['python']} at {python}")
+    if introduction["edriver"] == version:
         yield Item(host.name, OK, f"edriver {version}")
-    elif told["edriver"]:
-        text = f"edriver there is {told['edriver']}, here it is {version}: install the same on both"
+    elif introduction["edriver"]:
+        text = f"edriver there is {introduction['edriver']}, here it is {version}: install the same on both"
         yield Item(host.name, FAILED, text)
     else:
         text = f"Python at {python} has no edriver there: pip install edriver=={version} on that host"
         yield Item(host.name, FAILED, text)
-    yield _descriptors_item(host.name, told["descriptors"])
+    yield _descriptors_item(host.name, introduction["descriptors"])
     yield _clock_item(host)
     yield _dial_item(host)
     if not host.reached_by_us:
-        yield Item(host.name, OK, f"this machine reaches it at {told['address']}")
+        yield Item(host.name, OK, f"this machine reaches it at {introduction['address']}")
     else:
-        text = f"this machine does not reach a port of it at {told['address']} ({host.reached_by_us})"
+        text = f"this machine does not reach a port of it at {introduction['address']} ({host.reached_by_us})"
         if we_take_part:
             yield Item(host.name, FAILED, f"{text}: workers here and there cannot train together; {_OPEN_PORTS}")
         else:
@@ -166,19 +166,22 @@ def _gpu_item(subject: str, versions: Mapping[str, Any]) -> Item:
 def _descriptors_item(subject: str, limit: int) -> Item:
     if limit < 0:
         return Item(subject, OK, "open files: no limit")
-    if limit < FEWEST:
-        text = f"a process may have {limit} open files, and edriver needs {FEWEST}: raise the hard limit (ulimit -Hn)"
+    if limit < MIN_DESCRIPTORS:
+        needs = f"edriver needs {MIN_DESCRIPTORS}: raise the hard limit (ulimit -Hn)"
+        text = f"a process may have {limit} open files, and {needs}"
         return Item(subject, FAILED, text)
-    return Item(subject, OK, f"open files: {limit:,} a process, for rounds of some {max(1, (limit - FEWEST) // 2):,}")
+    return Item(
+        subject, OK, f"open files: {limit:,} a process, for rounds of some {max(1, (limit - MIN_DESCRIPTORS) // 2):,}"
+    )
 
 
 def _clock_item(host: Host) -> Item:
     apart = abs(host.clock)
     way = "ahead" if host.clock > 0 else "behind"
-    if apart > CLOCKS_APART:
+    if apart > MAX_CLOCK_SKEW:
         text = f"its clock is {apart:,.0f} s {way}: it would not take the run's certificate for valid; set it (NTP)"
         return Item(host.name, FAILED, text)
-    if apart > CLOCK_NOTED + host.uncertain:
+    if apart > NOTED_CLOCK_SKEW + host.uncertain:
         text = f"its clock is {apart:,.1f} s {way}: times that its workers print do not fit those of others (NTP)"
         return Item(host.name, NOTE, text)
     return Item(host.name, OK, f"its clock differs by {apart:.2f} s, give or take {host.uncertain:.2f} s")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from edriver.client import Address, AsyncClient, RunError
 from edriver.commands.which_run import add_run_flags, address_of
-from edriver.dashboard.assets import INSTALL, plotly_script
+from edriver.dashboard.assets import INSTALL_COMMAND, plotly_script
 
 if TYPE_CHECKING:
     from edriver.dashboard.feed import Feed
@@ -26,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="edriver dashboard",
         description="Serves a web page that follows a run, and stays when it has ended, until you press Ctrl-C. "
-        "Whoever has its whole address can look, and do nothing else.",
+        "Its whole address grants read access, and nothing else.",
         allow_abbrev=False,
     )
     made.add_argument("--address", default="127.0.0.1", help="the address to listen at (default: %(default)s)")
@@ -43,7 +43,7 @@ def dashboard(arguments: Sequence[str]) -> str:
     """
     flags = parser().parse_args(arguments)
     if find_spec("aiohttp") is None:
-        raise RunError(f"the package aiohttp is missing, which serves the page: {INSTALL}")
+        raise RunError(f"the package aiohttp is missing, which serves the page: {INSTALL_COMMAND}")
     plotly_script()
     return asyncio.run(_serve(address_of(flags), flags.address, flags.port))
 
@@ -69,13 +69,13 @@ async def _serve(run: Address, address: str, port: int) -> str:
             sys.stdout.write(f"run {run.run_id}: http://{shown}:{bound}/{secret}/ (Ctrl-C ends it)\n")
             sys.stdout.flush()
             with contextlib.closing(server):
-                await _until_told(feed)
+                await _until_interrupted(feed)
         finally:
             await runner.cleanup()
     return f"run {run.run_id}: the page is closed"
 
 
-async def _until_told(feed: Feed) -> None:
+async def _until_interrupted(feed: Feed) -> None:
     """Follow the run; returns when the operator has had enough."""
     enough = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -22,19 +22,19 @@ from edriver.commands import host_probe
 from edriver.commands.checkup import Host, exit_code, host_items, local_items, plain, rendered
 from edriver.common.release import VERSION
 from edriver.system.own_addresses import is_own, own_addresses
-from edriver.system.ssh_client import CONNECT_BOUND, OWN_FAILURE, SshOptions, identity_error, own_failure
+from edriver.system.ssh_client import CONNECT_TIMEOUT, SSH_FAILURE_CODE, SshOptions, identity_error, own_failure
 from edriver.text.phrases import exit_text
 
-CHECKS: Final = "edriver.worker.backend.checks"
+CHECKS_MODULE: Final = "edriver.worker.backend.checks"
 """What is run in a process of its own: it imports torch."""
 
-CHECKS_BOUND: Final = 300.0
+CHECKS_TIMEOUT: Final = 300.0
 """Seconds that it may take; importing torch from a cold disk takes most of them."""
 
-ANSWER_BOUND: Final = CONNECT_BOUND + 30.0
+ANSWER_TIMEOUT: Final = CONNECT_TIMEOUT + 30.0
 """Seconds that a host may take for an answer."""
 
-SIDE_BY_SIDE: Final = 64
+MAX_CONCURRENT_HOSTS: Final = 64
 """How many hosts are asked at a time."""
 
 CLOCK_READINGS: Final = 5
@@ -97,7 +97,7 @@ def is_here(name: str) -> bool:
 
 def findings() -> dict[str, Any]:
     """What the checks of a worker's start have found, and one that takes two ranks; "trouble": why nothing."""
-    found = _printed_by([CHECKS])
+    found = _printed_by([CHECKS_MODULE])
     if "findings" in found:
         found["findings"].append(
             {
@@ -113,7 +113,7 @@ def findings() -> dict[str, Any]:
 
 def _trouble_with_freeing() -> str:
     silent = subprocess.Popen(
-        [sys.executable, "-P", "-m", CHECKS, "silent"],
+        [sys.executable, "-P", "-m", CHECKS_MODULE, "silent"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -122,7 +122,7 @@ def _trouble_with_freeing() -> str:
     try:
         assert silent.stdout is not None
         port = silent.stdout.readline().strip()
-        return str(_printed_by([CHECKS, "frees", port or "0"])["trouble"])
+        return str(_printed_by([CHECKS_MODULE, "frees", port or "0"])["trouble"])
     finally:
         silent.kill()
         silent.communicate()
@@ -132,13 +132,13 @@ def _printed_by(arguments: Sequence[str]) -> dict[str, Any]:
     """The JSON object that a module of edriver prints; {"trouble": why} where it prints none."""
     command = [sys.executable, "-P", "-m", *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=CHECKS_BOUND, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=CHECKS_TIMEOUT, check=False)
     except subprocess.TimeoutExpired:
-        return {"trouble": f"`{shlex.join(command)}` has not ended within {CHECKS_BOUND:g} s"}
+        return {"trouble": f"`{shlex.join(command)}` has not ended within {CHECKS_TIMEOUT:g} s"}
     if done.returncode == 0:
         found: dict[str, Any] = json.loads(done.stdout)
         return found
-    last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "it said nothing")
+    last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "it printed nothing")
     return {"trouble": f"`{shlex.join(command)}` {exit_text(done.returncode)}: {last}"}
 
 
@@ -146,20 +146,20 @@ def _printed_by(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 @dataclass(slots=True)
-class _Guest:
+class _ProbedHost:
     """Another host, as long as it answers.
 
     Attributes:
         name: its name.
         process: ssh's.
         trouble: why it does not answer; empty: it does.
-        told: what it has said of itself.
+        introduction: what it has reported of itself.
     """
 
     name: str
     process: subprocess.Popen[str]
     trouble: str = ""
-    told: dict[str, Any] = field(default_factory=dict)
+    introduction: dict[str, Any] = field(default_factory=dict)
 
     def ask(self, question: object = None) -> Any:
         """The answer to a question, or its introduction; None: there is none any more."""
@@ -167,7 +167,7 @@ class _Guest:
             return None
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        alarm = threading.Timer(ANSWER_BOUND, self.process.kill)
+        alarm = threading.Timer(ANSWER_TIMEOUT, self.process.kill)
         alarm.start()
         try:
             if question is not None:
@@ -184,12 +184,12 @@ class _Guest:
 
     def _why(self) -> str:
         _, text = self.process.communicate()
-        said, code = text.splitlines(), self.process.returncode
-        last = next((line for line in reversed(said) if line.strip()), "")
-        if code == OWN_FAILURE:
-            return own_failure(self.name, said)
+        stderr_lines, code = text.splitlines(), self.process.returncode
+        last = next((line for line in reversed(stderr_lines) if line.strip()), "")
+        if code == SSH_FAILURE_CODE:
+            return own_failure(self.name, stderr_lines)
         if code < 0:
-            return f"no answer within {ANSWER_BOUND:g} s, or not in JSON: `ssh {self.name} true` should print nothing"
+            return f"no answer within {ANSWER_TIMEOUT:g} s, or not in JSON: `ssh {self.name} true` should print nothing"
         if code in (126, 127):
             path = sys.executable
             return f"it has no Python that runs at {path}: edriver's has to be at the same path on all hosts ({last})"
@@ -206,39 +206,39 @@ def examined(names: Sequence[str], options: SshOptions, port: int) -> list[Host]
     """
     source = Path(host_probe.__file__).read_text(encoding="utf-8")
     command = shlex.join([sys.executable, "-P", "-c", source])
-    with contextlib.ExitStack() as stack, ThreadPoolExecutor(SIDE_BY_SIDE) as threads:
-        guests = [stack.enter_context(_guest(name, options.command(name, command))) for name in names]
-        for guest, told in zip(guests, threads.map(_Guest.ask, guests), strict=True):
-            guest.told = told or {}
-        return list(threads.map(lambda guest: _examined(guest, guests, port), guests))
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(MAX_CONCURRENT_HOSTS) as threads:
+        probes = [stack.enter_context(_probed_host(name, options.command(name, command))) for name in names]
+        for probe, introduction in zip(probes, threads.map(_ProbedHost.ask, probes), strict=True):
+            probe.introduction = introduction or {}
+        return list(threads.map(lambda probe: _examined(probe, probes, port), probes))
 
 
 @contextlib.contextmanager
-def _guest(name: str, command: Sequence[str]) -> Iterator[_Guest]:
+def _probed_host(name: str, command: Sequence[str]) -> Iterator[_ProbedHost]:
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
         try:
-            yield _Guest(name, process)
+            yield _ProbedHost(name, process)
         finally:
             with contextlib.suppress(OSError):
                 if process.stdin is not None:
                     process.stdin.close()  # its last question has been answered: it ends
-            alarm = threading.Timer(ANSWER_BOUND, process.kill)
+            alarm = threading.Timer(ANSWER_TIMEOUT, process.kill)
             alarm.start()
             process.wait()
             alarm.cancel()
 
 
-def _examined(guest: _Guest, guests: Sequence[_Guest], port: int) -> Host:
-    clock, uncertain = _clock(guest)
-    ours = list(dict.fromkeys(filter(None, (guest.told.get("caller"), *own_addresses()))))
-    near = [other for other in guests if other is not guest and other.told]
-    places = [(address, port) for address in ours] + [(o.told["address"], o.told["port"]) for o in near]
-    answers = guest.ask({"dial": places}) or []
+def _examined(probe: _ProbedHost, probes: Sequence[_ProbedHost], port: int) -> Host:
+    clock, uncertain = _clock(probe)
+    ours = list(dict.fromkeys(filter(None, (probe.introduction.get("caller"), *own_addresses()))))
+    near = [other for other in probes if other is not probe and other.introduction]
+    places = [(address, port) for address in ours] + [(o.introduction["address"], o.introduction["port"]) for o in near]
+    answers = probe.ask({"dial": places}) or []
     host = Host(
-        name=guest.name,
-        trouble=guest.trouble,
-        introduction=guest.told,
+        name=probe.name,
+        trouble=probe.trouble,
+        introduction=probe.introduction,
         clock=clock,
         uncertain=uncertain,
         reaches_us=dict(zip(ours, answers, strict=False)),
@@ -247,15 +247,15 @@ def _examined(guest: _Guest, guests: Sequence[_Guest], port: int) -> Host:
     )
     if host.trouble:
         return host
-    return replace(host, reached_by_us=host_probe.dial(guest.told["address"], guest.told["port"]))
+    return replace(host, reached_by_us=host_probe.dial(probe.introduction["address"], probe.introduction["port"]))
 
 
-def _clock(guest: _Guest) -> tuple[float, float]:
+def _clock(probe: _ProbedHost) -> tuple[float, float]:
     """By how many seconds its clock is ahead, and how uncertain that is."""
     best = (0.0, float("inf"))
     for _ in range(CLOCK_READINGS):
         asked = time.time()
-        there = guest.ask({"time": True})
+        there = probe.ask({"time": True})
         answered = time.time()
         if there is not None and (answered - asked) / 2 < best[1]:
             best = (there - (asked + answered) / 2, (answered - asked) / 2)

@@ -16,8 +16,8 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-HELLO = b"edriver\n"
-DIAL_BOUND = 3.0
+HELLO_BYTES = b"edriver\n"
+DIAL_TIMEOUT = 3.0
 """Seconds that a connection between two hosts may take."""
 
 
@@ -39,7 +39,7 @@ def listen(address: str, port: int = 0) -> int:
         while True:
             caller, _ = listener.accept()
             with caller:
-                caller.sendall(HELLO)
+                caller.sendall(HELLO_BYTES)
 
     threading.Thread(target=serve, daemon=True).start()
     return int(listener.getsockname()[1])
@@ -48,9 +48,9 @@ def listen(address: str, port: int = 0) -> int:
 def dial(address: str, port: int) -> str:
     """Why a port where `listen` answers cannot be reached; empty: it can."""
     try:
-        with socket.create_connection((address, port), DIAL_BOUND) as connection:
-            connection.settimeout(DIAL_BOUND)
-            return "" if connection.recv(len(HELLO)) == HELLO else "something else answers there"
+        with socket.create_connection((address, port), DIAL_TIMEOUT) as connection:
+            connection.settimeout(DIAL_TIMEOUT)
+            return "" if connection.recv(len(HELLO_BYTES)) == HELLO_BYTES else "something else answers there"
     except OSError as error:
         return error.strerror or str(error)
 

@@ -40,12 +40,12 @@ def report(arguments: Sequence[str]) -> str:
         raise RunError(str(error)) from None
     except OSError as error:
         raise RunError(f"{error.filename}: {error.strerror}") from None
-    if not history.version:
+    if not history.revision:
         raise RunError(f"{records.events} is empty: nothing has happened in that run")
-    told = records.run.get("run_id")
+    run_id = records.run.get("run_id")
     name = records.events.stem if records.events == Path(flags.run) else flags.run
-    if isinstance(told, str) and is_host_name(told):  # it becomes part of a file's name
-        name = told
+    if isinstance(run_id, str) and is_host_name(run_id):  # it becomes part of a file's name
+        name = run_id
     output = flags.output or Path(f"edriver-{Path(name).name}.html")
     page = html_report(history, name, records.run)
     try:

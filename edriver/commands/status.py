@@ -11,13 +11,14 @@ from typing import Final
 
 from edriver.client import Client, HostStatus, Run, RunError, WorkerStatus, here, living_runs
 from edriver.commands.which_run import add_run_flags, client_of
-from edriver.text.cause_names import UNPROVEN
+from edriver.common.wire import epoch_seconds
+from edriver.text.cause_names import UNPROVEN_CONNECTION
 from edriver.text.event_lines import plain
-from edriver.text.phrases import count_text
+from edriver.text.phrases import count_text, limits_text
 from edriver.text.progress_text import lasted, progress_text, time_text
 from edriver.v1 import status_pb2
 
-LISTING_BOUND: Final = 3.0
+LISTING_TIMEOUT: Final = 3.0
 """Seconds that each of several runs may take to answer."""
 
 
@@ -59,22 +60,25 @@ def status(arguments: Sequence[str]) -> str:
 
 def _those_that_answer(run_ids: Iterable[str]) -> Iterator[Run]:
     for run_id in run_ids:
-        with contextlib.suppress(RunError), Client(here(run_id), timeout=LISTING_BOUND) as client:  # it has just ended
+        with (
+            contextlib.suppress(RunError),
+            Client(here(run_id), timeout=LISTING_TIMEOUT) as client,
+        ):  # it has just ended
             yield client.status()
 
 
 def listed(runs: Sequence[Run]) -> Iterator[str]:
     """Several runs in words, two lines each, the oldest first."""
-    for run in sorted(runs, key=lambda run: run.began):
-        size = f"{count_text(run.size, 'worker')} ({run.min_np} to {run.max_np})"
-        yield f"run {run.run_id}, {time_text(lasted(run))}, {size}: {run.doing}"
+    for run in sorted(runs, key=lambda run: epoch_seconds(run.start_time)):
+        size = f"{count_text(run.size, 'worker')} ({limits_text(run.min_np, run.max_np)})"
+        yield f"run {run.run_id}, {time_text(lasted(run))}, {size}: {run.activity.text}"
         yield f"    {shlex.join(run.command)}"
     yield "more of one of them: edriver status --run ID"
 
 
 def lines(run: Run) -> Iterator[str]:
     """A run in words: itself, its hosts, its workers."""
-    yield f"run {run.run_id}, {lasted(run):.0f} s: {run.doing}"
+    yield f"run {run.run_id}, {lasted(run):.0f} s: {run.activity.text}"
     if run.HasField("progress"):
         yield progress_text(run.progress)
     rounds, *why, lost = counts(run)
@@ -91,22 +95,24 @@ def counts(run: Run) -> list[str]:
         count_text(run.failures, "failure"),
         count_text(run.preemptions, "preemption"),
         count_text(run.resizes, "resize"),
-        *([count_text(run.unproven, UNPROVEN)] if run.unproven else []),
+        *([count_text(run.unproven, UNPROVEN_CONNECTION)] if run.unproven else []),
         f"{count_text(run.steps_lost, 'step')} lost",
     ]
 
 
 def host_text(host: HostStatus) -> str:
     """How it is with a host."""
-    return host.obstacle or ("is used" if host.connected else "has not answered yet")
+    return "; ".join(cause.text for cause in host.obstacles) or (
+        "is used" if host.connected else "has not answered yet"
+    )
 
 
 def worker_text(worker: WorkerStatus) -> str:
     """A worker in words."""
     rank = f", rank {worker.rank}" if worker.HasField("rank") else ""
     pid = f", process {worker.pid}" if worker.pid else ""
-    pace = f", {worker.step_rate:.1f} steps/s" if worker.step_rate else ""
-    return f"worker {worker.worker_id} ({worker.host}:{worker.slot}{rank}{pid}) {state_text(worker.state)}{pace}"
+    rate = f", {worker.step_rate:.1f} steps/s" if worker.step_rate else ""
+    return f"worker {worker.worker_id} ({worker.host}:{worker.slot}{rank}{pid}) {state_text(worker.state)}{rate}"
 
 
 def state_text(state: status_pb2.WorkerState.ValueType) -> str:

@@ -10,7 +10,7 @@ from edriver.client import RunError
 from edriver.commands.which_run import add_run_flags, client_of
 from edriver.text.phrases import count_text
 
-WHAT: Final = {
+COMMAND_DESCRIPTIONS: Final = {
     "drain": "Have a host, or one slot of it, left at the next agreed step and not used again: nothing is lost.",
     "undrain": "Let a host, or one slot of it, be used again.",
     "resize": "Use at most so many workers from now on, between --min-np and --max-np.",
@@ -21,13 +21,13 @@ WHAT: Final = {
 
 def parser(verb: str) -> argparse.ArgumentParser:
     """The flags of one verb."""
-    made = argparse.ArgumentParser(prog=f"edriver {verb}", description=WHAT[verb], allow_abbrev=False)
+    made = argparse.ArgumentParser(prog=f"edriver {verb}", description=COMMAND_DESCRIPTIONS[verb], allow_abbrev=False)
     if verb in ("drain", "undrain"):
         made.add_argument("place", metavar="HOST[:SLOT]", help="as discovery names the host; slots count from 0")
     if verb == "resize":
         made.add_argument("size", metavar="N", type=int, help="most workers")
     if verb in ("drain", "stop"):
-        made.add_argument("--reason", default="", metavar="TEXT", help="said in the run's output")
+        made.add_argument("--reason", default="", metavar="TEXT", help="printed in the run's output")
     add_run_flags(made, "--control-credentials")
     return made
 

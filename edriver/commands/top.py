@@ -19,21 +19,21 @@ from rich.text import Text
 from edriver.client import Client, Event, Run, RunError
 from edriver.commands.status import counts, host_text, state_text
 from edriver.commands.which_run import add_run_flags, client_of
-from edriver.common.wire import version_of
-from edriver.text.phrases import count_text
+from edriver.common.wire import epoch_seconds, version_of
+from edriver.text.phrases import count_text, limits_text
 from edriver.text.printable import printable
 from edriver.text.progress_text import age, lasted, progress_text, time_text
 
-PERIOD: Final = 1.0
+REFRESH_INTERVAL: Final = 1.0
 """Seconds between two looks."""
 
-LINES: Final = 8
+MAX_SHOWN_EVENTS: Final = 8
 """Events shown, the latest."""
 
-MOST_WORKERS: Final = 40
+MAX_SHOWN_WORKERS: Final = 40
 """Workers shown; those after them are counted."""
 
-_STYLES: Final = {"training": "green", "waiting": "cyan", "booting": "yellow", "stopping": "red", "gone": "red"}
+_STATE_STYLES: Final = {"training": "green", "waiting": "cyan", "booting": "yellow", "stopping": "red", "gone": "red"}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -57,12 +57,12 @@ def top(arguments: Sequence[str]) -> str:
         console = Console()
         try:
             with Live(screen(client.status(), watch.latest), console=console, screen=console.is_terminal) as live:
-                while not watch.ended.wait(PERIOD):
+                while not watch.ended.wait(REFRESH_INTERVAL):
                     live.update(screen(client.status(), watch.latest))
         except KeyboardInterrupt:
             return ""
         except RunError:
-            if not watch.ended.wait(PERIOD):
+            if not watch.ended.wait(REFRESH_INTERVAL):
                 raise
         return f"run {client.run_id} has ended: {watch.latest[-1].text}" if watch.latest else ""
 
@@ -75,13 +75,13 @@ class Watch:
 
     Attributes:
         latest: the last events that have words.
-        ended: set when the run has ended, or nothing more can be heard.
+        ended: set when the run has ended or its driver cannot be reached.
     """
 
     def __init__(self, client: Client) -> None:
-        self.latest: deque[Event] = deque(maxlen=LINES)
+        self.latest: deque[Event] = deque(maxlen=MAX_SHOWN_EVENTS)
         self.ended = threading.Event()
-        since = max(0, client.snapshot().seq - 10 * LINES)
+        since = max(0, client.snapshot().seq - 10 * MAX_SHOWN_EVENTS)
         threading.Thread(target=self._listen, args=(client, since), name="edriver-watch", daemon=True).start()
 
     def _listen(self, client: Client, since: int) -> None:
@@ -100,7 +100,10 @@ def screen(run: Run, latest: Sequence[Event]) -> RenderableType:
     if run.HasField("progress"):
         parts += _progress(run)
     parts += [_hosts(run), _workers(run)]
-    parts += [_text(f"{time.strftime('%H:%M:%S', time.localtime(event.time))}  {event.text}") for event in latest]
+    parts += [
+        _text(f"{time.strftime('%H:%M:%S', time.localtime(epoch_seconds(event.time)))}  {event.text}")
+        for event in latest
+    ]
     return Group(*parts)
 
 
@@ -110,15 +113,15 @@ def _text(text: str, style: str = "") -> Text:
 
 
 def _headline(run: Run) -> Text:
-    told = _text(f"run {run.run_id}", style="bold")
-    told.append(f"  {time_text(lasted(run))}", style="not bold")
-    told.append(f"  {count_text(run.size, 'worker')} ({run.min_np} to {run.max_np})  ", style="not bold")
-    told.append(printable(run.doing), style="green" if run.size else "yellow")
-    told.append(
+    headline = _text(f"run {run.run_id}", style="bold")
+    headline.append(f"  {time_text(lasted(run))}", style="not bold")
+    headline.append(f"  {count_text(run.size, 'worker')} ({limits_text(run.min_np, run.max_np)})  ", style="not bold")
+    headline.append(printable(run.activity.text), style="green" if run.size else "yellow")
+    headline.append(
         f"\n{', '.join(counts(run))}",
         style="dim not bold",
     )
-    return told
+    return headline
 
 
 def _progress(run: Run) -> list[RenderableType]:
@@ -133,9 +136,9 @@ def _hosts(run: Run) -> Table:
     for column in ("host", "slots", "for", "state"):
         table.add_column(column, justify="right" if column in ("slots", "for") else "left")
     for host in run.hosts:
-        style = "" if not host.obstacle and host.connected else "yellow"
+        style = "" if not host.obstacles and host.connected else "yellow"
         state = _text(host_text(host), style=style)
-        table.add_row(_text(host.name), str(host.slots), time_text(age(run, host.since)), state)
+        table.add_row(_text(host.name), str(host.slots), time_text(age(run, host.discover_time)), state)
     return table
 
 
@@ -144,18 +147,18 @@ def _workers(run: Run) -> Table:
     for column in ("rank", "worker", "place", "process", "for", "state", "version", "steps/s"):
         table.add_column(column, justify="left" if column in ("place", "state") else "right")
     ranked = sorted(run.workers, key=lambda worker: (not worker.HasField("rank"), worker.rank, worker.worker_id))
-    for worker in ranked[:MOST_WORKERS]:
+    for worker in ranked[:MAX_SHOWN_WORKERS]:
         state = state_text(worker.state)
         table.add_row(
             str(worker.rank) if worker.HasField("rank") else "",
             str(worker.worker_id),
             _text(f"{worker.host}:{worker.slot}"),
             str(worker.pid or ""),
-            time_text(age(run, worker.since)),
-            Text(state, style=_STYLES.get(state, "")),
+            time_text(age(run, worker.start_time)),
+            Text(state, style=_STATE_STYLES.get(state, "")),
             str(version_of(worker.version)) if worker.HasField("version") else "",
             f"{worker.step_rate:.1f}" if worker.step_rate else "",
         )
-    if len(ranked) > MOST_WORKERS:
-        table.add_row("", "", f"and {len(ranked) - MOST_WORKERS} more")
+    if len(ranked) > MAX_SHOWN_WORKERS:
+        table.add_row("", "", f"and {len(ranked) - MAX_SHOWN_WORKERS} more")
     return table

@@ -1,4 +1,4 @@
-"""The flags by which a command is told which run is meant."""
+"""The flags that select a command's run."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ from typing import Final
 
 from edriver.client import RunError
 
-INSTALL: Final = "pip install 'edriver[dashboard]'"
+INSTALL_COMMAND: Final = "pip install 'edriver[dashboard]'"
 
-SCRIPTS: Final = ("story.js", "figures.js", "tables.js", "page.js")
+PAGE_SCRIPTS: Final = ("story.js", "figures.js", "tables.js", "page.js")
 """Ours, in the order in which they are loaded, after plotly's."""
 
 
@@ -30,10 +30,10 @@ def plotly_script() -> Path:
     """
     found = find_spec("plotly")
     if found is None or found.origin is None:
-        raise RunError(f"the package plotly is missing, which draws the charts: {INSTALL}")
+        raise RunError(f"the package plotly is missing, which draws the charts: {INSTALL_COMMAND}")
     path = Path(found.origin).parent / "package_data" / "plotly.min.js"
     if not path.is_file():
-        raise RunError(f"the package plotly has no {path.name}: {INSTALL} installs one that has")
+        raise RunError(f"the package plotly has no {path.name}: {INSTALL_COMMAND} installs one that has")
     return path
 
 

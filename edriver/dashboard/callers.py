@@ -10,7 +10,7 @@ from typing import Final
 
 from aiohttp import web
 
-MOST_STRANGERS: Final = 64
+MAX_UNAUTHENTICATED: Final = 64
 """Connections over which the page's path has not been asked for. When there are more, the oldest are hung up on."""
 
 
@@ -48,6 +48,6 @@ class Callers:
     def _make_room(self, server: web.Server) -> None:
         there = {caller.transport: None for caller in server.connections}  # in the order in which they came
         self._known &= there.keys()
-        strangers = [found for found in there if found and found not in self._known and not found.is_closing()]
-        for stranger in strangers[: max(0, len(strangers) - MOST_STRANGERS)]:
-            stranger.abort()
+        unauthenticated = [found for found in there if found and found not in self._known and not found.is_closing()]
+        for transport in unauthenticated[: max(0, len(unauthenticated) - MAX_UNAUTHENTICATED)]:
+            transport.abort()

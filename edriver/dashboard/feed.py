@@ -11,18 +11,19 @@ from typing import Final
 import grpc
 
 from edriver.client import AsyncClient, Event, ProgressSample, RunError
+from edriver.common.wire import epoch_seconds
 from edriver.history.history import History
 
-LOOK: Final = 2.0
+POLL_INTERVAL: Final = 2.0
 """Seconds between two questions how the run stands, while something happens."""
 
-SELDOM: Final = 10.0
+IDLE_POLL_INTERVAL: Final = 10.0
 """The same while nothing does."""
 
-SHARE: Final = 20
+POLL_PAUSE_FACTOR: Final = 20
 """A question that took so long is followed by a pause so many times as long."""
 
-AGAIN: Final = 5.0
+RETRY_INTERVAL: Final = 5.0
 """Seconds after which a driver that was given up is tried again."""
 
 
@@ -65,9 +66,9 @@ class Feed:
             RunError: the driver does not answer.
         """
         answer = await self._client.snapshot()
-        self._ahead = answer.run.now - self._clock()
+        self._ahead = epoch_seconds(answer.run.now) - self._clock()
         last = self.history.now
-        samples = [each for each in await self._client.progress_history() if each.time > last]
+        samples = [each for each in await self._client.progress_history() if epoch_seconds(each.time) > last]
         try:
             known = await self._client.events(self.history.seq)
         except RunError as error:
@@ -75,10 +76,12 @@ class Feed:
                 raise
             known = []
             self.history.join(answer.run, await self._client.rounds(), answer.seq)
-        told: Iterable[Event | ProgressSample] = heapq.merge(known, samples, key=lambda each: each.time)
-        for each in told:
+        updates: Iterable[Event | ProgressSample] = heapq.merge(
+            known, samples, key=lambda each: each.time.ToNanoseconds()
+        )
+        for each in updates:
             if isinstance(each, ProgressSample):
-                self.history.sample(each.time, each.progress)
+                self.history.sample(epoch_seconds(each.time), each.progress)
             else:
                 self.history.feed(each)
         self.history.look(answer.run, max(answer.seq, self.history.seq))
@@ -99,17 +102,17 @@ class Feed:
                             await self.begin()
                     else:
                         self._announce("lost", str(error))
-                    await asyncio.sleep(AGAIN)
+                    await asyncio.sleep(RETRY_INTERVAL)
         finally:
             looking.cancel()
         self._announce("ended")
 
     async def _watch(self) -> None:
-        async for told in self._client.watch_progress(self.history.seq):
-            if told.HasField("progress"):
-                self.history.sample(self.now, told.progress)
+        async for response in self._client.watch_progress(self.history.seq):
+            if response.HasField("progress"):
+                self.history.sample(self.now, response.progress)
             else:
-                self.history.feed(told.event)
+                self.history.feed(response.event)
             self._announce("live")
 
     async def _look(self) -> None:
@@ -120,16 +123,16 @@ class Feed:
                 began = self._clock()
                 answer = await self._client.snapshot()
                 took = max(0.0, self._clock() - began)
-                self._ahead = answer.run.now - self._clock()
+                self._ahead = epoch_seconds(answer.run.now) - self._clock()
                 self.history.look(answer.run, answer.seq)
                 self._announce("live")
             except RunError as error:
                 if not self.history.ended:
                     self._announce("lost", str(error))
-            pause = max(LOOK, SHARE * took)
+            pause = max(POLL_INTERVAL, POLL_PAUSE_FACTOR * took)
             await asyncio.sleep(pause)
             if self.history.seq == seq:
-                await asyncio.sleep(max(0.0, SELDOM - pause) if self.link == "live" else 0.0)
+                await asyncio.sleep(max(0.0, IDLE_POLL_INTERVAL - pause) if self.link == "live" else 0.0)
 
     def _announce(self, link: str, why: str = "") -> None:
         self.link, self.why = link, why

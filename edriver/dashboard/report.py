@@ -12,16 +12,17 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any, Final
 
-from edriver.dashboard.assets import SCRIPTS, filled, page_file, plotly_script
+from edriver.common.wire import epoch_seconds
+from edriver.dashboard.assets import PAGE_SCRIPTS, filled, page_file, plotly_script
 from edriver.history.history import History
 from edriver.history.records import Records, read
-from edriver.history.rounds import RoundPart
-from edriver.text.cause_names import PHASES, RUN_ENDS, UNPROVEN
+from edriver.history.rounds import RoundRecord
+from edriver.text.cause_names import RECOVERY_PHASES, RUN_END_NAMES, UNPROVEN_CONNECTION
 from edriver.text.phrases import count_text
 from edriver.text.progress_text import time_text
 from edriver.v1 import status_pb2
 
-MOST_RECOVERIES: Final = 500
+MAX_RECOVERIES: Final = 500
 """Rounds in the table; of more, the longest recoveries are shown."""
 
 
@@ -33,13 +34,13 @@ def history_of(records: Records) -> History:
         OSError: they cannot be read.
     """
     history = History()
-    for told in read(records.events):
-        if isinstance(told, status_pb2.ProgressSample):
-            history.sample(told.time, told.progress)
+    for entry in read(records.events):
+        if isinstance(entry, status_pb2.ProgressSample):
+            history.sample(epoch_seconds(entry.time), entry.progress)
             continue
-        if told.seq <= history.seq:
+        if entry.seq <= history.seq:
             history = History()
-        history.feed(told)
+        history.feed(entry)
     return history
 
 
@@ -58,7 +59,7 @@ def facts(history: History, run: Mapping[str, Any]) -> Iterator[tuple[str, str]]
     if ended is None:
         yield "end", f"none is recorded: it goes on, or its driver was lost; last: {history.doing or 'nothing'}"
     else:
-        yield "end", f"{RUN_ENDS[ended.run_ended.end]}: {ended.text}"
+        yield "end", f"{RUN_END_NAMES[ended.run_ended.end]}: {ended.text}"
     rounds = history.rounds.all
     if rounds:
         ends = [history.now if part.ended is None else part.ended for part in rounds]
@@ -73,7 +74,7 @@ def facts(history: History, run: Mapping[str, Any]) -> Iterator[tuple[str, str]]
     )
     counts = history.rounds.counts
     kinds = [count_text(counts[kind], kind) for kind in ("failure", "preemption", "resize")]
-    kinds += [count_text(counts["unproven"], UNPROVEN)] if counts["unproven"] else []
+    kinds += [count_text(counts["unproven"], UNPROVEN_CONNECTION)] if counts["unproven"] else []
     yield "rounds", f"{sum(counts.values())}: {', '.join(kinds)}"
     yield "lost", f"{count_text(history.rounds.steps_lost, 'step')} had to be made again"
     took = [part.recovery for part in rounds if part.kind == "failure" and part.recovery is not None]
@@ -89,9 +90,9 @@ def facts(history: History, run: Mapping[str, Any]) -> Iterator[tuple[str, str]]
 
 def text_summary(history: History, run: Mapping[str, Any]) -> str:
     """The facts, a line each."""
-    told = list(facts(history, run))
-    width = max(len(word) for word, _ in told)
-    return "\n".join(f"{word:<{width}}  {sentence}" for word, sentence in told)
+    listed = list(facts(history, run))
+    width = max(len(word) for word, _ in listed)
+    return "\n".join(f"{word:<{width}}  {sentence}" for word, sentence in listed)
 
 
 def html_report(history: History, name: str, run: Mapping[str, Any]) -> str:
@@ -105,21 +106,21 @@ def html_report(history: History, name: str, run: Mapping[str, Any]) -> str:
     Raises:
         RunError: plotly is not installed.
     """
-    scripts = [plotly_script().read_text(encoding="utf-8"), *map(page_file, SCRIPTS)]
+    scripts = [plotly_script().read_text(encoding="utf-8"), *map(page_file, PAGE_SCRIPTS)]
     marks = " ".join(f"'sha256-{_hash(script)}'" for script in scripts)
     policy = (
         f"default-src 'none'; script-src {marks}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; "
         "form-action 'none'"
     )
-    told = history.since(0) or {"head": None}
-    if told["head"] is not None:
+    changes = history.since(0) or {"head": None}
+    if changes["head"] is not None:
         known = {
             "run_id": name,
             **{key: run[key] for key in ("np", "min_np", "max_np") if isinstance(run.get(key), int)},
         }
-        told["head"] |= known
+        changes["head"] |= known
     link = "ended" if history.ended else "record"
-    data = {"whole": True, "link": link, "why": "", "time": history.now, **told}
+    data = {"whole": True, "link": link, "why": "", "time": history.now, **changes}
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{page_file("page.css")}</style>'
     body = [f'<script type="application/json" id="data">{script_safe(data)}</script>']
     body += [f"<script>{script}</script>" for script in scripts]
@@ -148,10 +149,19 @@ def _table(history: History) -> str:
     recovered = [part for part in history.rounds.all if part.kind != "start"]
     if not recovered:
         return ""
-    shown = sorted(recovered, key=lambda part: -(part.recovery or 0.0))[:MOST_RECOVERIES]
+    shown = sorted(recovered, key=lambda part: -(part.recovery or 0.0))[:MAX_RECOVERIES]
     shown.sort(key=lambda part: part.assigned)
     words = f"the {len(shown)} longest of {len(recovered)}" if len(shown) < len(recovered) else f"{len(shown)}"
-    heads = ["time", "round", "kind", "workers", *(phase.replace("_", " ") for phase in PHASES), "all", "lost", "cause"]
+    heads = [
+        "time",
+        "round",
+        "kind",
+        "workers",
+        *(phase.replace("_", " ") for phase in RECOVERY_PHASES),
+        "all",
+        "lost",
+        "cause",
+    ]
     top = "".join(f'<th scope="col">{escape(head)}</th>' for head in heads)
     rows = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in _row(part))}</tr>" for part in shown)
     return (
@@ -161,8 +171,8 @@ def _table(history: History) -> str:
     )
 
 
-def _row(part: RoundPart) -> list[str]:
-    phases = [_length(seconds) for seconds in part.phases] if part.phases else ["–"] * len(PHASES)
+def _row(part: RoundRecord) -> list[str]:
+    phases = [_length(seconds) for seconds in part.phases] if part.phases else ["–"] * len(RECOVERY_PHASES)
     whole = "never under way" if part.recovery is None else _length(part.recovery)
     return [
         _clock(part.assigned),

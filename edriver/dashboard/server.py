@@ -1,8 +1,8 @@
 """The page's web server: its files, and a stream of server-sent events to each browser (html.spec.whatwg.org, "9.2
 Server-sent events"): first everything, then what has changed.
 
-Everything lies below a path that nobody can guess, so that the machine's other users are kept out. A request whose Host
-is a name that is not this machine's is refused: a page of somebody else's could have had its own name lead here.
+Everything lies below a path that cannot be guessed, so that the machine's other users are kept out. A request whose
+Host is a name that is not this machine's is refused: a foreign page could have had its own name resolve to this server.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
-from edriver.dashboard.assets import SCRIPTS, filled, page_file, plotly_script
+from edriver.dashboard.assets import PAGE_SCRIPTS, filled, page_file, plotly_script
 from edriver.dashboard.callers import Callers
 from edriver.dashboard.feed import Feed
 
-REQUEST_BOUND: Final = 10.0
+REQUEST_TIMEOUT: Final = 10.0
 """Seconds that a connection may be open without a whole request, before the first one and between two."""
 
-MOST_BROWSERS: Final = 64
+MAX_STREAMS: Final = 64
 """Streams that are open at a time."""
 
-PAUSE: Final = 0.2
+MESSAGE_INTERVAL: Final = 0.2
 """Seconds at least between two messages to a browser; what happens meanwhile goes into one."""
 
-SLOW: Final = 10.0
+WRITE_TIMEOUT: Final = 10.0
 """Seconds in which a browser must have taken a message; one that has not is dropped, and comes again by itself."""
 
-SILENCE: Final = 15.0
+KEEPALIVE_INTERVAL: Final = 15.0
 """Seconds after which a browser is sent an empty line: so it is found out that it is gone."""
 
-_POLICY: Final = (
+_CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src data: blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )  # plotly styles its drawings inline, and shows heatmaps as images of its own making
-HEADERS: Final = {
-    "Content-Security-Policy": _POLICY,
+SECURITY_HEADERS: Final = {
+    "Content-Security-Policy": _CONTENT_SECURITY_POLICY,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -58,14 +58,16 @@ _log.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_inf
 """aiohttp's, without a traceback for each caller that speaks no HTTP."""
 
 
-def runner_of(app: web.Application, patience: float = 0.5) -> web.AppRunner:
+def runner_of(app: web.Application, shutdown_timeout: float = 0.5) -> web.AppRunner:
     """What serves an application.
 
     Args:
         app: the application.
-        patience: seconds that open streams have when it ends.
+        shutdown_timeout: seconds that open streams have when it ends.
     """
-    return web.AppRunner(app, access_log=None, logger=_log, shutdown_timeout=patience, keepalive_timeout=REQUEST_BOUND)
+    return web.AppRunner(
+        app, access_log=None, logger=_log, shutdown_timeout=shutdown_timeout, keepalive_timeout=REQUEST_TIMEOUT
+    )
 
 
 class PageServer:
@@ -96,7 +98,7 @@ class PageServer:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Nobody gets more than "404" who does not know the path, or was led here under another name."""
+        """Refuse requests that do not know the path, or that came under another name."""
         response: web.StreamResponse
         if not is_ours(request.headers.get("Host", "")):
             response = web.Response(status=421, text="this server goes by its address, or localhost\n")
@@ -113,18 +115,18 @@ class PageServer:
             except web.HTTPException as error:
                 response = web.Response(status=error.status, text=f"{error.reason}\n")
         if not response.prepared:
-            response.headers.update(HEADERS)
+            response.headers.update(SECURITY_HEADERS)
         return response
 
     async def _page(self, _request: web.Request) -> web.Response:
-        scripts = "\n".join(f'<script src="{name}" defer></script>' for name in ("plotly.js", *SCRIPTS))
+        scripts = "\n".join(f'<script src="{name}" defer></script>' for name in ("plotly.js", *PAGE_SCRIPTS))
         head = f'<link rel="stylesheet" href="page.css">\n{scripts}'
         text = filled(page_file("index.html"), title="edriver", head=head, summary="", data="")
         return web.Response(text=text, content_type="text/html", headers={"Cache-Control": "no-store"})
 
     async def _file(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
-        if name not in (*SCRIPTS, "page.css"):
+        if name not in (*PAGE_SCRIPTS, "page.css"):
             raise web.HTTPNotFound
         kind = "text/css" if name.endswith(".css") else "text/javascript"
         return web.Response(text=page_file(name), content_type=kind, headers={"Cache-Control": "no-store"})
@@ -136,14 +138,14 @@ class PageServer:
         return web.Response(body=self._plotly, content_type="text/javascript", headers=headers)
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
-        if self.browsers >= MOST_BROWSERS:
-            return web.Response(status=503, text=f"{MOST_BROWSERS} pages are open already: close one\n")
-        response = web.StreamResponse(headers={**HEADERS, "Cache-Control": "no-store"})
+        if self.browsers >= MAX_STREAMS:
+            return web.Response(status=503, text=f"{MAX_STREAMS} pages are open already: close one\n")
+        response = web.StreamResponse(headers={**SECURITY_HEADERS, "Cache-Control": "no-store"})
         response.content_type = "text/event-stream"
         self.browsers += 1
         try:
             await response.prepare(request)
-            await self._tell(response)
+            await self._send_updates(response)
         except (ConnectionError, TimeoutError):
             if request.transport is not None:
                 request.transport.abort()
@@ -151,28 +153,28 @@ class PageServer:
             self.browsers -= 1
         return response
 
-    async def _tell(self, response: web.StreamResponse) -> None:
+    async def _send_updates(self, response: web.StreamResponse) -> None:
         """Send a browser everything, then what has changed since it was last sent something."""
-        version = 0
+        revision = 0
         while True:
             changed = self._feed.changed
-            message = self._since(version)
-            version = self._feed.history.version
-            await asyncio.wait_for(response.write(message), SLOW)
-            await asyncio.sleep(PAUSE)
+            message = self._since(revision)
+            revision = self._feed.history.revision
+            await asyncio.wait_for(response.write(message), WRITE_TIMEOUT)
+            await asyncio.sleep(MESSAGE_INTERVAL)
             while not changed.is_set():
                 try:
-                    await asyncio.wait_for(changed.wait(), SILENCE)
+                    await asyncio.wait_for(changed.wait(), KEEPALIVE_INTERVAL)
                 except TimeoutError:
-                    await asyncio.wait_for(response.write(b":\n\n"), SLOW)
+                    await asyncio.wait_for(response.write(b":\n\n"), WRITE_TIMEOUT)
 
-    def _since(self, version: int) -> bytes:
+    def _since(self, revision: int) -> bytes:
         """A message; browsers that are equally far get the same one."""
         feed = self._feed
-        key = (version, feed.history.version, feed.link, feed.why)
+        key = (revision, feed.history.revision, feed.link, feed.why)
         if self._message[0] != key:
-            told = {"whole": not version, "link": feed.link, "why": feed.why, "time": feed.now}
-            text = json.dumps(told | feed.history.since(version), allow_nan=False, separators=(",", ":"))
+            state = {"whole": not revision, "link": feed.link, "why": feed.why, "time": feed.now}
+            text = json.dumps(state | feed.history.since(revision), allow_nan=False, separators=(",", ":"))
             self._message = (key, f"data: {text}\n\n".encode())
         return self._message[1]
 
@@ -184,7 +186,7 @@ def _first_part(path: str) -> bytes:
 
 
 def is_ours(host: str) -> bool:
-    """Whether a request's Host is an address or this machine's own name: nobody else can make those lead here."""
+    """Whether a request's Host is an address or this machine's own name: no other site can make those lead here."""
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
     name = name.removeprefix("[").removesuffix("]").lower()
     try:

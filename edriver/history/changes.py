@@ -12,26 +12,26 @@ class Changes(Generic[Key]):
     """Versions, which only grow, by what they changed."""
 
     def __init__(self) -> None:
-        self._versions: dict[Key, int] = {}  # in the order of change
+        self._revisions: dict[Key, int] = {}  # in the order of change
 
     def __iter__(self) -> Iterator[Key]:
         """All, the latest change last."""
-        return iter(list(self._versions))
+        return iter(list(self._revisions))
 
-    def note(self, key: Key, version: int) -> None:
+    def note(self, key: Key, revision: int) -> None:
         """This version has changed it."""
-        self._versions.pop(key, None)
-        self._versions[key] = version
+        self._revisions.pop(key, None)
+        self._revisions[key] = revision
 
     def forget(self, key: Key) -> None:
         """Drop it from all later answers."""
-        del self._versions[key]
+        del self._revisions[key]
 
-    def since(self, version: int) -> list[Key]:
+    def since(self, revision: int) -> list[Key]:
         """Those that a later version has changed, the latest change last; takes as long as they are many."""
         later: list[Key] = []
-        for key in reversed(self._versions):
-            if self._versions[key] <= version:
+        for key in reversed(self._revisions):
+            if self._revisions[key] <= revision:
                 break
             later.append(key)
         return later[::-1]

@@ -7,14 +7,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from edriver.common.wire import epoch_seconds
 from edriver.history.changes import Changes
 from edriver.history.curve import Curve
 from edriver.history.lanes import Lanes
-from edriver.history.rounds import Rounds
-from edriver.text.cause_names import RUN_ENDS
+from edriver.history.rounds import RoundHistory
+from edriver.text.cause_names import RUN_END_NAMES
 from edriver.v1 import status_pb2
 
-MOST_LINES: Final = 2000
+MAX_LOG_LINES: Final = 2000
 """Lines of the log that are remembered, the latest."""
 
 
@@ -27,41 +28,41 @@ class Line:
         time: in seconds since the epoch.
         text: what it says.
         kind: "loss", "round", "host", "remark" or "end".
-        version: of the history, when it came.
+        revision: of the history, when it came.
     """
 
     seq: int
     time: float
     text: str
     kind: str
-    version: int
+    revision: int
 
 
 class History:
     """What a run has been through. It grows to a limit: older parts become coarser (see its parts for how).
 
     Attributes:
-        version: grows with each change.
+        revision: grows with each change.
         seq: the last event that is in it.
         began: when the run began, as far as that is known, in seconds since the epoch,
-        now: and the latest time that was heard of.
+        now: and the latest time in any event.
         doing: what the run does, or waits for.
         ended: the run's last event; None: it goes on.
         rounds: its rounds.
         lanes: its slots.
         curve: its progress.
         hosts: its hosts, by name.
-        log: what has been said.
+        log: its lines.
         first_losses: the first lines of the log that tell of a loss: that it was noticed, and mostly why.
     """
 
     def __init__(self) -> None:
-        self.version = 0
+        self.revision = 0
         self.seq = 0
         self.began = self.now = 0.0
         self.doing = ""
         self.ended: status_pb2.Event | None = None
-        self.rounds = Rounds()
+        self.rounds = RoundHistory()
         self.lanes = Lanes()
         self.curve = Curve()
         self.hosts: dict[str, status_pb2.HostStatus] = {}
@@ -73,7 +74,7 @@ class History:
     # ---- what comes in ---------------------------------------------------------------------------------------
 
     def join(self, run: status_pb2.Run, rounds: Iterable[status_pb2.Round], seq: int) -> None:
-        """Begin with a run whose first events nobody remembers: as it stands, and the rounds that are known.
+        """Begin with a run whose first events are no longer remembered: as it stands, and the rounds that are known.
 
         Args:
             run: how it stands.
@@ -81,12 +82,12 @@ class History:
             seq: the last event that is in them.
         """
         self.look(run, seq)
-        for told in rounds:
-            if self.rounds.feed(self.version, told):
-                self.lanes.assigned(self.version, told.assigned, list(told.members))
+        for message in rounds:
+            if self.rounds.feed(self.revision, message):
+                self.lanes.assigned(self.revision, epoch_seconds(message.assign_time), list(message.members))
         for worker in run.workers:
-            self.lanes.worker(self.version, worker.since, worker, loss=False, on=False)
-        self.lanes.end(self.version, run.now, {worker.worker_id for worker in run.workers})
+            self.lanes.worker(self.revision, epoch_seconds(worker.start_time), worker, loss=False, on=False)
+        self.lanes.end(self.revision, epoch_seconds(run.now), {worker.worker_id for worker in run.workers})
         self.seq = seq
 
     def look(self, run: status_pb2.Run, seq: int) -> None:
@@ -96,9 +97,9 @@ class History:
         """
         if seq < self.seq:
             return
-        self.version += 1
-        self.began, self.doing = run.began, run.doing
-        self.now = max(self.now, run.now)
+        self.revision += 1
+        self.began, self.doing = epoch_seconds(run.start_time), run.activity.text
+        self.now = max(self.now, epoch_seconds(run.now))
         self._limits = {
             "run_id": run.run_id,
             "release": run.version,
@@ -110,75 +111,76 @@ class History:
             "resizes": run.resizes,
             "unproven": run.unproven,
         }
-        told = {host.name: host for host in run.hosts}
-        for name in [name for name in self.hosts if name not in told]:
+        hosts_by_name = {host.name: host for host in run.hosts}
+        for name in [name for name in self.hosts if name not in hosts_by_name]:
             self._host(status_pb2.HostStatus(name=name))
         for host in run.hosts:
             self._host(host)
         if run.HasField("progress"):
-            self.rounds.pace(run.progress.step_rate)
+            self.rounds.note_step_rate(run.progress.step_rate)
 
     def feed(self, event: status_pb2.Event) -> None:
         """The next event; one that is in it already is passed over."""
         if event.seq <= self.seq:
             return
-        self.version += 1
+        self.revision += 1
         self.seq = event.seq
-        self.now = max(self.now, event.time)
-        self.began = self.began or event.time
+        time = epoch_seconds(event.time)
+        self.now = max(self.now, time)
+        self.began = self.began or time
         kind: str = event.WhichOneof("kind") or "remark"
         match kind:
             case "host":
                 self._host(event.host)
             case "worker":
-                self.lanes.worker(self.version, event.time, event.worker, event.HasField("cause"), self.rounds.size > 0)
+                self.lanes.worker(self.revision, time, event.worker, event.HasField("cause"), self.rounds.size > 0)
                 kind = "loss"
             case "round":
-                if self.rounds.feed(self.version, event.round):
-                    self.lanes.assigned(self.version, event.time, list(event.round.members))
+                if self.rounds.feed(self.revision, event.round):
+                    self.lanes.assigned(self.revision, time, list(event.round.members))
                     self.doing = event.text
                 elif event.HasField("cause"):
-                    unproven = event.round.aborted_for == status_pb2.ROUND_CAUSE_UNPROVEN
+                    unproven = event.round.abort_kind == status_pb2.ROUND_KIND_UNPROVEN
                     kind, self.doing = "round" if unproven else "loss", event.text
             case "run_ended":
-                self.lanes.end(self.version, event.time)
+                self.lanes.end(self.revision, time)
                 self.ended, kind, self.doing = event, "end", event.text
             case _:
                 self.doing = event.text
         if event.text:
-            line = Line(event.seq, event.time, event.text, kind, self.version)
+            line = Line(event.seq, time, event.text, kind, self.revision)
             self.log.append(line)
-            if len(self.log) > MOST_LINES:
-                del self.log[: MOST_LINES // 10]
+            if len(self.log) > MAX_LOG_LINES:
+                del self.log[: MAX_LOG_LINES // 10]
             if kind == "loss" and len(self.first_losses) < 2:
                 self.first_losses.append(line)
 
     def sample(self, time: float, progress: status_pb2.Progress) -> None:
         """Training was so far at this time."""
-        self.version += 1
+        self.revision += 1
         self.now = max(self.now, time)
         self.began = self.began or time
-        self.curve.add(self.version, time, progress)
-        self.rounds.pace(progress.step_rate)
+        self.curve.add(self.revision, time, progress)
+        self.rounds.note_step_rate(progress.step_rate)
 
     # ---- what goes out ---------------------------------------------------------------------------------------
 
     def goodput(self, now: float) -> float | None:
-        """The share of wall time spent in steps that count (see Rounds); None: no time has passed."""
+        """The share of wall time spent in steps that count (see RoundHistory); None: no time has passed."""
         parts = self.rounds.goodput()
         since = parts["since"]
         seconds = (parts["seconds"] or 0.0) + (max(0.0, now - since) if since is not None else 0.0)
         return min(1.0, seconds / (now - self.began)) if now > self.began else None
 
-    def since(self, version: int) -> dict[str, Any]:
+    def since(self, revision: int) -> dict[str, Any]:
         """What has changed since a version, as it goes to the page; all of it since 0. What has not is left out."""
-        if version >= self.version:
+        if revision >= self.revision:
             return {}
         latest = self.rounds.latest
         counts = self.rounds.counts
         ended = self.ended
-        told: dict[str, Any] = {
-            "version": self.version,
+        changes: dict[str, Any] = {
+            "version": self.revision,
             "head": {
                 **self._limits,
                 "began": self.began,
@@ -193,45 +195,47 @@ class History:
                 "unproven": max(counts["unproven"], self._limits.get("unproven", 0)),
                 "steps_lost": self.rounds.steps_lost,
                 "goodput": self.rounds.goodput(),
-                "ended": None if ended is None else {"time": ended.time, "end": RUN_ENDS[ended.run_ended.end]},
+                "ended": None
+                if ended is None
+                else {"time": epoch_seconds(ended.time), "end": RUN_END_NAMES[ended.run_ended.end]},
             },
         }
-        first = bisect_right(self.log, version, key=lambda line: line.version)
+        first = bisect_right(self.log, revision, key=lambda line: line.revision)
         parts = {
-            "rounds": self.rounds.since(version),
-            "lanes": self.lanes.since(version),
-            "curve": self.curve.since(version),
-            "hosts": self._hosts_since(version),
+            "rounds": self.rounds.since(revision),
+            "lanes": self.lanes.since(revision),
+            "curve": self.curve.since(revision),
+            "hosts": self._hosts_since(revision),
             "log": [[line.seq, line.time, line.text, line.kind] for line in self.log[first:]],
         }
-        return told | {name: part for name, part in parts.items() if part}
+        return changes | {name: part for name, part in parts.items() if part}
 
-    def _host(self, told: status_pb2.HostStatus) -> None:
-        if self.hosts.get(told.name) == told:
+    def _host(self, message: status_pb2.HostStatus) -> None:
+        if self.hosts.get(message.name) == message:
             return
-        self._hosts_changed.note(told.name, self.version)
-        if told.slots or told.connected:
-            self.hosts[told.name] = told
+        self._hosts_changed.note(message.name, self.revision)
+        if message.slots or message.connected:
+            self.hosts[message.name] = message
         else:
-            self.hosts.pop(told.name, None)
+            self.hosts.pop(message.name, None)
             gone = [name for name in self._hosts_changed if name not in self.hosts]
-            if len(gone) > MOST_LINES:
+            if len(gone) > MAX_LOG_LINES:
                 self._hosts_changed.forget(gone[0])
 
-    def _hosts_since(self, version: int) -> list[dict[str, Any]]:
-        told: list[dict[str, Any]] = []
-        for name in self._hosts_changed.since(version):
+    def _hosts_since(self, revision: int) -> list[dict[str, Any]]:
+        changes: list[dict[str, Any]] = []
+        for name in self._hosts_changed.since(revision):
             host = self.hosts.get(name)
             if host is not None:
-                told.append(
+                changes.append(
                     {
                         "name": name,
                         "slots": host.slots,
                         "connected": host.connected,
-                        "obstacle": host.obstacle,
-                        "since": host.since,
+                        "obstacles": [cause.text for cause in host.obstacles],
+                        "since": epoch_seconds(host.discover_time),
                     }
                 )
-            elif version:
-                told.append({"name": name, "slots": 0})
-        return told
+            elif revision:
+                changes.append({"name": name, "slots": 0})
+        return changes

@@ -11,13 +11,13 @@ from typing import Any, Final
 from edriver.history.changes import Changes
 from edriver.v1 import status_pb2
 
-MOST_LANES: Final = 10_000
+MAX_LANES: Final = 10_000
 """Slots that are remembered; of more, those whose last worker has been gone for longest are forgotten."""
 
-MOST_STEPS: Final = 60_000
+MAX_STATE_CHANGES: Final = 60_000
 """Changes of state that are remembered, of all slots together."""
 
-MOST_OF_A_LANE, LEAST_OF_A_LANE = 1000, 16
+MAX_CHANGES_PER_LANE, MIN_CHANGES_PER_LANE = 1000, 16
 """Of one slot; the second, however many slots there are."""
 
 
@@ -32,7 +32,7 @@ class SlotState(IntEnum):
     LOST = 5
 
 
-_STATES: Final = {
+_SLOT_STATES: Final = {
     status_pb2.WORKER_STATE_BOOTING: SlotState.BOOTING,
     status_pb2.WORKER_STATE_WAITING: SlotState.WAITING,
     status_pb2.WORKER_STATE_TRAINING: SlotState.TRAINING,
@@ -52,22 +52,22 @@ class Lane:
 
     def __init__(self) -> None:
         self.steps: list[tuple[float, SlotState, int]] = []
-        self._versions: list[int] = []
+        self._revisions: list[int] = []
 
     @property
     def state(self) -> SlotState:
         """What stands in it now."""
         return self.steps[-1][1] if self.steps else SlotState.EMPTY
 
-    def change(self, version: int, time: float, state: SlotState, worker_id: int) -> bool:
+    def change(self, revision: int, time: float, state: SlotState, worker_id: int) -> bool:
         """From this time on it is so; returns whether that is news."""
         if self.steps and self.steps[-1][1:] == (state, worker_id):
             return False
         self.steps.append((max(time, self.steps[-1][0]) if self.steps else time, state, worker_id))
-        self._versions.append(version)
+        self._revisions.append(revision)
         return True
 
-    def thin(self, version: int, most: int) -> None:
+    def thin(self, revision: int, most: int) -> None:
         """Of more than so many steps, count the shortest of the older half to those before them."""
         if len(self.steps) <= most:
             return
@@ -75,11 +75,11 @@ class Lane:
         dropped = {place for _, place in lengths[: 1 + most // 8]}
         kept = [step for place, step in enumerate(self.steps) if place not in dropped]
         self.steps = [step for place, step in enumerate(kept) if not place or step[1:] != kept[place - 1][1:]]
-        self._versions = [version] * len(self.steps)
+        self._revisions = [revision] * len(self.steps)
 
-    def since(self, version: int) -> tuple[int, list[tuple[float, int, int]]]:
+    def since(self, revision: int) -> tuple[int, list[tuple[float, int, int]]]:
         """The steps that are new since then, and the number of the first of them: who has more forgets those."""
-        first = bisect_right(self._versions, version)
+        first = bisect_right(self._revisions, revision)
         return first, [(time, int(state), worker_id) for time, state, worker_id in self.steps[first:]]
 
 
@@ -91,68 +91,70 @@ class Lanes:
         self._changed: Changes[tuple[str, int]] = Changes()
         self._whole = 0
 
-    def worker(self, version: int, time: float, told: status_pb2.WorkerStatus, loss: bool, on: bool) -> None:
+    def worker(self, revision: int, time: float, message: status_pb2.WorkerStatus, loss: bool, on: bool) -> None:
         """A worker stands so now.
 
         Args:
-            version: of the change.
+            revision: of the change.
             time: of the change.
-            told: the worker.
-            loss: whether somebody says that it was lost.
+            message: the worker.
+            loss: whether an event reports that it was lost.
             on: whether a round is on: a member that stops in one is lost, after its end one may leave.
         """
-        place = (told.host, told.slot)
+        place = (message.host, message.slot)
         lane = self.of_slots.get(place)
-        state = _STATES.get(told.state, SlotState.EMPTY)
+        state = _SLOT_STATES.get(message.state, SlotState.EMPTY)
         if lane is None:
             if state is SlotState.EMPTY:
                 return
             lane = self.of_slots[place] = Lane()
-        before, of = (lane.steps[-1][1], lane.steps[-1][2]) if lane.steps else (SlotState.EMPTY, told.worker_id)
-        if of > told.worker_id:
+        before, of = (lane.steps[-1][1], lane.steps[-1][2]) if lane.steps else (SlotState.EMPTY, message.worker_id)
+        if of > message.worker_id:
             return  # its slot has another worker already
-        if state in (SlotState.LEAVING, SlotState.EMPTY) and of == told.worker_id:
-            torn_out = on and before is SlotState.TRAINING and told.state != status_pb2.WORKER_STATE_FINISHED
+        if state in (SlotState.LEAVING, SlotState.EMPTY) and of == message.worker_id:
+            torn_out = on and before is SlotState.TRAINING and message.state != status_pb2.WORKER_STATE_FINISHED
             if loss or before is SlotState.LOST or torn_out:
                 state = SlotState.LOST
-        self._change(version, time, place, state, told.worker_id)
+        self._change(revision, time, place, state, message.worker_id)
 
-    def assigned(self, version: int, time: float, members: list[status_pb2.Member]) -> None:
+    def assigned(self, revision: int, time: float, members: list[status_pb2.Member]) -> None:
         """These train from now on."""
         for member in members:
             place = (member.host, member.slot)
             self.of_slots.setdefault(place, Lane())
-            self._change(version, time, place, SlotState.TRAINING, member.worker_id)
+            self._change(revision, time, place, SlotState.TRAINING, member.worker_id)
 
-    def end(self, version: int, time: float, left: Collection[int] = ()) -> None:
+    def end(self, revision: int, time: float, left: Collection[int] = ()) -> None:
         """No other workers than these are left; what was lost stays so."""
         for place, lane in self.of_slots.items():
             if lane.state is not SlotState.LOST and lane.steps[-1][2] not in left:
-                self._change(version, time, place, SlotState.EMPTY, 0)
+                self._change(revision, time, place, SlotState.EMPTY, 0)
 
-    def since(self, version: int) -> dict[str, Any]:
+    def since(self, revision: int) -> dict[str, Any]:
         """What has changed since then, as it goes to the page."""
-        whole = self._whole > version
-        told = []
-        for place in self._changed if whole else self._changed.since(version):
-            first, steps = self.of_slots[place].since(0 if whole else version)
-            told.append({"host": place[0], "slot": place[1], "from": first, "steps": steps})
-        return {"whole": whole, "lanes": told} if told or whole else {}
+        whole = self._whole > revision
+        changes = []
+        for place in self._changed if whole else self._changed.since(revision):
+            first, steps = self.of_slots[place].since(0 if whole else revision)
+            changes.append({"host": place[0], "slot": place[1], "from": first, "steps": steps})
+        return {"whole": whole, "lanes": changes} if changes or whole else {}
 
-    def _change(self, version: int, time: float, place: tuple[str, int], state: SlotState, worker_id: int) -> None:
+    def _change(self, revision: int, time: float, place: tuple[str, int], state: SlotState, worker_id: int) -> None:
         lane = self.of_slots[place]
-        if not lane.change(version, time if math.isfinite(time) else 0.0, state, worker_id):
+        if not lane.change(revision, time if math.isfinite(time) else 0.0, state, worker_id):
             return
-        lane.thin(version, min(MOST_OF_A_LANE, max(LEAST_OF_A_LANE, MOST_STEPS // len(self.of_slots))))
-        self._changed.note(place, version)
-        if len(self.of_slots) > MOST_LANES:
-            self._forget(version)
+        lane.thin(
+            revision, min(MAX_CHANGES_PER_LANE, max(MIN_CHANGES_PER_LANE, MAX_STATE_CHANGES // len(self.of_slots)))
+        )
+        self._changed.note(place, revision)
+        if len(self.of_slots) > MAX_LANES:
+            self._forget(revision)
 
-    def _forget(self, version: int) -> None:
+    def _forget(self, revision: int) -> None:
         """Make room, a tenth of it, so that it is seldom done."""
         empty = [place for place in self._changed if self.of_slots[place].state in (SlotState.EMPTY, SlotState.LOST)]
-        for place in empty[: MOST_LANES // 10]:
+        for place in empty[: MAX_LANES // 10]:
             del self.of_slots[place]
             self._changed.forget(place)
         if empty:
-            self._whole = version
+            self._whole = revision

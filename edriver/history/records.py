@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from edriver.system.record_folder import EVENTS, RUN, default_root
+from edriver.system.record_folder import EVENTS_FILE, RUN_FILE, default_root
 from edriver.v1 import status_pb2
 
 Kind = TypeVar("Kind", bound=Message)
@@ -65,10 +65,10 @@ def records_of(named: str, environ: Mapping[str, str] = os.environ) -> Records:
 
 
 def _records_in(folder: Path) -> Records:
-    events = folder / EVENTS
+    events = folder / EVENTS_FILE
     if not events.is_file():
-        raise RecordError(f"{folder} is not the folder of a run: there is no {EVENTS} in it")
-    file = folder / RUN
+        raise RecordError(f"{folder} is not the folder of a run: there is no {EVENTS_FILE} in it")
+    file = folder / RUN_FILE
     if not file.is_file():
         return Records(events)
     try:
@@ -90,33 +90,33 @@ def read(path: Path) -> Iterator[status_pb2.Event | status_pb2.ProgressSample]:
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
-                said = json.loads(line)
-                if not (isinstance(said, dict) and "missing" in said):  # what the driver could not write
-                    yield _told(said)
+                parsed = json.loads(line)
+                if not (isinstance(parsed, dict) and "missing" in parsed):  # what the driver could not write
+                    yield _event_or_sample(parsed)
             except (ValueError, RecursionError) as error:
                 if not line.endswith(b"\n"):
                     return
-                raise RecordError(f"{path}, line {number}, is nobody's event: {error}") from None
+                raise RecordError(f"{path}, line {number}, is no event: {error}") from None
 
 
-def message_of(kind: type[Kind], said: object) -> Kind:
+def message_of(kind: type[Kind], parsed: object) -> Kind:
     """The message that edriver.text.event_lines.plain has written so; fields that are not known are passed over.
 
     Raises:
         ValueError: it has not.
     """
-    if not isinstance(said, dict):
+    if not isinstance(parsed, dict):
         raise ValueError("it is not an object")
     try:
-        return json_format.ParseDict(said, kind(), ignore_unknown_fields=True)
+        return json_format.ParseDict(parsed, kind(), ignore_unknown_fields=True)
     except json_format.ParseError as error:
         raise ValueError(str(error)) from None
 
 
-def _told(said: object) -> status_pb2.Event | status_pb2.ProgressSample:
-    if isinstance(said, dict) and "progress" in said:
-        return message_of(status_pb2.ProgressSample, said)
-    event = message_of(status_pb2.Event, said)
+def _event_or_sample(parsed: object) -> status_pb2.Event | status_pb2.ProgressSample:
+    if isinstance(parsed, dict) and "progress" in parsed:
+        return message_of(status_pb2.ProgressSample, parsed)
+    event = message_of(status_pb2.Event, parsed)
     if not event.seq:
         raise ValueError("it has no number")
     return event

@@ -6,17 +6,17 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final
 
-from edriver.common.wire import round_id_of
+from edriver.common.wire import epoch_seconds, round_id_of, span_seconds
 from edriver.history.changes import Changes
-from edriver.text.cause_names import CAUSES, PHASES
+from edriver.text.cause_names import CAUSE_NAMES, RECOVERY_PHASES
 from edriver.v1 import status_pb2
 
-MOST: Final = 4000
+MAX_ROUNDS: Final = 4000
 """Rounds that are remembered; of more, every second one of the older half is forgotten."""
 
 
 @dataclass(slots=True)
-class RoundPart:
+class RoundRecord:
     """One round.
 
     Attributes:
@@ -66,7 +66,7 @@ class RoundPart:
         }
 
 
-class Rounds:
+class RoundHistory:
     """The rounds of a run, and its goodput.
 
     Goodput is the share of wall time that was spent in steps that count:
@@ -74,32 +74,32 @@ class Rounds:
         (sum over rounds of (ended or now - trained) - sum over losses of steps lost * seconds a step) / (now - began)
 
     `trained` is when the last member of a round held the same state as the others, as its phases say; a round in which
-    not all members finished a step counts nothing. The seconds a step are 1 / the rate that was last heard before the
+    not all members finished a step counts nothing. The seconds a step are 1 / the last rate before the
     loss, a mean over 10 s: what is lost are the latest steps.
 
     Attributes:
         counts: rounds by the kind of their cause.
         steps_lost: steps that had to be made again.
-        step_rate: steps a second, as last heard while there were any.
+        step_rate: steps a second, the last rate above 0.
     """
 
     def __init__(self) -> None:
-        self._rounds: dict[str, RoundPart] = {}
+        self._rounds: dict[str, RoundRecord] = {}
         self._whole = 0
         self._ended_seconds = 0.0
         self._lost_seconds = 0.0
         self._changed: Changes[str] = Changes()
-        self.counts = dict.fromkeys(CAUSES.values(), 0)
+        self.counts = dict.fromkeys(CAUSE_NAMES.values(), 0)
         self.steps_lost = 0
         self.step_rate = 0.0
 
     @property
-    def latest(self) -> RoundPart | None:
+    def latest(self) -> RoundRecord | None:
         """The last one; None: there was none yet."""
         return next(reversed(self._rounds.values()), None)
 
     @property
-    def all(self) -> list[RoundPart]:
+    def all(self) -> list[RoundRecord]:
         """All that are remembered, oldest first."""
         return list(self._rounds.values())
 
@@ -109,37 +109,40 @@ class Rounds:
         latest = self.latest
         return latest.size if latest and latest.ended is None else 0
 
-    def pace(self, step_rate: float) -> None:
+    def note_step_rate(self, step_rate: float) -> None:
         """So many steps a second are made now."""
         if math.isfinite(step_rate) and step_rate > 0:
             self.step_rate = step_rate
 
-    def feed(self, version: int, told: status_pb2.Round) -> bool:
+    def feed(self, revision: int, message: status_pb2.Round) -> bool:
         """A round, as far as it has got; returns whether it is a new one."""
-        name = str(round_id_of(told.round_id))
+        name = str(round_id_of(message.round_id))
         part = self._rounds.get(name)
+        assigned = epoch_seconds(message.assign_time)
         new = part is None
         if part is None:
-            part = RoundPart(name, CAUSES.get(told.kind, "start"), told.cause, len(told.members), told.assigned)
-            part.steps_lost = told.steps_lost
+            part = RoundRecord(
+                name, CAUSE_NAMES.get(message.kind, "start"), message.cause.text, len(message.members), assigned
+            )
+            part.steps_lost = message.steps_lost
             self._rounds[name] = part
             self.counts[part.kind] += 1
-            self.steps_lost += told.steps_lost
+            self.steps_lost += message.steps_lost
             if self.step_rate:
-                self._lost_seconds += told.steps_lost / self.step_rate
-        if told.HasField("phases"):
-            part.phases = [_length(getattr(told.phases, phase)) for phase in PHASES]
-            before = told.before_ended if told.HasField("before_ended") else told.assigned
-            part.trained = max(told.assigned, min(before + sum(part.phases[1:4]), told.under_way))
-        if told.HasField("ended") and part.ended is None:
-            part.ended = told.ended
-            self._ended_seconds += part.productive(told.ended)
-        self._changed.note(name, version)
-        if len(self._rounds) > MOST:
-            for gone in list(self._rounds)[1 : MOST // 2 : 2]:
+                self._lost_seconds += message.steps_lost / self.step_rate
+        if message.HasField("phases"):
+            part.phases = [_length(span_seconds(getattr(message.phases, phase))) for phase in RECOVERY_PHASES]
+            before = epoch_seconds(message.previous_end_time) if message.HasField("previous_end_time") else assigned
+            part.trained = max(assigned, min(before + sum(part.phases[1:4]), epoch_seconds(message.first_step_time)))
+        if message.HasField("end_time") and part.ended is None:
+            part.ended = epoch_seconds(message.end_time)
+            self._ended_seconds += part.productive(part.ended)
+        self._changed.note(name, revision)
+        if len(self._rounds) > MAX_ROUNDS:
+            for gone in list(self._rounds)[1 : MAX_ROUNDS // 2 : 2]:
                 del self._rounds[gone]
                 self._changed.forget(gone)
-            self._whole = version
+            self._whole = revision
         return new
 
     def goodput(self) -> dict[str, float | None]:
@@ -148,14 +151,14 @@ class Rounds:
         goes_on = latest.trained if latest and latest.ended is None else None
         return {"seconds": max(0.0, self._ended_seconds - self._lost_seconds), "since": goes_on}
 
-    def since(self, version: int) -> dict[str, Any]:
+    def since(self, revision: int) -> dict[str, Any]:
         """What has changed since then, as it goes to the page."""
-        if self._whole > version:
+        if self._whole > revision:
             return {"whole": True, "rounds": [part.plain() for part in self._rounds.values()]}
-        told = [self._rounds[name].plain() for name in self._changed.since(version)]
-        return {"whole": False, "rounds": told} if told else {}
+        changes = [self._rounds[name].plain() for name in self._changed.since(revision)]
+        return {"whole": False, "rounds": changes} if changes else {}
 
 
 def _length(seconds: float) -> float:
-    """A phase's length, whatever clocks have said."""
-    return round(seconds, 6) if math.isfinite(seconds) and seconds > 0 else 0.0
+    """A phase's length; one that clocks make invalid is 0."""
+    return round(seconds, 6) if seconds > 0 else 0.0

@@ -14,7 +14,7 @@ Where lines are missing, because the file could not be written for too long, it 
 
     {"missing": 17, "text": "17 lines are missing here: they could not be written"}
 
-Times are seconds since the epoch.
+Points in time are RFC 3339 texts in UTC ("2026-03-01T12:00:00.123456Z"), spans are seconds ("1.500s").
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
+from edriver.common.wire import timestamp
 from edriver.v1 import status_pb2
 
 
@@ -35,7 +36,7 @@ def event_line(event: status_pb2.Event) -> str:
 
 def progress_line(time: float, progress: status_pb2.Progress) -> str:
     """The line about the progress at a time."""
-    return _line(plain(status_pb2.ProgressSample(time=time, progress=progress)))
+    return _line(plain(status_pb2.ProgressSample(time=timestamp(time), progress=progress)))
 
 
 def gap_line(missing: int) -> str:
@@ -50,5 +51,5 @@ def plain(message: Message) -> dict[str, Any]:
     )
 
 
-def _line(told: dict[str, Any]) -> str:
-    return f"{json.dumps(told)}\n"
+def _line(content: dict[str, Any]) -> str:
+    return f"{json.dumps(content)}\n"

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import signal
 
+from edriver.common.limits import MAX_TOTAL_SLOTS
+
 
 def count_text(count: int, noun: str) -> str:
     """A number of things: 1 worker, 2 workers."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def limits_text(least: int, most: int) -> str:
+    """How many workers a run may have: 2 to 8, or 2 or more."""
+    return f"{least} or more" if most == MAX_TOTAL_SLOTS else f"{least} to {most}"
 
 
 def exit_text(code: int) -> str:

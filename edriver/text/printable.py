@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-_KEPT: Final = "\n\t"
+_KEPT_CHARACTERS: Final = "\n\t"
 
 
 def printable(text: str) -> str:
@@ -14,4 +14,4 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or c in _KEPT else ascii(c)[1:-1] for c in text)
+    return "".join(c if c.isprintable() or c in _KEPT_CHARACTERS else ascii(c)[1:-1] for c in text)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from edriver.common.wire import epoch_seconds, span_seconds
 from edriver.v1 import status_pb2
 
 
@@ -24,12 +27,14 @@ def left_of_epoch(progress: status_pb2.Progress) -> float:
 
 def lasted(run: status_pb2.Run) -> float:
     """Seconds for which a run has gone on, whatever has become of the driver's date meanwhile."""
-    return run.seconds or max(0.0, run.now - run.began)
+    if run.HasField("uptime"):
+        return span_seconds(run.uptime)
+    return max(0.0, epoch_seconds(run.now) - epoch_seconds(run.start_time))
 
 
-def age(run: status_pb2.Run, since: float) -> float:
+def age(run: status_pb2.Run, since: Timestamp) -> float:
     """Seconds since something began in a run: never less than none, nor more than the run has lasted."""
-    return min(max(0.0, run.now - since), lasted(run))
+    return min(max(0.0, epoch_seconds(run.now) - epoch_seconds(since)), lasted(run))
 
 
 def time_text(seconds: float) -> str:

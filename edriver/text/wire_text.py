@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-TEXT_LIMIT: Final = 64 * 1024
+MAX_TEXT_LENGTH: Final = 64 * 1024
 """Most characters of one text in a message."""
 
 
-def wire_text(text: str, limit: int = TEXT_LIMIT) -> str:
+def wire_text(text: str, limit: int = MAX_TEXT_LENGTH) -> str:
     """A text as a message can carry it: what is no Unicode is escaped, and the middle of a long one is left out.
 
     Args:

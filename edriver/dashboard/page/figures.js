@@ -65,7 +65,7 @@ function worldFigure(story, range) {
   if (before && before.ended !== null && story.now() - before.ended > gap) step(before.ended, 0);
   if (before) step(story.now(), y[y.length - 1]);
   const tints = {start: colour.quiet, failure: colour.lost, preemption: colour.waiting, resize: colour.training, unproven: colour.leaving};
-  const told = (round) => {
+  const hover = (round) => {
     const took = recoveryOf(round);
     const lost = round.lost ? `<br>${countText(round.lost, "step")} lost` : "";
     return `<b>round ${plainText(round.id)}</b>, ${countText(round.size, "worker")}<br>${KINDS[round.kind] || ""}: ${plainText(round.cause).slice(0, 160)}${took === null ? "" : `<br>${shortText(took)} until all had made a step`}${lost}`;
@@ -73,7 +73,7 @@ function worldFigure(story, range) {
   const line = {x, y, type: "scatter", mode: "lines", line: {shape: "hv", color: colour.training, width: 2}, fill: "tozeroy", fillcolor: "rgba(0,114,178,.12)", hoverinfo: "skip"};
   const marks = Object.keys(KINDS).map((kind) => {
     const of = shown.filter((round) => round.kind === kind);
-    return {x: of.map((round) => local(round.assigned)), y: of.map((round) => round.size), text: of.map(told), name: KINDS[kind], type: "scatter", mode: "markers", hoverinfo: "text", marker: {symbol: SYMBOLS[kind], color: tints[kind], size: kind === "failure" ? 10 : 9, line: {color: colour.card, width: 1}}};
+    return {x: of.map((round) => local(round.assigned)), y: of.map((round) => round.size), text: of.map(hover), name: KINDS[kind], type: "scatter", mode: "markers", hoverinfo: "text", marker: {symbol: SYMBOLS[kind], color: tints[kind], size: kind === "failure" ? 10 : 9, line: {color: colour.card, width: 1}}};
   }).filter((trace) => trace.x.length);
   const most = Math.max(story.head.max_np || 0, ...shown.map((round) => round.size), 1);
   const bound = (y0, text) => ({type: "line", xref: "paper", x0: 0, x1: 1, y0, y1: y0, line: {color: colour.quiet, width: 1, dash: "dot"}, label: {text, textposition: "end", font: {size: 10, color: colour.quiet}}});

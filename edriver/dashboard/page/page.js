@@ -161,14 +161,14 @@ function later() {
   });
 }
 
-function take(told) {
-  if (!told.head && !story.head) return;
-  const news = story.take(told);
+function take(update) {
+  if (!update.head && !story.head) return;
+  const news = story.take(update);
   element("main").hidden = false;
   drawHead(story);
   if (news.has("rounds")) drawRecovery(story);
   if (news.has("hosts")) drawHosts(story);
-  if (news.has("log")) drawLog(story, told.whole);
+  if (news.has("log")) drawLog(story, update.whole);
   const parts = {world: ["rounds"], lanes: ["lanes"], curve: ["curve"], phases: ["rounds"]};
   for (const chart of charts) if (parts[chart.id].some((part) => news.has(part))) chart.dirty = true;
   later();

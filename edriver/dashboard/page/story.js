@@ -25,51 +25,51 @@ class Story {
   }
 
   // Takes a message in; returns the parts that have changed.
-  take(told) {
+  take(update) {
     const news = new Set(["head"]);
-    if (told.whole) {
+    if (update.whole) {
       this.clear();
       for (const part of ["rounds", "lanes", "curve", "hosts", "log"]) news.add(part);
     }
-    this.link = told.link;
-    this.why = told.why;
-    this.ahead = told.time - Date.now() / 1000;
-    if (told.head) this.head = told.head;
-    if (told.rounds) {
+    this.link = update.link;
+    this.why = update.why;
+    this.ahead = update.time - Date.now() / 1000;
+    if (update.head) this.head = update.head;
+    if (update.rounds) {
       news.add("rounds");
-      if (told.rounds.whole) this.rounds.clear();
-      for (const round of told.rounds.rounds) this.rounds.set(round.id, round);
+      if (update.rounds.whole) this.rounds.clear();
+      for (const round of update.rounds.rounds) this.rounds.set(round.id, round);
     }
-    if (told.lanes) {
+    if (update.lanes) {
       news.add("lanes");
-      if (told.lanes.whole) this.lanes.clear();
-      for (const lane of told.lanes.lanes) this.takeLane(lane);
+      if (update.lanes.whole) this.lanes.clear();
+      for (const lane of update.lanes.lanes) this.takeLane(lane);
     }
-    if (told.curve) {
+    if (update.curve) {
       news.add("curve");
-      this.progress = told.curve.progress;
-      if (told.curve.whole) this.points = [];
-      this.points.push(...told.curve.points);
+      this.progress = update.curve.progress;
+      if (update.curve.whole) this.points = [];
+      this.points.push(...update.curve.points);
     }
-    for (const host of told.hosts || []) {
+    for (const host of update.hosts || []) {
       news.add("hosts");
       if (host.slots || host.connected || host.since) this.hosts.set(host.name, host);
       else this.hosts.delete(host.name);
     }
-    if (told.log) {
+    if (update.log) {
       news.add("log");
-      this.log.push(...told.log);
+      this.log.push(...update.log);
       if (this.log.length > MOST_LINES) this.log.splice(0, this.log.length - MOST_LINES);
     }
     return news;
   }
 
-  takeLane(told) {
-    const key = told.host + ":" + told.slot;
+  takeLane(update) {
+    const key = update.host + ":" + update.slot;
     let lane = this.lanes.get(key);
-    if (!lane) this.lanes.set(key, lane = {key, host: told.host, slot: told.slot, steps: []});
-    lane.steps.length = told.from;
-    lane.steps.push(...told.steps);
+    if (!lane) this.lanes.set(key, lane = {key, host: update.host, slot: update.slot, steps: []});
+    lane.steps.length = update.from;
+    lane.steps.push(...update.steps);
   }
 
   // The time up to which there is something to draw, by the driver's clock.

@@ -68,8 +68,8 @@ function cell(row, text, name) {
 
 function drawHosts(story) {
   const wanted = document.getElementById("hosts-filter").value.toLowerCase();
-  const words = (host) => host.obstacle || (host.connected ? "is used" : host.slots ? "has not answered yet" : "is named no more");
-  const trouble = (host) => Boolean(host.obstacle) || !host.connected;
+  const words = (host) => (host.obstacles || []).join("; ") || (host.connected ? "is used" : host.slots ? "has not answered yet" : "is named no more");
+  const trouble = (host) => (host.obstacles || []).length > 0 || !host.connected;
   const all = [...story.hosts.values()].filter((host) => !wanted || `${host.name} ${words(host)}`.toLowerCase().includes(wanted));
   const shown = [...all.filter(trouble), ...all.filter((host) => !trouble(host))].slice(0, MOST_HOSTS);
   const rows = shown.map((host) => {

@@ -1,0 +1,144 @@
+"""How a call reaches the workers and their results come back: parcels, which are pickles.
+
+Where all workers are on this machine they are files in a folder that only its user can enter; else exchange.py's.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import cloudpickle
+
+from edriver.system.private_files import open_private
+
+FOLDER_VARIABLE: Final = "EDRIVER_CALL"
+"""The variable that names the folder to the workers."""
+
+MAX_PARCEL_BYTES: Final = 1024 * 1024 * 1024
+"""Bytes of a call, and of each result."""
+
+CALL: Final = "call"
+"""The name of the call's parcel; all others are outcomes."""
+
+
+class ParcelError(Exception):
+    """A call or a result cannot be sent; the message is a sentence for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What is called.
+
+    Attributes:
+        path: the caller's sys.path: functions of importable modules are sent by name.
+        pickled: function, arguments and keyword arguments.
+    """
+
+    path: list[str]
+    pickled: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of the call in one worker.
+
+    Attributes:
+        rank: the worker's last.
+        pickled: what was returned, or raised; empty: it cannot be pickled.
+        error: the traceback, as text, of what was raised; empty: nothing was.
+    """
+
+    rank: int
+    pickled: bytes
+    error: str = ""
+
+
+def pack(value: Any, what: str) -> bytes:
+    """Pickle a value, with functions and classes of `__main__` as they are.
+
+    Raises:
+        ParcelError: that cannot be done, or it is too large.
+    """
+    try:
+        data: bytes = cloudpickle.dumps(value)
+    except Exception as error:
+        raise ParcelError(f"{what} cannot be pickled: {type(error).__name__}: {error}") from error
+    if len(data) > MAX_PARCEL_BYTES:
+        raise ParcelError(f"{what} takes {len(data)} bytes: {MAX_PARCEL_BYTES} are allowed; pass the path of a file")
+    return data
+
+
+def dump(parcel: Call | Outcome) -> bytes:
+    """A parcel as it is sent; `unpack` reads it."""
+    return pickle.dumps(parcel)
+
+
+def unpack(data: bytes) -> Any:
+    """What was packed."""
+    return pickle.loads(data)  # noqa: S301  from a place that only this run can enter
+
+
+class Place(Protocol):
+    """Where parcels are, by name."""
+
+    def put(self, name: str, data: bytes) -> None:
+        """Put one in."""
+
+    def get(self, name: str) -> bytes:
+        """Take one that was put in."""
+
+    def names(self) -> list[str]:
+        """Those that were put in, in that order."""
+
+
+class FolderPlace:
+    """Parcels of this machine's workers: files in a folder.
+
+    Args:
+        folder: for this user alone.
+
+    Raises:
+        ParcelError: it is not.
+        OSError: it is not there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        found = folder.stat()
+        if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+            raise ParcelError(f"{folder} is not for this user alone: nothing in it is used")
+        self._folder = folder
+
+    def put(self, name: str, data: bytes) -> None:
+        """See Place: it is there whole or not at all.
+
+        Raises:
+            OSError: that cannot be done.
+        """
+        part = self._folder / f"{name}.{os.getpid()}.part"
+        with os.fdopen(open_private(part, os.O_TRUNC), "wb") as file:
+            file.write(data)
+        part.replace(self._folder / name)
+
+    def get(self, name: str) -> bytes:
+        """See Place.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        return (self._folder / name).read_bytes()
+
+    def names(self) -> list[str]:
+        """See Place."""
+        files = [path for path in self._folder.iterdir() if path.suffix != ".part"]
+        return [path.name for path in sorted(files, key=lambda path: path.stat().st_mtime_ns)]
+
+
+def outcomes(place: Place) -> list[Outcome]:
+    """The results so far, by rank; of two workers that had one rank in turn, the last."""
+    found = [unpack(place.get(name)) for name in place.names() if name != CALL]
+    return sorted({outcome.rank: outcome for outcome in found}.values(), key=lambda outcome: outcome.rank)
