@@ -1,6 +1,7 @@
 """For all tests: what they start ends with the session, however that ends; signals as a shell starts a program with,
 also where the tests themselves are run by nohup; runs keep their records and folders where neither a user of this
-machine nor a test beside them (pytest-xdist) finds any; and with --busy the machine has other things to do."""
+machine nor a test beside them (pytest-xdist) finds any; the long ones come first; and with --busy the machine has other
+things to do."""
 
 from __future__ import annotations
 
@@ -21,6 +22,19 @@ for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
     if signal.getsignal(_number) is signal.SIG_IGN:
         # A child would inherit that it is ignored, and the driver leaves what is ignored at its start alone.
         signal.signal(_number, signal.SIG_DFL)
+
+
+os.environ.setdefault(
+    "OMP_NUM_THREADS", "1"
+)  # as in workers: threads of several processes wait for one another, busily
+
+LONG_FIRST = ("trouble", "process", "attacks", "torch")
+"""The folders whose tests start processes. Where tests run beside one another (pytest-xdist), the short ones of the
+others are left for the end, so that none has to be waited for alone."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONG_FIRST.index(name) if (name := item.path.parent.name) in LONG_FIRST else 9)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,8 +1,8 @@
 """Hosts that share a network which can be cut: network namespaces, each with one link to a bridge.
 
-A cut link is silence: no FIN, no RST, no error, as when a cable is pulled behind a switch. The hosts know one another's
-hardware addresses for good: else the kernel would find out within seconds that nobody answers for one, and say so.
-It takes root and iproute2 to make all this.
+A cut link is silent: no FIN, no RST, no error, as when a cable is pulled behind a switch. The hosts' neighbour entries
+are permanent: otherwise ARP would fail within seconds, and the kernel would report the host as unreachable.
+Requires root and iproute2.
 """
 
 from __future__ import annotations

@@ -141,17 +141,17 @@ def _start_sshd(
 def _drain(server: subprocess.Popen[str]) -> None:
     """Read what it says to the end: once the pipe is full, it would wait."""
     assert server.stderr is not None
-    with server.stderr as said:
-        said.read()
+    with server.stderr as message:
+        message.read()
 
 
 def _wait_for(server: subprocess.Popen[str], text: str) -> None:
     assert server.stderr is not None
     with selectors.DefaultSelector() as selector:
         selector.register(server.stderr, selectors.EVENT_READ)
-        said = ""
-        while text not in said:
-            assert selector.select(BOUND), f"sshd says only: {said}"
+        message = ""
+        while text not in message:
+            assert selector.select(BOUND), f"sshd says only: {message}"
             line = server.stderr.readline()
-            assert line, f"sshd has ended: {said}"
-            said += line
+            assert line, f"sshd has ended: {message}"
+            message += line

@@ -1,4 +1,4 @@
-"""Who attacks: functions of a test that run elsewhere, as another account of this machine or on a host of their own.
+"""Attackers: functions of a test that run elsewhere, as another account of this machine or on a host of their own.
 
 A function travels as its source. It imports what it needs itself, from the standard library alone, takes and returns
 what JSON can hold, and sees nothing of the module that it stands in.
@@ -64,9 +64,9 @@ def started(
 
 def result_of(attack: subprocess.Popen[str]) -> Any:
     """What an attack has returned, once it has."""
-    said, _ = attack.communicate(timeout=BOUND)
+    message, _ = attack.communicate(timeout=BOUND)
     assert attack.returncode == 0, f"the attack itself failed with {attack.returncode}"
-    return json.loads(said.splitlines()[-1])
+    return json.loads(message.splitlines()[-1])
 
 
 def as_other_account(attack: Callable[..., Any], *args: Any) -> Any:

@@ -32,7 +32,7 @@ class Caller:
     def __init__(self, port: int, pair: int, how: str, payload: bytes) -> None:
         self.port, self.how, self.payload = port, how, payload
         self.taken = False
-        self.said = b""
+        self.message = b""
         self.connection = socket.socket()
         self.connection.connect(("127.0.0.1", port))
         self.connection.sendall(struct.pack("=q", pair))
@@ -41,7 +41,7 @@ class Caller:
         self.connection.setblocking(False)
 
     def heed(self) -> bool:
-        """Take in what has come, and answer; False once the victim has hung up."""
+        """Read what has arrived, and answer it; returns False once the victim has closed the connection."""
         try:
             data = self.connection.recv(65536)
         except BlockingIOError:
@@ -53,10 +53,10 @@ class Caller:
         if not self.taken:
             self.taken = True
             say(taken=self.port)
-        self.said += data
-        while len(self.said) >= PREAMBLE.size:
-            _, kind, slot, _, length, _ = PREAMBLE.unpack_from(self.said)
-            self.said = self.said[PREAMBLE.size + (length if kind == UNBOUND else 0) :]
+        self.message += data
+        while len(self.message) >= PREAMBLE.size:
+            _, kind, slot, _, length, _ = PREAMBLE.unpack_from(self.message)
+            self.message = self.message[PREAMBLE.size + (length if kind == UNBOUND else 0) :]
             if self.how == "answers":
                 self.answer(kind, slot, length)
         return True

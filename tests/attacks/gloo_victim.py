@@ -6,6 +6,9 @@ import torch
 import torch.distributed as dist
 
 import edriver
+from tests.quick_start import start_quickly
+
+start_quickly()
 
 STEPS = 3 * int(os.environ["ROUNDS"])
 
@@ -14,10 +17,10 @@ STEPS = 3 * int(os.environ["ROUNDS"])
 def train(state: edriver.TorchState) -> str:
     print(f"rank {edriver.rank()} of {edriver.size()} pid {os.getpid()} at step {state.steps}", flush=True)
     while state.steps < STEPS:
-        told = torch.ones(1)
-        dist.all_reduce(told)
-        assert told == edriver.size(), "what was summed up is not the members'"
-        state.sum.add_(told / edriver.size())
+        reported = torch.ones(1)
+        dist.all_reduce(reported)
+        assert reported == edriver.size(), "what was summed up is not the members'"
+        state.sum.add_(reported / edriver.size())
         state.steps += 1
         state.commit()
         if state.steps % 3 == 0 and state.steps < STEPS and edriver.rank() == 1:

@@ -1,8 +1,8 @@
-"""A stranger who connects and says nothing: `python -m tests.attacks.idle_callers COUNT CHURN ADDRESS:PORT ...`.
+"""A stranger that connects and sends nothing: `python -m tests.attacks.idle_callers COUNT CHURN ADDRESS:PORT ...`.
 
 It keeps COUNT connections to each address, those that are refused or still being made included, and says "all are
 there" when it has begun them. With CHURN it hangs up on all of them at once every so many seconds, comes again at the
-same moment, and says so; 0: it stays. It lives until it is killed or its standard input ends.
+same moment, and reports that; 0: it stays. It lives until it is killed or its standard input ends.
 """
 
 from __future__ import annotations

@@ -11,14 +11,14 @@ from pathlib import Path
 import grpc
 import psutil
 
-from edriver.common.invitation import SERVER_NAME, Invitation
+from edriver.common.join_config import SERVER_NAME, JoinConfig
 
 BOUND = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What leads to a driver: from the file that it has written for those who may come.
+    """A way into a driver: from the credentials file that it has written for authorized callers.
 
     Attributes:
         port: of the driver, on this machine.
@@ -32,8 +32,8 @@ class Way:
 
     @classmethod
     def of(cls, credentials: Path) -> Way:
-        told = Invitation.from_json(credentials.read_bytes())
-        return cls(int(told.drivers[0].rpartition(":")[2]), told.authority, told.token)
+        reported = JoinConfig.from_json(credentials.read_bytes())
+        return cls(int(reported.drivers[0].rpartition(":")[2]), reported.authority, reported.token)
 
     def showing(self, token: str) -> Way:
         """The same with another token."""
@@ -42,7 +42,7 @@ class Way:
     @contextlib.contextmanager
     def channel(self) -> Iterator[grpc.Channel]:
         """Over TLS, with the token."""
-        papers = grpc.composite_channel_credentials(
+        tls_credentials = grpc.composite_channel_credentials(
             grpc.ssl_channel_credentials(self.authority.encode()), grpc.access_token_call_credentials(self.token)
         )
         options = (
@@ -50,7 +50,7 @@ class Way:
             ("grpc.enable_http_proxy", 0),
             ("grpc.use_local_subchannel_pool", 1),  # a connection of its own
         )
-        with grpc.secure_channel(f"ipv4:127.0.0.1:{self.port}", papers, options=options) as channel:
+        with grpc.secure_channel(f"ipv4:127.0.0.1:{self.port}", tls_credentials, options=options) as channel:
             yield channel
 
 

@@ -188,8 +188,8 @@ def test_wrong_answers_change_nothing(run: Victim, script: Script, way: str) -> 
     script.answers("good", GOOD)
     script.has_been_asked()
     run.goes_on()
-    said = [line for line in run.run.lines[before:] if "discovery:" in line]
-    assert all(line.isprintable() and len(line) < 2000 for line in said), said
+    message = [line for line in run.run.lines[before:] if "discovery:" in line]
+    assert all(line.isprintable() and len(line) < 2000 for line in message), message
 
 
 def test_no_name_becomes_an_option_or_a_command(run: Victim, script: Script, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The driver's TCP port: who has no token of the run, or one of the wrong kind, gets nothing and costs nothing."""
+"""The driver's TCP port: a caller without a token of the run, or with one of the wrong kind, gets and costs nothing."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         pytest.param(HTTP2, id="http2"),
         pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", id="http"),
@@ -73,8 +73,8 @@ HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
         pytest.param(b"", id="nothing"),
     ],
 )
-def test_who_speaks_no_tls_is_told_nothing(run: Victim, ways: dict[str, Way], said: bytes) -> None:
-    answer = say(ways["agents"].port, said)
+def test_a_caller_without_tls_gets_no_answer(run: Victim, ways: dict[str, Way], message: bytes) -> None:
+    answer = say(ways["agents"].port, message)
     assert answer[:1] in (b"", b"\x15")  # nothing, or one of TLS's alerts
     assert len(answer) < 20
     run.goes_on()
@@ -86,8 +86,8 @@ def test_a_driver_with_the_papers_of_a_foreign_authority_is_not_believed(run: Vi
     with way.channel() as channel, pytest.raises(grpc.RpcError) as caught:
         control_pb2_grpc.ControlServiceStub(channel).Stop(control_pb2.StopRequest(), timeout=BOUND)
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-    told = json.loads((run.folder / "status.json").read_bytes())
-    (run.folder / "foreign.json").write_text(json.dumps({**told, "authority": way.authority}))
+    reported = json.loads((run.folder / "status.json").read_bytes())
+    (run.folder / "foreign.json").write_text(json.dumps({**reported, "authority": way.authority}))
     asked = edriver("status", "--credentials", str(run.folder / "foreign.json"), "--driver", f"127.0.0.1:{way.port}")
     assert asked.returncode == 1
     assert "Traceback" not in asked.stderr
@@ -98,11 +98,11 @@ def test_a_certificate_of_a_foreign_authority_opens_nothing(run: Victim, ways: d
     foreign = Authority.of_run(run.run_id, datetime.datetime.now(datetime.UTC))
     pair = run.folder / "foreign.pem"
     pair.write_bytes(foreign.member_key + foreign.member_certificate)
-    papers = grpc.ssl_channel_credentials(
+    tls_credentials = grpc.ssl_channel_credentials(
         ways["agents"].authority.encode(), foreign.member_key, foreign.member_certificate
     )
     options = (("grpc.ssl_target_name_override", "driver.edriver"), ("grpc.use_local_subchannel_pool", 1))
-    with grpc.secure_channel(f"ipv4:127.0.0.1:{ways['agents'].port}", papers, options=options) as channel:
+    with grpc.secure_channel(f"ipv4:127.0.0.1:{ways['agents'].port}", tls_credentials, options=options) as channel:
         assert code_of(lambda: get_run(channel)) is grpc.StatusCode.UNAUTHENTICATED
     run.goes_on()
 
@@ -126,11 +126,11 @@ def stop(channel: grpc.Channel) -> object:
 def say_hello(channel: grpc.Channel) -> object:
     """As the agent of host a does: byte by byte what that has said, or could have."""
     hello = agent_pb2.Hello(run_id="", host="a", agent_id=1, pid=7, version=VERSION)
-    return next(agent_pb2_grpc.AgentServiceStub(channel).Connect(iter([agent_pb2.FromAgent(hello=hello)])))
+    return next(agent_pb2_grpc.AgentServiceStub(channel).Connect(iter([agent_pb2.ConnectRequest(hello=hello)])))
 
 
 def forward_output(channel: grpc.Channel) -> object:
-    batch = agent_pb2.OutputBatch(agent_id=1, lines=[agent_pb2.OutputLine(worker_id=1, text=b"forged")])
+    batch = agent_pb2.ForwardOutputRequest(agent_id=1, lines=[agent_pb2.OutputLine(worker_id=1, text=b"forged")])
     return agent_pb2_grpc.AgentServiceStub(channel).ForwardOutput(iter([batch]), timeout=BOUND)
 
 
@@ -176,7 +176,7 @@ def test_a_token_of_the_wrong_kind_opens_nothing(
 
 @pytest.mark.parametrize("ask", SERVICES)
 @pytest.mark.parametrize("token", ["guess", "x" * 4000, "\x7f"])
-def test_a_guess_opens_nothing(
+def test_a_guessed_token_is_refused(
     run: Victim, ways: dict[str, Way], ask: Callable[[grpc.Channel], object], token: str
 ) -> None:
     with ways["agents"].showing(token).channel() as channel:
@@ -190,7 +190,7 @@ def test_a_replayed_hello_opens_nothing_without_the_token(run: Victim, ways: dic
         with way.channel() as channel:
             for agent_id in range(4):
                 hello = agent_pb2.Hello(run_id=run.run_id, host="a", agent_id=agent_id, pid=7, version=VERSION)
-                stream = agent_pb2_grpc.AgentServiceStub(channel).Connect(iter([agent_pb2.FromAgent(hello=hello)]))
+                stream = agent_pb2_grpc.AgentServiceStub(channel).Connect(iter([agent_pb2.ConnectRequest(hello=hello)]))
                 assert code_of(lambda stream=stream: next(stream)) in (  # type: ignore[misc]
                     grpc.StatusCode.UNAUTHENTICATED,
                     grpc.StatusCode.PERMISSION_DENIED,
@@ -217,7 +217,7 @@ def test_calls_without_a_token_cost_no_line_and_no_memory(run: Victim, ways: dic
 
 
 def refusals(run: Victim) -> int:
-    """How often it has said that it refused a call."""
+    """How often it has logged that it refused a call."""
     return sum("refused a call" in line for line in run.run.lines)
 
 

@@ -1,4 +1,4 @@
-"""Callers who connect to a worker's ports and say nothing: no worker is lost, and the next round is built."""
+"""Callers that connect to a worker's ports and send nothing: no worker is lost, and the next round is built."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def callers(source: LinkedHost, wheres: list[str], count: int, churn: float = 0.
 
 
 def step(run: Run, rank: int = 0) -> int:
-    """The last step that this rank says it has passed."""
+    """The last step that this rank has printed."""
     text = f"rank {rank} passed step "
     return max((int(line.rpartition(text)[2]) for line in run.lines if text in line), default=0)
 

@@ -21,7 +21,7 @@ SECRET = "swordfish-4711"  # of the user's own, in the environment
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Victim]:
-    """A run with a TCP port, so that there are tokens and papers."""
+    """A run with a TCP port, so that there are tokens and certificates."""
     need_root()
     flags = ["--status-credentials", "status.json", "--control-credentials", "control.json"]
     with victim(*flags, environ={"MY_SECRET": SECRET}) as found:
@@ -32,8 +32,8 @@ def run() -> Iterator[Victim]:
 
 def secrets_of(run: Victim) -> list[str]:
     """What only the run's user may know."""
-    told = [json.loads((run.folder / name).read_bytes()) for name in ("status.json", "control.json")]
-    return [SECRET, *(each["token"] for each in told)]
+    reported = [json.loads((run.folder / name).read_bytes()) for name in ("status.json", "control.json")]
+    return [SECRET, *(each["token"] for each in reported)]
 
 
 def reach(places: list[str]) -> dict[str, list[str]]:

@@ -54,11 +54,11 @@ def calm() -> Iterator[Counter[str]]:
         yield Tags(report_of(run)).found
 
 
-def test_what_others_name_is_no_markup(calm: Counter[str]) -> None:
+def test_names_from_outside_are_escaped(calm: Counter[str]) -> None:
     with victim(size=1, environ={"METRIC": HOSTILE}) as run:
         run.trains()
-        told = edriver("stop", "--run", run.run_id, "--reason", HOSTILE, environ={"TMPDIR": str(run.temporary)})
-        assert told.returncode == 0, told.stderr
+        reported = edriver("stop", "--run", run.run_id, "--reason", HOSTILE, environ={"TMPDIR": str(run.temporary)})
+        assert reported.returncode == 0, reported.stderr
         run.run.end()
         page = report_of(run)
     assert "onerror" in page
@@ -160,7 +160,7 @@ def test_every_other_path_leads_nowhere(run: Victim, page: str, path: str) -> No
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "TRACE", "PROPFIND"])
-def test_the_page_takes_nothing(run: Victim, page: str, method: str) -> None:
+def test_the_page_refuses_methods_that_change_something(run: Victim, page: str, method: str) -> None:
     status, _ = get(page, urlsplit(page).path, method)
     assert 400 <= status < 500
     run.goes_on()
@@ -182,8 +182,8 @@ def test_the_page_takes_nothing(run: Victim, page: str, method: str) -> None:
     ids=" ".join,
 )
 def test_a_name_that_leads_elsewhere_is_a_sentence(tmp_path: Path, words: list[str]) -> None:
-    told = edriver(*words, environ={"XDG_STATE_HOME": str(tmp_path)})
-    assert told.returncode in (1, 2)
-    assert "Traceback" not in told.stderr
-    assert told.stderr.startswith("edriver")
-    assert "root:" not in told.stderr + told.stdout
+    reported = edriver(*words, environ={"XDG_STATE_HOME": str(tmp_path)})
+    assert reported.returncode in (1, 2)
+    assert "Traceback" not in reported.stderr
+    assert reported.stderr.startswith("edriver")
+    assert "root:" not in reported.stderr + reported.stdout

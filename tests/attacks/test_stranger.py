@@ -14,17 +14,17 @@ from tests.process.sites import environment_of
 
 
 def knock(targets: list[list[object]], certificate: str) -> list[str]:
-    """Say all kinds of things at these ports; which of them answered with anything but TLS's own refusal."""
+    """Send various messages to these ports; returns those that answered with anything but a TLS alert."""
     import contextlib
     import socket
     import ssl
     import tempfile
+    from concurrent import futures
 
     http2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
     sayings = [b"", http2, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x00" * 4096, b"\xff" * 4096, b"set\x00key\x00value"]
-    answered = []
 
-    def heard(connection: socket.socket) -> bytes:
+    def received(connection: socket.socket) -> bytes:
         connection.settimeout(2.0)
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_WR)
@@ -32,28 +32,32 @@ def knock(targets: list[list[object]], certificate: str) -> list[str]:
             return connection.recv(4096)
         return b""
 
-    with tempfile.NamedTemporaryFile("w", suffix=".pem") as pair:
+    def answers(host: str, port: int, pair: str) -> list[str]:
+        answered = []
+        for number, message in enumerate(sayings):
+            with contextlib.suppress(OSError), socket.create_connection((host, port), 5.0) as line:
+                line.sendall(message)
+                if received(line)[:1] not in (b"", b"\x15"):
+                    answered.append(f"{host}:{port} to {number}")
+        for shown in (False, True):
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+            if shown:
+                context.load_cert_chain(pair)
+            with contextlib.suppress(OSError), socket.create_connection((host, port), 5.0) as line:
+                line.settimeout(5.0)
+                with context.wrap_socket(line) as secure:
+                    secure.sendall(http2)
+                    if b"edriver" in received(secure):
+                        answered.append(f"{host}:{port} over TLS")
+        return answered
+
+    with tempfile.NamedTemporaryFile("w", suffix=".pem") as pair, futures.ThreadPoolExecutor(len(targets)) as threads:
         pair.write(certificate)
         pair.flush()
-        for host, port in targets:
-            for number, said in enumerate(sayings):
-                with contextlib.suppress(OSError), socket.create_connection((str(host), int(str(port))), 5.0) as line:
-                    line.sendall(said)
-                    if heard(line)[:1] not in (b"", b"\x15"):
-                        answered.append(f"{host}:{port} to {number}")
-            for shown in (False, True):
-                context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-                context.check_hostname = False
-                context.verify_mode = ssl.CERT_NONE
-                if shown:
-                    context.load_cert_chain(pair.name)
-                with contextlib.suppress(OSError), socket.create_connection((str(host), int(str(port))), 5.0) as line:
-                    line.settimeout(5.0)
-                    with context.wrap_socket(line) as secure:
-                        secure.sendall(http2)
-                        if b"edriver" in heard(secure):
-                            answered.append(f"{host}:{port} over TLS")
-    return answered
+        answers_of = [threads.submit(answers, str(host), int(str(port)), pair.name) for host, port in targets]
+        return [answered for answer in answers_of for answered in answer.result()]
 
 
 def foreign_papers() -> str:

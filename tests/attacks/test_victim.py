@@ -1,4 +1,4 @@
-"""A run that is not attacked is unharmed, and harm is noticed: what all other tests here rely on."""
+"""The checks that all other tests here rely on: a run that is not attacked passes them, a harmed one does not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.attacks.attackers import OTHER_ACCOUNT, as_other_account
 from tests.attacks.victim import victim
 
 
-def test_what_is_left_alone_is_unharmed() -> None:
+def test_a_run_that_is_not_attacked_is_unharmed() -> None:
     with victim() as run:
         run.trains()
         run.is_unharmed()
@@ -41,5 +41,5 @@ def whoami() -> list[int]:
     return [*os.getresuid(), *os.getresgid(), *os.getgroups()]
 
 
-def test_another_account_is_another() -> None:
+def test_as_other_account_runs_as_that_account() -> None:
     assert as_other_account(whoami) == [OTHER_ACCOUNT] * 6

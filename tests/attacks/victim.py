@@ -16,7 +16,7 @@ from tests.process.running import Run, running
 SCRIPT = [sys.executable, str(Path(__file__).with_name("victim_script.py"))]
 
 USUAL = (
-    r"edriver: run [0-9a-f]{8}: \d+ workers of ",
+    r"edriver: run [0-9a-f]{8}: \d+ workers (\(at least \d+, [^)]+\) )?of ",
     r"edriver: records: ",
     r"edriver: its status elsewhere: edriver status --credentials ",
     r"edriver: steered from elsewhere: edriver drain HOST --credentials ",

@@ -13,6 +13,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import edriver
+from tests.quick_start import start_quickly
+
+start_quickly()
 
 FOLDER = Path(os.environ["VICTIM"])
 METRIC = os.environ.get("METRIC", "loss")
@@ -27,7 +30,7 @@ def digest() -> int:
     return zlib.crc32(b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters()))
 
 
-def told_to_stop() -> bool:
+def stop_requested() -> bool:
     """Whether any member has seen the file: all of them answer alike."""
     seen = torch.tensor(float((FOLDER / "stop").exists()))
     if edriver.size() > 1:
@@ -39,7 +42,7 @@ def told_to_stop() -> bool:
 def train(state: edriver.TorchState) -> None:
     ddp = DistributedDataParallel(model, init_sync=False) if edriver.size() > 1 else model
     with (FOLDER / f"steps-{os.getpid()}.jsonl").open("a") as steps:
-        while not told_to_stop():
+        while not stop_requested():
             optimizer.zero_grad()
             loss = ddp(torch.full((4, 8), 0.1 * (edriver.rank() + 1))).square().sum()
             loss.backward()

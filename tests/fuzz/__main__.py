@@ -11,7 +11,7 @@ from tests.fuzz.targets import TARGETS
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="every gRPC method under nonsense")
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="every gRPC method under invalid input")
     parser.add_argument("--inputs", type=int, default=100_000, help="of all targets together (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=random.randrange(2**32), help="replays a run")
     names = [target.__name__ for target in TARGETS]

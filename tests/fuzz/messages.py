@@ -24,7 +24,7 @@ _INTEGERS = {
 
 
 class Fuzzer:
-    """Draws what is sent.
+    """Draws the messages.
 
     Args:
         seed: everything follows from it.
@@ -34,7 +34,7 @@ class Fuzzer:
         self._rng = random.Random(seed)
 
     def chance(self, probability: float) -> bool:
-        """Whether something happens that does with this probability."""
+        """True with this probability."""
         return self._rng.random() < probability
 
     def choice(self, *candidates: T) -> T:
@@ -65,7 +65,11 @@ class Fuzzer:
                 filled = self.message(message_factory.GetMessageClass(field.message_type), depth - 1)
                 target: Any = getattr(made, field.name)
                 if field.message_type.GetOptions().map_entry:
-                    target[filled.key] = filled.value  # type: ignore[attr-defined]  # a map's entries have these
+                    key, value = filled.key, filled.value  # type: ignore[attr-defined]  # a map's entries have these
+                    if isinstance(value, Message):
+                        target[key].CopyFrom(value)
+                    else:
+                        target[key] = value
                 elif field.is_repeated:
                     target.append(filled)
                 else:

@@ -8,6 +8,7 @@ import gc
 import logging
 import socket
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,23 +16,29 @@ from typing import Any
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
 
 from edriver.common import limits
-from edriver.common.invitation import SERVER_NAME
+from edriver.common.join_config import SERVER_NAME
 from edriver.common.release import VERSION
+from edriver.common.wire import duration
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import actions, events
 from edriver.driver.core.cause import Cause, CauseKind
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.settings import Settings
-from edriver.driver.observe.event_history import Chronicle
-from edriver.driver.observe.progress import Pace
+from edriver.driver.observe.event_history import EventHistory
+from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.rpc.agent_service import AgentServer
+from edriver.driver.rpc.agents.registry import AgentRegistry
 from edriver.driver.rpc.control import ControlServer
-from edriver.driver.rpc.dial_in_hosts import Arrivals
+from edriver.driver.rpc.dial_in_hosts import DialInHosts
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.driver.rpc.status import StatusServer
-from edriver.driver.rpc.tcp_endpoint import Door
+from edriver.driver.rpc.tcp_endpoint import TcpEndpoint
+from edriver.rendezvous.server.journal import Journal
+from edriver.rendezvous.server.runs import Runs
+from edriver.rendezvous.server.service import RendezvousService, StoreService
 from edriver.v1 import (
     agent_pb2,
     agent_pb2_grpc,
@@ -39,6 +46,8 @@ from edriver.v1 import (
     control_pb2_grpc,
     notification_pb2,
     notification_pb2_grpc,
+    rendezvous_pb2,
+    rendezvous_pb2_grpc,
     status_pb2,
     status_pb2_grpc,
 )
@@ -57,7 +66,7 @@ STATUS = "/edriver.v1.StatusService/"
 
 
 class Crashes(logging.Handler):
-    """Collects what is logged of exceptions that nobody has caught; bytes that are no message are none."""
+    """Collects the logged exceptions that were not caught, other than those for bytes that do not parse."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,14 +89,14 @@ class Target(abc.ABC):
         self.fuzzer = Fuzzer(seed)
 
     async def run(self, inputs: int) -> None:
-        """Send so many inputs; raises AssertionError if anything came of them."""
+        """Send so many inputs; raises AssertionError if they had an effect that they must not have."""
         crashes, warnings = Crashes(), logging.getLogger("edriver")
         logging.getLogger().addHandler(crashes)
         level = warnings.level
         warnings.setLevel(logging.ERROR)  # there will be many
         try:
             await self.send(inputs)
-            gc.collect()  # a task whose exception nobody has asked for says so when it goes
+            gc.collect()  # a task whose exception was never retrieved logs it when it is collected
         finally:
             logging.getLogger().removeHandler(crashes)
             warnings.setLevel(level)
@@ -101,9 +110,11 @@ class Target(abc.ABC):
 SECRETS = {1: b"of a", 2: b"of b"}
 
 
-def hello(agent_id: int, host: str) -> agent_pb2.FromAgent:
-    said = agent_pb2.Hello(run_id="run", host=host, agent_id=agent_id, pid=7, version=VERSION, secret=SECRETS[agent_id])
-    return agent_pb2.FromAgent(hello=said)
+def hello(agent_id: int, host: str) -> agent_pb2.ConnectRequest:
+    message = agent_pb2.Hello(
+        run_id="run", host=host, agent_id=agent_id, pid=7, version=VERSION, secret=SECRETS[agent_id]
+    )
+    return agent_pb2.ConnectRequest(hello=message)
 
 
 async def is_welcomed(channel: grpc.aio.Channel, agent_id: int, host: str) -> bool:
@@ -112,7 +123,7 @@ async def is_welcomed(channel: grpc.aio.Channel, agent_id: int, host: str) -> bo
     await stream.write(hello(agent_id, host))
     first = await asyncio.wait_for(stream.read(), BOUND)
     stream.cancel()
-    return isinstance(first, agent_pb2.FromDriver) and first.HasField("welcome")
+    return isinstance(first, agent_pb2.ConnectResponse) and first.HasField("welcome")
 
 
 class Agents(AgentServer):
@@ -121,21 +132,21 @@ class Agents(AgentServer):
     def __init__(self) -> None:
         self.inbox: Mailbox[events.Event] = Mailbox(100_000)
         self.output: list[str] = []
+        registry = AgentRegistry(self.inbox, lambda: 0.0, draw_secret=iter(SECRETS.values()).__next__)
         super().__init__(
             "run",
-            agent_pb2.Welcome(driver_lease=5.0),
+            agent_pb2.Welcome(driver_lease=duration(5.0)),
+            registry,
             self.inbox,
             lambda host, _: self.output.append(host),
-            lambda: 0.0,
-            draw_secret=iter(SECRETS.values()).__next__,
         )
-        self.expect("a", 1)
-        self.expect("b", 2)
-        self.send("a", agent_pb2.FromDriver(start_worker=agent_pb2.StartWorker(worker_id=1)))
-        self.send("b", agent_pb2.FromDriver(start_worker=agent_pb2.StartWorker(worker_id=2)))
+        registry.expect("a", 1)
+        registry.expect("b", 2)
+        registry.send("a", agent_pb2.ConnectResponse(start_worker=agent_pb2.StartWorker(worker_id=1)))
+        registry.send("b", agent_pb2.ConnectResponse(start_worker=agent_pb2.StartWorker(worker_id=2)))
 
     def check(self) -> int:
-        """Nothing but what agent 1 may say of itself and its worker has been heard; answers how often it was."""
+        """Assert that all events are ones that agent 1 may cause, about itself and its worker; returns their number."""
         found = self.inbox.drain()
         for event in found:
             assert getattr(event, "worker_id", 1) == 1, event
@@ -144,24 +155,24 @@ class Agents(AgentServer):
 
 
 class ControlStreams(Target):
-    """AgentService.Connect: strangers, and an agent that has lost its mind."""
+    """AgentService.Connect: unauthenticated callers, and an agent that sends random messages."""
 
     async def send(self, inputs: int) -> None:
         """See Target."""
         agents = Agents()
         async with served((agent_pb2_grpc.add_AgentServiceServicer_to_server, agents)) as channel:
             connect: Any = channel.stream_stream(AGENT + "Connect")
-            sent = heard = 0
+            sent = received = 0
             while sent < inputs:
                 sent += await self._converse(connect)
-                heard += agents.check()
-            assert heard > inputs / 100, "hardly anything has been looked at"
+                received += agents.check()
+            assert received > inputs / 100, "hardly anything has been looked at"
             assert await is_welcomed(channel, 2, "b")
 
     async def _converse(self, connect: Any) -> int:
         """One stream; returns how many messages went into it."""
         fuzzer = self.fuzzer
-        first = hello(1, "a").SerializeToString() if fuzzer.chance(0.7) else fuzzer.payload(agent_pb2.FromAgent)
+        first = hello(1, "a").SerializeToString() if fuzzer.chance(0.7) else fuzzer.payload(agent_pb2.ConnectRequest)
         payloads = [first, *(self._said() for _ in range(3))]  # the first bad one ends the stream
 
         async def pour() -> AsyncIterator[bytes]:
@@ -174,23 +185,23 @@ class ControlStreams(Target):
     def _said(self) -> bytes:
         """Half of the time a message with a number in order: any other ends the stream before it is looked at."""
         if self.fuzzer.chance(0.5):
-            return self.fuzzer.payload(agent_pb2.FromAgent)
-        message = self.fuzzer.message(agent_pb2.FromAgent)
-        assert isinstance(message, agent_pb2.FromAgent)
+            return self.fuzzer.payload(agent_pb2.ConnectRequest)
+        message = self.fuzzer.message(agent_pb2.ConnectRequest)
+        assert isinstance(message, agent_pb2.ConnectRequest)
         message.seq = 0
         return message.SerializeToString()
 
 
-class Crowd(Arrivals):
-    """Notes who arrives, and has no place for anybody."""
+class Crowd(DialInHosts):
+    """Notes the hosts that register, and refuses all of them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.noted: list[Host] = []
 
-    def arrive(self, host: str, slots: int) -> asyncio.Future[int]:
-        """See Arrivals; those that are none are refused there."""
-        super().arrive(host, slots)
+    def register(self, host: str, slots: int) -> asyncio.Future[int]:
+        """See DialInHosts, which refuses invalid hosts."""
+        super().register(host, slots)
         self.leave(host)
         self.noted.append(Host(host, slots))
         raise ValueError("there is no place")
@@ -203,16 +214,17 @@ class Newcomers(Target):
         """See Target."""
         crowd = Crowd()
         inbox: Mailbox[events.Event] = Mailbox(100)
-        agents = AgentServer("run", agent_pb2.Welcome(), inbox, lambda *_: None, lambda: 0.0, arrivals=crowd)
+        registry = AgentRegistry(inbox, lambda: 0.0)
+        agents = AgentServer("run", agent_pb2.Welcome(), registry, inbox, lambda *_: None, dial_in_hosts=crowd)
         async with served((agent_pb2_grpc.add_AgentServiceServicer_to_server, agents)) as channel:
             connect: Any = channel.stream_stream(AGENT + "Connect")
             for _ in range(inputs):
-                said = self.fuzzer.message(agent_pb2.Hello)
-                assert isinstance(said, agent_pb2.Hello)
-                said.run_id, said.version, said.agent_id = "run", VERSION, 0
+                message = self.fuzzer.message(agent_pb2.Hello)
+                assert isinstance(message, agent_pb2.Hello)
+                message.run_id, message.version, message.agent_id = "run", VERSION, 0
 
-                async def pour(of: agent_pb2.Hello = said) -> AsyncIterator[bytes]:
-                    yield agent_pb2.FromAgent(hello=of).SerializeToString()
+                async def pour(of: agent_pb2.Hello = message) -> AsyncIterator[bytes]:
+                    yield agent_pb2.ConnectRequest(hello=of).SerializeToString()
 
                 assert await over(connect(pour())) is not grpc.StatusCode.OK
         assert inbox.drain() == []
@@ -231,7 +243,7 @@ class Output(Target):
         async with served((agent_pb2_grpc.add_AgentServiceServicer_to_server, agents)) as channel:
             forward: Any = channel.stream_unary(AGENT + "ForwardOutput")
             for _ in range(0, inputs, 3):
-                payloads = [self.fuzzer.payload(agent_pb2.OutputBatch) for _ in range(3)]
+                payloads = [self.fuzzer.payload(agent_pb2.ForwardOutputRequest) for _ in range(3)]
 
                 async def pour(of: list[bytes] = payloads) -> AsyncIterator[bytes]:
                     for payload in of:
@@ -253,13 +265,13 @@ def membership_of_two() -> Membership:
 def status_of_two() -> StatusServer:
     """The status of such a run, which is over: a watcher is not kept waiting."""
     membership = membership_of_two()
-    chronicle = Chronicle(membership, Pace(lambda: 0.0), lambda: 0.0)
-    chronicle.take(events.Ticked(), [actions.FinishRun(actions.RunEnd.DONE, Cause(CauseKind.SUCCESS))], None, [])
-    return StatusServer("run", membership, chronicle, lambda: 0.0)
+    event_history = EventHistory(membership, ProgressTracker(lambda: 0.0), lambda: 0.0)
+    event_history.take(events.Ticked(), [actions.FinishRun(actions.RunEnd.DONE, Cause(CauseKind.SUCCESS))], None, [])
+    return StatusServer("run", membership, event_history, lambda: 0.0)
 
 
-def control_of_nobody() -> ControlServer:
-    """A service that takes no wish."""
+def control_that_expects_no_call() -> ControlServer:
+    """A service whose handlers must not be reached."""
 
     def refuse(wish: object) -> None:
         raise AssertionError(wish)
@@ -298,7 +310,7 @@ class Control(Target):
                     assert slot in (None, 0, 1)
                 case _:
                     raise AssertionError(event)
-        assert stops, "nobody was heard who wants the end"
+        assert stops, "no valid Stop request was drawn"
 
 
 class Status(Target):
@@ -322,51 +334,89 @@ class Status(Target):
             assert await stub.GetRun(status_pb2.GetRunRequest()) == before
 
 
+class Rendezvous(Target):
+    """RendezvousService and StoreService: all methods; what was made of them can be read again."""
+
+    async def send(self, inputs: int) -> None:
+        """See Target."""
+        failures: list[OSError] = []
+        with tempfile.TemporaryDirectory() as folder:
+            journal = Journal(Path(folder))
+            runs = Runs(journal, time.monotonic)
+            rendezvous = RendezvousService(runs, time.monotonic, failures.append)
+            store = StoreService(runs, failures.append)
+            async with served(
+                (rendezvous_pb2_grpc.add_RendezvousServiceServicer_to_server, rendezvous),
+                (rendezvous_pb2_grpc.add_StoreServiceServicer_to_server, store),
+            ) as channel:
+                methods: list[tuple[Any, Any]] = [
+                    (channel.unary_unary(f"/{service.full_name}/{method.name}"), GetMessageClass(method.input_type))
+                    for service in rendezvous_pb2.DESCRIPTOR.services_by_name.values()
+                    for method in service.methods
+                ]
+                for _ in range(0, inputs, len(methods)):
+                    for method, kind in methods:
+                        await over(method(self.fuzzer.payload(kind), timeout=0.5))  # a key that is never set
+                listed = rendezvous_pb2_grpc.RendezvousServiceStub(channel).ListRendezvous
+                before = await listed(rendezvous_pb2.ListRendezvousRequest())
+            journal.close()
+            again = Journal(Path(folder))
+            found = {run_id: len(run.keys) for run_id, run in Runs(again, time.monotonic)}
+            again.close()
+        kept = {run.run_id: run.store_keys for run in before.rendezvous}
+        assert {run_id: count for run_id, count in found.items() if count} == {
+            run_id: count for run_id, count in kept.items() if count
+        }
+        assert not failures
+
+
 class Strangers(Target):
     """The driver's TCP port: callers without a token, or with the wrong one, and bytes that are no TLS."""
 
     async def send(self, inputs: int) -> None:
         """See Target."""
         agents = Agents()
-        door = Door("run", agents, status_of_two(), control_of_nobody())
-        await door.open()
-        assert door.authority is not None
-        papers = grpc.ssl_channel_credentials(door.authority.certificate)
+        endpoint = TcpEndpoint("run", agents, status_of_two(), control_that_expects_no_call())
+        await endpoint.open()
+        assert endpoint.authority is not None
+        tls_credentials = grpc.ssl_channel_credentials(endpoint.authority.certificate)
         options = (("grpc.ssl_target_name_override", SERVER_NAME), ("grpc.enable_http_proxy", 0))
-        where = f"ipv4:127.0.0.1:{door.port}"
-        async with grpc.aio.secure_channel(where, papers, options=options) as channel:
+        where = f"ipv4:127.0.0.1:{endpoint.port}"
+        async with grpc.aio.secure_channel(where, tls_credentials, options=options) as channel:
             for _ in range(inputs):
                 if self.fuzzer.chance(0.1):
-                    self._knock(door.port)
-                payload = self.fuzzer.payload(agent_pb2.FromAgent)
+                    self._knock(endpoint.port)
+                payload = self.fuzzer.payload(agent_pb2.ConnectRequest)
                 method, token = self.fuzzer.choice(
-                    (AGENT + "Connect", door.status_token),
-                    (AGENT + "ForwardOutput", door.control_token),
-                    (STATUS + "GetRun", door.token),
-                    (CONTROL + "Stop", door.status_token),
-                    (CONTROL + "Drain", door.token),
+                    (AGENT + "Connect", endpoint.status_token),
+                    (AGENT + "ForwardOutput", endpoint.control_token),
+                    (STATUS + "GetRun", endpoint.token),
+                    (CONTROL + "Stop", endpoint.status_token),
+                    (CONTROL + "Drain", endpoint.token),
                 )
                 call: Any = channel.unary_unary(method)
                 assert await over(call(payload, metadata=self._metadata(token))) is not grpc.StatusCode.OK
-        trusted = grpc.composite_channel_credentials(papers, grpc.access_token_call_credentials(door.token))
+        trusted = grpc.composite_channel_credentials(
+            tls_credentials, grpc.access_token_call_credentials(endpoint.token)
+        )
         async with grpc.aio.secure_channel(where, trusted, options=options) as channel:
             assert await is_welcomed(channel, 2, "b")
-        await door.close(0)
+        await endpoint.close(0)
         assert [type(event) for event in agents.inbox.drain()] == [events.AgentConnected]
         assert agents.output == []
 
     def _metadata(self, token: str) -> tuple[tuple[str, str], ...]:
-        """Nothing to show, or nonsense, or a token of the run that is for something else."""
+        """No token, a random one, or a token of the run for another purpose."""
         shown = self.fuzzer.choice("", self.fuzzer.payload(agent_pb2.Hello).hex(), token)
         return (("authorization", f"Bearer {shown}"),) if shown else ()
 
     def _knock(self, port: int) -> None:
         with socket.create_connection(("127.0.0.1", port), BOUND) as caller:
-            caller.sendall(self.fuzzer.payload(agent_pb2.FromAgent) or b"?")
+            caller.sendall(self.fuzzer.payload(agent_pb2.ConnectRequest) or b"?")
 
 
 class Notices(Target):
-    """NotificationService.Attach: streams that are not for this worker, then notices that nobody means."""
+    """NotificationService.Attach: streams that are not for this worker, then random notices."""
 
     async def send(self, inputs: int) -> None:
         """See Target."""
@@ -386,7 +436,7 @@ class Notices(Target):
         attach: Any = channel.stream_stream(NOTIFICATION + "Attach")
         attached = notification_pb2.Notice(attached=notification_pb2.Attached(run_id="run", worker_id=1))
         for _ in range(inputs // 2):
-            payload = self.fuzzer.payload(notification_pb2.Notice)
+            payload = self.fuzzer.payload(notification_pb2.AttachRequest)
             if not is_for_this_worker(payload):
 
                 async def pour(of: bytes = payload) -> AsyncIterator[bytes]:
@@ -394,16 +444,16 @@ class Notices(Target):
 
                 assert await over(attach(pour())) is not grpc.StatusCode.OK
         stream = notification_pb2_grpc.NotificationServiceStub(channel).Attach()
-        await stream.write(attached)
+        await stream.write(notification_pb2.AttachRequest(notice=attached))
         for number in range(inputs // 2):
             # The agent passes on what the driver says: messages that are none never get so far.
-            await stream.write(self.fuzzer.message(notification_pb2.Notice))  # type: ignore[arg-type]
+            await stream.write(self.fuzzer.message(notification_pb2.AttachRequest))  # type: ignore[arg-type]
             ping = notification_pb2.Ping(number=1_000_000 + number)
-            await stream.write(notification_pb2.Notice(ping=ping))
+            await stream.write(notification_pb2.AttachRequest(notice=notification_pb2.Notice(ping=ping)))
             while True:
-                report = await asyncio.wait_for(stream.read(), BOUND)
-                assert isinstance(report, notification_pb2.Report), "the worker hears no more"
-                if report.pong.number == ping.number:
+                answer = await asyncio.wait_for(stream.read(), BOUND)
+                assert isinstance(answer, notification_pb2.AttachResponse), "the worker hears no more"
+                if answer.report.pong.number == ping.number:
                     break
         stream.cancel()
 
@@ -411,7 +461,7 @@ class Notices(Target):
 def is_for_this_worker(payload: bytes) -> bool:
     """Whether a stream that begins with these bytes is rightly taken for the agent's."""
     try:
-        first = notification_pb2.Notice.FromString(payload)
+        first = notification_pb2.AttachRequest.FromString(payload).notice
     except DecodeError:
         return False
     return (first.attached.run_id, first.attached.worker_id) == ("run", 1)
@@ -432,4 +482,4 @@ async def over(call: Any) -> grpc.StatusCode:
         return code
 
 
-TARGETS: tuple[type[Target], ...] = (ControlStreams, Newcomers, Output, Control, Status, Strangers, Notices)
+TARGETS: tuple[type[Target], ...] = (ControlStreams, Newcomers, Output, Control, Status, Rendezvous, Strangers, Notices)

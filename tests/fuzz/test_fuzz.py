@@ -1,4 +1,4 @@
-"""Each method takes thousands of inputs that nobody should send: nothing crashes, nothing happens, others are served.
+"""Each method gets thousands of invalid inputs: nothing crashes, they have no effect, and other callers are served.
 
 `python -m tests.fuzz --inputs 100000` sends more; the seed that it prints replays a run.
 """
@@ -16,5 +16,5 @@ INPUTS = 600
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.__name__)
-def test_nothing_comes_of_it(target: type[Target]) -> None:
+def test_invalid_input_has_no_effect(target: type[Target]) -> None:
     asyncio.run(asyncio.wait_for(target(seed=1).run(INPUTS), 600))

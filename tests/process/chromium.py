@@ -10,4 +10,4 @@ FLAGS: Final = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     "--disable-background-networking",
 ]
-"""No window, no GPU, and no word to anybody but the page's own server."""
+"""No window, no GPU, and no connection except to the page's own server."""

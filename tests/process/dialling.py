@@ -32,7 +32,7 @@ class Agents:
     def start(self, host: str, slots: int = 1) -> subprocess.Popen[bytes]:
         """Start one, as a host of this name."""
         port = self._run.line(r"edriver agent --driver \S+:(\d+) --credentials (\S+)")
-        with self._said_by(len(self._started)).open("wb") as said:
+        with self._said_by(len(self._started)).open("wb") as message:
             agent = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "edriver", "agent", "--driver", f"127.0.0.1:{port[1]}"),
@@ -40,7 +40,7 @@ class Agents:
                 ],
                 env={**os.environ, **self._environ},
                 stdin=subprocess.DEVNULL,
-                stderr=said,
+                stderr=message,
                 start_new_session=True,
             )
         self._started.append(agent)

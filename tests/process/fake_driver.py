@@ -16,8 +16,9 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from edriver.common.invitation import Invitation
+from edriver.common.join_config import JoinConfig
 from edriver.common.link import Link
+from edriver.common.wire import duration
 from edriver.v1 import agent_pb2, agent_pb2_grpc, notification_pb2
 
 RUN_ID = "run-1"
@@ -25,8 +26,8 @@ AGENT_ID = 7
 AMPLE = 300.0
 """A lease or grace that no test is to reach."""
 
-FromAgent = agent_pb2.FromAgent
-FromDriver = agent_pb2.FromDriver
+ConnectRequest = agent_pb2.ConnectRequest
+ConnectResponse = agent_pb2.ConnectResponse
 
 
 class FakeDriver(agent_pb2_grpc.AgentServiceServicer):
@@ -35,7 +36,7 @@ class FakeDriver(agent_pb2_grpc.AgentServiceServicer):
     hellos: what each stream was opened with.
     messages: all messages of the agent's but heartbeats.
     lines: all lines of output.
-    dropped: lines that the agent says it left out.
+    dropped: lines that the agent reports as dropped.
     quiet: whether heartbeats are held back.
     refuses: whether streams are refused.
     reads_output: cleared to let output wait.
@@ -44,7 +45,7 @@ class FakeDriver(agent_pb2_grpc.AgentServiceServicer):
     def __init__(self, welcome: agent_pb2.Welcome) -> None:
         self.welcome = welcome
         self.hellos: list[agent_pb2.Hello] = []
-        self.messages: list[FromAgent] = []
+        self.messages: list[ConnectRequest] = []
         self.lines: list[agent_pb2.OutputLine] = []
         self.dropped = 0
         self.quiet = False
@@ -53,26 +54,26 @@ class FakeDriver(agent_pb2_grpc.AgentServiceServicer):
         self.reads_output.set()
         self._link: Link[Any] = Link()
         self._changed = asyncio.Condition()
-        self._outgoing: asyncio.Queue[FromDriver] = asyncio.Queue()
+        self._outgoing: asyncio.Queue[ConnectResponse] = asyncio.Queue()
         self._cut = asyncio.Event()
 
     # What a test does.
 
     def send(self, **kind: Any) -> None:
-        message = self._link.send(FromDriver(**kind))
+        message = self._link.send(ConnectResponse(**kind))
         self._outgoing.put_nowait(message)
 
     def start_worker(self, worker_id: int, slot: int = 0) -> None:
         self.send(start_worker=agent_pb2.StartWorker(worker_id=worker_id, slot=slot))
 
     def stop_worker(self, worker_id: int, grace: float) -> None:
-        self.send(stop_worker=agent_pb2.StopWorker(worker_id=worker_id, grace=grace))
+        self.send(stop_worker=agent_pb2.StopWorker(worker_id=worker_id, grace=duration(grace)))
 
     def notify(self, worker_id: int, notice: notification_pb2.Notice) -> None:
         self.send(deliver_notice=agent_pb2.DeliverNotice(worker_ids=[worker_id], notice=notice))
 
     def shut_down(self, grace: float) -> None:
-        self.send(shutdown=agent_pb2.Shutdown(grace=grace))
+        self.send(shutdown=agent_pb2.Shutdown(grace=duration(grace)))
 
     def cut(self) -> None:
         """Break the control stream, in the middle of whatever passes."""
@@ -129,7 +130,7 @@ class FakeDriver(agent_pb2_grpc.AgentServiceServicer):
         self._link.receive(hello)
         self._outgoing = asyncio.Queue()
         self._cut.clear()
-        await context.write(self._link.stamp(FromDriver(welcome=self.welcome)))
+        await context.write(self._link.stamp(ConnectResponse(welcome=self.welcome)))
         for message in again:
             self._outgoing.put_nowait(message)
         reading = asyncio.create_task(self._read(context))
@@ -141,7 +142,7 @@ class FakeDriver(agent_pb2_grpc.AgentServiceServicer):
         if self._cut.is_set():
             await context.abort(grpc.StatusCode.UNAVAILABLE, "cut")
 
-    async def ForwardOutput(self, request_iterator: Any, context: Any) -> agent_pb2.OutputSummary:
+    async def ForwardOutput(self, request_iterator: Any, context: Any) -> agent_pb2.ForwardOutputResponse:
         await self.reads_output.wait()
         async for batch in request_iterator:
             assert batch.agent_id == AGENT_ID
@@ -149,10 +150,10 @@ class FakeDriver(agent_pb2_grpc.AgentServiceServicer):
                 self.lines += batch.lines
                 self.dropped += batch.dropped
                 self._changed.notify_all()
-        return agent_pb2.OutputSummary()
+        return agent_pb2.ForwardOutputResponse()
 
     async def _read(self, context: Any) -> None:
-        while isinstance(message := await context.read(), FromAgent):
+        while isinstance(message := await context.read(), ConnectRequest):
             if self._link.receive(message) and message.WhichOneof("kind") != "heartbeat":
                 async with self._changed:
                     self.messages.append(message)
@@ -166,21 +167,21 @@ class FakeDriver(agent_pb2_grpc.AgentServiceServicer):
         while True:
             await asyncio.sleep(0.1)
             if not self.quiet:
-                self._outgoing.put_nowait(self._link.stamp(FromDriver(heartbeat=agent_pb2.Heartbeat())))
+                self._outgoing.put_nowait(self._link.stamp(ConnectResponse(heartbeat=agent_pb2.Heartbeat())))
 
 
 class AgentProcess:
     """An agent, started."""
 
     def __init__(self, driver: Path, folder: Path) -> None:
-        invitation = Invitation(RUN_ID, "a", AGENT_ID, (f"unix:{driver}",), address="127.0.0.1", folder=str(folder))
+        join_config = JoinConfig(RUN_ID, "a", AGENT_ID, (f"unix:{driver}",), address="127.0.0.1", folder=str(folder))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "edriver.agent.main", "--host", "a"],
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
         assert self._process.stdin is not None
-        self._process.stdin.write(invitation.to_json())
+        self._process.stdin.write(join_config.to_json())
         self._process.stdin.close()
         self.pid = self._process.pid
 
@@ -224,10 +225,10 @@ async def host(
     driver = FakeDriver(
         agent_pb2.Welcome(
             command=command,
-            driver_lease=driver_lease,
-            worker_lease=worker_lease,
+            driver_lease=duration(driver_lease),
+            worker_lease=duration(worker_lease),
             output_folder=output_folder,
-            exit_timeout=exit_timeout,
+            exit_timeout=duration(exit_timeout),
         )
     )
     server = grpc.aio.server()

@@ -25,8 +25,14 @@ class FakeWorker(notification_pb2_grpc.NotificationServiceServicer):
         self.finished: queue.Queue[None] = queue.Queue()
         self.dying = False
 
-    def Attach(self, request_iterator: Iterator[pb.Notice], context: grpc.ServicerContext) -> Iterator[pb.Report]:
-        for notice in request_iterator:
+    def Attach(
+        self, request_iterator: Iterator[pb.AttachRequest], context: grpc.ServicerContext
+    ) -> Iterator[pb.AttachResponse]:
+        return (pb.AttachResponse(report=report) for report in self._reports(request_iterator))
+
+    def _reports(self, requests: Iterator[pb.AttachRequest]) -> Iterator[pb.Report]:
+        for request in requests:
+            notice = request.notice
             match notice.WhichOneof("kind"):
                 case "attached":
                     assert notice.attached.run_id == os.environ["EDRIVER_RUN_ID"]

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,9 @@ SCRIPTS = Path(__file__).parent / "scripts"
 
 BOUND = 300.0
 """Seconds that a test waits for a line, or for the end; only a failing test ever waits so long."""
+
+SOON = 10.0
+"""Seconds within which nothing is left of a run whose driver has ended, in whatever way, on a machine that is busy."""
 
 PATIENT = ("--start-timeout", f"{BOUND:g}")
 """The first round has all workers, however long they take on a loaded machine. A test's own flags come after."""
@@ -97,7 +101,7 @@ class Run:
         return found
 
     def left_behind(self) -> list[str]:
-        """Living processes that were started by this run, whoever their parent is now."""
+        """Living processes that were started by this run, whatever their parent is now."""
         found = []
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit() or int(entry.name) == self.process.pid:
@@ -112,10 +116,11 @@ class Run:
                 found.append(f"{entry.name}: {command}")
         return found
 
-    def gone(self) -> bool:
+    def gone(self, seconds: float = BOUND) -> bool:
         """Wait until nothing of the run is left; False if something stays."""
+        deadline = time.monotonic() + seconds
         for pid in [int(text.partition(":")[0]) for text in self.left_behind()]:
-            wait_for_exit(pid)
+            wait_for_exit(pid, max(0.0, deadline - time.monotonic()))
         return not self.left_behind()
 
 
@@ -137,7 +142,7 @@ def wait_for_exit(pid: int, seconds: float = BOUND) -> bool:
 def running(
     args: list[str], folder: Path, environ: dict[str, str] | None = None, through: Sequence[str] = ()
 ) -> Iterator[Run]:
-    """A run that does not outlive its test."""
+    """A run that is ended with its test."""
     run = Run(args, folder, environ, through)
     try:
         yield run
@@ -170,7 +175,7 @@ class Hosts:
 
 
 def edriver(*words: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """`edriver WORD ...`, to its end: what is asked of, or told to, a run that goes on."""
+    """Run `edriver WORD ...` to its end: a query or an order to a running run."""
     command = [sys.executable, "-m", "edriver", *words]
     everything = {**os.environ, "PYTHONPATH": str(ROOT), **(environ or {})}
     return subprocess.run(command, env=everything, capture_output=True, text=True, timeout=BOUND)

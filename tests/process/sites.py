@@ -46,17 +46,18 @@ class Site:
                     found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         return found
 
-    def left(self, spare: str = "nothing") -> list[str]:
+    def left(self, seconds: float = BOUND, spare: str = "nothing") -> list[str]:
         """What stays when all runs have ended: processes, files, listeners.
 
         Args:
+            seconds: how long processes may take to end.
             spare: how the command line of processes begins that may stay.
         """
 
         def ours() -> dict[int, str]:
             return {pid: command for pid, command in self.processes().items() if not command.startswith(spare)}
 
-        deadline = time.monotonic() + BOUND
+        deadline = time.monotonic() + seconds
         while (there := ours()) and time.monotonic() < deadline:
             wait_for_exit(next(iter(there)), 1.0)
         files = [str(path) for path in self.ssh.temporary.rglob("*") if path.parent != self.ssh.temporary]

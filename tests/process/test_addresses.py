@@ -85,7 +85,7 @@ def test_one_interface_of_several(tmp_path: Path) -> None:
             ends(run, there)
 
 
-def test_a_host_without_the_interface_is_told_of(tmp_path: Path) -> None:
+def test_a_host_without_the_interface_is_reported(tmp_path: Path) -> None:
     with site(tmp_path) as there:
         link_again(there.hosts[:2], "fast", "10.214.0.")
         flags = ["-np", "2", "-H", "host1:1,host2:1", "--network-interface", "fast", "--start-timeout", "5"]

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from edriver.agent.workers.processes import children_of
-from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2
-from tests.process.fake_driver import AGENT_ID, AMPLE, RUN_ID, FakeDriver, Host, end_of, host, pidfd_of
+from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, rounds_pb2
+from tests.process.fake_driver import AGENT_ID, AMPLE, RUN_ID, AgentProcess, FakeDriver, Host, end_of, host, pidfd_of
 
 FAKE_WORKER = [sys.executable, str(Path(__file__).with_name("fake_worker.py"))]
 
@@ -46,7 +46,7 @@ if os.fork() == 0:
         os.write(say, b"!")
         time.sleep(600)
     os._exit(0)
-os.read(said, 1)  # nobody reads what it prints once this process has ended
+os.read(said, 1)  # the grandchild's output is not read any more once this process has ended
 os.wait()
 """
 
@@ -65,9 +65,9 @@ def script(source: str) -> Sequence[str]:
     return [sys.executable, "-I", "-c", source]
 
 
-def round_of(*seats: rounds_pb2.Seat) -> agent_pb2.AssignRound:
+def round_of(*seats: rounds_pb2.RankAssignment) -> agent_pb2.AssignRound:
     shared = rounds_pb2.RoundAssignment(round_id=rounds_pb2.RoundId(incarnation=1, n=1), size=8)
-    return agent_pb2.AssignRound(round=shared, seats=seats)
+    return agent_pb2.AssignRound(round=shared, members=seats)
 
 
 async def finish(on: Host) -> None:
@@ -77,7 +77,7 @@ async def finish(on: Host) -> None:
 
 
 @in_loop
-async def test_says_hello_and_reports_an_exit_code_with_the_last_lines() -> None:
+async def test_an_agent_says_hello_and_reports_an_exit_code_with_the_last_lines() -> None:
     command = script("import sys; [print(f'line {n}') for n in range(30)]; print('boom', end=''); sys.exit(3)")
     async with host(command) as on:
         on.driver.start_worker(1)
@@ -109,8 +109,9 @@ def test_a_command_that_cannot_be_started(tmp_path: Path, mode: int | None, code
             on.driver.start_worker(1)
             exited = await on.driver.exit_of(1)
             assert exited.code == code
-            assert str(program) in exited.reason
-            assert reason in exited.reason
+            assert exited.cause.kind == cause_pb2.CAUSE_KIND_NOT_STARTED
+            assert str(program) in exited.cause.detail
+            assert reason in exited.cause.detail
             await finish(on)
 
     scenario()
@@ -170,7 +171,7 @@ async def test_lines_carry_the_rank_of_the_round() -> None:
     async with host(FAKE_WORKER) as on:
         on.driver.start_worker(1)
         await on.driver.waiting()
-        on.driver.send(assign_round=round_of(rounds_pb2.Seat(worker_id=1, rank=6)))
+        on.driver.send(assign_round=round_of(rounds_pb2.RankAssignment(worker_id=1, rank=6)))
         await on.driver.until(lambda: b"placed" in on.driver.texts())
         first, placed = on.driver.lines
         assert not first.HasField("rank")
@@ -271,6 +272,18 @@ async def test_a_driver_that_has_given_the_agent_up_ends_it() -> None:
             await end_of(end)
 
 
+def test_an_agent_whose_driver_is_gone_before_it_could_dial(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It need not wait as long as for an answer: a driver that has started it was there."""
+    folder = tmp_path / "agent"
+    folder.mkdir(mode=0o700)
+    agent = AgentProcess(tmp_path / "driver.sock", folder)
+    try:
+        assert asyncio.run(asyncio.wait_for(agent.exit_code(), AMPLE)) == 1
+    finally:
+        agent.kill()
+    assert "the driver is gone: nothing listens at its address; stopping this host's workers" in capfd.readouterr().err
+
+
 @in_loop
 async def test_nothing_outlives_a_killed_agent() -> None:
     async with host(script(FORKS_A_SLEEPER)) as on:
@@ -304,12 +317,12 @@ async def test_a_killed_guard_is_replaced_and_knows_the_workers() -> None:
 
 
 def leaving(driver: FakeDriver) -> list[str]:
-    """Why the agent has said that its host is to be left."""
+    """The reason with which the agent has reported that its host is leaving."""
     return [m.host_leaving.reason for m in driver.messages if m.WhichOneof("kind") == "host_leaving"]
 
 
 @in_loop
-async def test_a_signal_before_the_machine_is_taken_away_is_told_to_the_driver_alone() -> None:
+async def test_a_signal_before_the_machine_is_preempted_is_reported_to_the_driver_alone() -> None:
     async with host(script(FORKS_A_SLEEPER)) as on:
         on.driver.start_worker(1)
         await on.driver.numbers(2)
@@ -322,7 +335,7 @@ async def test_a_signal_before_the_machine_is_taken_away_is_told_to_the_driver_a
 
 
 @in_loop
-async def test_sigterm_is_told_to_the_driver_and_a_second_one_ends_the_workers_in_order() -> None:
+async def test_sigterm_is_reported_to_the_driver_and_a_second_one_ends_the_workers_in_order() -> None:
     async with host(script(FORKS_A_SLEEPER)) as on:
         on.driver.start_worker(1)
         ends = [pidfd_of(pid) for pid in await on.driver.numbers(2)]

@@ -60,7 +60,7 @@ def test_a_group_is_not_signalled_once_its_number_may_be_anothers(monkeypatch: p
     assert signalled == []
 
 
-def test_one_that_cannot_be_watched_is_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_cannot_be_watched_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     def none_free(pid: int) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
@@ -74,7 +74,7 @@ def test_one_that_cannot_be_watched_is_not_left(monkeypatch: pytest.MonkeyPatch)
     assert asyncio.run(work()).code == -signal.SIGKILL
 
 
-def test_one_that_cannot_be_started_leaves_no_descriptor() -> None:
+def test_a_child_that_cannot_be_started_leaves_no_descriptor() -> None:
     before = set(Path("/proc/self/fd").iterdir())
     with pytest.raises(FileNotFoundError):
         Child(["/no/such/program"], tethered=True)

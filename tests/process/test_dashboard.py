@@ -16,8 +16,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from edriver.client import Client, here
+from edriver.common.wire import duration, timestamp
 from edriver.text.event_lines import event_line
-from edriver.v1 import rounds_pb2, status_pb2
+from edriver.v1 import cause_pb2, rounds_pb2, status_pb2
 from tests.process.chromium import CHROMIUM, FLAGS
 from tests.process.running import BOUND, ROOT, SCRIPTS, Run, running
 
@@ -47,12 +48,12 @@ class Watched:
             viewport={"width": width, "height": 844},
             color_scheme="dark" if scheme == "dark" else "light",
         )
-        self.page.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
+        self.page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("request", lambda request: self.asked.add(request.url))
 
     def check(self, url: str) -> None:
-        """No error, and nothing was asked of anybody else."""
+        """Assert that there was no error, and that all requests went to the page's own server."""
         assert self.errors == []
         schemes = {urlsplit(asked)[:2] for asked in self.asked} - {("data", ""), ("blob", "")}
         assert schemes == {urlsplit(url)[:2]}
@@ -131,30 +132,30 @@ HOSTILE = "</script><script>window.harmed = 1</script><img src=x onerror='window
 def test_hostile_names_in_a_report_do_nothing(browser: Browser, tmp_path: Path) -> None:
     round_id = rounds_pb2.RoundId(incarnation=1, n=1)
     kinds = [
-        {"host": status_pb2.HostStatus(name=HOSTILE, slots=1, connected=True, obstacle=HOSTILE)},
         {
-            "worker": status_pb2.WorkerStatus(
-                worker_id=1, host=HOSTILE, slot=0, state=status_pb2.WORKER_STATE_BOOTING, since=1.0
+            "host": status_pb2.HostStatus(
+                name=HOSTILE, slots=1, connected=True, obstacles=[cause_pb2.Cause(text=HOSTILE)]
             )
         },
+        {"worker": status_pb2.WorkerStatus(worker_id=1, host=HOSTILE, slot=0, state=status_pb2.WORKER_STATE_BOOTING)},
         {
             "round": status_pb2.Round(
                 round_id=round_id,
-                kind=status_pb2.ROUND_CAUSE_FAILURE,
-                cause=HOSTILE,
+                kind=status_pb2.ROUND_KIND_FAILURE,
+                cause=cause_pb2.Cause(text=HOSTILE),
                 members=[status_pb2.Member(worker_id=1, host=HOSTILE)],
-                assigned=1700000010.0,
-                under_way=1700000011.0,
-                phases=status_pb2.RecoveryPhases(sync=0.5),
+                assign_time=timestamp(1700000010.0),
+                first_step_time=timestamp(1700000011.0),
+                phases=status_pb2.RecoveryPhases(sync=duration(0.5)),
             )
         },
     ]
     log = tmp_path / "events.jsonl"
     with log.open("w") as file:
         for seq, kind in enumerate(kinds, start=1):
-            event = status_pb2.Event(seq=seq, time=1700000000.0 + 5 * seq, text=HOSTILE, **kind)  # type: ignore[arg-type]
+            event = status_pb2.Event(seq=seq, time=timestamp(1700000000.0 + 5 * seq), text=HOSTILE, **kind)  # type: ignore[arg-type]
             file.write(event_line(event))
-        file.write('{"time": 1700000020.0, "progress": {"steps": 3, "reported": {"</script><b>": "NaN"}}}\n')
+        file.write('{"time": "2023-11-14T22:13:40Z", "progress": {"steps": 3, "reported": {"</script><b>": "NaN"}}}\n')
     done = subprocess.run(
         [sys.executable, "-m", "edriver", "report", str(log), "--output", "r.html"],
         cwd=tmp_path,

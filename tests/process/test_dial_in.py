@@ -30,7 +30,7 @@ def test_hosts_dial_in_and_leave_when_the_run_ends(tmp_path: Path) -> None:
         assert run.gone(), run.left_behind()
 
 
-def test_one_that_dies_may_come_again(tmp_path: Path) -> None:
+def test_an_agent_that_was_killed_may_dial_in_again(tmp_path: Path) -> None:
     with dialled(tmp_path, "-np", "2", "--min-np", "1") as (run, agents):
         agents.start("a")
         second = agents.start("b")
@@ -82,22 +82,22 @@ def test_strangers_at_the_port_do_not_fill_the_operators_screen(tmp_path: Path) 
         pytest.param({"run_id": "other"}, "the driver refuses this agent: .* not of 'other'", id="run"),
     ],
 )
-def test_who_has_the_wrong_credentials_is_refused(tmp_path: Path, change: dict[str, str], sentence: str) -> None:
+def test_an_agent_with_the_wrong_credentials_is_refused(tmp_path: Path, change: dict[str, str], sentence: str) -> None:
     with dialled(tmp_path, "-np", "1") as (run, agents):
         run.line("edriver agent --driver")
         path = tmp_path / "run.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
         agents.start("a")
-        ((code, said),) = agents.end()
+        ((code, message),) = agents.end()
         assert code == 1
-        assert re.search(sentence, said), said
+        assert re.search(sentence, message), message
 
 
 @pytest.mark.parametrize(
     ("mode", "text", "sentence"),
     [
         pytest.param(0o644, "{}", "can be read by others: chmod 600 it", id="readable"),
-        pytest.param(0o600, "{}", "not an invitation of edriver's driver", id="something-else"),
+        pytest.param(0o600, "{}", "not a join config of edriver's driver", id="something-else"),
         pytest.param(None, "", "No such file or directory", id="missing"),
     ],
 )

@@ -31,7 +31,7 @@ class Lifeline:
         os.mkfifo(path)
         self.path = path
         self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        # Kept open here, too, for a read to wait until somebody writes.
+        # A writer of our own, so that a read blocks until another one writes, instead of returning end of file.
         self._own_end = os.open(path, os.O_WRONLY)
         os.set_blocking(self._fd, True)
         self._seen = b""
@@ -81,7 +81,7 @@ def nothing_is_left_unreaped() -> Iterator[None]:
 
 
 def children() -> set[str]:
-    """The pids of what this thread has started and nobody has reaped, zombies included."""
+    """The pids of the processes that this thread has started and that were not reaped, zombies included."""
     return set(Path("/proc/thread-self/children").read_text().split())
 
 
@@ -107,7 +107,7 @@ def test_an_answer_is_read(write_script: WriteScript) -> None:
 
 
 def test_an_empty_answer_is_an_answer(write_script: WriteScript) -> None:
-    assert find(write_script("echo '# nobody'")) == HostSet()
+    assert find(write_script("echo '# no hosts'")) == HostSet()
 
 
 def test_a_command_may_have_arguments() -> None:
@@ -151,7 +151,7 @@ def test_words_on_stderr_do_no_harm(write_script: WriteScript) -> None:
         pytest.param("#!/bin/sh\n", "echo a:2; exit 1", 0o755, "exited with code 1", id="half-an-answer-is-none"),
     ],
 )
-def test_failures_say_what_is_wrong(
+def test_failures_of_a_script_are_explained(
     write_script: WriteScript, first_line: str, body: str, mode: int, message: str
 ) -> None:
     assert message in failure(write_script(body, first_line, mode))
@@ -169,7 +169,7 @@ def test_failures_say_what_is_wrong(
         pytest.param("/" + "x" * 5000, "File name too long", id="long-name"),
     ],
 )
-def test_what_cannot_be_started_says_why(script: str, message: str) -> None:
+def test_a_script_that_cannot_be_started_reports_why(script: str, message: str) -> None:
     assert message in failure(script)
 
 
@@ -272,7 +272,7 @@ def test_a_child_in_a_session_of_its_own_does_not_hold_the_poll_up(write_script:
 def test_output_that_comes_just_after_the_exit_counts(
     write_script: WriteScript, lifeline: Lifeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(script_run, "DRAIN_SECONDS", AMPLE)
+    monkeypatch.setattr(script_run, "DRAIN_TIMEOUT", AMPLE)
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     gate_end = os.open(gate, os.O_RDWR)

@@ -97,7 +97,7 @@ def test_a_signal_to_an_agent_drains_its_host(tmp_path: Path, number: signal.Sig
         pytest.param(["drain", "localhost:x"], "'localhost:x' is no HOST or HOST:SLOT", id="no-slot"),
     ],
 )
-def test_what_cannot_be_drained(tmp_path: Path, words: list[str], sentence: str) -> None:
+def test_drains_that_are_refused(tmp_path: Path, words: list[str], sentence: str) -> None:
     with running(["-np", "1", "sh", "-c", "sleep 60"], tmp_path) as run:
         run.line("waiting")
         refused = steered(run, *words)

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -66,11 +67,14 @@ def test_help_and_version(edriver: Command) -> None:
     [
         pytest.param(["-np", "two", "sh"], "argument -np/--num-proc: 'two' is not a whole number", id="no-number"),
         pytest.param(["-np", "2", "--start-timeout", "nan", "sh"], "'nan' is not a number of seconds", id="no-seconds"),
-        pytest.param(["--mpi", "-np", "2", "sh"], "--mpi is not a flag of edriver", id="unknown"),
+        pytest.param(["--mpj", "-np", "2", "sh"], "--mpj is not a flag of edriver", id="unknown"),
+        pytest.param(
+            ["--mpi", "-np", "2", "sh"], "--mpi is a flag of horovodrun that edriver does not", id="horovodruns"
+        ),
         pytest.param(
             ["--fusion-threshold-mb", "32", "-np", "2", "sh"],
-            "--fusion-threshold-mb is not a flag of edriver",
-            id="unknown-with-a-value",
+            "--fusion-threshold-mb is a flag of horovodrun that edriver does not have",
+            id="horovodruns-with-a-value",
         ),
         pytest.param(["-np", "2", "--min-n", "1", "sh"], "--min-n is not a flag of edriver", id="shortened"),
         pytest.param(["-np", "2", "no-such-program-here"], "there is no command 'no-such-program-here'", id="command"),
@@ -167,7 +171,7 @@ def test_a_worker_that_fails_is_the_root_cause(edriver: Command) -> None:
     assert edriver.left() == []
 
 
-def test_a_command_that_never_calls_run_is_told_so(edriver: Command) -> None:
+def test_a_command_that_never_calls_run_is_reported(edriver: Command) -> None:
     failed = edriver.run("-np", "1", "true")
     assert failed.returncode == 1
     assert "exited with code 0 before its edriver.run was done (does the script call edriver.run" in failed.stderr
@@ -277,11 +281,11 @@ def test_what_a_run_leaves_behind(edriver: Command, tmp_path: Path) -> None:
     (folder,) = tmp_path.iterdir()
     assert failed.stderr.splitlines()[0].startswith(f"edriver: run {folder.name}: ")
     assert failed.stderr.count(f"edriver: records: {folder}\n") == 2
-    told = json.loads((folder / "run.json").read_bytes())
-    assert (told["run_id"], told["command"], told["np"]) == (folder.name, ["sh", "-c", "exit 3"], 1)
+    reported = json.loads((folder / "run.json").read_bytes())
+    assert (reported["run_id"], reported["command"], reported["np"]) == (folder.name, ["sh", "-c", "exit 3"], 1)
     lines = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     assert lines[-1]["run_ended"] == {"end": "RUN_END_FAILED"}
-    assert lines[0]["time"] >= told["began"]
+    assert datetime.fromisoformat(lines[0]["time"]) >= datetime.fromisoformat(reported["start_time"])
     trace = json.loads((folder / "trace.json").read_bytes())
     assert "booting" in {entry["name"] for entry in trace if entry["ph"] == "B"}
     assert {path.stat().st_mode & 0o777 for path in (folder, *folder.iterdir())} == {0o700, 0o600}
@@ -292,7 +296,9 @@ def test_no_records(edriver: Command) -> None:
     assert "records" not in edriver.run("-np", "1", "--no-records", "sh", "-c", "exit 3").stderr
 
 
-def test_a_default_folder_that_cannot_be_made_is_said_once(edriver: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_default_folder_that_cannot_be_made_is_reported_once(
+    edriver: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "/proc/none")
     failed = edriver.run("-np", "1", "sh", "-c", "exit 3")
     assert failed.returncode == 1

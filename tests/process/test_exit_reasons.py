@@ -1,4 +1,4 @@
-"""Why a worker ended, as far as its agent can know more than the exit code says."""
+"""Why a worker ended, where its agent can find out more than the exit code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def small_cgroup() -> Iterator[Path]:
     folder.rmdir()
 
 
-def test_out_of_memory_is_said_with_the_limit(tmp_path: Path, small_cgroup: Path) -> None:
+def test_out_of_memory_is_reported_with_the_limit(tmp_path: Path, small_cgroup: Path) -> None:
     within = ["sh", "-c", f'echo $$ > {small_cgroup}/cgroup.procs; exec "$@"', "sh"]
     with running(["-np", "1", sys.executable, "-c", HOG], tmp_path, through=within) as run:
         assert run.end() == 1, run.text
@@ -57,7 +57,9 @@ def test_a_kill_by_hand_is_no_want_of_memory(tmp_path: Path) -> None:
         pytest.param("#!/etc", 0o755, "may not be executed: its directories, its interpreter", id="not-permitted"),
     ],
 )
-def test_a_command_that_cannot_be_started_is_told_why(tmp_path: Path, first_line: str, mode: int, why: str) -> None:
+def test_the_error_of_a_command_that_cannot_be_started_is_reported(
+    tmp_path: Path, first_line: str, mode: int, why: str
+) -> None:
     program = tmp_path / "train"
     program.write_text(f"{first_line}\n")
     program.chmod(mode)

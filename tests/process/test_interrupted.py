@@ -45,9 +45,9 @@ def test_nothing_is_left(tmp_path: Path, number: signal.Signals | None, flags: l
             start_new_session=True,
         )
         os.close(tell)
-        with os.fdopen(hear) as told:
-            *_, mark = told.readline().split()
-            started = told.readline()
+        with os.fdopen(hear) as reported:
+            *_, mark = reported.readline().split()
+            started = reported.readline()
             guard = guard_of(mark)
             if number:
                 assert started == "all has started\n"

@@ -26,7 +26,7 @@ BOUND = 300.0
 
 
 class Holder:
-    """A process that holds the lock, and somebody who waits for its end."""
+    """A process that holds the lock, and a thread that waits for its end."""
 
     def __init__(self, folder: Path, what: str = "") -> None:
         path = folder / "w.life"
@@ -73,7 +73,7 @@ def test_a_forked_childs_end_is_not_taken_for_the_holders(tmp_path: Path) -> Non
     assert holder.answers == [True]
 
 
-def test_a_lock_that_nobody_held_says_so(tmp_path: Path) -> None:
+def test_waiting_for_the_end_of_a_lock_that_was_never_held_returns_false(tmp_path: Path) -> None:
     assert not LifeLock.create(tmp_path / "w.life").wait_for_end()
 
 

@@ -1,4 +1,4 @@
-"""Losses at the worst moments, under a real driver: who is left goes on, in the same processes, without waiting."""
+"""Losses at the worst moments, under a real driver: survivors go on, in the same processes, without waiting."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_death_during_sync(tmp_path: Path, variable: str, worker: int, survivo
 
 
 def test_a_host_whose_cable_is_pulled(tmp_path: Path) -> None:
-    """Its workers and its agent live, and nobody hears of them: no connection of theirs is ever closed."""
+    """Its workers and its agent live, but are unreachable: none of their connections is ever closed."""
     with linked_hosts(3) as hosts, contextlib.ExitStack() as made:
         office = make_namespace(
             f"{hosts[0].namespace}-office", made
@@ -77,7 +77,7 @@ def test_a_host_whose_cable_is_pulled(tmp_path: Path) -> None:
 
 
 def test_a_send_that_nothing_can_free(tmp_path: Path) -> None:
-    """Gloo tells nobody that a half-written message will never be taken: its sender ends, and the others go on."""
+    """Gloo raises nothing when a half-written message will never be received: its sender ends, and the others go on."""
     script = [sys.executable, str(SCRIPTS / "stuck_send.py")]
     with running(["-np", "3", "--min-np", "1", "--max-np", "3", *script], tmp_path) as run:
         for rank in range(3):
@@ -114,7 +114,7 @@ def wait_for_unread(pid: int, count: int) -> None:
         rows = [row.split() for row in TCP.read_text().splitlines()[1:]]
         if any(f"socket:[{row[9]}]" in sockets and int(row[4].partition(":")[2], 16) > count for row in rows):
             return
-        assert time.monotonic() < deadline, "nobody sends"
+        assert time.monotonic() < deadline, "no worker sends"
 
 
 def all_have_passed(run: Run, size: int, step: int) -> dict[int, int]:

@@ -126,9 +126,7 @@ def test_a_port_that_is_taken_ends_the_start(tmp_path: Path) -> None:
     ("flags", "loaded"),
     [pytest.param([], False, id="without-the-flag"), pytest.param(["--metrics-port", "0"], True, id="with-it")],
 )
-def test_who_asks_for_no_metrics_does_not_load_prometheus_client(
-    tmp_path: Path, flags: list[str], loaded: bool
-) -> None:
+def test_prometheus_client_is_loaded_only_for_metrics(tmp_path: Path, flags: list[str], loaded: bool) -> None:
     with running(["-np", "1", *flags, "true"], tmp_path, {"PYTHONPROFILEIMPORTTIME": "1"}) as run:
         run.end()
     assert any(line.endswith(" grpc.aio") for line in run.lines)

@@ -1,4 +1,4 @@
-"""Mistakes of scripts, under a real driver: each is told as what it is, with its place, and no run waits in silence."""
+"""Mistakes in scripts, under a real driver: each is reported with its place in the code, and no run hangs silently."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def test_an_exception_whose_text_cannot_be_sent(tmp_path: Path, mistake: str, ki
         run.line(r"failed: worker 1 \(rank 0, localhost:0\) raised an exception$")
 
 
-def test_uneven_steps_are_said_with_who_is_done_and_who_waits(tmp_path: Path) -> None:
+def test_uneven_steps_are_reported_with_the_ranks_that_are_done_and_that_wait(tmp_path: Path) -> None:
     with running(["-np", "2", *MISTAKES], tmp_path, {"MISTAKE": "uneven"}) as run:
         run.line(r"rank 1 is done")
-        said = run.line(
+        message = run.line(
             r"edriver: (uneven steps: worker 2 \(rank 1, localhost:1\) is done after 5 steps; "
             r"worker 1 \(rank 0, localhost:0\) is waiting in a collective after 5 steps)$"
         )
-        assert said[1] in edriver("status").stdout
+        assert message[1] in edriver("status").stdout
 
 
 def test_a_run_inside_a_run(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Who is killed, and in which order, makes no difference: nothing of the run is left, on no host."""
+"""Whichever processes are killed, in any order: nothing of the run is left, on no host."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 from edriver.agent.workers.processes import children_of
 from tests.process.dialling import dialled
-from tests.process.running import SCRIPTS, Run, running, wait_for_exit
+from tests.process.running import SCRIPTS, SOON, Run, running, wait_for_exit
 from tests.process.sites import Site, parent_of, site, ssh_client
 
 TOGETHER = 4
@@ -76,14 +76,14 @@ def guard_of(pid: int) -> int:
 
 
 def all_of(run: Run, worker: int) -> dict[str, int]:
-    """Everybody who clears up, in a run of one host."""
+    """All processes that clean up, in a run of one host."""
     agent = parent_of(worker)
     guards = {"driver's guard": guard_of(run.process.pid), "agent's guard": guard_of(agent)}
     return {"driver": run.process.pid, "agent": agent, **guards}
 
 
 def stop(run: Run, order: Order) -> None:
-    """End a run whose driver lives, in good order."""
+    """End a run whose driver lives, in order."""
     if "driver" not in order:
         run.process.send_signal(signal.SIGINT)
     assert run.end() in (130, -signal.SIGKILL)
@@ -107,7 +107,7 @@ def test_kills_in_every_order_over_ssh(there: Site, tmp_path: Path, count: int) 
 
     with futures.ThreadPoolExecutor(TOGETHER) as threads:
         list(threads.map(happens, orders(["driver", "agent a", "agent b", "ssh a", "ssh b"], count)))
-    assert there.left() == []
+    assert there.left(SOON) == []
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -120,7 +120,7 @@ def test_kills_in_every_order_on_this_machine(tmp_path: Path, count: int) -> Non
             a, b = workers_of(run, "localhost", r"127\.0\.0\.2")
             kill_in_order({"driver": run.process.pid, "agent a": parent_of(a), "agent b": parent_of(b)}, order)
             stop(run, order)
-            assert run.gone(), (order, run.left_behind())
+            assert run.gone(SOON), (order, run.left_behind())
             assert list(Path(folder).iterdir()) == [], order
 
     with futures.ThreadPoolExecutor(TOGETHER) as threads:
@@ -140,25 +140,25 @@ def happens_here(folder: Path, order: Order, at_once: bool) -> None:
         else:
             kill_in_order(victims, order)
         stop(run, order)
-        assert run.gone(), (order, run.left_behind())
+        assert run.gone(SOON), (order, run.left_behind())
         assert "driver's guard" in order or list(Path(temporary).iterdir()) == [], order
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_every_subset_of_those_who_clear_up_is_killed_at_once(tmp_path: Path, count: int) -> None:
+def test_every_subset_of_the_processes_that_clean_up_is_killed_at_once(tmp_path: Path, count: int) -> None:
     with futures.ThreadPoolExecutor(TOGETHER) as threads:
         list(threads.map(lambda names: happens_here(tmp_path, names, True), itertools.combinations(ALL, count)))
 
 
 @pytest.mark.parametrize("first", ALL)
-def test_all_of_those_who_clear_up_are_killed_in_every_order(tmp_path: Path, first: str) -> None:
+def test_all_processes_that_clean_up_are_killed_in_every_order(tmp_path: Path, first: str) -> None:
     with futures.ThreadPoolExecutor(TOGETHER) as threads:
         others = itertools.permutations([name for name in ALL if name != first])
         list(threads.map(lambda names: happens_here(tmp_path, (first, *names), False), others))
 
 
-def test_workers_that_train_end_when_nobody_is_left_to_end_them_and_the_next_run_removes_the_rest() -> None:
-    """Each way by which a worker is ended: one is in its agent's process group, one has left it, one has a daemon."""
+def test_workers_end_when_driver_agent_and_guards_are_killed_and_the_next_run_removes_the_rest() -> None:
+    """Each way in which a worker is ended: one is in its agent's process group, one has left it, one has a daemon."""
     train, daemon = shlex.join(TRAIN), "setsid sleep 3600 </dev/null >/dev/null 2>&1 &"
     script = f"case $EDRIVER_WORKER_ID in 1) exec {train};; 2) exec setsid -w {train};; 3) {daemon} exec {train};; esac"
     with tempfile.TemporaryDirectory(prefix="ed-", dir="/tmp") as name:
@@ -171,14 +171,14 @@ def test_workers_that_train_end_when_nobody_is_left_to_end_them_and_the_next_run
             kill_at_once([run.process.pid, agent, guard_of(run.process.pid), guard_of(agent)])
             run.end()
             for pid in run.pids().values():
-                assert wait_for_exit(pid), run.left_behind()
+                assert wait_for_exit(pid, SOON), run.left_behind()
             (left,) = run.left_behind()
             assert "sleep 3600" in left
             (remains,) = folder.glob("edriver-*")
             with running(["-np", "1", "--no-records", "true"], folder, environ) as second:
                 second.line(f"removed {remains} and 1 of its processes, left by a run that was killed")
                 second.end()
-            assert run.gone(), run.left_behind()
+            assert run.gone(SOON), run.left_behind()
             assert list(folder.glob("edriver-*")) == []
 
 
@@ -194,7 +194,7 @@ def test_kills_in_every_order_of_hosts_that_dial_in(count: int) -> None:
                 workers_of(run, "a", "b")
                 kill_in_order({"driver": run.process.pid, **victims}, order)
                 stop(run, order)
-                assert run.gone(), (order, run.left_behind())
+                assert run.gone(SOON), (order, run.left_behind())
                 assert list(temporary.iterdir()) == [], order
 
     with futures.ThreadPoolExecutor(TOGETHER) as threads:
@@ -209,7 +209,7 @@ def test_a_driver_killed_while_its_hosts_start(there: Site, tmp_path: Path) -> N
             wait_for_exit(os.getpid(), moment * 0.1)
             run.process.kill()
             run.end()
-    assert there.left() == []
+    assert there.left(SOON) == []
 
 
 @pytest.mark.parametrize("victim", ["driver", "ssh"])
@@ -225,7 +225,7 @@ def test_a_kill_while_a_host_does_not_answer(there: Site, tmp_path: Path, victim
             run.line("host silent is not used: ssh was killed by SIGKILL")
         run.process.kill()
         run.end()
-    assert there.left() == []
+    assert there.left(SOON) == []
 
 
 def test_a_driver_killed_while_discovery_hangs(tmp_path: Path) -> None:
@@ -237,13 +237,13 @@ def test_a_driver_killed_while_discovery_hangs(tmp_path: Path) -> None:
         polling.read_text()
         run.process.kill()
         run.end()
-        assert run.gone(), run.left_behind()
+        assert run.gone(SOON), run.left_behind()
 
 
 def test_a_driver_killed_after_a_hosts_cable_was_pulled(tmp_path: Path) -> None:
     """No word of its end reaches that host, nor of the host's the connection of ssh."""
     with site(tmp_path, 1) as there:
-        with there.running(["-np", "1", "-H", "host1:1", *WORKER], tmp_path) as run:
+        with there.running(["-np", "1", "-H", "host1:1", "--driver-timeout", "15", *WORKER], tmp_path) as run:
             workers_of(run, "host1")
             there.hosts[1].cut()
             run.process.kill()

@@ -60,7 +60,7 @@ def test_the_launcher_and_the_source_of_the_how_to_train(tmp_path: Path, environ
     assert {"srun --nodelist=node-a", "srun --nodelist=node-b", "srun --overlap"} <= set(saw)
 
 
-def test_the_launcher_of_the_how_to_says_why_it_cannot(tmp_path: Path, environ: dict[str, str]) -> None:
+def test_the_launcher_of_the_how_to_reports_why_it_fails(tmp_path: Path, environ: dict[str, str]) -> None:
     (tmp_path / "bin" / "srun").unlink()
     line = ["-np", "1", "--start-timeout", "2", "--discovery", "slurm", "--launcher", "srun", *TRAIN]
     with running(line, tmp_path, environ) as run:

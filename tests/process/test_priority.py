@@ -1,4 +1,4 @@
-"""Which session of processes gets the processor first."""
+"""Priorities: which session of processes gets the processor first."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ def session() -> Iterator[int]:
 
 
 def test_a_session_goes_behind_others_and_comes_back(session: int) -> None:
-    if not priority.lower(session, priority.BEHIND):
+    if not priority.lower(session, priority.BOOT_NICENESS):
         pytest.skip("this kernel does not schedule by session")
-    assert niceness(session) == priority.BEHIND
+    assert niceness(session) == priority.BOOT_NICENESS
     priority.restore(session)
-    assert niceness(session) == priority.AS_USUAL
+    assert niceness(session) == priority.DEFAULT_NICENESS
 
 
-def test_who_has_ended_is_passed_over() -> None:
+def test_a_process_that_has_ended_is_skipped() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
-    assert not priority.lower(process.pid, priority.LAST)
+    assert not priority.lower(process.pid, priority.ENDED_NICENESS)
     priority.restore(process.pid)
 
 
-def test_the_kernels_one_change_at_a_time_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_that_the_kernel_refuses_as_too_early_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [BlockingIOError(), BlockingIOError(), None]
     written = []
 
@@ -55,6 +55,6 @@ def test_the_kernels_one_change_at_a_time_is_waited_for(monkeypatch: pytest.Monk
             raise answer
 
     monkeypatch.setattr(priority, "_write", write)
-    monkeypatch.setattr(priority._TRIES, "sleep", lambda seconds: None)
+    monkeypatch.setattr(priority._WRITE_RETRIES, "sleep", lambda seconds: None)
     priority.restore(7)
-    assert written == [(7, priority.AS_USUAL)] * 3
+    assert written == [(7, priority.DEFAULT_NICENESS)] * 3

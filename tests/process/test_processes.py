@@ -1,4 +1,4 @@
-"""Processes by themselves: what the guard is told, and when; and what it does with what it does not understand."""
+"""Processes alone: what is reported to the guard, and when; and how the guard handles invalid input."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tests.process.running import BOUND
 
 
 class RecordingGuard(Guard):
-    """Notes what it is told, and whether the process still holds its number then."""
+    """Records its calls, and whether the process still held its pid at each."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[tuple[str, int, bool]] = []
+        self.reported: list[tuple[str, int, bool]] = []
 
     def watch(self, group: int) -> None:
-        self.told.append(("watch", group, self._exists(group)))
+        self.reported.append(("watch", group, self._exists(group)))
 
     def forget(self, group: int) -> None:
-        self.told.append(("forget", group, self._exists(group)))
+        self.reported.append(("forget", group, self._exists(group)))
 
     def _exists(self, pid: int) -> bool:
         return Path("/proc", str(pid)).exists()
@@ -38,7 +38,7 @@ def test_the_guard_forgets_a_group_before_its_number_is_free() -> None:
     pid, stdout, stderr = processes.start(["/bin/sh", "-c", "echo hello; exit 5"], os.environ)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     processes.reap()
-    assert guard.told == [("watch", pid, True), ("forget", pid, True)]
+    assert guard.reported == [("watch", pid, True), ("forget", pid, True)]
     assert exits == [(pid, 5)]
     assert not Path("/proc", str(pid)).exists()
     assert os.read(stdout, 100) == b"hello\n"
@@ -46,7 +46,7 @@ def test_the_guard_forgets_a_group_before_its_number_is_free() -> None:
     os.close(stderr)
 
 
-def test_a_guard_that_is_sent_nonsense_still_kills_what_is_on_its_list() -> None:
+def test_a_guard_that_receives_invalid_input_still_kills_what_is_on_its_list() -> None:
     with subprocess.Popen(["sleep", "3600"], start_new_session=True) as sleeper:
         lines = b"+\n+ten\n\xff\n+%d\n-\n" % sleeper.pid
         guard = [sys.executable, "-I", "-S", guard_main.__file__, "", ""]

@@ -19,6 +19,9 @@ from tests.process.sites import Site, environment_of, parent_of, site, ssh_clien
 SITE_PACKAGES = Path(sysconfig.get_path("purelib"))
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 
+CUT_OFF = ("--driver-timeout", "15")
+"""Seconds after which a host ends what it runs, if it cannot know what has become of the driver: 60 by default."""
+
 
 def test_a_run_on_two_hosts(tmp_path: Path) -> None:
     with site(tmp_path) as there, there.running(["-np", "3", "-H", "host1:2,host2:1", *TRAIN], tmp_path) as run:
@@ -46,7 +49,7 @@ def test_workers_are_killed_and_hosts_come_and_go(tmp_path: Path) -> None:
 
 
 def test_a_host_whose_cable_is_pulled(tmp_path: Path) -> None:
-    flags = ["-np", "2", "--min-np", "1", "-H", "host1:1,host2:1"]
+    flags = ["-np", "2", "--min-np", "1", "-H", "host1:1,host2:1", *CUT_OFF]
     with site(tmp_path) as there, there.running([*flags, *TRAIN], tmp_path, {"EPOCHS": "20000"}) as run:
         run.line("rank 1 passed step 5")
         there.hosts[2].cut()
@@ -58,7 +61,7 @@ def test_a_host_whose_cable_is_pulled(tmp_path: Path) -> None:
 
 
 def test_a_host_whose_cable_is_put_back_begins_anew(tmp_path: Path) -> None:
-    flags = ["-np", "2", "--min-np", "1", "-H", "host1:1,host2:1"]
+    flags = ["-np", "2", "--min-np", "1", "-H", "host1:1,host2:1", *CUT_OFF]
     with site(tmp_path) as there, there.running([*flags, *TRAIN], tmp_path, {"EPOCHS": "20000"}) as run:
         run.line("rank 1 passed step 5")
         (old,) = there.hosts[2].processes() & set(run.pids().values())
@@ -73,7 +76,7 @@ def test_a_host_whose_cable_is_put_back_begins_anew(tmp_path: Path) -> None:
         assert run.gone(), run.left_behind()
 
 
-def test_an_agent_that_wakes_up_is_no_second_brain(tmp_path: Path) -> None:
+def test_an_agent_that_resumes_after_its_replacement_ends(tmp_path: Path) -> None:
     flags = ["-np", "2", "--min-np", "1", "-H", "host1:1,host2:1"]
     with site(tmp_path) as there, there.running([*flags, *TRAIN], tmp_path, {"EPOCHS": "20000"}) as run:
         run.line("rank 1 passed step 5")
@@ -81,7 +84,7 @@ def test_an_agent_that_wakes_up_is_no_second_brain(tmp_path: Path) -> None:
         agent = int(Path(f"/proc/{old}/stat").read_text().rpartition(")")[2].split()[1])
         os.kill(agent, signal.SIGSTOP)
         run.line(r"no word from its agent for 5 s")
-        run.line(rf"rank 1 of 2 pid (?!{old} )\d+ at step")  # another, beside the one that nobody can reach
+        run.line(rf"rank 1 of 2 pid (?!{old} )\d+ at step")  # another process; the old one still runs, unreachable
         os.kill(agent, signal.SIGCONT)
         assert wait_for_exit(agent)
         assert wait_for_exit(old)
@@ -97,15 +100,15 @@ def test_an_agent_that_is_killed_leaves_nothing_behind(tmp_path: Path) -> None:
         run.line("rank 1 passed step 5")
         worker = run.pids()[1]
         variables = environment_of(worker)
-        host, papers = variables["EDRIVER_HOST"], Path(variables["EDRIVER_PAPERS"])
-        assert (papers / "member.pem").exists()
+        host, tls_credentials = variables["EDRIVER_HOST"], Path(variables["EDRIVER_TLS_FOLDER"])
+        assert (tls_credentials / "member.pem").exists()
         os.kill(parent_of(worker), signal.SIGKILL)
         run.line(f"host {host} is lost: its agent was killed by SIGKILL")
         run.line(r"rank 0 of 1 .* at step ([5-9]|\d\d)")
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
         assert run.gone(), run.left_behind()
-        assert not papers.parent.exists()
+        assert not tls_credentials.parent.exists()
 
 
 def test_a_run_goes_on_when_the_connection_of_ssh_breaks(tmp_path: Path) -> None:
@@ -201,13 +204,13 @@ def test_a_host_behind_a_jump_host(tmp_path: Path) -> None:
             assert run.gone(), run.left_behind()
 
 
-def test_a_name_that_nobody_knows(tmp_path: Path) -> None:
+def test_a_host_name_that_does_not_resolve(tmp_path: Path) -> None:
     with site(tmp_path, 1) as there:
         fails(there, tmp_path, "its name is known neither to this machine nor to the ssh", host="no-such-host.invalid")
 
 
 def test_hosts_are_reached_side_by_side(tmp_path: Path) -> None:
-    """None gets through before all are on their way; and one that never answers holds up nobody."""
+    """None connects before all have been dialled; and one that never answers does not delay the others."""
     names = [f"node{number}" for number in range(4)]
     with site(tmp_path, 1) as there:
         begun = (

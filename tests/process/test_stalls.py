@@ -1,4 +1,4 @@
-"""Workers that live and get nowhere, under a real driver: found, shown, and replaced."""
+"""Workers that live but make no progress, under a real driver: found, reported, and replaced."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def recovers(run: Run, survivor: int) -> None:
     assert run.gone(), run.left_behind()
 
 
-def test_one_that_hangs_in_the_script_is_shown_and_killed(tmp_path: Path) -> None:
+def test_a_worker_that_hangs_in_the_script_is_reported_and_killed(tmp_path: Path) -> None:
     with running([*FLAGS, "--stall-timeout", "3", *STALL], tmp_path, {"STALL": "python"}) as run:
         run.line("stalls: python")
         pids = run.pids()
@@ -32,8 +32,8 @@ def test_one_that_hangs_in_the_script_is_shown_and_killed(tmp_path: Path) -> Non
         assert re.search(r"it stands at\nedriver: thread MainThread:\n(.*\n)*?.*in load_data\n.*wait\(\)", run.text)
 
 
-def test_one_whose_interpreter_is_locked_is_shown_and_killed(tmp_path: Path) -> None:
-    """It answers nobody and lives: what holds is the limit of its phase, not the lease."""
+def test_a_worker_whose_interpreter_is_locked_is_reported_and_killed(tmp_path: Path) -> None:
+    """It lives but answers no request: the limit of its phase applies, not the lease."""
     with running([*FLAGS, "--stall-timeout", "step=8", *STALL], tmp_path, {"STALL": "native"}) as run:
         run.line("stalls: native")
         pids = run.pids()
@@ -88,7 +88,7 @@ def test_a_long_call_of_every_rank_that_keeps_the_interpreters_lock(
 
 
 def test_a_loss_while_the_others_are_in_a_long_call(tmp_path: Path) -> None:
-    """They hear of it when the call is over, long after a lease, and go on in the same processes; nothing is lost."""
+    """They learn of it when the call is over, long after a lease, and go on in the same processes; nothing is lost."""
     samples = 3 * 3 + 2 * 5  # three steps of three ranks and five of two, since the lost one is not replaced
     environ = {
         "CALL": "sleeps",

@@ -22,7 +22,7 @@ def id_of(run: Run) -> str:
     return run.line(r"^edriver: run (\w+):")[1]
 
 
-def test_a_run_on_this_machine_says_how_it_stands(tmp_path: Path) -> None:
+def test_the_status_of_a_run_on_this_machine(tmp_path: Path) -> None:
     with running(["-np", "2", *TRAIN], tmp_path, {"EPOCHS": "20000"}) as run:
         run.line("rank 1 passed step 5")
         done = edriver("status", "--run", id_of(run))
@@ -66,9 +66,9 @@ def test_how_far_training_is(tmp_path: Path) -> None:
     with running(["-np", "2", *TRAIN], tmp_path, {"EPOCHS": "4000"}) as run:
         run.line("rank 1 passed step 5")
         with Client(here(id_of(run))) as client:
-            told = (answer.progress for answer in client.watch_progress() if answer.HasField("progress"))
-            first = next(each for each in told if each.steps)
-            later = next(each for each in told if each.steps > first.steps)
+            reported = (answer.progress for answer in client.watch_progress() if answer.HasField("progress"))
+            first = next(each for each in reported if each.steps)
+            later = next(each for each in reported if each.steps > first.steps)
             assert (later.samples, later.reported["loss"] > 0) == (160, True)
             assert later.step_rate > 0
             pids = {worker.worker_id - 1: worker.pid for worker in client.status().workers}
@@ -94,7 +94,7 @@ def test_an_operator_elsewhere_steers_with_a_file_of_its_own(tmp_path: Path) -> 
         assert run.gone(), run.left_behind()
 
 
-def test_an_onlooker_elsewhere_may_look_and_do_nothing_else(tmp_path: Path) -> None:
+def test_status_credentials_allow_queries_from_elsewhere_and_nothing_else(tmp_path: Path) -> None:
     file = tmp_path / "status.json"
     args = ["-np", "1", "--status-credentials", str(file), *TRAIN]
     with running(args, tmp_path, {"EPOCHS": "20000"}) as run:
@@ -126,7 +126,7 @@ def test_an_onlooker_elsewhere_may_look_and_do_nothing_else(tmp_path: Path) -> N
 def test_files_that_are_no_credentials(tmp_path: Path) -> None:
     file = tmp_path / "status.json"
     file.write_text("[]")
-    assert "not an invitation of edriver's driver" in edriver("status", "--credentials", str(file)).stderr
+    assert "not a join config of edriver's driver" in edriver("status", "--credentials", str(file)).stderr
     assert "give the --credentials" in edriver("status", "--driver", "a:1").stderr
 
 

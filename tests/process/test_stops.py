@@ -67,7 +67,7 @@ def test_all_workers(tmp_path: Path) -> None:
 
 
 def test_the_only_worker(tmp_path: Path) -> None:
-    """Nobody waits for it: its round is not even broken."""
+    """No other member waits for it: its round is not aborted."""
     with running(["-np", "1", *TRAIN], tmp_path, ENVIRON) as run:
         pids = all_train(run, 1)
         with stopped(list(pids.values())):
@@ -108,7 +108,7 @@ def test_one_worker_of_two_is_replaced_at_once(tmp_path: Path) -> None:
     ],
 )
 def test_the_driver(tmp_path: Path, seconds: float, pause: str) -> None:
-    """Its agents wait for it, and the workers train on; it blames none for the time in which it heard nothing."""
+    """Its agents wait for it, and the workers train on; the time in which it was stopped expires no lease."""
     environ = {**ENVIRON, "STEPS": "1000", "EPOCHS": "1", "PAUSE": pause}
     with running(["-np", "2", "--min-np", "1", *TRAIN], tmp_path, environ) as run:
         pids = all_train(run, 2)
@@ -123,7 +123,7 @@ def test_the_driver(tmp_path: Path, seconds: float, pause: str) -> None:
 
 
 def test_a_worker_that_dies_while_the_driver_is_stopped(tmp_path: Path) -> None:
-    """The driver hears of it when it comes back; the other worker goes on then."""
+    """The driver learns of it when it resumes; the other worker goes on then."""
     with running(["-np", "2", "--min-np", "1", *TRAIN], tmp_path, {**ENVIRON, "EPOCHS": "2000"}) as run:
         pids = all_train(run, 2)
         with stopped([run.process.pid]):

@@ -76,7 +76,7 @@ def test_several_runs_one_after_the_other(tmp_path: Path) -> None:
         assert run.text.count("then: tuned") == 2
 
 
-def test_an_exception_of_one_worker_is_its_own(tmp_path: Path) -> None:
+def test_an_exception_of_one_worker_does_not_end_the_others(tmp_path: Path) -> None:
     with running(["-np", "2", "--min-np", "1", *TRAIN], tmp_path, {"RAISE": "1"}) as run:
         run.line("ValueError: the script's own mistake")
         run.line(r"worker 2 \(rank 1, localhost:1\) raised an exception")
@@ -121,7 +121,7 @@ def test_a_forked_child_that_exits_leaves_its_parent_connected(tmp_path: Path) -
 def test_leaving_early_is_not_success(tmp_path: Path) -> None:
     with running(["-np", "1", *TRAIN], tmp_path, {"EXIT": "all"}) as run:
         assert run.end() == 1
-        assert "called sys.exit before its edriver.run was done" in run.text
+        assert "called sys.exit before training was done" in run.text
         assert "train.py" in run.line("SystemExit at (.*)")[1]
 
 
@@ -188,7 +188,7 @@ def test_a_killed_agent_takes_its_workers_along_and_is_replaced(tmp_path: Path) 
         assert run.gone(), run.left_behind()
 
 
-def test_alone_it_is_a_world_of_one(tmp_path: Path) -> None:
+def test_a_script_without_a_driver_is_a_world_of_one(tmp_path: Path) -> None:
     import subprocess
 
     environ = {k: v for k, v in os.environ.items() if not k.startswith("EDRIVER")}

@@ -1,4 +1,4 @@
-"""A run in which no connection can be severed: it says so at the start, and gets through a loss all the same."""
+"""A run in which no connection can be severed: it warns about that at the start, and still recovers from a loss."""
 
 from __future__ import annotations
 

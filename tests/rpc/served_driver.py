@@ -14,16 +14,20 @@ import grpc
 import grpc.aio
 
 from edriver.common.release import VERSION
+from edriver.common.wire import duration
 from edriver.driver.core import events
 from edriver.driver.rpc.agent_service import AgentServer
-from edriver.driver.rpc.dial_in_hosts import Arrivals
+from edriver.driver.rpc.agents.registry import AgentRegistry
+from edriver.driver.rpc.dial_in_hosts import DialInHosts
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.v1 import agent_pb2, agent_pb2_grpc
-from edriver.v1.agent_pb2 import FromAgent, FromDriver
+from edriver.v1.agent_pb2 import ConnectRequest, ConnectResponse
 
-WELCOME = agent_pb2.Welcome(command=["train"], driver_lease=5.0, worker_lease=9.0, output_folder="/out", agent_id=1)
+WELCOME = agent_pb2.Welcome(
+    command=["train"], driver_lease=duration(5.0), worker_lease=duration(9.0), output_folder="/out", agent_id=1
+)
 
-Stream = grpc.aio.StreamStreamCall[FromAgent, FromDriver]
+Stream = grpc.aio.StreamStreamCall[ConnectRequest, ConnectResponse]
 
 
 def secret_of(agent_id: int) -> bytes:
@@ -53,7 +57,7 @@ class Time:
         self._sleepers.put_nowait((until, sleeper))
 
 
-class KnownArrivals(Arrivals):
+class KnownDialInHosts(DialInHosts):
     """Attributes:
     arrived: set once a host has.
     """
@@ -62,24 +66,24 @@ class KnownArrivals(Arrivals):
         super().__init__()
         self.arrived = asyncio.Event()
 
-    def arrive(self, host: str, slots: int) -> asyncio.Future[int]:
-        place = super().arrive(host, slots)
+    def register(self, host: str, slots: int) -> asyncio.Future[int]:
+        place = super().register(host, slots)
         self.arrived.set()
         return place
 
 
 @dataclass
 class Driver:
-    """A served AgentServer, and what came out of it."""
+    """A served AgentServer with the agents that it knows, and what came out of it."""
 
-    server: AgentServer
+    registry: AgentRegistry
     inbox: Mailbox[events.Event]
     time: Time
     channel: grpc.aio.Channel
-    output: list[tuple[str, agent_pb2.OutputBatch]] = field(default_factory=list)
-    departed: list[int] = field(default_factory=list)
-    heard: list[agent_pb2.WorkerStanding] = field(default_factory=list)
-    arrivals: KnownArrivals = field(default_factory=lambda: KnownArrivals())
+    output: list[tuple[str, agent_pb2.ForwardOutputRequest]] = field(default_factory=list)
+    ended: list[int] = field(default_factory=list)
+    received: list[agent_pb2.WorkerHeartbeat] = field(default_factory=list)
+    dial_in_hosts: KnownDialInHosts = field(default_factory=lambda: KnownDialInHosts())
 
     def stub(self) -> agent_pb2_grpc.AgentServiceAsyncStub:
         return agent_pb2_grpc.AgentServiceStub(self.channel)
@@ -90,16 +94,18 @@ class Driver:
         stream = self.stub().Connect()
         shown = secret_of(agent_id) if secret is None else secret
         hello = agent_pb2.Hello(run_id=run_id, host=host, agent_id=agent_id, pid=7, version=VERSION, secret=shown)
-        await stream.write(FromAgent(hello=hello, ack=ack))
+        await stream.write(ConnectRequest(hello=hello, ack=ack))
         return stream
 
     async def arrive(self, host: str) -> Stream:
         """A host dials in by itself, and is let in as agent 1."""
         stream = self.stub().Connect()
-        await stream.write(FromAgent(hello=agent_pb2.Hello(run_id="run", host=host, pid=7, version=VERSION, slots=1)))
-        await self.arrivals.arrived.wait()
-        self.server.expect(host, 1)
-        assert self.arrivals.admit(host, 1)
+        await stream.write(
+            ConnectRequest(hello=agent_pb2.Hello(run_id="run", host=host, pid=7, version=VERSION, slots=1))
+        )
+        await self.dial_in_hosts.arrived.wait()
+        self.registry.expect(host, 1)
+        assert self.dial_in_hosts.admit(host, 1)
         return stream
 
     async def event(self) -> events.Event:
@@ -114,28 +120,29 @@ async def driver() -> AsyncIterator[Driver]:
         address = f"unix:{Path(folder, 's')}"
         time = Time()
         inbox: Mailbox[events.Event] = Mailbox(100)
-        output: list[tuple[str, agent_pb2.OutputBatch]] = []
-        departed: list[int] = []
-        heard: list[agent_pb2.WorkerStanding] = []
-        arrivals = KnownArrivals()
+        output: list[tuple[str, agent_pb2.ForwardOutputRequest]] = []
+        ended: list[int] = []
+        received: list[agent_pb2.WorkerHeartbeat] = []
+        dial_in_hosts = KnownDialInHosts()
+        draw_secret = map(secret_of, itertools.count(1)).__next__
+        registry = AgentRegistry(inbox, lambda: time.now, ended.append, draw_secret)
         server = AgentServer(
             "run",
             WELCOME,
+            registry,
             inbox,
             lambda host, batch: output.append((host, batch)),
-            lambda: time.now,
-            departed=departed.append,
-            arrivals=arrivals,
-            heard=heard.append,
-            draw_secret=map(secret_of, itertools.count(1)).__next__,
+            on_agent_ended=ended.append,
+            dial_in_hosts=dial_in_hosts,
+            on_progress=received.append,
         )
         service = grpc.aio.server()
         agent_pb2_grpc.add_AgentServiceServicer_to_server(server, service)
         service.add_insecure_port(address)
         await service.start()
-        beating = asyncio.create_task(server.beat(time.sleep))
+        beating = asyncio.create_task(registry.send_heartbeats(time.sleep))
         async with grpc.aio.insecure_channel(address) as channel:
-            yield Driver(server, inbox, time, channel, output, departed, heard, arrivals)
+            yield Driver(registry, inbox, time, channel, output, ended, received, dial_in_hosts)
         beating.cancel()
         await service.stop(grace=5)
 
@@ -148,32 +155,32 @@ def serve(work: Callable[[Driver], Coroutine[None, None, None]]) -> None:
     asyncio.run(asyncio.wait_for(served(), 30))
 
 
-async def read(stream: Stream) -> FromDriver:
+async def read(stream: Stream) -> ConnectResponse:
     message = await stream.read()
-    assert isinstance(message, FromDriver), f"the stream has ended: {await stream.code()}"
+    assert isinstance(message, ConnectResponse), f"the stream has ended: {await stream.code()}"
     return message
 
 
 async def ended(stream: Stream) -> bool:
     """Read on; returns whether there was no further message."""
-    return not isinstance(await stream.read(), FromDriver)
+    return not isinstance(await stream.read(), ConnectResponse)
 
 
 async def connect(made: Driver, *workers: int) -> Stream:
     """A first connection of agent 1 on host a, past its Welcome; these workers have been started there."""
-    made.server.expect("a", 1)
+    made.registry.expect("a", 1)
     stream = await made.dial()
     assert (await read(stream)).welcome == WELCOME
     assert await made.event() == events.AgentConnected("a", 1)
     for worker_id in workers:
-        made.server.send("a", start(worker_id))
+        made.registry.send("a", start(worker_id))
         await read(stream)
     return stream
 
 
-def start(worker_id: int) -> FromDriver:
-    return FromDriver(start_worker=agent_pb2.StartWorker(worker_id=worker_id, slot=0))
+def start(worker_id: int) -> ConnectResponse:
+    return ConnectResponse(start_worker=agent_pb2.StartWorker(worker_id=worker_id, slot=0))
 
 
-def exited(seq: int) -> FromAgent:
-    return FromAgent(seq=seq, worker_exited=agent_pb2.WorkerExited(worker_id=seq, code=-9, tail="bye"))
+def exited(seq: int) -> ConnectRequest:
+    return ConnectRequest(seq=seq, worker_exited=agent_pb2.WorkerExited(worker_id=seq, code=-9, tail="bye"))

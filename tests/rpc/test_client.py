@@ -1,4 +1,4 @@
-"""The clients against a served run: what they return, how they go on when cut off, what they say is wrong."""
+"""The clients against a served run: what they return, how they resume after a disconnect, which errors they raise."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import events
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.settings import Settings
-from edriver.driver.observe.event_history import Chronicle
-from edriver.driver.observe.progress import Pace
+from edriver.driver.observe.event_history import EventHistory
+from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.rpc.control import ControlServer
 from edriver.driver.rpc.status import StatusServer
 from edriver.v1 import control_pb2_grpc, status_pb2, status_pb2_grpc
 
 
 class Run:
-    """A run on hosts that are said, with at least one worker and at most three; its server can be taken away."""
+    """A run on the given hosts, with at least one worker and at most three; its server can be stopped."""
 
     def __init__(self, folder: Path) -> None:
         self.membership = Membership(Settings(np=1, min_np=1, max_np=3), now=0.0)
-        self.chronicle = Chronicle(self.membership, Pace(lambda: 0.0), lambda: 0.0)
-        self.status = StatusServer("abcd", self.membership, self.chronicle, lambda: 0.0)
+        self.event_history = EventHistory(self.membership, ProgressTracker(lambda: 0.0), lambda: 0.0)
+        self.status = StatusServer("abcd", self.membership, self.event_history, lambda: 0.0)
         self.control = ControlServer(self.membership, self.take, lambda text: self.take(events.StopRequested(text)))
         self.address = Address("abcd", f"unix:{folder / 's'}")
         self._server: grpc.aio.Server | None = None
@@ -48,7 +48,7 @@ class Run:
         await self._server.stop(None)
 
     def take(self, event: events.Event) -> None:
-        self.chronicle.take(event, self.membership.step(event, 0.0), None, [])
+        self.event_history.take(event, self.membership.step(event, 0.0), None, [])
         self.status.announce()
 
     def hosts(self, *names: str) -> None:
@@ -97,9 +97,9 @@ def test_the_blocking_client_looks_and_steers() -> None:
         assert [event.seq for event in known] == list(range(1, len(known) + 1))
         assert client.events(known[-1].seq) == []
         client.stop("enough")
-        told = list(client.watch(known[-1].seq))
-        assert told[-1].run_ended.end == status_pb2.RUN_END_STOPPED
-        assert told[-1].text == "enough"
+        reported = list(client.watch(known[-1].seq))
+        assert reported[-1].run_ended.end == status_pb2.RUN_END_STOPPED
+        assert reported[-1].text == "enough"
 
     serve(lambda run: blocking(run, work))
 
@@ -116,8 +116,8 @@ def test_the_client_for_asyncio_looks_and_steers() -> None:
             known = await client.events()
             assert [event.seq for event in known] == list(range(1, len(known) + 1))
             await client.stop("enough")
-            told = [event async for event in client.watch(known[-1].seq)]
-            assert told[-1].text == "enough"
+            reported = [event async for event in client.watch(known[-1].seq)]
+            assert reported[-1].text == "enough"
 
     serve(work)
 
@@ -132,7 +132,7 @@ def test_a_watch_goes_on_without_a_gap_when_the_driver_comes_back() -> None:
             await run.serve()
             run.take(events.StopRequested("enough"))
             seen += [event.seq async for event in watching]
-            assert seen == list(range(1, run.chronicle.last_seq + 1))
+            assert seen == list(range(1, run.event_history.last_seq + 1))
 
     serve(work)
 
@@ -146,7 +146,7 @@ def test_a_blocking_watch_goes_on_without_a_gap_too() -> None:
             await run.serve()
             run.take(events.StopRequested("enough"))
             seen += [event.seq for event in await asyncio.to_thread(list, watching)]
-            assert seen == list(range(1, run.chronicle.last_seq + 1))
+            assert seen == list(range(1, run.event_history.last_seq + 1))
 
     serve(work)
 
@@ -188,5 +188,5 @@ def test_credentials_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="No such file"):
         elsewhere(tmp_path / "nothing")
     (tmp_path / "file").write_text("{}")
-    with pytest.raises(RunError, match="not an invitation of edriver's driver"):
+    with pytest.raises(RunError, match="not a join config of edriver's driver"):
         elsewhere(tmp_path / "file")

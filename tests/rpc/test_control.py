@@ -1,4 +1,4 @@
-"""ControlService over real gRPC: what an operator asks, checked against what is known."""
+"""ControlService over real gRPC: an operator's requests, checked against the state of the run."""
 
 from __future__ import annotations
 

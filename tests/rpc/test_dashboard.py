@@ -25,13 +25,13 @@ from edriver.dashboard.feed import Feed
 from edriver.dashboard.server import PageServer, is_ours, runner_of
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import events
-from edriver.driver.core.cause import Cause, CauseKind, Said
+from edriver.driver.core.cause import Cause, CauseKind, ReportedText
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.ranks import Candidate, plan_round
+from edriver.driver.core.rounds.ranks import Candidate, plan_round
 from edriver.driver.core.settings import Settings
 from edriver.driver.observe.cause_text import Line
-from edriver.driver.observe.event_history import Chronicle
-from edriver.driver.observe.progress import Pace
+from edriver.driver.observe.event_history import EventHistory
+from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.rpc.status import StatusServer
 from edriver.v1 import agent_pb2, notification_pb2, status_pb2_grpc
 
@@ -39,13 +39,13 @@ SECRET = "hush"
 
 
 class Run:
-    """A run on hosts that are said; its driver can be taken away."""
+    """A run on the given hosts; its driver can be stopped."""
 
     def __init__(self, folder: Path, limit: int) -> None:
         self.now = 1000.0
         self.membership = Membership(Settings(np=1, min_np=1, max_np=3), now=0.0)
-        self.chronicle = Chronicle(self.membership, Pace(lambda: self.now), lambda: self.now, limit)
-        self.status = StatusServer("abcd", self.membership, self.chronicle, lambda: self.now)
+        self.event_history = EventHistory(self.membership, ProgressTracker(lambda: self.now), lambda: self.now, limit)
+        self.status = StatusServer("abcd", self.membership, self.event_history, lambda: self.now)
         self.address = Address("abcd", f"unix:{folder / 's'}")
         self._server: grpc.aio.Server | None = None
 
@@ -61,22 +61,24 @@ class Run:
 
     def take(self, event: events.Event, text: str = "") -> None:
         self.now += 1.0
-        said = Cause(CauseKind.STOPPED, detail=Said(text)) if text else None
-        self.chronicle.take(event, self.membership.step(event, 0.0), said, [Line(said)] if said else [])
+        message = Cause(CauseKind.STOPPED, detail=ReportedText(text)) if text else None
+        self.event_history.take(event, self.membership.step(event, 0.0), message, [Line(message)] if message else [])
         self.status.announce()
 
     def hosts(self, *names: str) -> None:
         self.take(events.HostsObserved(HostSet(tuple(Host(name, 1) for name in names))))
 
     def reports(self, steps: int, **reported: float) -> None:
-        """Worker 1, alone in round 1.1, has come so far."""
-        if self.chronicle.pace.first is None:
-            self.chronicle.pace.assigned(
+        """Worker 1, alone in round 1.1, reports that it has made so many steps."""
+        if self.event_history.tracker.first is None:
+            self.event_history.tracker.assigned(
                 plan_round(RoundId(1, 1), 1, [Candidate(1, "a", 0, NO_VERSION, StoreAddress("a", 1))], first=True)
             )
-        said = notification_pb2.Standing(round_id=round_id_message(RoundId(1, 1)), boundaries=steps, reported=reported)
+        message = notification_pb2.WorkerProgress(
+            round_id=round_id_message(RoundId(1, 1)), boundaries=steps, reported=reported
+        )
         self.now += 1.0
-        self.chronicle.heard(agent_pb2.WorkerStanding(worker_id=1, pid=7, standing=said))
+        self.event_history.record_progress(agent_pb2.WorkerHeartbeat(worker_id=1, pid=7, progress=message))
 
 
 class Page:
@@ -102,8 +104,8 @@ class Page:
                     line = await response.content.readline()
                     assert line, "the stream has ended"
                     if line.startswith(b"data: "):
-                        told: dict[str, Any] = json.loads(line[6:])
-                        return told
+                        reported: dict[str, Any] = json.loads(line[6:])
+                        return reported
 
             yield message
 
@@ -119,7 +121,7 @@ async def served(limit: int, before: Callable[[Run], None]) -> AsyncIterator[Pag
             await feed.begin()
             following = asyncio.create_task(feed.follow())
             server = PageServer(feed, SECRET)
-            runner = runner_of(server.app, patience=0.1)
+            runner = runner_of(server.app, shutdown_timeout=0.1)
             await runner.setup()
             listening = await server.callers.listen(runner, "127.0.0.1", 0)
             async with aiohttp.ClientSession() as session:
@@ -155,18 +157,18 @@ def test_everything_first_and_then_what_has_changed() -> None:
             seq = first["log"][-1][0]
             page.run.hosts("a", "b")
             page.run.take(events.DrainRequested("b", None, "it runs hot"), "host b is drained: it runs hot")
-            told = await message()
-            while "log" not in told:
-                told = await message()
-            assert told["whole"] is False
-            assert all(line[0] > seq for line in told["log"])
-            assert "host b is drained: it runs hot" in [line[2] for line in told["log"]]
-            assert "rounds" not in told
+            reported = await message()
+            while "log" not in reported:
+                reported = await message()
+            assert reported["whole"] is False
+            assert all(line[0] > seq for line in reported["log"])
+            assert "host b is drained: it runs hot" in [line[2] for line in reported["log"]]
+            assert "rounds" not in reported
 
     serve(work)
 
 
-def test_one_who_comes_late_sees_progress_from_the_start() -> None:
+def test_a_late_browser_sees_progress_from_the_start() -> None:
     def before(run: Run) -> None:
         run.hosts("a")
         for steps in range(5):
@@ -193,24 +195,24 @@ def test_a_run_whose_first_events_are_forgotten() -> None:
             assert "log" not in first
             page.run.take(events.HostsObserved(HostSet((Host("z", 1),))), "host h29 is gone")
             hosts: dict[str, int] = {}
-            told: dict[str, Any] = {}
-            while "log" not in told:
-                told = await message()
-                hosts |= {host["name"]: host["slots"] for host in told.get("hosts", [])}
+            reported: dict[str, Any] = {}
+            while "log" not in reported:
+                reported = await message()
+                hosts |= {host["name"]: host["slots"] for host in reported.get("hosts", [])}
             assert hosts == {"h29": 0, "z": 1}
-            assert [line[2] for line in told["log"]] == ["host h29 is gone"]
+            assert [line[2] for line in reported["log"]] == ["host h29 is gone"]
 
     serve(work, limit=300, before=before)
 
 
-def test_the_end_of_the_run_is_said_and_the_page_stays() -> None:
+def test_the_end_of_the_run_is_shown_and_the_page_stays() -> None:
     async def work(page: Page) -> None:
         async with page.stream() as message:
             await message()
             page.run.take(events.StopRequested("enough"))
-            told = await message()
-            while told["link"] != "ended":
-                told = await message()
+            reported = await message()
+            while reported["link"] != "ended":
+                reported = await message()
         async with page.stream() as message:
             later = await message()
             assert (later["link"], later["head"]["doing"]) == ("ended", "enough")
@@ -220,23 +222,23 @@ def test_the_end_of_the_run_is_said_and_the_page_stays() -> None:
 
 
 def test_a_driver_that_is_lost_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LOOK", "SELDOM", "AGAIN"):
+    for name in ("POLL_INTERVAL", "IDLE_POLL_INTERVAL", "RETRY_INTERVAL"):
         monkeypatch.setattr(feed_module, name, 0.05)
 
     async def work(page: Page) -> None:
         async with page.stream() as message:
             assert (await message())["link"] == "live"
             await page.run.vanish()
-            told = await message()
-            while told["link"] != "lost":
-                told = await message()
-            assert "its driver does not answer" in told["why"]
+            reported = await message()
+            while reported["link"] != "lost":
+                reported = await message()
+            assert "its driver does not answer" in reported["why"]
             page.run.hosts("a", "c")
             await page.run.serve()
             names: set[str] = set()
-            while told["link"] != "live" or "c" not in names:
-                told = await message()
-                names |= {host["name"] for host in told.get("hosts", [])}
+            while reported["link"] != "live" or "c" not in names:
+                reported = await message()
+                names |= {host["name"] for host in reported.get("hosts", [])}
 
     serve(work)
 
@@ -290,7 +292,7 @@ def test_other_names_and_other_methods_are_refused() -> None:
         ("x:y", False),
     ],
 )
-def test_whose_name_a_host_is(host: str, ours: bool) -> None:
+def test_which_host_names_are_this_machines(host: str, ours: bool) -> None:
     assert is_ours(host) is ours
 
 
@@ -310,7 +312,7 @@ def test_files_come_with_a_strict_policy_and_from_nowhere_else() -> None:
 
 
 def test_a_bounded_number_of_browsers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "MOST_BROWSERS", 2)
+    monkeypatch.setattr(server_module, "MAX_STREAMS", 2)
 
     async def work(page: Page) -> None:
         async with page.stream() as first:
@@ -332,8 +334,8 @@ def test_a_bounded_number_of_browsers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_browser_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "SLOW", 0.2)
-    monkeypatch.setattr(server_module, "PAUSE", 0.0)
+    monkeypatch.setattr(server_module, "WRITE_TIMEOUT", 0.2)
+    monkeypatch.setattr(server_module, "MESSAGE_INTERVAL", 0.0)
 
     async def work(page: Page) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(page.url.rpartition(":")[2]), limit=1024)
@@ -352,15 +354,15 @@ def test_a_browser_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch
     serve(work, limit=64_000_000)
 
 
-@pytest.mark.parametrize("said", [b"", f"GET /{SECRET}/ HTTP/1.1\r\nHost: localhost\r\n".encode()])
-def test_a_caller_without_a_whole_request_is_hung_up_on(monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
-    monkeypatch.setattr(server_module, "REQUEST_BOUND", 0.2)
+@pytest.mark.parametrize("payload", [b"", f"GET /{SECRET}/ HTTP/1.1\r\nHost: localhost\r\n".encode()])
+def test_a_caller_without_a_whole_request_is_hung_up_on(monkeypatch: pytest.MonkeyPatch, payload: bytes) -> None:
+    monkeypatch.setattr(server_module, "REQUEST_TIMEOUT", 0.2)
 
     async def work(page: Page) -> None:
         async with page.stream() as message:
             await message()
             reader, writer = await asyncio.open_connection("127.0.0.1", int(page.url.rpartition(":")[2]))
-            writer.write(said)
+            writer.write(payload)
             assert await reader.read() == b""
             writer.close()
             page.run.hosts("a", "b")
@@ -370,7 +372,7 @@ def test_a_caller_without_a_whole_request_is_hung_up_on(monkeypatch: pytest.Monk
 
 
 def test_idle_callers_make_room_the_oldest_first_and_browsers_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(callers_module, "MOST_STRANGERS", 2)
+    monkeypatch.setattr(callers_module, "MAX_UNAUTHENTICATED", 2)
 
     async def work(page: Page) -> None:
         port = int(page.url.rpartition(":")[2])

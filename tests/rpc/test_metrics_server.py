@@ -1,4 +1,4 @@
-"""Where Prometheus asks: who is slow or silent holds up nobody."""
+"""The endpoint that Prometheus scrapes: a slow or silent client does not delay others."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from socketserver import TCPServer
 
 import pytest
 
-from edriver.discovery.poller import Polls
+from edriver.discovery.poll_filter import Polls
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.settings import Settings
-from edriver.driver.observe.event_history import Chronicle
+from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.metrics import bounded_server
-from edriver.driver.observe.metrics.bounded_server import MOST_AT_ONCE
+from edriver.driver.observe.metrics.bounded_server import MAX_CONCURRENT_REQUESTS
 from edriver.driver.observe.metrics.server import MetricsServer
-from edriver.driver.observe.progress import Pace
+from edriver.driver.observe.progress import ProgressTracker
 from edriver.v1 import status_pb2
 
 BOUND = 60.0
@@ -36,16 +36,16 @@ class Site:
         self,
         address: str = "127.0.0.1",
         port: int = 0,
-        answer_bound: float = BOUND,
-        silence_bound: float = BOUND,
-        request_bound: float = BOUND,
+        answer_timeout: float = BOUND,
+        idle_timeout: float = BOUND,
+        request_timeout: float = BOUND,
         polls: Polls | None = None,
     ) -> None:
         self.membership = Membership(Settings(np=2, min_np=1, max_np=3), now=0.0)
-        chronicle = Chronicle(self.membership, Pace(lambda: 0.0), lambda: 0.0)
+        event_history = EventHistory(self.membership, ProgressTracker(lambda: 0.0), lambda: 0.0)
         self.server = MetricsServer(
-            *("abcd", self.membership, chronicle, polls or Polls(), address, port),
-            *(answer_bound, silence_bound, request_bound),
+            *("abcd", self.membership, event_history, polls or Polls(), address, port),
+            *(answer_timeout, idle_timeout, request_timeout),
         )
 
     @contextlib.asynccontextmanager
@@ -57,7 +57,7 @@ class Site:
             await self.server.close()
 
     def get(self, method: str = "GET") -> tuple[int, str]:
-        """What a scraper gets; from another thread than the loop's."""
+        """A scrape's status and body; called from another thread than the loop's."""
         connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=BOUND)
         with contextlib.closing(connection):
             connection.request(method, "/metrics")
@@ -65,7 +65,7 @@ class Site:
             return answer.status, answer.read().decode()
 
     def call(self) -> socket.socket:
-        """A scraper that says nothing."""
+        """A scraper that sends nothing."""
         return socket.create_connection(("127.0.0.1", self.server.port), timeout=BOUND)
 
 
@@ -82,23 +82,23 @@ def all_have_answered() -> None:
 
 
 def test_a_scraper_gets_the_run_as_it_is() -> None:
-    async def told() -> None:
+    async def test() -> None:
         site = Site()
         async with site.open() as url:
             assert url == f"http://127.0.0.1:{site.server.port}/metrics"
             status, text = await asyncio.to_thread(site.get)
             assert (status, "edriver_max_np 3.0" in text, "process_open_fds" in text) == (200, True, True)
-            begun = status_pb2.Event(round=status_pb2.Round(kind=status_pb2.ROUND_CAUSE_FAILURE))
+            begun = status_pb2.Event(round=status_pb2.Round(kind=status_pb2.ROUND_KIND_FAILURE))
             site.server.observe([begun])
             _, text = await asyncio.to_thread(site.get)
             assert 'edriver_rounds_total{cause="failure"} 1.0' in text
             assert (await asyncio.to_thread(site.get, "POST"))[0] == 405
 
-    asyncio.run(told())
+    asyncio.run(test())
 
 
 def test_the_run_is_looked_at_on_the_event_loop_alone() -> None:
-    async def told() -> None:
+    async def test() -> None:
         seen = set()
 
         class Watched(Polls):
@@ -112,12 +112,12 @@ def test_the_run_is_looked_at_on_the_event_loop_alone() -> None:
             await asyncio.to_thread(site.get)
         assert seen == {threading.current_thread()}
 
-    asyncio.run(told())
+    asyncio.run(test())
 
 
 def test_a_driver_that_is_busy_is_not_waited_for() -> None:
-    async def told() -> None:
-        site = Site(answer_bound=0.05)
+    async def test() -> None:
+        site = Site(answer_timeout=0.05)
         async with site.open():
             answers: list[tuple[int, str]] = []
             scraper = threading.Thread(target=lambda: answers.append(site.get()))
@@ -127,25 +127,25 @@ def test_a_driver_that_is_busy_is_not_waited_for() -> None:
         async with (again := Site()).open():
             assert (await asyncio.to_thread(again.get))[0] == 200
 
-    asyncio.run(told())
+    asyncio.run(test())
 
 
-def test_a_fault_of_our_own_is_said_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    async def told() -> None:
+def test_an_internal_error_is_reported_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
         site = Site()
         del site.membership.roster
         async with site.open():
             assert (await asyncio.to_thread(site.get))[0] == 500
         assert "no metrics: a fault of edriver's own" in caplog.text
 
-    asyncio.run(told())
+    asyncio.run(test())
 
 
-def test_who_comes_when_all_places_are_taken_gets_that_of_the_oldest() -> None:
-    async def told() -> None:
+def test_a_connection_beyond_the_limit_replaces_the_oldest() -> None:
+    async def test() -> None:
         site = Site()
         async with site.open():
-            silent = [site.call() for _ in range(MOST_AT_ONCE)]
+            silent = [site.call() for _ in range(MAX_CONCURRENT_REQUESTS)]
             assert (await asyncio.to_thread(site.get))[0] == 200
             assert await asyncio.to_thread(silent[0].recv, 1) == b""
             for connection in silent[1:]:
@@ -154,32 +154,32 @@ def test_who_comes_when_all_places_are_taken_gets_that_of_the_oldest() -> None:
                 connection.close()
             await asyncio.to_thread(all_have_answered)
 
-    asyncio.run(told())
+    asyncio.run(test())
 
 
 def test_there_are_never_more_threads_than_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded_server, "ROOM_BOUND", 0.01)
+    monkeypatch.setattr(bounded_server, "EVICTION_TIMEOUT", 0.01)
 
-    async def told() -> None:
+    async def test() -> None:
         site = Site()
         async with site.open():
-            asking = [site.call() for _ in range(MOST_AT_ONCE)]
+            asking = [site.call() for _ in range(MAX_CONCURRENT_REQUESTS)]
             for connection in asking:
                 connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
             with contextlib.closing(site.call()) as turned_away:  # the event loop, which they wait for, stands still
                 assert turned_away.recv(1) == b""
-            assert len(answering()) == MOST_AT_ONCE
+            assert len(answering()) == MAX_CONCURRENT_REQUESTS
             await asyncio.to_thread(all_have_answered)
             for connection in asking:
                 connection.close()
             assert (await asyncio.to_thread(site.get))[0] == 200
 
-    asyncio.run(told())
+    asyncio.run(test())
 
 
 @pytest.mark.parametrize("request_line", ["OPTIONS * HTTP/1.1", "CONNECT example.org:443 HTTP/1.1", "GET", "\0 \0 \0"])
 def test_odd_requests_get_an_answer_and_no_traceback(request_line: str, capfd: pytest.CaptureFixture[str]) -> None:
-    async def told() -> None:
+    async def test() -> None:
         site = Site()
         async with site.open():
             with contextlib.closing(site.call()) as odd:
@@ -187,12 +187,12 @@ def test_odd_requests_get_an_answer_and_no_traceback(request_line: str, capfd: p
                 assert await asyncio.to_thread(odd.recv, 1)
             await asyncio.to_thread(all_have_answered)
 
-    asyncio.run(told())
+    asyncio.run(test())
     assert capfd.readouterr().err == ""
 
 
 def dribble(connection: socket.socket) -> None:
-    """Say a little again and again, until nobody listens any more."""
+    """Send one byte at a time until the server closes the connection."""
     with contextlib.suppress(OSError):
         connection.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
         while not select.select([connection], [], [], 0.01)[0]:
@@ -200,21 +200,21 @@ def dribble(connection: socket.socket) -> None:
 
 
 def test_a_whole_request_has_a_bound() -> None:
-    async def told() -> None:
-        site = Site(request_bound=0.3)
+    async def test() -> None:
+        site = Site(request_timeout=0.3)
         async with site.open():
             with contextlib.closing(site.call()) as slow:
                 await asyncio.to_thread(dribble, slow)
             await asyncio.to_thread(all_have_answered)
 
-    asyncio.run(told())
+    asyncio.run(test())
 
 
-def test_those_who_take_long_make_room_for_who_comes() -> None:
-    async def told() -> None:
+def test_slow_connections_are_closed_for_new_ones() -> None:
+    async def test() -> None:
         site = Site()
         async with site.open():
-            slow = [site.call() for _ in range(MOST_AT_ONCE)]
+            slow = [site.call() for _ in range(MAX_CONCURRENT_REQUESTS)]
             dribbling = [threading.Thread(target=dribble, args=(connection,)) for connection in slow]
             for thread in dribbling:
                 thread.start()
@@ -230,7 +230,7 @@ def test_those_who_take_long_make_room_for_who_comes() -> None:
             for connection in slow:
                 connection.close()
 
-    asyncio.run(told())
+    asyncio.run(test())
 
 
 def test_without_descriptors_it_waits_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,18 +245,18 @@ def test_without_descriptors_it_waits_and_goes_on(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(TCPServer, "get_request", accept)
     monkeypatch.setattr(bounded_server, "pause", pauses.append)
 
-    async def told() -> None:
+    async def test() -> None:
         site = Site()
         async with site.open():
             assert (await asyncio.to_thread(site.get))[0] == 200
 
-    asyncio.run(told())
+    asyncio.run(test())
     assert len(pauses) == 3
 
 
 def test_silence_has_an_end(capfd: pytest.CaptureFixture[str]) -> None:
-    async def told() -> None:
-        site = Site(silence_bound=0.05)
+    async def test() -> None:
+        site = Site(idle_timeout=0.05)
         async with site.open():
             with contextlib.closing(site.call()) as silent:
                 assert await asyncio.to_thread(silent.recv, 1) == b""
@@ -265,12 +265,12 @@ def test_silence_has_an_end(capfd: pytest.CaptureFixture[str]) -> None:
                 assert await asyncio.to_thread(half.recv, 1) == b""
             await asyncio.to_thread(all_have_answered)
 
-    asyncio.run(told())
+    asyncio.run(test())
     assert capfd.readouterr().err == ""
 
 
-def test_nothing_of_it_is_left() -> None:
-    async def told() -> None:
+def test_a_closed_server_refuses_connections() -> None:
+    async def test() -> None:
         site = Site()
         async with site.open():
             pass
@@ -278,7 +278,7 @@ def test_nothing_of_it_is_left() -> None:
             site.call()
         await Site().server.close()  # one that was never open
 
-    asyncio.run(told())
+    asyncio.run(test())
     assert not [thread for thread in threading.enumerate() if thread.name == "edriver-metrics"]
 
 
@@ -291,7 +291,7 @@ def test_nothing_of_it_is_left() -> None:
     ],
 )
 def test_where_it_cannot_listen(address: str, sentence: str) -> None:
-    async def told() -> None:
+    async def test() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             site = Site(address, taken.getsockname()[1])
             words = rf"no metrics can be had at {address}:\d+: ({sentence}); give another --metrics-port \(0: any"
@@ -299,25 +299,25 @@ def test_where_it_cannot_listen(address: str, sentence: str) -> None:
                 await site.server.open()
             await site.server.close()
 
-    asyncio.run(told())
+    asyncio.run(test())
 
 
 def test_two_runs_do_not_share_a_port() -> None:
-    async def told() -> None:
+    async def test() -> None:
         first = Site()
         async with first.open():
             with pytest.raises(OSError, match="Address already in use"):
                 await Site(port=first.server.port).server.open()
 
-    asyncio.run(told())
+    asyncio.run(test())
 
 
 def test_an_address_of_ip_version_6() -> None:
     if not Path("/proc/net/if_inet6").exists():
         pytest.skip("this machine has no IPv6")
 
-    async def told() -> None:
+    async def test() -> None:
         async with Site("::1").open() as url:
             assert url.startswith("http://[::1]:")
 
-    asyncio.run(told())
+    asyncio.run(test())

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import queue
+import select
+import signal
 import socket
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +18,7 @@ import pytest
 
 from edriver.common.ids import RoundId, Version
 from edriver.common.store_address import StoreAddress
-from edriver.common.wire import round_id_message, version_of
+from edriver.common.wire import round_id_message, timestamp, version_of
 from edriver.system.life_lock import LifeLock
 from edriver.v1 import cause_pb2, notification_pb2_grpc, rounds_pb2
 from edriver.v1 import notification_pb2 as pb
@@ -21,7 +26,7 @@ from edriver.worker import topology
 from edriver.worker.assignment import Assignment
 from edriver.worker.errors import HostsUpdatedInterrupt, PeerLostError, SwallowedInterruptError
 from edriver.worker.rounds import notification
-from edriver.worker.rounds.loop import WorkerRounds
+from edriver.worker.rounds.worker_rounds import WorkerRounds
 from edriver.worker.state.state import ObjectState
 
 BOUND = 120.0
@@ -65,35 +70,35 @@ class Agent:
         self._ready = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._ready.bind(self.environ["EDRIVER_READY"])
         self._ready.settimeout(BOUND)
-        self._notices: queue.Queue[pb.Notice | None] = queue.Queue()
+        self._requests: queue.Queue[pb.AttachRequest | None] = queue.Queue()
 
     def attach(self, run_id: str = "run", worker_id: int = 7) -> None:
         self.channel = grpc.insecure_channel(f"unix:{self.environ['EDRIVER_SOCKET']}")
         self.say(pb.Notice(attached=pb.Attached(run_id=run_id, worker_id=worker_id)))
         stub = notification_pb2_grpc.NotificationServiceStub(self.channel)
-        self.reports: Iterator[pb.Report] = stub.Attach(iter(self._notices.get, None), timeout=BOUND)
+        self.answers: Iterator[pb.AttachResponse] = stub.Attach(iter(self._requests.get, None), timeout=BOUND)
 
     def announced(self) -> int:
         return int(self._ready.recv(64).split()[0])
 
     def say(self, notice: pb.Notice) -> None:
-        self._notices.put(notice)
+        self._requests.put(pb.AttachRequest(notice=notice))
 
     def hear(self, kind: str) -> pb.Report:
-        report = next(self.reports)
+        report = next(self.answers).report
         if report.WhichOneof("kind") == "first_boundary" != kind:
-            report = next(self.reports)
+            report = next(self.answers).report
         assert report.WhichOneof("kind") == kind, report
         return report
 
     def assign(self, n: int) -> None:
-        seat = rounds_pb2.Seat(worker_id=7, rank=0, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
+        seat = rounds_pb2.RankAssignment(worker_id=7, rank=0, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
         store = rounds_pb2.StoreAddress(host="h", port=1)
         shared = rounds_pb2.RoundAssignment(round_id=round_id(n), size=1, store=store)
-        self.say(pb.Notice(assign_place=pb.AssignPlace(round=shared, seat=seat)))
+        self.say(pb.Notice(assign_place=pb.AssignPlace(round=shared, member=seat)))
 
     def close(self) -> None:
-        self._notices.put(None)
+        self._requests.put(None)
         self.channel.close()
         self._ready.close()
 
@@ -215,18 +220,20 @@ def test_an_interrupt_keeps_what_was_not_committed(agent: Agent, monkeypatch: py
             state.check_host_updates()
         return "trained"
 
-    heard: queue.Queue[tuple[float, int]] = queue.Queue()
+    received: queue.Queue[tuple[float, int]] = queue.Queue()
     outcome = in_thread(rounds, train, state)
     agent.announced()
     agent.attach()
     agent.hear("waiting")
     agent.assign(1)
     assert entered.get(timeout=BOUND) == 0
-    monkeypatch.setattr(state, "on_hosts_updated", lambda timestamp, update_res: heard.put((timestamp, update_res)))
-    updated = pb.HostsUpdated(round_id=round_id(1), number=1, result=rounds_pb2.HOST_UPDATE_RESULT_ADDED, timestamp=9.5)
+    monkeypatch.setattr(state, "on_hosts_updated", lambda timestamp, update_res: received.put((timestamp, update_res)))
+    updated = pb.HostsUpdated(
+        round_id=round_id(1), number=1, result=rounds_pb2.HOST_UPDATE_RESULT_ADDED, timestamp=timestamp(9.5)
+    )
     agent.say(pb.Notice(hosts_updated=updated))
     assert agent.hear("boundary_reached").boundary_reached.boundaries == 0
-    assert heard.get(timeout=BOUND) == (9.5, 2)
+    assert received.get(timeout=BOUND) == (9.5, 2)
     agent.say(pb.Notice(stop_at=pb.StopAt(round_id=round_id(1), number=1, boundary=2)))
     go.release(4)
     waiting = agent.hear("waiting").waiting
@@ -279,7 +286,7 @@ def test_whatever_leaves_the_function_is_reported_before_the_process_ends(agent:
 
 
 def test_a_worker_whose_agent_is_gone_does_not_stay(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notification, "ORPHANED_AFTER", 0.0)
+    monkeypatch.setattr(notification, "ORPHAN_TIMEOUT", 0.0)
     orphaned = threading.Event()
     rounds = WorkerRounds(agent.environ, Group(), looks_like_peer_loss=lambda error: False, orphaned=orphaned.set)
     in_thread(rounds, lambda state: orphaned.wait(BOUND), ObjectState(step=0))
@@ -296,15 +303,17 @@ def test_a_stream_for_another_worker_is_refused(agent: Agent, run_id: str, worke
     rounds_of(agent, Group())
     agent.attach(run_id, worker_id)
     with pytest.raises(grpc.RpcError) as refused:
-        next(agent.reports)
+        next(agent.answers)
     assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
-def test_who_waits_for_a_verdict_is_not_looked_at_for_a_stall(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_waits_for_a_verdict_is_not_checked_for_a_stall(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The verdict may take as long as another member's evaluation."""
     rounds = rounds_of(agent, Group())
     looks: queue.Queue[None] = queue.Queue()
-    monkeypatch.setattr(rounds._stall, "look", lambda progress, phase: looks.put(None))
+    monkeypatch.setattr(rounds._watch._stall, "look", lambda progress, phase: looks.put(None))
     go, trains = threading.Event(), threading.Event()
 
     def train(state: ObjectState) -> None:
@@ -325,7 +334,7 @@ def test_who_waits_for_a_verdict_is_not_looked_at_for_a_stall(agent: Agent, monk
     agent.hear("boundary_reached")
     go.set()
     agent.hear("first_boundary")
-    while not rounds._waits_for_verdict:  # set by the training thread, right after what was heard
+    while not rounds._watch.waits_for_verdict:  # set by the training thread, right after what was heard
         threading.Event().wait(0.001)
     agent.say(pb.Notice(ping=pb.Ping(number=2)))
     agent.hear("pong")
@@ -337,7 +346,7 @@ def test_who_waits_for_a_verdict_is_not_looked_at_for_a_stall(agent: Agent, monk
 
 
 @pytest.mark.parametrize("end", ["goes on", "returns"])
-def test_a_script_that_catches_the_interrupt_is_told_so(agent: Agent, end: str) -> None:
+def test_a_script_that_catches_the_interrupt_gets_an_error(agent: Agent, end: str) -> None:
     rounds = rounds_of(agent, Group())
     go = threading.Event()
 
@@ -378,3 +387,92 @@ def test_a_run_inside_a_run_is_refused_at_once(agent: Agent) -> None:
     agent.assign(1)
     assert "inside a function that it runs" in agent.hear("failed").failed.traceback
     assert isinstance(outcome.get(timeout=BOUND), RuntimeError)
+
+
+class Model:
+    """An object that a training function holds, such as a model with the round's process group."""
+
+
+class WatchfulGroup(Group):
+    """Sees whether the last round's model is still alive when the next group is built."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.models: list[weakref.ref[Model]] = []
+        self.alive_at_build: list[int] = []
+
+    def build(self, place: Assignment, timeout: float) -> None:
+        super().build(place, timeout)
+        self.alive_at_build.append(sum(model() is not None for model in self.models))
+
+
+@pytest.mark.parametrize("raised", [PeerLostError, HostsUpdatedInterrupt, None])
+def test_nothing_of_a_round_is_alive_when_the_next_group_is_built(agent: Agent, raised: type[Exception] | None) -> None:
+    """Whether it was left by an exception, or its function had returned a model before the others were lost."""
+    group = WatchfulGroup()
+    rounds = rounds_of(agent, group)
+
+    def train(state: ObjectState) -> Model:
+        model = Model()
+        group.models.append(weakref.ref(model))
+        if len(group.models) == 1 and raised is not None:
+            raise raised("lost")
+        return model
+
+    outcome = in_thread(rounds, train, ObjectState(step=0))
+    agent.announced()
+    agent.attach()
+    agent.hear("waiting")
+    gc.disable()
+    try:
+        agent.assign(1)
+        if raised is PeerLostError:
+            agent.hear("collective_raised")
+        elif raised is None:
+            agent.hear("done")
+            agent.say(pb.Notice(abort=pb.Abort(round_id=round_id(1), cause=cause_pb2.Cause(text="a worker died"))))
+        agent.hear("waiting")
+        agent.assign(2)
+        agent.hear("done")
+    finally:
+        gc.enable()
+    agent.say(pb.Notice(finish=pb.Finish(round_id=round_id(2))))
+    assert isinstance(outcome.get(timeout=BOUND), Model)
+    assert group.alive_at_build == [0, 0]
+
+
+def test_an_exception_of_a_forked_child_waits_for_no_thread_of_its_parent(agent: Agent) -> None:
+    """The notification thread may hold the lock when a data loader forks; in the child it is never released."""
+    rounds = rounds_of(agent, Group())
+    parent, children = os.getpid(), queue.Queue[int]()
+
+    def train(state: ObjectState) -> None:
+        rounds._changed.acquire()
+        child = os.fork()
+        if child == 0:
+            raise ValueError("the child's own")
+        rounds._changed.release()
+        children.put(child)
+
+    def call() -> None:
+        try:
+            rounds.run(train, ObjectState(step=0), (), {})
+        finally:
+            if os.getpid() != parent:
+                os._exit(7)
+
+    training = threading.Thread(target=call, daemon=True)
+    training.start()
+    agent.announced()
+    agent.attach()
+    agent.hear("waiting")
+    agent.assign(1)
+    child = children.get(timeout=BOUND)
+    ended, _, _ = select.select([os.pidfd_open(child)], [], [], 10.0)
+    if not ended:
+        os.kill(child, signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    agent.hear("done")
+    agent.say(pb.Notice(finish=pb.Finish(round_id=round_id(1))))
+    training.join(timeout=BOUND)
+    assert not training.is_alive()

@@ -8,9 +8,10 @@ import pytest
 
 from edriver.common.release import VERSION
 from edriver.driver.core import events
-from edriver.driver.rpc.agent_service import AGENT_LEASE, BEAT, BOOT_LEASE
+from edriver.driver.core.cause import AgentFault, AgentFaultKind
+from edriver.driver.rpc.agents.registry import AGENT_LEASE, BEAT, BOOT_LEASE
 from edriver.v1 import agent_pb2, notification_pb2
-from edriver.v1.agent_pb2 import FromAgent
+from edriver.v1.agent_pb2 import ConnectRequest
 from tests.rpc.served_driver import WELCOME, Driver, connect, ended, exited, read, secret_of, serve, start
 
 
@@ -18,7 +19,7 @@ def test_an_agent_is_welcomed_and_gets_its_orders_in_order() -> None:
     async def work(made: Driver) -> None:
         stream = await connect(made)
         for worker_id in (1, 2, 3):
-            made.server.send("a", start(worker_id))
+            made.registry.send("a", start(worker_id))
         got = [await read(stream) for _ in range(3)]
         assert [message.start_worker.worker_id for message in got] == [1, 2, 3]
         assert [message.seq for message in got] == [1, 2, 3]
@@ -28,8 +29,8 @@ def test_an_agent_is_welcomed_and_gets_its_orders_in_order() -> None:
 
 def test_orders_given_before_it_dials_wait_for_it() -> None:
     async def work(made: Driver) -> None:
-        made.server.expect("a", 1)
-        made.server.send("a", start(1))
+        made.registry.expect("a", 1)
+        made.registry.send("a", start(1))
         stream = await made.dial()
         assert (await read(stream)).HasField("welcome")
         assert (await read(stream)).start_worker.worker_id == 1
@@ -41,8 +42,8 @@ def test_what_it_says_becomes_events() -> None:
     async def work(made: Driver) -> None:
         stream = await connect(made, 3, 4, 5)
         failed = notification_pb2.Report(failed=notification_pb2.Failed(traceback="boom"))
-        await stream.write(FromAgent(seq=1, worker_report=agent_pb2.WorkerReport(worker_id=4, report=failed)))
-        await stream.write(FromAgent(seq=2, lease_expired=agent_pb2.LeaseExpired(worker_id=5)))
+        await stream.write(ConnectRequest(seq=1, worker_report=agent_pb2.WorkerReport(worker_id=4, report=failed)))
+        await stream.write(ConnectRequest(seq=2, lease_expired=agent_pb2.LeaseExpired(worker_id=5)))
         await stream.write(exited(3))
         assert await made.event() == events.WorkerFailed(4, "boom")
         assert await made.event() == events.LeaseExpired(5, lease=9.0)
@@ -54,12 +55,12 @@ def test_what_it_says_becomes_events() -> None:
 def test_a_broken_connection_loses_nothing_and_repeats_nothing() -> None:
     async def work(made: Driver) -> None:
         stream = await connect(made)
-        made.server.send("a", start(1))
+        made.registry.send("a", start(1))
         assert (await read(stream)).start_worker.worker_id == 1
         await stream.write(exited(1))
         assert await made.event() == events.WorkerExited(1, -9, "bye")
         stream.cancel()
-        made.server.send("a", start(2))  # whether the break was noticed by now or not
+        made.registry.send("a", start(2))  # whether the break was noticed by now or not
 
         again = await made.dial(ack=1)
         welcome = await read(again)
@@ -83,16 +84,36 @@ def test_an_agent_has_ended_when_it_says_so_and_not_when_its_stream_ends(in_orde
             assert await ended(stream)
         else:
             stream.cancel()
-        assert made.departed == []
+        assert made.ended == []
         again = await made.dial(ack=1)
         await read(again)
         await again.write(exited(1))
-        await again.write(FromAgent(seq=2, agent_ending=agent_pb2.AgentEnding()))
+        await again.write(ConnectRequest(seq=2, agent_ending=agent_pb2.AgentEnding()))
         await again.done_writing()
         assert await ended(again)
-        assert made.departed == [1]
+        assert made.ended == [1]
         assert await made.event() == events.WorkerExited(1, -9, "bye")
         assert made.inbox.drain() == []
+
+    serve(work)
+
+
+@pytest.mark.parametrize("silent_before", [True, False])
+def test_a_silent_agent_that_is_to_end_is_not_waited_for(silent_before: bool) -> None:
+    async def falls_silent(made: Driver) -> None:
+        while made.inbox.drain() == []:
+            await made.time.advance(BEAT)
+
+    async def work(made: Driver) -> None:
+        (await connect(made)).cancel()
+        if silent_before:
+            await falls_silent(made)
+        assert made.ended == []
+        assert made.registry.shut_down(1, grace=5.0)
+        if not silent_before:
+            assert made.ended == []
+            await falls_silent(made)
+        assert made.ended == [1]
 
     serve(work)
 
@@ -103,7 +124,7 @@ def test_a_new_connection_ends_the_old_one() -> None:
         new = await made.dial()
         assert (await read(new)).HasField("welcome")
         assert await ended(old)
-        made.server.send("a", start(1))
+        made.registry.send("a", start(1))
         assert (await read(new)).start_worker.worker_id == 1
 
     serve(work)
@@ -119,7 +140,7 @@ def test_a_new_connection_ends_the_old_one() -> None:
 )
 def test_strangers_are_refused(run_id: str, host: str, agent_id: int, sentence: str) -> None:
     async def work(made: Driver) -> None:
-        made.server.expect("a", 1)
+        made.registry.expect("a", 1)
         stream = await made.dial(run_id=run_id, host=host, agent_id=agent_id)
         assert await stream.code() is grpc.StatusCode.FAILED_PRECONDITION
         assert sentence in (await stream.details() or "")
@@ -131,17 +152,17 @@ def test_strangers_are_refused(run_id: str, host: str, agent_id: int, sentence: 
 def test_an_agent_that_was_given_up_is_cut_off_and_refused() -> None:
     async def work(made: Driver) -> None:
         stream = await connect(made)
-        made.server.give_up(1)
+        made.registry.give_up(1)
         assert await ended(stream)
         assert await (await made.dial()).code() is grpc.StatusCode.FAILED_PRECONDITION
-        made.server.send("a", start(1))  # nobody to send it to
+        made.registry.send("a", start(1))  # no agent is connected to take it
 
     serve(work)
 
 
 def test_a_stream_that_does_not_begin_with_hello_is_refused() -> None:
     async def work(made: Driver) -> None:
-        made.server.expect("a", 1)
+        made.registry.expect("a", 1)
         stream = made.stub().Connect()
         await stream.write(exited(1))
         assert await stream.code() is grpc.StatusCode.FAILED_PRECONDITION
@@ -153,54 +174,56 @@ def test_a_stream_that_does_not_begin_with_hello_is_refused() -> None:
 @pytest.mark.parametrize(
     ("message", "complaint"),
     [
-        pytest.param(FromAgent(seq=5, heartbeat=agent_pb2.Heartbeat()), "message 5 came after message 0", id="gap"),
-        pytest.param(FromAgent(hello=agent_pb2.Hello()), "of kind hello does not belong", id="second-hello"),
-        pytest.param(FromAgent(), "of kind None does not belong", id="unknown-kind"),
+        pytest.param(
+            ConnectRequest(seq=5, heartbeat=agent_pb2.Heartbeat()), "message 5 came after message 0", id="gap"
+        ),
+        pytest.param(ConnectRequest(hello=agent_pb2.Hello()), "of kind hello does not belong", id="second-hello"),
+        pytest.param(ConnectRequest(), "of kind None does not belong", id="unknown-kind"),
     ],
 )
 def test_a_fault_ends_the_connection_and_nothing_else(
-    message: FromAgent, complaint: str, caplog: pytest.LogCaptureFixture
+    message: ConnectRequest, complaint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work(made: Driver) -> None:
-        made.server.expect("a", 1)
+        made.registry.expect("a", 1)
         for _ in range(2):
             stream = await made.dial()
             assert (await read(stream)).HasField("welcome")
             await stream.write(message)
             assert await ended(stream)
-        made.server.expect("b", 2)
+        made.registry.expect("b", 2)
         other = await made.dial(host="b", agent_id=2)
         assert (await read(other)).HasField("welcome")
 
     serve(work)
-    [record] = caplog.records  # twice done, once told
+    [record] = [each for each in caplog.records if each.name == "edriver.driver"]  # twice done, once logged
     assert complaint in record.getMessage()
 
 
 def test_bytes_that_are_no_message_end_the_connection_only(caplog: pytest.LogCaptureFixture) -> None:
     async def work(made: Driver) -> None:
         healthy = await connect(made)
-        made.server.expect("b", 2)
+        made.registry.expect("b", 2)
         hello = agent_pb2.Hello(run_id="run", host="b", agent_id=2, pid=7, version=VERSION, secret=secret_of(2))
         raw: grpc.aio.StreamStreamCall[bytes, bytes] = made.channel.stream_stream("/edriver.v1.AgentService/Connect")()
-        await raw.write(FromAgent(hello=hello).SerializeToString())
+        await raw.write(ConnectRequest(hello=hello).SerializeToString())
         assert isinstance(await raw.read(), bytes)
         await raw.write(b"\xff\xff\xff")
         assert not isinstance(await raw.read(), bytes)
-        made.server.send("a", start(1))
+        made.registry.send("a", start(1))
         assert (await read(healthy)).start_worker.worker_id == 1
 
     serve(work)
     assert "a message could not be read" in caplog.text
 
 
-def test_silence_for_a_lease_is_told_once_and_so_is_its_end() -> None:
+def test_silence_for_a_lease_is_reported_once_and_so_is_its_end() -> None:
     async def work(made: Driver) -> None:
         stream = await connect(made, 1)
         for _ in range(int(AGENT_LEASE / BEAT)):
             assert made.inbox.drain() == []
             await made.time.advance(BEAT)
-        assert await made.event() == events.AgentSilent("a", 1, "no word from its agent for 5 s")
+        assert await made.event() == events.AgentSilent("a", 1, AgentFault(AgentFaultKind.SILENT, seconds=5.0))
         for _ in range(int(2 * AGENT_LEASE / BEAT)):
             await made.time.advance(BEAT)
         assert made.inbox.drain() == []
@@ -209,17 +232,17 @@ def test_silence_for_a_lease_is_told_once_and_so_is_its_end() -> None:
         assert await made.event() == events.WorkerExited(1, -9, "bye")
         for _ in range(int(AGENT_LEASE / BEAT)):
             await made.time.advance(BEAT)
-        assert await made.event() == events.AgentSilent("a", 1, "no word from its agent for 5 s")
+        assert await made.event() == events.AgentSilent("a", 1, AgentFault(AgentFaultKind.SILENT, seconds=5.0))
 
     serve(work)
 
 
-def test_a_silent_agent_that_dials_again_is_heard() -> None:
+def test_a_silent_agent_that_dials_again_is_accepted() -> None:
     async def work(made: Driver) -> None:
         await connect(made)
         for _ in range(int(AGENT_LEASE / BEAT)):
             await made.time.advance(BEAT)
-        assert await made.event() == events.AgentSilent("a", 1, "no word from its agent for 5 s")
+        assert await made.event() == events.AgentSilent("a", 1, AgentFault(AgentFaultKind.SILENT, seconds=5.0))
         stream = await made.dial()
         assert (await read(stream)).welcome == WELCOME
         assert await made.event() == events.AgentConnected("a", 1)
@@ -237,7 +260,7 @@ def test_an_agents_lease_ends_on_time_whenever_its_last_word_came() -> None:
             await made.time.advance(seconds)
         assert made.inbox.drain() == []
         await made.time.advance(0.125)
-        assert await made.event() == events.AgentSilent("a", 1, "no word from its agent for 5 s")
+        assert await made.event() == events.AgentSilent("a", 1, AgentFault(AgentFaultKind.SILENT, seconds=5.0))
 
     serve(work)
 
@@ -259,7 +282,7 @@ def test_a_heartbeat_keeps_the_agent_and_acknowledges() -> None:
     serve(work)
 
 
-def test_a_driver_that_stood_still_blames_nobody() -> None:
+def test_a_driver_that_was_stopped_takes_no_agent_for_silent() -> None:
     async def work(made: Driver) -> None:
         await connect(made)
         await made.time.advance(BEAT)
@@ -272,14 +295,14 @@ def test_a_driver_that_stood_still_blames_nobody() -> None:
 
 def test_an_agent_that_never_dials_in_is_lost_counted_from_its_start() -> None:
     async def work(made: Driver) -> None:
-        made.server.expect("a", 1)
+        made.registry.expect("a", 1)
         for _ in range(int(2 * BOOT_LEASE / BEAT)):
             await made.time.advance(BEAT)
-        made.server.started(1)
+        made.registry.started(1)
         for _ in range(int(BOOT_LEASE / BEAT)):
             assert made.inbox.drain() == []
             await made.time.advance(BEAT)
-        assert await made.event() == events.AgentLost("a", 1, "no word from its agent for 30 s since its start")
+        assert await made.event() == events.AgentLost("a", 1, AgentFault(AgentFaultKind.NEVER_ANSWERED, seconds=30.0))
 
     serve(work)
 
@@ -288,29 +311,29 @@ def test_an_agent_that_acknowledges_nothing_is_lost() -> None:
     async def work(made: Driver) -> None:
         await connect(made)
         for worker_id in range(10_001):
-            made.server.send("a", start(worker_id))
+            made.registry.send("a", start(worker_id))
         lost = await made.event()
         assert isinstance(lost, events.AgentLost)
-        assert "takes no orders" in lost.reason
+        assert lost.fault.kind is AgentFaultKind.OVERLOADED
 
     serve(work)
 
 
 def test_output_is_passed_on_with_the_name_of_its_host() -> None:
     async def work(made: Driver) -> None:
-        made.server.expect("a", 1)
-        made.server.send("a", start(1))
-        made.server.give_up(1)  # its last lines arrive after its end
-        batch = agent_pb2.OutputBatch(
+        made.registry.expect("a", 1)
+        made.registry.send("a", start(1))
+        made.registry.give_up(1)  # its last lines arrive after its end
+        batch = agent_pb2.ForwardOutputRequest(
             agent_id=1, secret=secret_of(1), lines=[agent_pb2.OutputLine(worker_id=1, text=b"hello")], dropped=2
         )
         call = made.stub().ForwardOutput()
         await call.write(batch)
         await call.done_writing()
-        assert await call == agent_pb2.OutputSummary()
+        assert await call == agent_pb2.ForwardOutputResponse()
         assert made.output == [("a", batch)]
         refused = made.stub().ForwardOutput()
-        await refused.write(agent_pb2.OutputBatch(agent_id=2))
+        await refused.write(agent_pb2.ForwardOutputRequest(agent_id=2))
         assert await refused.code() is grpc.StatusCode.FAILED_PRECONDITION
 
     serve(work)

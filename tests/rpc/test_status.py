@@ -1,4 +1,4 @@
-"""StatusService over real gRPC: what happens is told to all who watch, without a gap."""
+"""StatusService over real gRPC: all watchers receive every event, without a gap."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import pytest
 
 from edriver.common.ids import NO_VERSION, RoundId
 from edriver.common.store_address import StoreAddress
-from edriver.common.wire import round_id_message
+from edriver.common.wire import epoch_seconds, round_id_message
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import events
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.ranks import Candidate, plan_round
+from edriver.driver.core.rounds.ranks import Candidate, plan_round
 from edriver.driver.core.settings import Settings
-from edriver.driver.observe.event_history import Chronicle
-from edriver.driver.observe.progress import Pace
+from edriver.driver.observe.event_history import EventHistory
+from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.rpc.status import StatusServer
 from edriver.v1 import agent_pb2, notification_pb2, status_pb2, status_pb2_grpc
 from tests import serving
@@ -33,13 +33,13 @@ Watching = grpc.aio.UnaryStreamCall[status_pb2.WatchRequest, status_pb2.WatchRes
 class Run:
     """A run of one host or another, served."""
 
-    chronicle: Chronicle
+    event_history: EventHistory
     membership: Membership
     status: StatusServer
     stub: status_pb2_grpc.StatusServiceAsyncStub
 
     def take(self, event: events.Event) -> None:
-        self.chronicle.take(event, self.membership.step(event, 0.0), None, [])
+        self.event_history.take(event, self.membership.step(event, 0.0), None, [])
         self.status.announce()
 
     def host(self, name: str) -> None:
@@ -53,11 +53,11 @@ class Run:
 @asynccontextmanager
 async def served(limit: int = 1_000_000) -> AsyncIterator[Run]:
     membership = Membership(Settings(np=1, min_np=1, max_np=1), now=0.0)
-    pace = Pace(lambda: 0.0)
-    chronicle = Chronicle(membership, pace, lambda: 0.0, limit)
-    status = StatusServer("run", membership, chronicle, lambda: 0.0)
+    tracker = ProgressTracker(lambda: 0.0)
+    event_history = EventHistory(membership, tracker, lambda: 0.0, limit)
+    status = StatusServer("run", membership, event_history, lambda: 0.0)
     async with serving.served((status_pb2_grpc.add_StatusServiceServicer_to_server, status)) as channel:
-        yield Run(chronicle, membership, status, status_pb2_grpc.StatusServiceStub(channel))
+        yield Run(event_history, membership, status, status_pb2_grpc.StatusServiceStub(channel))
 
 
 def serve(work: Callable[[Run], Coroutine[Any, Any, None]], limit: int = 1_000_000) -> None:
@@ -84,21 +84,21 @@ async def refused(watching: Watching) -> tuple[grpc.StatusCode, str]:
     return caught.value.code(), caught.value.details() or ""
 
 
-def test_a_watcher_is_told_what_was_and_what_comes() -> None:
+def test_a_watcher_receives_past_and_future_events() -> None:
     async def work(run: Run) -> None:
         run.host("a")
-        known = run.chronicle.last_seq
+        known = run.event_history.last_seq
         watching = run.watch()
         assert await numbers(watching, known) == list(range(1, known + 1))
         run.host("b")
-        assert await numbers(watching, run.chronicle.last_seq - known) == list(
-            range(known + 1, run.chronicle.last_seq + 1)
+        assert await numbers(watching, run.event_history.last_seq - known) == list(
+            range(known + 1, run.event_history.last_seq + 1)
         )
 
     serve(work)
 
 
-def test_one_who_comes_again_misses_nothing() -> None:
+def test_a_watcher_that_reconnects_misses_no_event() -> None:
     async def work(run: Run) -> None:
         run.host("a")
         first = run.watch()
@@ -106,13 +106,13 @@ def test_one_who_comes_again_misses_nothing() -> None:
         first.cancel()
         for name in "bcd":
             run.host(name)
-        rest = run.chronicle.last_seq - seq
-        assert await numbers(run.watch(seq), rest) == list(range(seq + 1, run.chronicle.last_seq + 1))
+        rest = run.event_history.last_seq - seq
+        assert await numbers(run.watch(seq), rest) == list(range(seq + 1, run.event_history.last_seq + 1))
 
     serve(work)
 
 
-def test_how_the_run_stands_and_what_comes_after_that() -> None:
+def test_the_state_of_the_run_and_the_events_after_it() -> None:
     async def work(run: Run) -> None:
         run.host("a")
         answer = await run.stub.GetRun(status_pb2.GetRunRequest())
@@ -129,21 +129,21 @@ def test_the_stream_ends_with_the_run() -> None:
         watching = run.watch()
         run.host("a")
         run.take(events.StopRequested("enough"))
-        told = [answer.event async for answer in watching]
-        assert told[-1].WhichOneof("kind") == "run_ended"
-        assert [event.seq for event in told] == list(range(1, len(told) + 1))
+        reported = [answer.event async for answer in watching]
+        assert reported[-1].WhichOneof("kind") == "run_ended"
+        assert [event.seq for event in reported] == list(range(1, len(reported) + 1))
 
     serve(work)
 
 
-def test_who_wants_it_is_told_of_progress_too() -> None:
+def test_a_watcher_that_asks_for_it_receives_progress_too() -> None:
     async def work(run: Run) -> None:
         plan = plan_round(RoundId(1, 1), 1, [Candidate(1, "a", 0, NO_VERSION, StoreAddress("a", 1))], first=True)
-        run.chronicle.pace.assigned(plan)
-        standing = notification_pb2.Standing(round_id=round_id_message(RoundId(1, 1)), boundaries=30)
-        run.chronicle.heard(agent_pb2.WorkerStanding(worker_id=1, pid=7, standing=standing))
+        run.event_history.tracker.assigned(plan)
+        standing = notification_pb2.WorkerProgress(round_id=round_id_message(RoundId(1, 1)), boundaries=30)
+        run.event_history.record_progress(agent_pb2.WorkerHeartbeat(worker_id=1, pid=7, progress=standing))
         known = (await run.stub.ListProgress(status_pb2.ListProgressRequest())).samples
-        assert [(sample.time, sample.progress.steps) for sample in known] == [(0.0, 30)]
+        assert [(epoch_seconds(sample.time), sample.progress.steps) for sample in known] == [(0.0, 30)]
         watching = run.stub.Watch(status_pb2.WatchRequest(progress=True))
         answer = await watching.read()
         assert isinstance(answer, status_pb2.WatchResponse)
@@ -161,7 +161,7 @@ def test_numbers_that_are_not_there() -> None:
         code, sentence = await refused(run.watch(1000))
         assert (code, sentence) == (
             grpc.StatusCode.OUT_OF_RANGE,
-            f"there is no event 1000 yet: the last one is {run.chronicle.last_seq}",
+            f"there is no event 1000 yet: the last one is {run.event_history.last_seq}",
         )
         code, sentence = await refused(run.watch(0))
         assert code is grpc.StatusCode.OUT_OF_RANGE

@@ -1,7 +1,7 @@
 """Causes as they stand in a case: their kind, whom they are about, and what else is known, as data.
 
 killed worker 2 (rank 1, b:0) code=-9 preempted
-workers-awaited found=1 needed=2 troubles=[drained host b said='it runs hot']
+workers-awaited found=1 needed=2 troubles=[drained host b reason='it runs hot']
 """
 
 from __future__ import annotations

@@ -8,10 +8,11 @@ One command a line:
     unanswered: WHY                  DiscoveryFailed
     connected HOST [agent=N]         AgentConnected; by default of the agent that was started there last
     lost HOST [agent=N]: WHY         AgentLost
-    silent HOST: WHY                 AgentSilent
-    waiting W ... [version=R:B] [ordinal=N] [digest=TEXT]   WorkerWaiting, one event for each worker
-    boundary W ... at B [round=R] [number=N]                BoundaryReached; by default of the running interrupt
-    stepped W ... [round=R]          FirstBoundaryPassed
+    silent HOST                      AgentSilent, for 5 s
+    waiting W ... [version=R:B] [ordinal=N] [digest=TEXT] [lost=N] [torn=WHY]   WorkerWaiting, one event for each worker
+    boundary W ... at B [round=R] [number=N] [way=call]     BoundaryReached; by default of the running interrupt
+    saved W ... [round=R]            CheckpointSaved
+    stepped W ... [round=R] [digest=TEXT]    FirstBoundaryPassed
     done W ... at B [round=R]        WorkerDone
     raised W [round=R]: TRACEBACK    CollectiveRaised
     unproven W [round=R]: REASON     PeerUnproven
@@ -19,7 +20,7 @@ One command a line:
     ending W ...                     WorkerEnding
     exited W ... with CODE[: TAIL]   WorkerExited
     expired W ...                    LeaseExpired
-    heard W ...                      WorkerHeard
+    answered W ...                   WorkerAnswered
     stuck W [round=R]                WorkerStuck
     overdue W                        ExitOverdue
     stalled W in PHASE [round=R]: STACKS    WorkerStalled, after STALL seconds
@@ -43,7 +44,9 @@ from edriver.common.ids import NO_VERSION, RoundId, Version
 from edriver.common.store_address import StoreAddress
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import actions, events
+from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.core.membership import Membership
+from edriver.driver.core.mode import CheckpointWay, Mode
 from edriver.driver.core.settings import Settings
 from tests.script.rendering import render
 
@@ -99,12 +102,12 @@ class Interpreter:
 
     Attributes:
         shown: the actions that have been ordered, by type: a case may be asked what it covers.
-        heard: the events that have been fed.
+        received: the events that have been fed.
     """
 
     def __init__(self) -> None:
         self.shown: set[type[actions.Action]] = set()
-        self.heard: set[type[events.Event]] = set()
+        self.received: set[type[events.Event]] = set()
         self._core = Membership(Settings(np=1, min_np=1, max_np=1), now=0.0)
         self._now = 0.0
         self._agents: dict[str, int] = {}
@@ -126,7 +129,7 @@ class Interpreter:
         return {name.removeprefix("_do_"): method for name, method in methods if name.startswith("_do_")}
 
     def _feed(self, event: events.Event) -> list[actions.Action]:
-        self.heard.add(type(event))
+        self.received.add(type(event))
         ordered = self._core.step(event, self._now)
         for action in ordered:
             self.shown.add(type(action))
@@ -137,19 +140,23 @@ class Interpreter:
                     self._hosts_of[worker_id] = host
         return ordered
 
-    def _tell(self, *told: events.Event) -> Iterator[str]:
-        for event in told:
+    def _tell(self, *reported: events.Event) -> Iterator[str]:
+        for event in reported:
             for action in self._feed(event):
                 yield from render(action)
 
     # ---- the run ----------------------------------------------------------------------------------------------
 
     def _do_run(self, words: Words) -> Iterator[str]:
-        fields: dict[str, int | float | tuple[float, float]] = {"settling_in": 0.0}  # but for the stories about it
+        fields: dict[str, int | float | tuple[float, float] | Mode] = {
+            "newcomer_delay": 0.0
+        }  # but for the stories about it
         for key, value in words.pairs.items():
             name = key.replace("-", "_")
             if name in ("np", "min_np", "max_np") or name.endswith("_limit"):
                 fields[name] = int(value)
+            elif name == "mode":
+                fields[name] = Mode(value)
             elif name == "cooldown_range":
                 low, high = value.split(",")
                 fields[name] = (float(low), float(high))
@@ -198,11 +205,15 @@ class Interpreter:
 
     def _do_lost(self, words: Words) -> Iterator[str]:
         (host,) = words.names
-        return self._tell(events.AgentLost(host, int(words.pairs.get("agent", self._agents[host])), words.text))
+        return self._tell(
+            events.AgentLost(
+                host, int(words.pairs.get("agent", self._agents[host])), AgentFault(AgentFaultKind.ENDED, words.text)
+            )
+        )
 
     def _do_silent(self, words: Words) -> Iterator[str]:
         (host,) = words.names
-        return self._tell(events.AgentSilent(host, self._agents[host], words.text))
+        return self._tell(events.AgentSilent(host, self._agents[host], AgentFault(AgentFaultKind.SILENT, seconds=5.0)))
 
     def _do_drain(self, words: Words) -> Iterator[str]:
         (host,) = words.names
@@ -231,17 +242,26 @@ class Interpreter:
             version=parse_version(words.pairs.get("version", "none")),
             store=StoreAddress(self._hosts_of.get(worker_id, "nowhere"), 7000 + worker_id),
             digest=words.pairs.get("digest", ""),
+            steps_lost=int(words.pairs.get("lost", 0)),
+            torn=words.pairs.get("torn", ""),
         )
 
     def _do_boundary(self, words: Words) -> Iterator[str]:
         workers, boundaries = words.numbers_and("at")
         for worker_id in workers:
             number = int(words.pairs.get("number", self._interrupt()))
-            yield from self._tell(events.BoundaryReached(worker_id, self._round_id(words), number, boundaries))
+            way = CheckpointWay(words.pairs.get("way", "none"))
+            yield from self._tell(events.BoundaryReached(worker_id, self._round_id(words), number, boundaries, way))
+
+    def _do_saved(self, words: Words) -> Iterator[str]:
+        for name in words.names:
+            yield from self._tell(events.CheckpointSaved(int(name), self._round_id(words)))
 
     def _do_stepped(self, words: Words) -> Iterator[str]:
         for name in words.names:
-            yield from self._tell(events.FirstBoundaryPassed(int(name), self._round_id(words), {}))
+            yield from self._tell(
+                events.FirstBoundaryPassed(int(name), self._round_id(words), {}, words.pairs.get("digest", ""))
+            )
 
     def _do_done(self, words: Words) -> Iterator[str]:
         workers, boundaries = words.numbers_and("at")
@@ -273,9 +293,9 @@ class Interpreter:
         for name in words.names:
             yield from self._tell(events.LeaseExpired(int(name), LEASE))
 
-    def _do_heard(self, words: Words) -> Iterator[str]:
+    def _do_answered(self, words: Words) -> Iterator[str]:
         for name in words.names:
-            yield from self._tell(events.WorkerHeard(int(name)))
+            yield from self._tell(events.WorkerAnswered(int(name)))
 
     def _do_stuck(self, words: Words) -> Iterator[str]:
         (name,) = words.names
@@ -298,10 +318,10 @@ class Interpreter:
     def _round_id(self, words: Words) -> RoundId:
         if "round" in words.pairs:
             return parse_round_id(words.pairs["round"])
-        assert self._core.round is not None, "no round has begun"
-        return self._core.round.plan.round_id
+        assert self._core.state.round is not None, "no round has begun"
+        return self._core.state.round.plan.round_id
 
     def _interrupt(self) -> int:
         """The number of the last interrupt of the round."""
-        assert self._core.round is not None, "no round has begun"
-        return self._core.round.interrupts
+        assert self._core.state.round is not None, "no round has begun"
+        return self._core.state.round.interrupts

@@ -42,7 +42,7 @@ def test_the_cases_show_every_event_and_every_action() -> None:
             for command in block.commands:
                 interpreter.perform(command)
     assert set().union(*(i.shown for i in interpreters)) == set(typing.get_args(Action))
-    assert set().union(*(i.heard for i in interpreters)) == set(typing.get_args(Event))
+    assert set().union(*(i.received for i in interpreters)) == set(typing.get_args(Event))
 
 
 @pytest.mark.parametrize(

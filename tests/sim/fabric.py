@@ -23,7 +23,7 @@ class Severed(Exception):  # noqa: N818  it is what a collective raises
 
 @dataclass
 class Meeting:
-    """One collective: who has come, with what, and who still waits in it."""
+    """One collective: what the members that entered it brought, and which of them still wait in it."""
 
     parties: frozenset[int]
     brought: dict[int, Any] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Fabric:
         self.leave(round_id, who)
 
     def forget_before(self, round_id: Any) -> None:
-        """Drop what no one can be in any more."""
+        """Drop collectives that no worker can be in any more."""
         for old in [r for r in self._meetings if r < round_id]:
             if not any(meeting.waiting for meeting in self._meetings[old].values()):
                 del self._meetings[old]

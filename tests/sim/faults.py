@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from edriver.common.ids import NO_VERSION
 from edriver.driver.core import actions, events
 from edriver.driver.core.cause import CauseKind
 from edriver.driver.core.settings import HOST_COOLDOWN, Settings
@@ -40,7 +41,7 @@ CONVERGENCE_BOUND = 45.0
 """Virtual seconds, after the faults have ended, within which all slots that may be used share one round."""
 
 LONG_STOP = 300.0
-"""Seconds that a worker is stopped which is not to come to life before the others have to go on without it."""
+"""Seconds for which a worker is stopped that must not resume before the others go on without it."""
 
 LIVENESS_BOUND = 900.0
 """Virtual seconds, after the faults have ended, within which every run must end."""
@@ -64,7 +65,7 @@ class Nemesis:
             min_np=rng.randint(1, np),
             max_np=np + rng.randint(0, 3),
             cooldown_range=(0.5, 4.0) if rng.random() < 0.3 else None,
-            rejoin_bound=rng.choice((30.0, 30.0, 1.0)),  # a short one makes survivors come back too late
+            rejoin_timeout=rng.choice((30.0, 30.0, 1.0)),  # a short one makes survivors come back too late
         )
         job = Job(
             samples=rng.choice((20, 200, 600, 2000)),
@@ -78,11 +79,14 @@ class Nemesis:
         if others.random() < 0.08:
             kind = others.choice(("rank 0", "sample", "uneven"))
             job = replace(job, bug=kind, bug_at=others.randrange(job.samples))
+        variants = random.Random(seed ^ 0x1A6E)
+        job = replace(job, large=variants.random() < 0.15)
         self.rng = rng
         self.world = World(seed, settings, job, log)
         if others.random() < 0.12:
             self.world.bad_hosts = {others.choice(NAMES)}
         self.ends = rng.uniform(5, 30)
+        self._swallows_at = variants.uniform(1, self.ends) if variants.random() < 0.2 else None
         self._reactive = rng.random() * 0.3
         self._glitches = 1
         self._accidents = 0
@@ -102,12 +106,14 @@ class Nemesis:
         while at < self.ends:
             at += self.rng.expovariate(0.7)
             clockwork.after(at, self._strike)
+        if self._swallows_at is not None:
+            clockwork.after(self._swallows_at, self._swallow)
         clockwork.after(self.ends, self._calm_down)
         if not clockwork.run(lambda: world.outcome is not None, self.ends + LIVENESS_BOUND):
-            raise Violation(f"the run does not end: {world.core.doing.cause}")
+            raise Violation(f"the run does not end: {world.core.state.doing.cause}")
         assert world.outcome is not None
         broken = world.outcome.cause.kind is CauseKind.COLLECTIVES_BROKEN
-        check(not broken, "one glitch and some strangers are no bad link")
+        check(not broken, "one glitch and some unproven connections are taken for a bad link")
         return world.outcome
 
     def _some_hosts(self) -> list[tuple[str, int]]:
@@ -130,11 +136,14 @@ class Nemesis:
             check(healed - now <= HOST_COOLDOWN[1] + CONVERGENCE_BOUND, "a host is quarantined without end")
             self.world.clockwork.after(healed - now, self._check_convergence)
             return
-        current = core.round
-        holders = [p for p in self.world.processes() if current and p.worker_id in current.plan.workers]
-        if all(p.frozen for p in holders):  # there is none who could go on
+        current = core.state.round
+        members = [p for p in self.world.processes() if current and p.worker_id in current.plan.workers]
+        holders = [p for p in members if p.trainee.participant.committed != NO_VERSION]  # the others were never synced
+        # Where no holder is left, a suspected member may be one for all that the driver can know.
+        awaited = holders or [p for p in members if p.worker_id in core.state.suspects] or members
+        if all(p.frozen for p in awaited):  # there is none who could go on
             return
-        check(not core.suspects, "a worker is suspected, and neither killed nor heard of again")
+        check(not core.state.suspects, "a worker stays suspected: it is neither killed nor answers again")
         if self.world.outcome is None and current and current.running and not self.world.job.bug:
             size, wanted = len(current.plan.seats), self.world.core.settings.max_np
             check(size == wanted, f"{size} of {wanted} workers train {CONVERGENCE_BOUND:g} s after the last fault")
@@ -186,7 +195,14 @@ class Nemesis:
                 self._glitches -= 1
                 victim.trainee.glitch = True
             elif kind == "stranger":
-                victim.trainee.strangers = rng.randint(1, 4)
+                victim.trainee.rounds.unproven = rng.randint(1, 4)
+
+    def _swallow(self) -> None:
+        """The script of a member catches the next exception that is to lead it out of its round."""
+        members = self.world.members()
+        if members and not self._calm:
+            self._accidents += 1
+            members[-1].trainee.swallow_at = BUG_LINE + self._accidents
 
     def _drain(self, host: str) -> None:
         """A host, or its first slot, is to be left; sometimes that is taken back, else at the end of the faults."""
@@ -202,7 +218,7 @@ class Nemesis:
             self.world.discover(*hosts)
 
     def _react(self, order: actions.Action) -> None:
-        """Strike where it hurts most: while a round is being built, synced, stopped or aborted."""
+        """Inject a fault at the worst moment: while a round is being built, synced, stopped or aborted."""
         if self._calm or self.rng.random() > self._reactive:
             return
         if isinstance(order, actions.AssignRound | actions.StopAt | actions.Notify | actions.Abort | actions.Finish):

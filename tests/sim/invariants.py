@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
 from edriver.driver.core import actions
-from edriver.driver.core.cause import CauseKind, ErrorAgain
-from edriver.driver.core.ranks import RoundPlan
+from edriver.driver.core.cause import CauseKind, RepeatedError
 from edriver.driver.core.roster import WorkerState
+from edriver.driver.core.rounds.ranks import RoundPlan
 from edriver.worker.rounds.participant import Stage
 from tests.sim.trainee import BUG_LINE
 
@@ -95,8 +95,23 @@ class Invariants:
         known = self._chains.setdefault(version, chain)
         check(known == chain, f"two states have version {version} (worker {trainee.worker_id})")
 
+    def round_begun(self, trainee: Trainee) -> None:
+        """A worker begins a round with the state that it has offered.
+
+        What it entered its `run` call with is its own, whatever the version: the core knows that those may differ.
+        """
+        worker, rounds, model = trainee.worker_id, trainee.rounds, trainee.model
+        if rounds.offered == rounds.entered_at:
+            chain = trainee.entered_with.chain
+        else:
+            check(rounds.offered in self._chains, f"worker {worker} offers {rounds.offered}, which has never been")
+            chain = self._chains[rounds.offered]
+        check(model.chain == chain, f"worker {worker} has offered {rounds.offered}, and holds another state")
+        message = rounds.digest or (str(model.cursor) if rounds.offered == NO_VERSION else "")
+        check(message == str(model.cursor), f"worker {worker} says {rounds.digest!r} of {model.cursor}")
+
     def bug_met(self, round_id: RoundId) -> None:
-        """A bug is not met again and again."""
+        """A run does not retry one bug again and again."""
         self._struck.add(round_id)
         check(len(self._struck) <= BUG_BOUND, f"one error ends {len(self._struck)} rounds without a step between them")
 
@@ -119,14 +134,20 @@ class Invariants:
     def _check_spared(self, killed: set[int]) -> None:
         """No holder of the state is killed on a suspicion, unless another one waits for its next round."""
         plan, known = self._plan, self._world.core.roster.workers
-        if plan is None or plan.round_id in self._finished or not killed & set(plan.workers):
+        if plan is None or plan.round_id in self._finished:
             return
-        trainees = (p.trainee for p in self._world.processes() if p.worker_id in known and p.worker_id not in killed)
+        processes = self._world.processes()
+        unsynced = {p.worker_id for p in processes if p.trainee.participant.committed == NO_VERSION}
+        if not (killed - unsynced) & set(plan.workers):
+            return  # a member that was never synced holds nothing
+        trainees = (p.trainee for p in processes if p.worker_id in known and p.worker_id not in killed)
         holders = [t for t in trainees if t.worker_id in plan.workers and known[t.worker_id].live]
-        waiting = [t.offered for t in holders if t.participant.stage is Stage.WAITING]
+        waiting = [t.rounds.offered for t in holders if t.participant.stage is Stage.WAITING]
         ended = known.keys() - {t.worker_id for t in holders} - killed  # for all that the driver can know, they wait
         waiting += [
-            w.offer.version for w in map(known.__getitem__, ended) if w.offer and w.waits_in(self._world.core.ordinal)
+            w.offer.version
+            for w in map(known.__getitem__, ended)
+            if w.offer and w.waits_in(self._world.core.state.ordinal)
         ]
         offered = any(version != NO_VERSION or not self._begun for version in waiting)
         check(offered, f"of workers {killed}, which are killed, one is the last holder of the state")
@@ -134,8 +155,8 @@ class Invariants:
     def _check_quarantine(self) -> None:
         """Quarantine never keeps a run from having --min-np workers."""
         core, now = self._world.core, self._world.clockwork.now
-        left_out = core.quarantine.left_out(now)
-        if not left_out or core.ended:
+        left_out = core.state.staffing.quarantine.excluded_hosts(now)
+        if not left_out or core.state.ended:
             return
         fitting = core.roster.fitting()
         staying = [w for w in core.roster.workers.values() if w.worker_id in fitting and w.host in left_out]
@@ -166,12 +187,12 @@ class Invariants:
         runs = [h for i, h in enumerate(hosts) if i == 0 or hosts[i - 1] != h]
         check(len(runs) == len(set(runs)), f"ranks of a host are not contiguous: {hosts}")
         check(len({(s.host, s.slot) for s in seats}) == len(seats), "two members share a slot")
-        guests = [s for s in seats if s.worker_id not in roster.fitting()]
-        check(len(guests) <= 1, "more than one member without a slot")
-        size = len(seats) - len(guests)
+        keepers = [s for s in seats if s.worker_id not in roster.fitting()]
+        check(len(keepers) <= 1, "more than one member without a slot")
+        size = len(seats) - len(keepers)
         check(settings.min_np <= size <= settings.max_np, f"size {size} is not within the limits")
         self._check_state_goes_on(plan)
-        budgets = self._world.core.budgets
+        budgets = self._world.core.state.budgets
         spent = (budgets.failures, budgets.preemptions, budgets.resizes, budgets.unproven)
         ended = sum(budget.total for budget in spent)
         check(self._rounds <= ended + len(self._finished), f"round {plan.round_id}: what ended the last is not counted")
@@ -181,7 +202,7 @@ class Invariants:
 
     def _check_state_goes_on(self, plan: RoundPlan) -> None:
         trainees = {p.worker_id: p.trainee for p in self._world.processes()}
-        offers = {s.worker_id: trainees[s.worker_id].offered for s in plan.seats if s.worker_id in trainees}
+        offers = {s.worker_id: trainees[s.worker_id].rounds.offered for s in plan.seats if s.worker_id in trainees}
         zero = plan.seats[0].worker_id
         best = max(offers.values(), default=NO_VERSION)
         if zero in offers:
@@ -198,7 +219,10 @@ class Invariants:
         for survivor in (trainees[w] for w in last.workers if w in trainees and w in known):
             heard_of = survivor.worker_id in plan.workers or known[survivor.worker_id].state is WorkerState.WAITING
             if heard_of and survivor.participant.stage is Stage.WAITING:
-                check(survivor.offered <= plan.version, f"round {plan.round_id} goes back from {survivor.offered}")
+                check(
+                    survivor.rounds.offered <= plan.version,
+                    f"round {plan.round_id} goes back from {survivor.rounds.offered}",
+                )
 
     def _check_end(self, end: actions.FinishRun) -> None:
         bug = self._world.job.bug
@@ -224,7 +248,7 @@ class Invariants:
             case CauseKind.UNEVEN_STEPS:
                 check(bug == "uneven", f"a run whose ranks make the same steps ends of it: {end.cause}")
             case CauseKind.SAME_ERROR:
-                assert isinstance(end.cause.detail, ErrorAgain)
+                assert isinstance(end.cause.detail, RepeatedError)
                 line = end.cause.detail.error.line
                 check(bool(bug) and line == BUG_LINE, f"a run without a bug ends of one: {end.cause}")
             case kind:

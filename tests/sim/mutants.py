@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
-from edriver.driver.core import events, membership, ranks, selection
+from edriver.driver.core import event_notes, events, membership
 from edriver.driver.core.cause import Cause, CauseKind
+from edriver.driver.core.event_notes import EventNotes
 from edriver.driver.core.failures import consistency
 from edriver.driver.core.failures.budgets import Budget
 from edriver.driver.core.failures.consistency import ErrorWatch
@@ -21,11 +22,14 @@ from edriver.driver.core.failures.quarantine import Quarantine
 from edriver.driver.core.failures.script_error import ScriptError
 from edriver.driver.core.failures.suspicion import Suspects
 from edriver.driver.core.failures.uneven_steps import UnevenWatch
+from edriver.driver.core.failures.worker_losses import WorkerLosses
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.ranks import Candidate, RoundPlan
 from edriver.driver.core.roster import Worker, WorkerState
-from edriver.driver.core.round import Interrupt, Round
-from edriver.driver.core.selection import Selection
+from edriver.driver.core.rounds import ranks, selection
+from edriver.driver.core.rounds.ranks import Candidate, RoundPlan
+from edriver.driver.core.rounds.round import Interrupt, Round
+from edriver.driver.core.rounds.round_watch import RoundWatch
+from edriver.driver.core.rounds.selection import Selection
 from edriver.driver.core.settings import Settings
 from edriver.v1 import notification_pb2 as pb
 from edriver.worker.rounds.participant import Participant, Stage, Verdict
@@ -36,7 +40,7 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 def stop_at_the_highest_report(patch: pytest.MonkeyPatch) -> None:
-    """B = max(p): somebody has passed it already."""
+    """B = max(p): a member may have passed it already."""
     patch.setattr(Interrupt, "agree", lambda self: max(self.reports.values()))
 
 
@@ -45,7 +49,7 @@ def stop_at_the_lowest_report(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Interrupt, "agree", lambda self: min(self.reports.values()) + 1)
 
 
-def nobody_waits_for_the_verdict(patch: pytest.MonkeyPatch) -> None:
+def members_do_not_wait_for_the_verdict(patch: pytest.MonkeyPatch) -> None:
     """A member that has reported trains on past its next boundary."""
     original = Participant.verdict
 
@@ -59,7 +63,7 @@ def nobody_waits_for_the_verdict(patch: pytest.MonkeyPatch) -> None:
 
 
 def stop_overrides_abort(patch: pytest.MonkeyPatch) -> None:
-    """A member that waits for a verdict, or for boundary B, does not hear of the abort."""
+    """A member that waits for a verdict, or for boundary B, ignores the abort."""
     original = Participant.verdict
 
     def verdict(self: Participant) -> Verdict:
@@ -78,33 +82,33 @@ def done_is_no_report(patch: pytest.MonkeyPatch) -> None:
         return None if self.stage is Stage.DONE else original(self, notice)
 
     patch.setattr(Participant, "_take_hosts_updated", take)
-    real = Membership._watch_running
+    real = RoundWatch.running
 
-    def watch(self: Membership, current: Round, fitting: set[int]) -> None:
+    def watch(self: RoundWatch, current: Round, fitting: set[int]) -> None:
         done, current.done = current.done, dict(current.done) if len(current.done) == len(current.members) else {}
         real(self, current, fitting)
         current.done = done
 
-    patch.setattr(Membership, "_watch_running", watch)
-    note = Membership._note
+    patch.setattr(RoundWatch, "running", watch)
+    note = EventNotes.note
 
-    def forgetful(self: Membership, event: Any) -> None:
+    def forgetful(self: EventNotes, event: Any) -> None:
         note(self, event)
-        if type(event).__name__ == "WorkerDone" and self.round and self.round.interrupt:
-            self.round.interrupt.reports.pop(event.worker_id, None)
+        if type(event).__name__ == "WorkerDone" and self._run.round and self._run.round.interrupt:
+            self._run.round.interrupt.reports.pop(event.worker_id, None)
 
-    patch.setattr(Membership, "_note", forgetful)
+    patch.setattr(EventNotes, "note", forgetful)
 
 
 def rank_zero_by_age_alone(patch: pytest.MonkeyPatch) -> None:
     """Rank 0 is the oldest worker, whatever it holds."""
     original = ranks.plan_round
 
-    def plan(round_id: RoundId, ordinal: int, candidates: list[Candidate], first: bool) -> RoundPlan:
+    def plan(round_id: RoundId, ordinal: int, candidates: list[Candidate], first: bool, failures: int = 0) -> RoundPlan:
         best = ranks.highest_version(candidates)
         oldest = min(candidates, key=lambda c: c.worker_id)
         swapped = [replace(c, version=best if c is oldest else c.version) for c in candidates]
-        return original(round_id, ordinal, swapped, first)
+        return original(round_id, ordinal, swapped, first, failures)
 
     patch.setattr(membership, "plan_round", plan)
 
@@ -116,7 +120,9 @@ def versions_by_count_alone(patch: pytest.MonkeyPatch) -> None:
 
     def order(candidates: list[Candidate]) -> list[Candidate]:
         best = max((c.version for c in candidates), key=lambda v: v.boundaries)
-        return original([replace(c, version=Version(NO_ROUND, 1)) if c.version != best else c for c in candidates])
+        own = {c.worker_id: c for c in candidates}
+        seen = [replace(c, version=Version(NO_ROUND, 1)) if c.version != best else c for c in candidates]
+        return [own[c.worker_id] for c in original(seen)]
 
     patch.setattr(ranks, "in_order_of_rank", order)
 
@@ -125,8 +131,8 @@ def only_newcomers_receive(patch: pytest.MonkeyPatch) -> None:
     """A survivor that is one commit behind is not synced."""
     original = ranks.plan_round
 
-    def plan(round_id: RoundId, ordinal: int, candidates: list[Candidate], first: bool) -> RoundPlan:
-        made = original(round_id, ordinal, candidates, first)
+    def plan(round_id: RoundId, ordinal: int, candidates: list[Candidate], first: bool, failures: int = 0) -> RoundPlan:
+        made = original(round_id, ordinal, candidates, first, failures)
         offers = {c.worker_id: c.version for c in candidates}
         fresh = tuple(s.rank for s in made.seats if s.rank and offers[s.worker_id] == NO_VERSION)
         return replace(made, receivers=fresh)
@@ -138,14 +144,14 @@ def later_calls_start_unsynced(patch: pytest.MonkeyPatch) -> None:
     """The first round of a script's second `run` takes equal versions for equal states."""
     original = ranks.plan_round
 
-    def plan(round_id: RoundId, ordinal: int, candidates: list[Candidate], first: bool) -> RoundPlan:
-        return original(round_id, ordinal, candidates, first and ordinal == 1)
+    def plan(round_id: RoundId, ordinal: int, candidates: list[Candidate], first: bool, failures: int = 0) -> RoundPlan:
+        return original(round_id, ordinal, candidates, first and ordinal == 1, failures)
 
     patch.setattr(membership, "plan_round", plan)
 
 
 def torn_state_is_offered(patch: pytest.MonkeyPatch) -> None:
-    """After an abort a worker offers where it had got to, not what it went back to."""
+    """After an abort a worker offers the version that it had reached, not the one that it went back to."""
     original = Participant.wait
 
     def wait(self: Participant, offer: Version, *rest: Any) -> pb.Report:
@@ -157,7 +163,7 @@ def torn_state_is_offered(patch: pytest.MonkeyPatch) -> None:
 def torn_state_counts_as_clean(patch: pytest.MonkeyPatch) -> None:
     """A worker whose optimizer has stepped since the last boundary offers that boundary."""
     patch.setattr(Trainee, "clean", property(lambda self: True))
-    patch.setattr(Trainee, "_go_back", lambda self, clean: None)  # for it would have no copy to go back to
+    patch.setattr(Trainee, "go_back", lambda self, to_boundary: iter(()))  # for it would have no copy to go back to
 
 
 def boundaries_count_before_the_sync(patch: pytest.MonkeyPatch) -> None:
@@ -170,7 +176,7 @@ def rounds_form_before_all_have_stopped(patch: pytest.MonkeyPatch) -> None:
     original = Membership._forming.fget  # type: ignore[attr-defined]
 
     def forming(self: Membership) -> bool:
-        current = self.round
+        current = self.state.round
         if current and current.stopping and not current.finished and len(current.members) < len(current.plan.workers):
             return True
         return bool(original(self))
@@ -183,49 +189,49 @@ def scratch_is_as_good_as_state(patch: pytest.MonkeyPatch) -> None:
     original = Membership._form
 
     def form(self: Membership, fitting: set[int]) -> None:
-        current = self.round
+        current = self.state.round
         if current:
             left = [w for w in current.plan.workers if w in self.roster.workers and self.roster.workers[w].live]
             if not left:
-                self.round, self.best = None, NO_VERSION
+                self.state.round, self.state.best = None, NO_VERSION
         original(self, fitting)
 
     patch.setattr(Membership, "_form", form)
 
 
-def nobody_stays_as_guest(patch: pytest.MonkeyPatch) -> None:
-    """When every holder's host is gone, the last one leaves with the rest."""
+def no_state_keeper_stays(patch: pytest.MonkeyPatch) -> None:
+    """When every holder's host is gone, the last holder leaves with the rest."""
     original = selection.select
 
     def select(*args: Any) -> Selection:
-        return replace(original(*args), guest=None)
+        return replace(original(*args), state_keeper=None)
 
     patch.setattr(membership, "select", select)
 
 
 def finish_when_one_is_done(patch: pytest.MonkeyPatch) -> None:
     """The first member to return ends the round."""
-    original = Membership._watch_running
+    original = RoundWatch.running
 
-    def watch(self: Membership, current: Round, fitting: set[int]) -> None:
+    def watch(self: RoundWatch, current: Round, fitting: set[int]) -> None:
         if current.done:
             self._finish(current)
         else:
             original(self, current, fitting)
 
-    patch.setattr(Membership, "_watch_running", watch)
+    patch.setattr(RoundWatch, "running", watch)
 
 
-def survivors_are_not_told(patch: pytest.MonkeyPatch) -> None:
+def survivors_are_not_notified(patch: pytest.MonkeyPatch) -> None:
     """A round with a dead member is left to hang."""
 
-    def abort(self: Membership, current: Round, cause: Cause) -> None:
+    def abort(self: WorkerLosses, current: Round, cause: Cause) -> None:
         if current.abort_cause is None and not current.finished:
             current.abort_cause = cause
-            current.settled_by = self.now + self.settings.rejoin_bound
-            self.budgets.failures.spend(self.now, cause)
+            current.rejoin_deadline = self._run.now + self._run.settings.rejoin_timeout
+            self._run.budgets.failures.spend(self._run.now, cause)
 
-    patch.setattr(Membership, "_abort", abort)
+    patch.setattr(WorkerLosses, "abort", abort)
 
 
 def cursor_forgets_the_last_row(patch: pytest.MonkeyPatch) -> None:
@@ -233,29 +239,29 @@ def cursor_forgets_the_last_row(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Cursor, "offset", property(lambda self: min(self.length, self.base + self.recorded)))
 
 
-def bugs_are_met_again(patch: pytest.MonkeyPatch) -> None:
-    """The script's error is retried as long as there is somebody to retry it."""
-    patch.setattr(ErrorWatch, "hopeless", lambda self, ended, version: None)
+def bugs_are_retried_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """The script's error is retried as long as a worker is left."""
+    patch.setattr(ErrorWatch, "repeated_failure", lambda self, ended, version: None)
 
 
 def every_error_is_the_same(patch: pytest.MonkeyPatch) -> None:
     """Two workers that raise at different places are taken for one bug."""
-    patch.setattr(membership, "script_error", lambda traceback: ScriptError("ValueError", "", 0, ""))
+    patch.setattr(event_notes, "script_error", lambda traceback: ScriptError("ValueError", "", 0, ""))
 
 
 def one_accident_is_a_bug(patch: pytest.MonkeyPatch) -> None:
     """The first exception of one worker ends the run."""
-    patch.setattr(consistency, "PATIENCE", 1)
-    patch.setattr(consistency, "PATIENCE_WITH_A_PLACE", 1)
+    patch.setattr(consistency, "MAX_ERROR_ROUNDS", 1)
+    patch.setattr(consistency, "MAX_LOCAL_ERROR_ROUNDS", 1)
 
 
 def quarantine_stops_the_run(patch: pytest.MonkeyPatch) -> None:
-    """Hosts are left alone even if the others do not make up --min-np."""
-    patch.setattr(Quarantine, "left_out", lambda self, now: {r.name for r in self._resting(now)})
+    """Hosts are quarantined even if the others have fewer than --min-np slots."""
+    patch.setattr(Quarantine, "excluded_hosts", lambda self, now: {r.name for r in self._resting(now)})
 
 
 def quarantine_is_for_good(patch: pytest.MonkeyPatch) -> None:
-    """A host never comes back."""
+    """A quarantined host is never used again."""
     patch.setattr(Settings, "host_cooldown", lambda self, quarantines, draw: 1e9)
 
 
@@ -270,7 +276,7 @@ def uneven_steps_are_tried_for_ever(patch: pytest.MonkeyPatch) -> None:
 
 
 def agreed_ends_are_not_counted(patch: pytest.MonkeyPatch) -> None:
-    """No budget pays for a round that ended because members join or leave."""
+    """A round that ended because members join or leave counts towards no limit."""
     original = Budget.spend
 
     def spend(self: Budget, now: float, cause: Cause) -> None:
@@ -280,16 +286,16 @@ def agreed_ends_are_not_counted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Budget, "spend", spend)
 
 
-def strangers_are_a_bad_link(patch: pytest.MonkeyPatch) -> None:
-    """Two rounds in a row that strangers ended are taken for collectives that cannot work."""
-    original = Membership._note
+def unproven_connections_are_a_bad_link(patch: pytest.MonkeyPatch) -> None:
+    """Two rounds in a row that unproven connections ended are taken for collectives that cannot work."""
+    original = EventNotes.note
 
-    def note(self: Membership, event: events.Event) -> None:
+    def note(self: EventNotes, event: events.Event) -> None:
         if isinstance(event, events.PeerUnproven):
             event = events.CollectiveRaised(event.worker_id, event.round_id, event.reason)
         original(self, event)
 
-    patch.setattr(Membership, "_note", note)
+    patch.setattr(EventNotes, "note", note)
 
 
 def suspects_are_killed_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -308,8 +314,8 @@ def suspects_are_never_killed(patch: pytest.MonkeyPatch) -> None:
 
 
 def suspicion_is_for_good(patch: pytest.MonkeyPatch) -> None:
-    """A sign of life clears no worker."""
-    patch.setattr(Suspects, "heard", lambda self, event, now: False)
+    """A suspected worker that answers again stays suspected."""
+    patch.setattr(Suspects, "note_sign_of_life", lambda self, event, now: False)
 
 
 def silence_breaks_no_round(patch: pytest.MonkeyPatch) -> None:
@@ -318,7 +324,7 @@ def silence_breaks_no_round(patch: pytest.MonkeyPatch) -> None:
 
 
 def outlived_slots_are_kept(patch: pytest.MonkeyPatch) -> None:
-    """A command that goes on when its training process has died keeps its slot for as long as it likes."""
+    """A command that goes on after its training process has died keeps its slot without a limit."""
     patch.setattr(Worker, "trainer_ended", lambda self, stop_at: None)
 
 
@@ -330,7 +336,7 @@ MUTANTS: tuple[Patch, ...] = (
     silence_breaks_no_round,
     stop_at_the_highest_report,
     stop_at_the_lowest_report,
-    nobody_waits_for_the_verdict,
+    members_do_not_wait_for_the_verdict,
     stop_overrides_abort,
     done_is_no_report,
     rank_zero_by_age_alone,
@@ -342,17 +348,17 @@ MUTANTS: tuple[Patch, ...] = (
     boundaries_count_before_the_sync,
     rounds_form_before_all_have_stopped,
     scratch_is_as_good_as_state,
-    nobody_stays_as_guest,
+    no_state_keeper_stays,
     finish_when_one_is_done,
-    survivors_are_not_told,
+    survivors_are_not_notified,
     cursor_forgets_the_last_row,
-    bugs_are_met_again,
+    bugs_are_retried_for_ever,
     every_error_is_the_same,
     one_accident_is_a_bug,
     quarantine_stops_the_run,
     quarantine_is_for_good,
     agreed_ends_are_not_counted,
-    strangers_are_a_bad_link,
+    unproven_connections_are_a_bad_link,
     uneven_steps_are_waited_out,
     uneven_steps_are_tried_for_ever,
     outlived_slots_are_kept,

@@ -1,8 +1,8 @@
 """The agreed interrupt, searched exhaustively: every order in which notices, reports, collectives and boundaries of two
 and three ranks can happen, with the real Participant and the real Interrupt.
 
-What must hold: nobody passes the agreed boundary, nobody waits for ever, and in the end either all have stopped at the
-same boundary or all are done.
+What must hold: no rank passes the agreed boundary, no rank waits for ever, and in the end either all have stopped at
+the same boundary or all are done.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from edriver.common.ids import RoundId
-from edriver.driver.core.round import Interrupt
+from edriver.driver.core.rounds.round import Interrupt
 from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import rounds_pb2
 from edriver.worker.rounds.participant import Participant, Stage, Verdict
@@ -36,7 +36,7 @@ class Rank:
     owed: bytes = b""
 
     def participant(self) -> Participant:
-        """The real thing, brought to this position."""
+        """The real Participant, set to this position."""
         participant = Participant.__new__(Participant)
         participant.__dict__.update(self.fields)
         return participant
@@ -55,12 +55,12 @@ class Position:
 
 @dataclass(frozen=True)
 class Rules:
-    """The protocol, and the ways to get it wrong.
+    """The protocol's rules, and wrong variants of them.
 
     Attributes:
         steps: boundaries that each rank passes before it is done.
         interrupts: how many interrupts the driver may start.
-        report_at_boundary: the training thread reports when it comes by, instead of the notification thread at once.
+        report_at_boundary: the training thread reports at its next boundary, not the notification thread at once.
         agree: which boundary the reports lead to.
         wait: whether a rank that has reported waits for the verdict at its next boundary.
         done_counts: whether a done rank's count stands for its report.
@@ -108,7 +108,7 @@ def move_training(position: Position, index: int, rank: Rank, rules: Rules) -> R
     if at == COMPUTING:
         at = IN_COLLECTIVE
     elif at == IN_COLLECTIVE:
-        # It ends here once all have come; what the others do after that is their business.
+        # It completes here once all ranks have entered it, wherever the others are by now.
         if not all(r.step > step or (r.step == step and r.at != COMPUTING) for r in position.ranks):
             return None
         participant.boundaries += 1  # the first half of `passed`; the second is whether there is news
@@ -155,7 +155,7 @@ def with_count(report: bytes, boundaries: int) -> bytes:
 
 
 def hear(position: Position, index: int, rank: Rank, rules: Rules) -> Position:
-    """The driver takes in a report."""
+    """The driver receives a report."""
     report = pb.Report.FromString(rank.up[0])
     rest = with_rank(position, index, Rank(rank.at, rank.step, rank.fields, rank.down, rank.up[1:], rank.owed))
     reports, done = rest.reports, rest.done
@@ -170,8 +170,8 @@ def hear(position: Position, index: int, rank: Rank, rules: Rules) -> Position:
 
 def drive(position: Position, rules: Rules) -> Iterator[Position]:
     """The driver's own steps: start an interrupt, and decide one that all have answered, either way."""
-    everybody = set(range(len(position.ranks)))
-    if position.stop_at is not None or len(position.done) == len(everybody):
+    all_ranks = set(range(len(position.ranks)))
+    if position.stop_at is not None or len(position.done) == len(all_ranks):
         return
     number = position.number
     if position.reports is None and number < rules.interrupts:
@@ -180,7 +180,7 @@ def drive(position: Position, rules: Rules) -> Iterator[Position]:
         yield send(position, notice, number + 1, reports, None)
     elif position.reports is not None:
         interrupt = Interrupt(number, 0.0, dict(position.reports))
-        if interrupt.answered(everybody):
+        if interrupt.answered(all_ranks):
             go_on = pb.Notice(go_on=pb.GoOn(round_id=ROUND, number=number))
             yield send(position, go_on, number, None, None)
             boundary = rules.agree(interrupt)
@@ -204,7 +204,7 @@ def search(ranks: int, rules: Rules) -> tuple[int, int]:
     """Visit every position; returns how many there are, and how many of them are ends.
 
     Raises:
-        AssertionError: somebody passes an agreed boundary, or an end in which somebody waits for ever.
+        AssertionError: a rank passes an agreed boundary, or waits for ever.
     """
     first = start(ranks)
     known, frontier, ends = {first}, [first], 0
@@ -215,7 +215,7 @@ def search(ranks: int, rules: Rules) -> tuple[int, int]:
             ends += 1
             where = {(r.at, r.participant().boundaries) for r in position.ranks}
             assert len(where) == 1, f"not all at the same place: {where}"
-            assert where.pop()[0] in (STOPPED, DONE), "somebody waits for ever"
+            assert where.pop()[0] in (STOPPED, DONE), "a rank waits for ever"
         for successor in following:
             if successor not in known:
                 known.add(successor)
@@ -243,7 +243,7 @@ def test_every_order_ends_well(ranks: int, steps: int, interrupts: int) -> None:
         pytest.param(Rules(3, 1, report_at_boundary=True), id="the training thread reports"),
         pytest.param(Rules(3, 1, agree=lambda i: max(i.reports.values())), id="B is the highest report"),
         pytest.param(Rules(3, 1, agree=lambda i: min(i.reports.values()) + 1), id="B follows the lowest report"),
-        pytest.param(Rules(3, 1, wait=False), id="nobody waits for the verdict"),
+        pytest.param(Rules(3, 1, wait=False), id="ranks do not wait for the verdict"),
         pytest.param(Rules(2, 1, done_counts=False), id="done is no report"),
     ],
 )

@@ -1,24 +1,21 @@
-"""A simulated worker: the real Participant and the real Cursor, a model that is a hash, and a training script.
+"""A simulated worker: a user's script around the real rounds, with the real Cursor and a model that is a hash.
 
-`script` mirrors what worker/rounds.py and a user's loop do, as a generator that yields what it waits for. Its state is
-a chain of hashes over the samples of every step, so two workers with equal chains have trained on the same samples in
-the same order.
+Its state is a chain of hashes over the samples of every step, so two workers with equal chains have trained on the same
+samples in the same order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
 
-from edriver.common.ids import NO_VERSION, Version
-from edriver.common.store_address import StoreAddress
+from edriver.common.ids import Version
 from edriver.v1 import notification_pb2 as pb
-from edriver.worker.reports import Copied
-from edriver.worker.rounds.participant import Participant, Stage, Verdict
-from edriver.worker.rounds.round_times import RoundTimes
+from edriver.worker.assignment import Assignment
+from edriver.worker.rounds.loop import End
 from edriver.worker.sampler.cursor import Cursor, CursorState
 from tests.sim.fabric import Severed
+from tests.sim.sim_rounds import Exploded, Interrupted, Meet, SimRounds, Sleep, Steps
 
 
 @dataclass(frozen=True)
@@ -32,10 +29,11 @@ class Job:
         runs: how many `run` calls the script has.
         commit_every: boundaries between commits; the others only check for news. 0: it never commits.
         late_collective: whether a collective follows the optimizer's step before the boundary: a loss there tears.
-        bug: who raises at one place of the first epoch: "rank 0", whichever worker that is, in the step after which so
-            many samples are done; "sample", whoever gets that sample; "uneven": the last rank leaves out the last step,
-            and the others wait for it; "": the script has no bug.
-        bug_at: that many, or that one.
+        bug: which worker raises at one place of the first epoch: "rank 0": the worker with rank 0, in the step after
+            which `bug_at` samples are done; "sample": the worker that gets the sample `bug_at`; "uneven": the last rank
+            leaves out the last step, and the others wait for it; "": the script has no bug.
+        bug_at: a number of samples, or a sample's index: see `bug`.
+        large: whether the state is too large to be kept at a boundary: what is not committed is lost with a member.
     """
 
     samples: int
@@ -46,6 +44,7 @@ class Job:
     late_collective: bool
     bug: str = ""
     bug_at: int = 0
+    large: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,46 +66,8 @@ class Model:
     cursor: CursorState
 
 
-class Sleep(NamedTuple):
-    """Wait for some time."""
-
-    seconds: float
-
-
-class Meet(NamedTuple):
-    """Wait in a collective."""
-
-    name: Any
-    parties: frozenset[int]
-    what: Any
-
-
-class WaitChange(NamedTuple):
-    """Wait until a notice has been taken."""
-
-
-class Interrupted(Exception):  # noqa: N818  HostsUpdatedInterrupt
-    """All stop here."""
-
-
-class Unproven(Severed):
-    """A stranger was faster than a member."""
-
-
-class Exploded(Exception):  # noqa: N818
-    """An exception of the script's own, at a line of it."""
-
-    def __init__(self, line: int) -> None:
-        super().__init__(line)
-        self.line = line
-
-
 BUG_LINE = 1
 """Where the script has its bug. An accident of one worker is raised in another line each time."""
-
-
-Wait = Sleep | Meet | WaitChange
-Script = Generator[Wait, Any, int]
 
 
 class Trainee:
@@ -116,10 +77,10 @@ class Trainee:
         worker_id: its id.
         job: the script.
         report: says something to the driver.
-        passed: told of every boundary passed: version and chain.
-        tear_down: told when it closes its connections of its round.
+        passed: called for every boundary passed, with version and chain.
+        tear_down: called when it closes its connections of its round.
         boot: seconds until it enters its first `run`.
-        pace: draws the seconds of a step's computation.
+        tracker: draws the seconds of a step's computation.
     """
 
     def __init__(
@@ -130,115 +91,105 @@ class Trainee:
         passed: Callable[[Trainee, Version, int], None],
         tear_down: Callable[[], None],
         boot: float,
-        pace: Callable[[], float],
+        tracker: Callable[[], float],
     ) -> None:
         self.worker_id = worker_id
-        self.participant = Participant()
-        self.members: frozenset[int] = frozenset()
+        self.rounds = SimRounds(worker_id, self, report, tear_down)
+        self.participant = self.rounds.participant
         self.model = Model(0, 0, None, CursorState(0, 0, 0))
-        self.saved = self.model
-        self.kept = self.model
+        self.saved: Model | None = None
+        self.kept: Model | None = None
         self.stepped = False
+        self.entered_with = self.model
         self.cursor = Cursor(job.samples)
-        self.offered = NO_VERSION
         self.explode_at = 0
+        self.swallow_at = 0
         self.glitch = False
-        self.strangers = 0
         self.outcome: list[Model] = []
         self._job = job
-        self._report = report
         self._passed = passed
-        self._tear_down = tear_down
         self._boot = boot
-        self._pace = pace
-        self.script: Script = self._script()
+        self._tracker = tracker
+        self._epochs = 0
+        self.script: Steps[int] = self._script()
 
-    def _script(self) -> Script:
+    def _script(self) -> Steps[int]:
         yield Sleep(self._boot)
         for run in range(self._job.runs):
-            self.participant.enter()
+            self._epochs = (run + 1) * self._job.epochs
             if run:  # what the script makes of its state in between need not be the same everywhere
                 self.model = replace(self.model, chain=hash((self.model.chain, self.worker_id)))
-                self._save()
-                self._keep()
-            ended = yield from self._run((run + 1) * self._job.epochs)
-            if ended == "leave":
+            self.entered_with = self.model
+            end = yield from self.rounds.run()
+            if end is End.LEFT:
                 return 0
-            if ended == "done":
+            if end is End.FINISHED:
                 self.outcome.append(self.model)
-            yield Sleep(self._pace())
+            yield Sleep(self._tracker())
         return 0
 
-    def _run(self, epochs: int) -> Generator[Wait, Any, str]:
-        part = self.participant
-        self._wait(part.committed, self.saved)
-        while True:
-            while part.stage is Stage.WAITING:
-                yield WaitChange()
-            if part.stage is Stage.LEAVING:
-                return "leave"
-            if part.stage is Stage.SKIPPING:
-                return "skip"
-            try:
-                yield from self._begin()
-                yield from self._train(epochs)
-                self._report(part.done())
-                while part.stage is Stage.DONE and part.abort_cause is None:
-                    yield WaitChange()
-                if part.stage is Stage.FINISHED:
-                    return "done"
-                raise Severed
-            except Interrupted:
-                self._wait(part.live, self.kept)
-            except Severed as error:
-                if part.abort_cause is None:
-                    self._report(part.unproven("a stranger") if isinstance(error, Unproven) else part.raised("severed"))
-                clean = self.clean
-                self._wait(part.live if clean else part.committed, self.kept if clean else self.saved)
-                yield Sleep(self._pace() / 10)  # bringing it back, while the next place may come
-                self._go_back(clean)
+    # ---- its state --------------------------------------------------------------------------------------------
 
     @property
     def clean(self) -> bool:
-        """Whether no optimizer step has begun since the last boundary."""
-        return not self.stepped
+        """Whether no optimizer step has begun since the last boundary, which has kept the state."""
+        return self.kept is not None and not self.stepped
 
-    def _wait(self, offer: Version, model: Model) -> None:
-        self.offered = offer
-        self._report(self.participant.wait(offer, StoreAddress("sim", self.worker_id), f"{model.cursor}"))
+    def save(self) -> None:
+        """Commit."""
+        self.saved = self.model
 
-    def _begin(self) -> Generator[Wait, Any, None]:
-        part, place = self.participant, self.participant.place
-        assert place is not None
-        self._tear_down()
-        members = yield Meet("who", frozenset(), (place.rank, self.worker_id))  # answered at once: see World
-        self.members = frozenset(members.values())
-        yield Meet("build", self.members, None)
-        if self.strangers and len(self.members) > 1:
-            self.strangers -= 1
-            raise Unproven
-        if place.receivers and (place.rank == place.source or place.rank in place.receivers):
-            parties = frozenset(members[r] for r in (place.source, *place.receivers))
-            brought = yield Meet("sync", parties, (place.rank, self.model))
-            if place.rank in place.receivers:
-                self.model = next(model for rank, model in brought.values() if rank == place.source)
+    def keep(self) -> None:
+        """Keep what a boundary keeps."""
+        self.kept = None if self._job.large else self.model
+        self.stepped = False
+
+    def digest(self, committed: bool) -> str:
+        """Its digest of its state."""
+        if committed:
+            return str(self.saved.cursor) if self.saved else ""
+        return str((self.kept or self.model).cursor)
+
+    def go_back(self, to_boundary: bool) -> Steps[None]:
+        """Go back to the last boundary, or to the last commit."""
+        yield Sleep(self._tracker() / 10)  # the next place may come meanwhile
+        back = self.kept if to_boundary else self.saved
+        if back is not None:
+            self.model = back
+            self.keep()
+
+    def sync(self, assignment: Assignment, members: dict[int, int]) -> Steps[bool]:
+        """Bring receivers to the source's state; returns whether that counts as committed."""
+        receives = assignment.rank in assignment.receivers
+        if receives or (assignment.receivers and assignment.rank == assignment.source):
+            parties = frozenset(members[r] for r in (assignment.source, *assignment.receivers))
+            brought = yield Meet("sync", parties, (assignment.rank, self.model))
+            if receives:
+                self.model = next(model for rank, model in brought.values() if rank == assignment.source)
         self.cursor.load(self.model.cursor)
-        self.cursor.enter(place.rank, place.size)
-        received = place.rank in place.receivers
-        if received or part.committed == NO_VERSION:  # a holder keeps the commit that it has
-            self.saved = self.model
-        self._keep()
-        part.synced(committed=self.saved is self.model)
-        self._passed(self, part.live, self.model.chain)
+        self.cursor.enter(assignment.rank, assignment.size)
+        commits = receives or self.saved is None  # a holder keeps the commit that it has
+        if commits:
+            self.save()
+        self.keep()
+        return commits
 
-    def _train(self, epochs: int) -> Generator[Wait, Any, None]:
+    def passed(self) -> None:
+        """Take note that a boundary counts, the beginning of a round included."""
+        self._passed(self, self.participant.live, self.model.chain)
+
+    # ---- its training function --------------------------------------------------------------------------------
+
+    def train(self) -> Steps[None]:
+        """Train to the end of this `run` call's last epoch."""
+        self.passed()
         step = 0
-        for epoch in range(self.model.epoch, epochs):
+        for epoch in range(self.model.epoch, self._epochs):
             self.cursor.set_epoch(epoch)
             while self.cursor.recorded < self.cursor.share:
-                if self._leaves_the_last_step_out(epoch == epochs - 1):
+                if self._leaves_the_last_step_out(epoch == self._epochs - 1):
                     return
-                yield Sleep(self._pace())
+                yield Sleep(self._tracker())
                 if self.explode_at:
                     raise Exploded(self.explode_at)
                 step += 1
@@ -249,7 +200,7 @@ class Trainee:
                 if self.glitch:
                     self.glitch = False
                     raise Severed
-                brought = yield Meet(step, self.members, (self.model.chain, self.cursor.rank, mine))
+                brought = yield Meet(step, self.rounds.members, (self.model.chain, self.cursor.rank, mine))
                 chains = {chain for chain, _, _ in brought.values()}
                 assert len(chains) == 1, f"members train on different states: {brought}"
                 positions = tuple(p for _, _, batch in sorted(brought.values(), key=lambda b: b[1]) for p in batch)
@@ -262,48 +213,33 @@ class Trainee:
                     self.cursor.state(),
                 )
                 if self._job.late_collective:
-                    yield Meet(-step, self.members, None)
+                    yield Meet(-step, self.rounds.members, None)
                 yield from self._boundary(committed=self._job.commit_every > 0 and step % self._job.commit_every == 0)
             self.model = replace(self.model, epoch=epoch + 1)
 
     def _meets_the_bug(self, mine: tuple[int, ...]) -> bool:
         if self._job.bug == "sample":
             return self._job.bug_at in mine
-        reached = self.cursor.offset + len(mine) * len(self.members) > self._job.bug_at
+        reached = self.cursor.offset + len(mine) * len(self.rounds.members) > self._job.bug_at
         return self._job.bug == "rank 0" and self.cursor.rank == 0 and reached
 
     def _leaves_the_last_step_out(self, last_epoch: bool) -> bool:
-        last_rank = self.cursor.rank == len(self.members) - 1 > 0
+        last_rank = self.cursor.rank == len(self.rounds.members) - 1 > 0
         last_step = self.cursor.recorded + self._job.batch >= self.cursor.share
         return self._job.bug == "uneven" and last_epoch and last_rank and last_step
 
-    def _boundary(self, committed: bool) -> Generator[Wait, Any, None]:
-        part = self.participant
+    def _boundary(self, committed: bool) -> Steps[None]:
         if committed:
-            self.saved = self.model
-        self._keep()
-        news = part.passed(committed)
-        self._passed(self, part.live, self.model.chain)
-        if not news:
-            return
-        if part.boundaries == 1:
-            self._report(RoundTimes(lambda: 0.0).first_boundary(part.round_id, Copied()))
-        while (verdict := part.verdict()) is Verdict.WAIT:
-            yield WaitChange()
-        if verdict is Verdict.STOP:
-            raise Interrupted
-        if verdict is Verdict.ABORT:
-            raise Severed
-        assert verdict is Verdict.PASS, "passed an agreed boundary"
+            self.save()
+        self.keep()
+        try:
+            yield from self.rounds.boundary(committed)
+        except (Interrupted, Severed):
+            if not self.swallow_at:
+                raise
+            yield from self._go_on()
 
-    def _save(self) -> None:
-        self.saved = self.model
-        self.participant.committed = self.participant.live
-
-    def _keep(self) -> None:
-        self.kept = self.model
-        self.stepped = False
-
-    def _go_back(self, clean: bool) -> None:
-        self.model = self.kept if clean else self.saved
-        self._keep()
+    def _go_on(self) -> Steps[None]:
+        """Catch the exception that leads out of the round, and go on: none of its boundaries may be passed any more."""
+        yield from self.rounds.boundary(committed=False)
+        raise AssertionError("a boundary lets the script pass in a round that is over")

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from edriver.agent.assignments import place_notices
+from edriver.agent.host_workers import assignment_notices
 from edriver.common.ids import RoundId
-from edriver.common.wire import round_id_message
+from edriver.common.wire import duration, round_id_message
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import actions, events
+from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.settings import Settings
 from edriver.driver.rpc.translate import assignments_by_host, event_of_report, notice_of
@@ -20,7 +21,8 @@ from edriver.worker.rounds.participant import Stage
 from tests.sim.clockwork import Channel, Clockwork
 from tests.sim.fabric import Fabric
 from tests.sim.invariants import Invariants
-from tests.sim.trainee import BUG_LINE, Exploded, Job, Meet, Sleep, Trainee, Wait, WaitChange
+from tests.sim.sim_rounds import Exploded, Meet, Sleep, Wait, WaitChange
+from tests.sim.trainee import BUG_LINE, Job, Trainee
 
 AGENT_LEASE = 5.0
 WORKER_LEASE = 5.0
@@ -146,14 +148,14 @@ class World:
                 self.fabric.forget_before(plan.round_id)
                 for host, message in assignments_by_host(order, secret=b""):
                     if record := self.hosts.get(host):
-                        for seat, notice in place_notices(message):
+                        for seat, notice in assignment_notices(message):
                             self._send_notice(record, seat.worker_id, notice)
             case actions.FinishRun():
                 self.outcome = order
             case actions.Explain():
                 pass
             case _:
-                workers, notice = notice_of(order, timestamp=self.clockwork.now)
+                workers, notice = notice_of(order, self.clockwork.now)
                 for worker_id in workers:
                     record = next((h for h in self.hosts.values() if worker_id in h.processes), None)
                     if record:
@@ -172,7 +174,7 @@ class World:
         if agent_id in self.stopped_agents:
             return
         if name in self.launch_fails:
-            self.feed(events.AgentLost(name, agent_id, "could not be started"))
+            self.feed(events.AgentLost(name, agent_id, AgentFault(AgentFaultKind.ENDED, "could not be started")))
             return
         self.hosts[name] = SimHost(
             name, agent_id, Channel(self.clockwork, self._delay), Channel(self.clockwork, self._delay)
@@ -193,7 +195,9 @@ class World:
         """The agent dies; its guard ends its workers; the driver sees it at once."""
         if host.alive:
             self._end_agent(host)
-            self.feed(events.AgentLost(host.name, host.agent_id, "was killed by SIGKILL"))
+            self.feed(
+                events.AgentLost(host.name, host.agent_id, AgentFault(AgentFaultKind.ENDED, "was killed by SIGKILL"))
+            )
 
     def cut(self, host: SimHost, seconds: float) -> None:
         """The control stream goes silent both ways, or the agent is stopped, for a while."""
@@ -219,7 +223,7 @@ class World:
 
     def _lease_ends(self, host: SimHost) -> None:
         if host.alive:
-            self.feed(events.AgentSilent(host.name, host.agent_id, "no word for 5 s"))
+            self.feed(events.AgentSilent(host.name, host.agent_id, AgentFault(AgentFaultKind.SILENT, seconds=5.0)))
 
     # ---- workers ----------------------------------------------------------------------------------------------
 
@@ -227,21 +231,22 @@ class World:
         if not host.alive:
             return
 
-        def report(said: pb.Report) -> None:
-            event = event_of_report(worker_id, said)
+        def report(message: pb.Report) -> None:
+            event = event_of_report(worker_id, message)
             assert event is not None
             host.up.send(lambda: self._feed_if_alive(host, event))
 
         def tear_down() -> None:
+            self.invariants.round_begun(trainee)
             for round_id in list(self.seats):
                 if round_id < trainee.participant.round_id:
                     self.fabric.leave(round_id, worker_id)
 
-        def pace() -> float:
+        def tracker() -> float:
             return self.rng.uniform(0.02, 0.1) * (50 if worker_id in self.slow else 1)
 
         trainee = Trainee(
-            worker_id, self.job, report, self.invariants.boundary_passed, tear_down, self.rng.uniform(0.5, 3), pace
+            worker_id, self.job, report, self.invariants.boundary_passed, tear_down, self.rng.uniform(0.5, 3), tracker
         )
         process = Process(worker_id, host, trainee)
         host.processes[worker_id] = process
@@ -264,6 +269,8 @@ class World:
             self._exit(process, end.value)
             return
         except Exploded as error:
+            process.wait = None
+            process.ticket += 1  # no notice wakes it any more
             self._report_explosion(process, error.line)
             return
         process.ticket += 1
@@ -379,7 +386,7 @@ class World:
             self._exit(process, 1)
 
     def freeze(self, process: Process, seconds: float) -> None:
-        """SIGSTOP, and SIGCONT later; the agent says when the worker's lease is over, and when it is heard of again."""
+        """SIGSTOP, and SIGCONT later; the agent reports when the worker's lease expires and when it answers again."""
         if process.frozen or not process.alive:
             return
         process.frozen = True
@@ -387,14 +394,14 @@ class World:
         lease = WORKER_LEASE - self.rng.uniform(0, 1)
         if seconds > lease:
             self.clockwork.after(lease, lambda: self._tell(process, events.LeaseExpired(process.worker_id, lease)))
-        self.clockwork.after(seconds, lambda: self._thaw(process, heard=seconds > lease))
+        self.clockwork.after(seconds, lambda: self._thaw(process, received=seconds > lease))
 
     def _tell(self, process: Process, event: events.Event) -> None:
         if process.alive:
             process.host.up.send(lambda: self._feed_if_alive(process.host, event))
 
     def stall(self, process: Process, seconds: float) -> None:
-        """The training thread stands still, and the notification thread does not; that is told after a while."""
+        """The training thread stands still, and the notification thread does not: after a while it reports that."""
         participant = process.trainee.participant
         if process.stalled or not process.alive or participant.stage is not Stage.ASSIGNED:
             return
@@ -408,7 +415,7 @@ class World:
         same = progress == (participant.round_id, participant.boundaries)
         if process.alive and process.stalled and same and not isinstance(process.wait, Meet):
             round_id = round_id_message(participant.round_id)
-            report = pb.Report(stalled=pb.Stalled(round_id=round_id, phase="step", seconds=STALL_LIMIT))
+            report = pb.Report(stalled=pb.Stalled(round_id=round_id, phase="step", duration=duration(STALL_LIMIT)))
             event = event_of_report(process.worker_id, report)
             assert event is not None
             process.host.up.send(lambda: self._feed_if_alive(process.host, event))
@@ -422,10 +429,10 @@ class World:
             assert event is not None
             process.host.up.send(lambda: self._feed_if_alive(process.host, event))
 
-    def _thaw(self, process: Process, heard: bool) -> None:
+    def _thaw(self, process: Process, received: bool) -> None:
         process.frozen = False
-        if heard:
-            self._tell(process, events.WorkerHeard(process.worker_id))
+        if received:
+            self._tell(process, events.WorkerAnswered(process.worker_id))
         held, process.held = process.held, []
         for notice in held:
             self._take(process, notice)

@@ -1,8 +1,4 @@
-"""Worker processes for the tests of RoundGroup: each obeys commands, and severs on command from another
-thread.
-
-The processes are forked from a server that has imported torch once, so one costs milliseconds.
-"""
+"""Worker processes for the tests of RoundGroup: each obeys commands, and severs on command from another thread."""
 
 from __future__ import annotations
 
@@ -11,7 +7,6 @@ import contextlib
 import dataclasses
 import gc
 import itertools
-import multiprocessing
 import os
 import queue
 import signal
@@ -40,6 +35,7 @@ from torch._C._distributed_c10d import (
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
+from edriver.agent.workers.worker_environment import GLOO_DEFAULTS
 from edriver.common.ids import RoundId
 from edriver.common.store_address import StoreAddress
 from edriver.worker.assignment import Assignment
@@ -51,9 +47,10 @@ from edriver.worker.group import round_group as group
 from edriver.worker.group.proven_pairs import PairsOfRound
 from edriver.worker.group.round_group import RoundGroup
 from edriver.worker.group.store import StoreClient
-from edriver.worker.group.store_transport import StoreWire
-from edriver.worker.topology import ALONE
+from edriver.worker.group.store_transport import StoreTransport
+from edriver.worker.topology import SINGLE_WORKER
 from tests.linked_hosts import INTERFACE, LinkedHost
+from tests.torch.forks import FORKS
 
 LIMIT_SECONDS = 300.0
 """How long anything may take before the test is given up: also the groups' own timeout, so nothing is freed
@@ -63,9 +60,6 @@ SEVER_EVERY = 0.05
 
 SECRET = bytes(range(32))
 """Of every round."""
-
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload([__name__, "torch._dynamo"])  # the first DDP imports it, in a second
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,9 +88,9 @@ class Resources:
     resident: int
 
 
-def place(round_number: int, rank: int, store: tuple[str, int], size: int) -> Assignment:
+def assignment(round_number: int, rank: int, store: tuple[str, int], size: int) -> Assignment:
     return dataclasses.replace(
-        ALONE,
+        SINGLE_WORKER,
         round_id=RoundId(1, round_number),
         rank=rank,
         size=size,
@@ -110,10 +104,10 @@ def place(round_number: int, rank: int, store: tuple[str, int], size: int) -> As
 class Member:
     """A worker process, as the test sees it."""
 
-    def __init__(self, host: LinkedHost | None = None, papers: Path | None = None) -> None:
-        self._commands, commands = _FORKS.Pipe()
-        self._notices, notices = _FORKS.Pipe()
-        self._process = _FORKS.Process(target=_serve, args=(commands, notices, host, papers))
+    def __init__(self, host: LinkedHost | None = None, tls_credentials: Path | None = None) -> None:
+        self._commands, commands = FORKS.Pipe()
+        self._notices, notices = FORKS.Pipe()
+        self._process = FORKS.Process(target=_serve, args=(commands, notices, host, tls_credentials))
         self._process.start()
         commands.close()
         notices.close()
@@ -126,11 +120,11 @@ class Member:
         self.wait_for("entering")
 
     def wait_for(self, step: str) -> None:
-        """Wait until the worker takes a step that it was told to announce."""
+        """Wait until the worker takes a step that `announce` named."""
         assert self._receive(self._commands) == step
 
     def go_on(self) -> None:
-        """End a pause that the worker was told to make."""
+        """End a pause that the test asked for."""
         self._commands.send("go on")
 
     def end(self) -> Outcome:
@@ -171,18 +165,22 @@ class Member:
 
 
 @contextlib.contextmanager
-def members(count: int, hosts: Sequence[LinkedHost] = (), papers: Path | None = None) -> Iterator[list[Member]]:
+def members(
+    count: int, hosts: Sequence[LinkedHost] = (), tls_credentials: Path | None = None
+) -> Iterator[list[Member]]:
     """Start workers, on these hosts or on this one; all are killed in the end.
 
     Args:
         count: how many.
         hosts: where; none: all here.
-        papers: what their stores show one another over TLS; None: without.
+        tls_credentials: what their stores show one another over TLS; None: without.
     """
     started: list[Member] = []
     try:
         for _, host in itertools.zip_longest(range(count), hosts):
-            started.append(Member(host, papers))  # in the list at once: those started must be killed if one cannot be
+            started.append(
+                Member(host, tls_credentials)
+            )  # in the list at once: those started must be killed if one cannot be
         yield started
     finally:
         for member in started:
@@ -192,18 +190,19 @@ def members(count: int, hosts: Sequence[LinkedHost] = (), papers: Path | None = 
 def build(group: Sequence[Member], round_number: int) -> None:
     """Have all of them build one round's group, ranks in their order."""
     for rank, member in enumerate(group):
-        member.begin("build", place(round_number, rank, group[0].store, len(group)))
+        member.begin("build", assignment(round_number, rank, group[0].store, len(group)))
     for member in group:
         outcome = member.end()
         assert not outcome.error, outcome.error
 
 
-def _serve(commands: Connection, notices: Connection, host: LinkedHost | None, papers: Path | None) -> None:
+def _serve(commands: Connection, notices: Connection, host: LinkedHost | None, tls_credentials: Path | None) -> None:
     torch.set_num_threads(1)
     if host is not None:
         host.enter()
+    os.environ.update(GLOO_DEFAULTS)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo" if host is None else INTERFACE
-    worker = _Worker(commands, "127.0.0.1" if host is None else host.address, StoreWire(papers))
+    worker = _Worker(commands, "127.0.0.1" if host is None else host.address, StoreTransport(tls_credentials))
     threading.Thread(target=_heed, args=(worker.group, notices), daemon=True).start()
     commands.send(worker.group.store)
     while True:
@@ -229,18 +228,16 @@ def _heed(group: RoundGroup, notices: Connection) -> None:
 
 
 class _Worker:
-    """What a worker can be told to do. What hangs, hangs in its main thread."""
+    """The commands of a worker. A command that hangs does so in its main thread."""
 
-    def __init__(self, commands: Connection, address: str, wire: StoreWire) -> None:
+    def __init__(self, commands: Connection, address: str, wire: StoreTransport) -> None:
         self._commands = commands
-        self._size = 0
         self.group = RoundGroup(address, wire=wire)
         self._subgroup: dist.ProcessGroup | None = None
         self._loader: Any = None
-        self._strangers: list[_Stranger] = []
+        self._unauthenticated: list[_Stranger] = []
 
     def build(self, where: Assignment) -> None:
-        self._size = where.size
         self.group.build(where, timeout=LIMIT_SECONDS)
 
     def time_build(self, where: Assignment, proven: bool) -> float:
@@ -323,21 +320,20 @@ class _Worker:
 
     def pause_before_the_mesh(self) -> None:
         """Have the next build wait, once it knows where all others listen, until the test lets it go on."""
-        look_up = StoreClient.get
+        look_up = StoreClient.multi_get
 
-        def pausing(store: StoreClient, key: str) -> bytes:
-            value = look_up(store, key)
-            if key.endswith(f"/{self._size - 1}"):
-                setattr(StoreClient, "get", look_up)  # noqa: B010
-                self._commands.send("the mesh")
-                self._commands.recv()
-            return value
+        def pausing(store: StoreClient, keys: list[str]) -> list[bytes]:
+            values = look_up(store, keys)
+            setattr(StoreClient, "multi_get", look_up)  # noqa: B010
+            self._commands.send("the mesh")
+            self._commands.recv()
+            return values
 
-        setattr(StoreClient, "get", pausing)  # noqa: B010
+        setattr(StoreClient, "multi_get", pausing)  # noqa: B010
 
     def bound_proofs(self, seconds: float) -> None:
         """Have the members of a group prove their membership within so many seconds."""
-        setattr(proven_pairs, "PROOF_BOUND", seconds)  # noqa: B010
+        setattr(proven_pairs, "PROOF_TIMEOUT", seconds)  # noqa: B010
 
     def proven_groups(self) -> list[str]:
         """The names of the groups that have been proven in this round."""
@@ -347,7 +343,7 @@ class _Worker:
     def forget_the_secret(self) -> None:
         """Have the groups that are made from now on prove something else."""
         assert proven_pairs._current is not None
-        proven_pairs._current.place = dataclasses.replace(proven_pairs._current.place, secret=bytes(32))
+        proven_pairs._current.assignment = dataclasses.replace(proven_pairs._current.assignment, secret=bytes(32))
 
     def bypass_the_proof(self) -> None:
         """Have torch make groups in another way than the one that is wrapped."""
@@ -384,23 +380,23 @@ class _Worker:
 
     def open_strangers(self, path: str, rank: int, size: int) -> None:
         """Open connections that have nothing to do with the round, one of each kind."""
-        self._strangers = [_PlainTcp(), _AsyncioTcp(), _GrpcTcp(), _GlooGroup(path, rank, size)]
+        self._unauthenticated = [_PlainTcp(), _AsyncioTcp(), _GrpcTcp(), _GlooGroup(path, rank, size)]
         self.use_strangers()  # gRPC connects at the first use
 
     def use_strangers(self) -> list[str]:
-        for stranger in self._strangers:
+        for stranger in self._unauthenticated:
             stranger.use()
-        return [type(stranger).__name__ for stranger in self._strangers]
+        return [type(stranger).__name__ for stranger in self._unauthenticated]
 
 
 def _client(where: Assignment) -> StoreClient:
-    client = StoreClient(*where.store, LIMIT_SECONDS, StoreWire())
+    client = StoreClient(*where.store, LIMIT_SECONDS, StoreTransport())
     client.connect()
     return client
 
 
 class _HaltingStore(Store):
-    """Passes on what this rank publishes; whoever asks it for another's address is never answered."""
+    """Publishes this rank's address; requests for another rank's address are never answered."""
 
     def __init__(self, inner: Store) -> None:
         super().__init__()

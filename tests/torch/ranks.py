@@ -1,29 +1,24 @@
-"""Runs a function of a test module in several processes that share a Gloo group over loopback.
-
-A child is `python -m tests.torch.ranks MODULE FUNCTION RANK SIZE [all-live]`. Rank 0 chooses the
-store's port and prints it; the others read it. A function returns something that JSON can hold.
-"""
+"""Runs a function of a test module in several processes that share a Gloo group over loopback."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
-import json
 import os
-import subprocess
-import sys
-import threading
+import traceback
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
-from typing import IO, Any
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.torch.forks import FORKS
+
 LIMIT_SECONDS = 300.0
-RESULT = "RESULT "
 
 
 def run_ranks(function: Callable[[int], Any], size: int, dying: Collection[int] = ()) -> list[Any]:
@@ -37,91 +32,69 @@ def run_ranks(function: Callable[[int], Any], size: int, dying: Collection[int] 
     Returns:
         What each rank returned; None for those that died.
     """
-    children = [_start(function, rank, size, all_live=not dying) for rank in range(size)]
-    # A child that hangs is killed, which ends every read below.
-    alarm = threading.Timer(LIMIT_SECONDS, _kill, (children,))
-    with contextlib.ExitStack() as stack:
-        stack.callback(_end, children)
-        alarm.start()
-        stack.callback(alarm.cancel)
-        port = _pipe(children[0].stdout).readline()
-        for child in children[1:]:
+    ranks: list[_Rank] = []
+    try:
+        ranks.extend(_Rank.start(function, rank, size, all_live=not dying) for rank in range(size))
+        port = ranks[0].receive()
+        for other in ranks[1:]:
             with contextlib.suppress(BrokenPipeError):
-                _pipe(child.stdin).write(port)
-                _pipe(child.stdin).flush()
-        outputs = _gather(children)
-    for rank, (child, (out, err)) in enumerate(zip(children, outputs, strict=True)):
-        if rank not in dying:
-            assert child.returncode == 0, f"rank {rank} ended with {child.returncode}:\n{out}\n{err}"
-    return [_result(out) for out, _ in outputs]
+                other.pipe.send(port)
+        return [one.outcome(may_die=rank in dying) for rank, one in enumerate(ranks)]
+    finally:
+        for one in ranks:
+            one.end()
 
 
-def _start(function: Callable[[int], Any], rank: int, size: int, all_live: bool) -> subprocess.Popen[str]:
-    where = (function.__module__, function.__name__, str(rank), str(size), "all-live" if all_live else "")
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.torch.ranks", *where],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+@dataclass(frozen=True)
+class _Rank:
+    """One of the processes, and the pipe to it: first the store's port, then how the function has ended."""
+
+    process: BaseProcess
+    pipe: Connection
+
+    @classmethod
+    def start(cls, function: Callable[[int], Any], rank: int, size: int, all_live: bool) -> _Rank:
+        here, there = FORKS.Pipe()
+        process = FORKS.Process(target=_main, args=(there, function, rank, size, all_live))
+        process.start()
+        there.close()
+        return cls(process, here)
+
+    def receive(self) -> Any:
+        assert self.pipe.poll(LIMIT_SECONDS), "a rank neither ends nor answers"
+        return self.pipe.recv()
+
+    def outcome(self, may_die: bool) -> Any:
+        """What the function returned; None if it did not return, and need not."""
+        try:
+            error, value = self.receive()
+        except (EOFError, ConnectionResetError):
+            error, value = "it died", None
+        assert may_die or not error, error
+        return value
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
 
 
-def _gather(children: list[subprocess.Popen[str]]) -> list[tuple[str, str]]:
-    outputs = [("", "")] * len(children)
-
-    def gather(rank: int) -> None:
-        outputs[rank] = children[rank].communicate()
-
-    threads = [threading.Thread(target=gather, args=(rank,)) for rank in range(len(children))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return outputs
-
-
-def _kill(children: list[subprocess.Popen[str]]) -> None:
-    for child in children:
-        child.kill()
-
-
-def _end(children: list[subprocess.Popen[str]]) -> None:
-    _kill(children)
-    for child in children:
-        child.wait()
-        for pipe in (child.stdin, child.stdout, child.stderr):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()
-
-
-def _pipe(pipe: IO[str] | None) -> IO[str]:
-    assert pipe is not None
-    return pipe
-
-
-def _result(out: str) -> Any:
-    lines = [line for line in out.splitlines() if line.startswith(RESULT)]
-    return json.loads(lines[-1].removeprefix(RESULT)) if lines else None
-
-
-def _main(module: str, name: str, rank: int, size: int, all_live: bool) -> None:
-    function: Callable[[int], Any] = getattr(importlib.import_module(module), name)
+def _main(pipe: Connection, function: Callable[[int], Any], rank: int, size: int, all_live: bool) -> None:
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     wait = timedelta(seconds=LIMIT_SECONDS / 2)
     if rank == 0:
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=wait)
-        print(store.port, flush=True)
+        pipe.send(store.port)
     else:
-        store = TCPStore("127.0.0.1", int(sys.stdin.readline()), is_master=False, timeout=wait)
+        store = TCPStore("127.0.0.1", pipe.recv(), is_master=False, timeout=wait)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=wait)
-    print(RESULT + json.dumps(function(rank)), flush=True)
+    try:
+        value = function(rank)
+    except BaseException:  # noqa: BLE001  the test that waits for it shows it
+        pipe.send((f"rank {rank}: {traceback.format_exc()}", None))
+        os._exit(1)
+    pipe.send(("", value))
     if all_live:  # one that left early would break the connections of the others
         dist.barrier()
     os._exit(0)
-
-
-if __name__ == "__main__":
-    _main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5] == "all-live")

@@ -302,7 +302,9 @@ def test_buffers_that_lie_side_by_side_are_copied_as_one() -> None:
     assert norm.running_mean.data_ptr() == flat.data_ptr()
 
 
-def test_what_is_too_large_leads_back_to_the_commit_and_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_state_too_large_to_keep_leads_back_to_the_commit_and_is_reported_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     state = new_state(history=[])
     state.check_host_updates()
     assert state.clean
@@ -310,9 +312,9 @@ def test_what_is_too_large_leads_back_to_the_commit_and_is_said_once(caplog: pyt
     for _ in range(3):
         state.check_host_updates()
     assert not state.clean
-    (said,) = (record.getMessage() for record in caplog.records)
-    assert said.startswith(
-        "the state's 'history' is kept by commit() only: it is larger than 4 KB; until it is smaller"
+    (message,) = (record.getMessage() for record in caplog.records)
+    assert message.startswith(
+        "the state's 'history' is kept by commits only: it is larger than 4 KB; until it is smaller"
     )
     state.history = []
     state.commit()
@@ -339,7 +341,7 @@ def test_tensors_among_the_attributes() -> None:
     assert not state.clean
 
 
-def test_what_is_kept_is_shared_with_nobody() -> None:
+def test_what_is_kept_is_not_shared_with_the_script() -> None:
     state = new_state(log={"losses": [1.0]})
     state.check_host_updates()
     state.log["losses"].append(2.0)

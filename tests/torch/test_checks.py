@@ -10,11 +10,11 @@ import torch
 
 from edriver.common.ids import RoundId
 from edriver.worker.backend import checks, grad_scaler, sever, tensors, torch_groups
-from edriver.worker.backend.checks import SEVERING, Check
+from edriver.worker.backend.checks import SEVERING_CHECK, Check
 from edriver.worker.group.round_group import RoundGroup
 from edriver.worker.group.warm_up import warm_up
 from edriver.worker.state.torch_state import TorchState
-from tests.torch.group_ranks import place
+from tests.torch.group_ranks import assignment
 
 LIMIT_SECONDS = 300.0
 
@@ -23,16 +23,16 @@ def test_all_that_is_relied_on_holds_with_this_torch() -> None:
     assert warm_up() == frozenset()
 
 
-def test_another_layout_of_fdinfo_is_said_and_ends_nothing(
+def test_another_layout_of_fdinfo_is_reported_and_ends_no_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sever, "_FDINFO", tmp_path)
+    monkeypatch.setattr(sever, "_FDINFO_FOLDER", tmp_path)
     with caplog.at_level(logging.WARNING, "edriver.worker"):
-        assert warm_up() == {SEVERING}
+        assert warm_up() == {SEVERING_CHECK}
     (record,) = caplog.records
     assert record.message.startswith("freeing collectives that hang on a lost peer does not work here: no Gloo device")
-    group = RoundGroup("127.0.0.1", broken={SEVERING})
-    group.build(place(1, 0, group.store, 1), LIMIT_SECONDS)
+    group = RoundGroup("127.0.0.1", broken={SEVERING_CHECK})
+    group.build(assignment(1, 0, group.store, 1), LIMIT_SECONDS)
     assert group.sever(RoundId(1, 1)) == 1, "there may be connections: a thread that waits is not cut off"
     group.teardown()
 
@@ -60,7 +60,7 @@ def test_a_process_that_cannot_count_names_anew_ends_only_after_a_build_that_fai
 
     monkeypatch.setattr(torch_groups, "init", breaks)
     with pytest.raises(SystemExit, match="it ends, and its slot is filled anew"):
-        group.build(place(1, 0, group.store, 1), LIMIT_SECONDS)
+        group.build(assignment(1, 0, group.store, 1), LIMIT_SECONDS)
     monkeypatch.undo()
     group.teardown()
 
@@ -75,7 +75,7 @@ def test_without_a_count_of_writes_only_a_commit_is_gone_back_to(monkeypatch: py
 
 
 def test_a_scaler_with_other_attributes_is_kept_by_its_state_dict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grad_scaler, "_ATTRIBUTES", ("_elsewhere",))
+    monkeypatch.setattr(grad_scaler, "_SCALER_ATTRIBUTES", ("_elsewhere",))
     state = TorchState(scaler=torch.amp.GradScaler("cpu", init_scale=8.0))
     state.keep()
     state.scaler.load_state_dict({**state.scaler.state_dict(), "scale": 2.0})

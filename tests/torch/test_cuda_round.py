@@ -14,7 +14,7 @@ from edriver.common.ids import RoundId
 from edriver.worker.backend.nccl import nccl_here
 from edriver.worker.backend.peer_loss import looks_like_peer_loss
 from edriver.worker.group.round_group import RoundGroup
-from edriver.worker.topology import ALONE
+from edriver.worker.topology import SINGLE_WORKER
 
 pytestmark = pytest.mark.skipif(nccl_here() is None, reason="no GPU here, or a torch without NCCL")
 
@@ -32,7 +32,7 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Iterator[RoundGroup]:
 
 
 def build(group: RoundGroup, number: int) -> None:
-    here = dataclasses.replace(ALONE, round_id=RoundId(1, number), store=group.store)
+    here = dataclasses.replace(SINGLE_WORKER, round_id=RoundId(1, number), store=group.store)
     group.build(here, LIMIT_SECONDS)
 
 

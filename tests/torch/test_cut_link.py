@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.linked_hosts import linked_hosts
-from tests.torch.group_ranks import build, members, place
+from tests.torch.group_ranks import assignment, build, members
 
 
 def test_a_collective_over_a_cut_link_is_freed_on_both_sides_and_the_rest_go_on() -> None:
@@ -30,7 +30,7 @@ def test_building_is_given_up_when_a_member_is_cut_off() -> None:
         for rank, member in enumerate(group):
             step = "torch_groups.init" if rank != 2 else "StoreClient.connect"
             member.call("announce", step)
-            member.begin("build", place(1, rank, group[0].store, 3))
+            member.begin("build", assignment(1, rank, group[0].store, 3))
             member.wait_for(step)
         outcomes = [member.sever(1) for member in group]
         build(group[:2], 2)
@@ -42,7 +42,7 @@ def test_building_is_given_up_when_the_store_is_cut_off() -> None:
         hosts[0].cut()
         for rank, member in enumerate(group[1:], start=1):
             member.call("announce", "StoreClient.connect")
-            member.begin("build", place(1, rank, group[0].store, 3))
+            member.begin("build", assignment(1, rank, group[0].store, 3))
             member.wait_for("StoreClient.connect")
         outcomes = [member.sever(1) for member in group[1:]]
         build(group[1:], 2)
@@ -53,7 +53,7 @@ def test_building_is_given_up_when_the_link_is_cut_between_store_and_mesh() -> N
     with linked_hosts(2) as hosts, members(2, hosts) as group:
         for rank, member in enumerate(group):
             member.call("pause_before_the_mesh")
-            member.begin("build", place(1, rank, group[0].store, 2))
+            member.begin("build", assignment(1, rank, group[0].store, 2))
         for member in group:
             member.wait_for("the mesh")
         hosts[1].cut()

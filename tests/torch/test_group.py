@@ -1,4 +1,4 @@
-"""RoundGroup with real processes over loopback: whatever happens to a peer, nobody is left waiting."""
+"""RoundGroup with real processes over loopback: whatever happens to a peer, no member waits for ever."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -16,8 +18,8 @@ from edriver.common.ids import RoundId
 from edriver.system.sockets import duplicate
 from edriver.worker.backend.sever import GlooDevice, gloo_devices
 from edriver.worker.group.round_group import RoundGroup
-from tests.torch.group_ranks import LIMIT_SECONDS, Member, Resources, build, members, place
-from tests.torch.run_papers import papers
+from tests.torch.group_ranks import LIMIT_SECONDS, Member, Resources, assignment, build, members
+from tests.torch.run_credentials import tls_credentials
 
 MEGABYTE = 1 << 20
 
@@ -46,7 +48,7 @@ def test_once_built_no_group_takes_a_connection_and_each_is_severed_without_one(
         "edriver.worker.group.round_group.release_waiting_pairs", lambda device, _pairs: released.append(device)
     )
     before = gloo_devices().keys()
-    group.build(place(1, 0, group.store, 1), LIMIT_SECONDS)
+    group.build(assignment(1, 0, group.store, 1), LIMIT_SECONDS)
     try:
         dist.new_group([0])
         devices = [device for inode, device in gloo_devices().items() if inode not in before]
@@ -68,9 +70,31 @@ def test_a_group_that_needs_more_descriptors_than_there_are_is_not_begun() -> No
     group = RoundGroup("127.0.0.1")
     where = group.store
     with pytest.raises(RuntimeError, match=r"a process group of 9000000 workers needs 1800\d+ more open files, and"):
-        group.build(place(1, 0, where, 9_000_000), LIMIT_SECONDS)
+        group.build(assignment(1, 0, where, 9_000_000), LIMIT_SECONDS)
     with pytest.raises(RuntimeError, match=r"a process group of 9000000 workers needs 900\d+ more open files, and"):
-        group.build(place(1, 1, where, 9_000_000), LIMIT_SECONDS)
+        group.build(assignment(1, 1, where, 9_000_000), LIMIT_SECONDS)
+
+
+def test_the_interpreters_end_destroys_no_group_that_garbage_refers_to() -> None:
+    source = """
+import gc, weakref
+from torch import distributed as dist
+from edriver.worker.group.round_group import RoundGroup
+
+class Traceback:
+    def __init__(self):
+        self.itself = self
+        self.group = dist.group.WORLD
+
+gc.set_threshold(10**9)
+group = RoundGroup(None)
+group.build_alone()
+watched = weakref.ref(dist.group.WORLD, lambda _: print("destroyed", flush=True))
+Traceback()
+group.teardown()
+"""
+    done = subprocess.run([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True, check=True, timeout=300)
+    assert done.stdout == "", "its destructor waits for threads, which may hang"
 
 
 def test_a_world_of_one_trains() -> None:
@@ -81,7 +105,7 @@ def test_a_world_of_one_trains() -> None:
         alone.call("build_alone")
 
 
-def test_a_killed_peer_that_is_nobodys_neighbour_frees_all_once_severed() -> None:
+def test_a_killed_peer_frees_members_that_are_not_its_neighbours_once_severed() -> None:
     with members(4) as group:
         build(group, 1)
         for member in group[:3]:
@@ -134,7 +158,7 @@ def test_building_with_a_rank_missing_is_given_up_once_severed(missing: int) -> 
         present = [rank for rank in range(3) if rank != missing]
         for rank in present:
             group[rank].call("announce", "torch_groups.init")
-            group[rank].begin("build", place(1, rank, group[0].store, 3))
+            group[rank].begin("build", assignment(1, rank, group[0].store, 3))
         for rank in present:
             group[rank].wait_for("torch_groups.init")
         outcomes = [group[rank].sever(1) for rank in present]
@@ -149,8 +173,8 @@ def test_building_with_a_rank_that_publishes_its_address_and_never_connects_is_g
     gave_up_building = 0
     for round_number in range(1, 9):
         with members(2) as (waiting, halting):
-            where = place(round_number, 0, waiting.store, 2)
-            halting.begin("build_halting", place(round_number, 1, waiting.store, 2))
+            where = assignment(round_number, 0, waiting.store, 2)
+            halting.begin("build_halting", assignment(round_number, 1, waiting.store, 2))
             waiting.call("wait_until_published", where)
             waiting.call("spare_the_store")
             waiting.call("announce", "torch_groups.init")
@@ -169,7 +193,7 @@ def test_building_with_a_stopped_rank_0_is_given_up_once_severed() -> None:
     with members(2) as (stopped, member):
         stopped.signal(signal.SIGSTOP)
         member.call("announce", "torch_groups.init")
-        member.begin("build", place(1, 1, stopped.store, 2))
+        member.begin("build", assignment(1, 1, stopped.store, 2))
         member.wait_for("torch_groups.init")
         outcome = member.sever(1)
         assert outcome.raised_peer_lost, outcome
@@ -179,7 +203,7 @@ def test_building_with_a_stopped_rank_0_is_given_up_once_severed() -> None:
 def test_building_with_a_dead_rank_0_fails_without_waiting_to_be_severed() -> None:
     with members(2) as (dead, member):
         dead.kill()
-        member.begin("build", place(1, 1, dead.store, 2))
+        member.begin("build", assignment(1, 1, dead.store, 2))
         outcome = member.end()
     assert outcome.raised_peer_lost, outcome
     assert "ConnectionRefusedError" in outcome.error
@@ -189,7 +213,7 @@ def test_a_round_severed_before_its_group_is_built_is_never_built() -> None:
     with members(1) as (member,):
         assert member.sever_once(3) == 0
         for older in (2, 3):
-            member.begin("build", place(older, 0, member.store, 1))
+            member.begin("build", assignment(older, 0, member.store, 1))
             outcome = member.end()
             assert outcome.raised_peer_lost, outcome
         build([member], 4)
@@ -234,7 +258,7 @@ def test_connections_that_are_not_the_rounds_survive(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("secure", [False, True], ids=["plain-stores", "stores-over-tls"])
 def test_two_hundred_rounds_leave_no_descriptors_threads_or_memory_behind(tmp_path: Path, secure: bool) -> None:
-    with members(3, papers=papers(tmp_path / "papers") if secure else None) as group:
+    with members(3, tls_credentials=tls_credentials(tmp_path / "papers") if secure else None) as group:
         found: dict[int, list[Resources]] = {}
         for round_number in range(1, 201):
             build(group, round_number)
@@ -258,7 +282,7 @@ def test_two_hundred_rounds_leave_no_descriptors_threads_or_memory_behind(tmp_pa
 def test_a_group_of_the_scripts_own_is_refused_with_the_way_out(tmp_path: Path) -> None:
     with members(1) as (member,):
         member.call("init_by_hand", str(tmp_path / "store"))
-        member.begin("build", place(1, 0, member.store, 1))
+        member.begin("build", assignment(1, 0, member.store, 1))
         outcome = member.end()
     assert outcome.error.startswith("RuntimeError: a default process group exists already")
     assert "take init_process_group out of the script" in outcome.error
@@ -292,7 +316,7 @@ def test_a_group_that_cannot_be_torn_down_holds_up_no_later_round(caplog: pytest
     group = Stubborn()
     for round_number in range(1, 4):
         group.teardown()
-        group.build(place(round_number, 0, group.store, 1), LIMIT_SECONDS)
+        group.build(assignment(round_number, 0, group.store, 1), LIMIT_SECONDS)
         assert dist.get_world_size() == 1
     group.teardown()
     group.yielding.set()

@@ -15,7 +15,7 @@ from torch._C._distributed_c10d import HashStore, ProcessGroupGloo
 
 from edriver.system.sockets import duplicate
 from edriver.worker.backend import checks, listener_filter
-from edriver.worker.backend.listener_filter import close_to_strangers
+from edriver.worker.backend.listener_filter import close_listeners
 from edriver.worker.backend.sever import GlooDevice, gloo_devices, sever_gloo
 from tests.torch.test_sever import Pair
 
@@ -53,7 +53,7 @@ def until(reached: Callable[[], bool]) -> None:
 
 def test_nothing_new_connects_and_the_group_goes_on() -> None:
     pair = Pair()
-    assert close_to_strangers(lambda: pair.devices().values(), 2) == pair.devices().keys()
+    assert close_listeners(lambda: pair.devices().values(), 2) == pair.devices().keys()
     before = pair.devices()
     for address in addresses(pair):
         with knocking(address) as caller:
@@ -71,11 +71,11 @@ def test_connections_over_ipv6_are_refused_too() -> None:
             assert state(caller) == SYN_SENT
 
 
-def test_another_group_is_left_open() -> None:
+def test_the_listeners_of_another_group_stay_open() -> None:
     other = Pair()
     address = addresses(other)[0]
     pair = Pair()
-    close_to_strangers(lambda: pair.devices().values(), 2)
+    close_listeners(lambda: pair.devices().values(), 2)
     with knocking(address) as caller:
         assert state(caller) == ESTABLISHED
 
@@ -92,13 +92,13 @@ def test_silent_strangers_that_came_before_are_hung_up_on_and_others_are_not_wai
         wrong.sendall(NO_PAIR)
         # Gloo's thread takes its turn when it gets the processor; one that it is just accepting is in no list.
         until(lambda: sum(len(device.connections) for device in pair.devices().values()) == len(silent) + 1 + 2)
-        assert close_to_strangers(lambda: pair.devices().values(), 2) == pair.devices().keys()
+        assert close_listeners(lambda: pair.devices().values(), 2) == pair.devices().keys()
         for stranger in silent:
             assert stranger.recv(1) == b""
         assert pair.all_reduce() == [2.0, 2.0]
 
 
-def test_one_who_waits_to_be_accepted_is_hung_up_on() -> None:
+def test_a_caller_that_waits_to_be_accepted_is_disconnected() -> None:
     """Gloo's thread accepts one after the other; that it is behind is made by a listener of our own."""
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
@@ -111,7 +111,7 @@ def test_one_who_waits_to_be_accepted_is_hung_up_on() -> None:
 
 def test_a_group_that_connects_at_first_use_is_left_open() -> None:
     pair = Pair(lazy=True)
-    assert close_to_strangers(lambda: pair.devices().values(), 2) == set()
+    assert close_listeners(lambda: pair.devices().values(), 2) == set()
     assert pair.all_reduce() == [2.0, 2.0]
 
 
@@ -122,22 +122,22 @@ def test_a_group_of_one_is_closed_too() -> None:
     def devices() -> list[GlooDevice]:
         return [device for inode, device in gloo_devices().items() if inode not in others]
 
-    assert len(close_to_strangers(devices, 1)) == 1
+    assert len(close_listeners(devices, 1)) == 1
     del alone
 
 
 def test_a_system_without_socket_filters_leaves_listeners_open_and_groups_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener_filter, "_SO_ATTACH_FILTER", -1)
     pair = Pair()
-    assert close_to_strangers(lambda: pair.devices().values(), 2) == set()
+    assert close_listeners(lambda: pair.devices().values(), 2) == set()
     assert pair.all_reduce() == [2.0, 2.0]
-    found = {finding.name: finding.trouble for finding in checks.found_by(checks.ALWAYS)}
+    found = {finding.name: finding.trouble for finding in checks.found_by(checks.PROCESS_CHECKS)}
     assert found["filter"] == "this system has no socket filters: Protocol not available"
 
 
 def test_a_closed_group_can_be_severed() -> None:
     pair = Pair()
-    close_to_strangers(lambda: pair.devices().values(), 2)
+    close_listeners(lambda: pair.devices().values(), 2)
     assert sever_gloo(pair.devices().values()) >= 1
     with pytest.raises(RuntimeError):
         pair.all_reduce()

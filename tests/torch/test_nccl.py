@@ -11,7 +11,7 @@ import pytest
 from edriver.common.ids import RoundId
 from edriver.worker.backend.nccl import Communicator, Nccl, abort_together
 from edriver.worker.group.round_group import RoundGroup
-from edriver.worker.topology import ALONE
+from edriver.worker.topology import SINGLE_WORKER
 
 LIMIT_SECONDS = 300.0
 
@@ -75,7 +75,7 @@ def group(nccl: FakeNccl) -> Iterator[RoundGroup]:
 
 
 def build(group: RoundGroup, number: int) -> None:
-    here = dataclasses.replace(ALONE, round_id=RoundId(1, number), store=group.store)
+    here = dataclasses.replace(SINGLE_WORKER, round_id=RoundId(1, number), store=group.store)
     group.build(here, LIMIT_SECONDS)
 
 
@@ -89,7 +89,7 @@ def test_all_communicators_are_aborted_together_though_each_waits_for_the_other(
     assert not gave_up.is_set()
 
 
-def test_one_that_hangs_is_given_up() -> None:
+def test_a_communicator_whose_abort_hangs_is_given_up() -> None:
     let, gave_up = threading.Event(), threading.Event()
     abort_together([FakeCommunicator(), FakeCommunicator(let)], gave_up.set, bound=0.01)
     try:
@@ -98,7 +98,7 @@ def test_one_that_hangs_is_given_up() -> None:
         let.set()
 
 
-def test_one_that_cannot_be_aborted_is_given_up() -> None:
+def test_a_communicator_that_cannot_be_aborted_is_given_up() -> None:
     gave_up = threading.Event()
     abort_together([BrokenCommunicator(), FakeCommunicator()], gave_up.set, bound=0.01)
     assert gave_up.wait(LIMIT_SECONDS)
@@ -155,7 +155,7 @@ class BrokenDevice(FakeNccl):
         raise RuntimeError("CUDA error: unspecified launch failure")
 
 
-def test_a_broken_device_is_told_and_not_taken_for_a_lost_peer() -> None:
+def test_a_broken_device_is_reported_and_not_taken_for_a_lost_peer() -> None:
     nccl = BrokenDevice(world=FakeCommunicator())
     group = RoundGroup("127.0.0.1", nccl)
     build(group, 1)

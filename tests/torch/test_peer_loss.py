@@ -1,4 +1,4 @@
-"""Which exceptions say that a peer is gone. Gloo's own are raised for real in test_group.py and test_sever.py."""
+"""Which exceptions mean that a peer is lost. Gloo's own are raised for real in test_group.py and test_sever.py."""
 
 from __future__ import annotations
 

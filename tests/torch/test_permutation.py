@@ -78,7 +78,7 @@ def test_the_distance_between_neighbours_is_spread_evenly() -> None:
 
 
 @pytest.mark.parametrize("length", [10**8, 10**9, 2**40, 2**62])
-def test_long_ones_are_computed_where_they_are_looked_at(length: int) -> None:
+def test_long_permutations_are_computed_only_at_the_indices_asked_for(length: int) -> None:
     firsts = Permutation(length, 7, 1).order(torch.arange(10_000))
     lasts = Permutation(length, 7, 1).order(torch.arange(length - 10_000, length))
     values = torch.cat([firsts, lasts])

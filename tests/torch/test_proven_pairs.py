@@ -1,4 +1,4 @@
-"""A stranger who is faster than a member gets a connection of a group, and nothing else."""
+"""A stranger that is faster than a member gets a connection of a group, and nothing else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 import psutil
 import pytest
 
-from tests.torch.group_ranks import Member, Outcome, build, members, place
+from tests.torch.group_ranks import Member, Outcome, assignment, build, members
 
 PREAMBLE = struct.Struct("=6Q")
 """Of a message of Gloo's: bytes in all, kind, slot, offset, length, remote offset (gloo/transport/tcp/pair.h)."""
@@ -26,20 +26,20 @@ def ports_of(member: Member) -> set[int]:
 
 def answer_all(connection: socket.socket) -> None:
     """Send as much of anything as is asked for, as a member would."""
-    with connection, connection.makefile("rb") as said:
-        while head := said.read(PREAMBLE.size):
+    with connection, connection.makefile("rb") as message:
+        while head := message.read(PREAMBLE.size):
             _, kind, slot, _, length, _ = PREAMBLE.unpack(head)
             if kind == RECV_READY:
                 connection.sendall(PREAMBLE.pack(PREAMBLE.size + length, UNBOUND, slot, 0, length, 0) + b"x" * length)
             elif kind == SEND_READY:
                 connection.sendall(PREAMBLE.pack(PREAMBLE.size, RECV_READY, slot, 0, length, 0))
             elif kind == UNBOUND:
-                said.read(length)
+                message.read(length)
 
 
 def say_nothing(connection: socket.socket) -> None:
-    with connection, connection.makefile("rb") as said:
-        said.read()
+    with connection, connection.makefile("rb") as message:
+        message.read()
 
 
 def hang_up(connection: socket.socket) -> None:
@@ -73,7 +73,7 @@ def strangers(victims: list[Member], behave: Callable[[socket.socket], None]) ->
 
 @pytest.mark.parametrize(
     ("behave", "how"),
-    [(answer_all, "what was said is wrong"), (say_nothing, "not within 1 s"), (hang_up, " by peer")],
+    [(answer_all, "the proof is wrong"), (say_nothing, "not within 1 s"), (hang_up, " by peer")],
 )
 def test_a_stranger_in_a_members_place_ends_the_round_and_the_next_one_is_built(
     behave: Callable[[socket.socket], None], how: str
@@ -83,7 +83,7 @@ def test_a_stranger_in_a_members_place_ends_the_round_and_the_next_one_is_built(
             member.call("bound_proofs", 1.0)
             member.call("pause_before_the_mesh")
         for rank, member in enumerate(group):
-            member.begin("build", place(1, rank, group[0].store, 2))
+            member.begin("build", assignment(1, rank, group[0].store, 2))
         for member in group:
             member.wait_for("the mesh")
         with strangers(group, behave) as addresses:
@@ -116,7 +116,7 @@ def test_a_subgroup_whose_members_do_not_share_the_secret_is_not_made() -> None:
             member.begin("new_group")
         outcomes = [member.end() for member in group]
     assert all(outcome.error.startswith("UnprovenPeerError") for outcome in outcomes), outcomes
-    assert all("what was said is wrong" in outcome.error for outcome in outcomes), outcomes
+    assert all("the proof is wrong" in outcome.error for outcome in outcomes), outcomes
 
 
 def test_groups_of_one_and_of_some_ranks_are_made_as_before() -> None:
@@ -151,7 +151,7 @@ def test_a_round_whose_group_is_made_past_the_proof_is_refused() -> None:
     with members(2) as group:
         for rank, member in enumerate(group):
             member.call("bypass_the_proof")
-            member.begin("build", place(1, rank, group[0].store, 2))
+            member.begin("build", assignment(1, rank, group[0].store, 2))
         outcomes = [group[0].end()]
         outcomes.append(group[1].sever(1))  # it may wait for the other, which has left
     assert all(outcome.error for outcome in outcomes), outcomes

@@ -33,7 +33,7 @@ def numbers() -> tuple[float, ...]:
 
 
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
-def test_after_a_boundary_comes_what_came_after_it_before(draw: Callable[[], Any]) -> None:
+def test_draws_after_a_return_to_a_boundary_repeat(draw: Callable[[], Any]) -> None:
     states = RandomStates()
     states.keep()
     for _ in range(4):  # the second normal number is drawn with the first

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from edriver.common.ids import RoundId
 from edriver.worker import topology
-from edriver.worker.sampler.elastic_sampler import CHUNK, ElasticSampler
+from edriver.worker.sampler.elastic_sampler import CHUNK_INDICES, ElasticSampler
 from edriver.worker.state.torch_state import TorchState
 
 Loader = DataLoader[torch.Tensor]
@@ -26,7 +26,7 @@ def _world() -> Iterator[None]:
 
 
 def enter(n: int, rank: int, size: int) -> None:
-    topology.enter(replace(topology.ALONE, round_id=RoundId(1, n), rank=rank, size=size))
+    topology.enter(replace(topology.SINGLE_WORKER, round_id=RoundId(1, n), rank=rank, size=size))
 
 
 def sampler_at(rank: int, size: int, length: int, shuffle: bool = True, seed: int = 0) -> ElasticSampler:
@@ -37,9 +37,9 @@ def sampler_at(rank: int, size: int, length: int, shuffle: bool = True, seed: in
 
 
 def test_ranks_share_an_epoch_evenly() -> None:
-    shares = [list(sampler_at(rank, 3, 3 * CHUNK + 7)) for rank in range(3)]
-    assert {len(share) for share in shares} == {CHUNK + 3}
-    assert set().union(*shares) == set(range(3 * CHUNK + 7))
+    shares = [list(sampler_at(rank, 3, 3 * CHUNK_INDICES + 7)) for rank in range(3)]
+    assert {len(share) for share in shares} == {CHUNK_INDICES + 3}
+    assert set().union(*shares) == set(range(3 * CHUNK_INDICES + 7))
 
 
 def test_without_shuffle_the_order_is_the_datasets() -> None:
@@ -208,7 +208,7 @@ def test_a_sampler_made_before_the_first_round_waits_for_its_rank(monkeypatch: p
     assert list(sampler) == [1, 3]
 
 
-def test_a_sampler_that_nobody_resets_is_told_to_join_the_state() -> None:
+def test_a_sampler_outside_the_state_raises_in_the_next_round() -> None:
     sampler = sampler_at(0, 2, 10)
     enter(2, 0, 3)
     with pytest.raises(RuntimeError, match=r"split for round 1\.1, which is over.*give it to the state"):

@@ -14,7 +14,7 @@ from edriver.worker.state.torch_state import TorchState
 
 
 class LateCopies:
-    """Copies what nothing may change as late as it can: when it is told to hold."""
+    """Copies tensors that must not change, as late as it can: in `hold`."""
 
     def __init__(self) -> None:
         self.late: list[Copy] = []
@@ -130,7 +130,7 @@ def test_buffers_are_made_once() -> None:
     assert [id(buffer) for buffer in state._buffers._buffers] == first
 
 
-def test_what_has_no_place_any_more_goes_back_to_its_device() -> None:
+def test_a_tensor_without_a_place_in_the_optimizer_returns_to_its_device() -> None:
     state = new_state()
     step(state)
     tree = state._capture()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from edriver.worker.errors import PeerLostError
@@ -71,6 +72,51 @@ def test_two_optimizers_that_take_turns_are_no_half_step() -> None:
     assert not state.half_done()
 
 
+def test_gradients_wait_for_their_own_optimizer() -> None:
+    """One optimizer steps with every batch, one with every second: its gradients are part of no boundary in between."""
+    one, two = torch.nn.Linear(3, 3), torch.nn.Linear(3, 1)
+    fast, slow = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (one, two))
+    state = TorchState(one, fast, other=two, slow=slow)
+    rounds = Rounds()
+    state.bind(rounds)
+    counted = []
+    for batch in range(1, 5):
+        two(one(torch.ones(1, 3))).sum().backward()
+        fast.step()
+        fast.zero_grad()
+        if batch % 2 == 0:
+            slow.step()
+            slow.zero_grad()
+        state.check_host_updates()
+        counted.append(rounds.counted)
+    assert counted == [0, 1, 1, 2]
+
+
+def test_what_one_backward_pass_leaves_in_the_other_optimizer_does_not_last_beyond_the_boundary() -> None:
+    one, two = torch.nn.Linear(3, 3), torch.nn.Linear(3, 1)
+    first, second = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (one, two))
+    state = TorchState(one, first, other=two, other_optimizer=second)
+    rounds = Rounds()
+    state.bind(rounds)
+    for _ in range(2):
+        two(one(torch.ones(1, 3)).detach()).sum().backward()
+        second.step()
+        two(one(torch.ones(1, 3))).sum().backward()
+        first.step()
+        state.check_host_updates()
+        state.commit()
+    assert rounds.counted == 4
+
+
+def test_gradients_after_the_only_optimizers_step_wait_for_its_next() -> None:
+    model, optimizer, state, _ = job()
+    for _ in range(2):
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+    model(torch.ones(2, 3)).sum().backward()
+    assert state.half_done()
+
+
 def test_a_new_optimizer_is_watched_instead_of_the_old_one() -> None:
     model, optimizer, state, _ = job()
     state.optimizer = torch.optim.Adam(model.parameters())
@@ -105,3 +151,51 @@ def test_parameters_that_are_added_later_are_watched() -> None:
     state.check_host_updates()
     head(torch.ones(1, 2)).sum().backward()
     assert state.half_done()
+
+
+@pytest.mark.parametrize("by_name", [False, True], ids=["positional", "by-name"])
+def test_a_step_with_a_closure_begins_when_the_closure_has_first_returned(by_name: bool) -> None:
+    model, optimizer, state, _ = job()
+    state.check_host_updates()
+    calls = []
+
+    def closure() -> float:
+        calls.append(state.clean)
+        loss: torch.Tensor = model(torch.ones(2, 3)).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.item()
+
+    optimizer.step(closure=closure) if by_name else optimizer.step(closure)
+    assert calls == [True]
+    assert not state.clean
+    assert not state.half_done()
+
+
+def test_a_closure_that_raises_has_not_begun_the_step() -> None:
+    _, optimizer, state, _ = job()
+    state.check_host_updates()
+
+    def closure() -> float:
+        raise PeerLostError("lost")
+
+    with pytest.raises(PeerLostError):
+        optimizer.step(closure)
+    assert state.clean
+
+
+def test_a_closure_that_is_called_again_finds_a_state_that_is_torn() -> None:
+    model = torch.nn.Linear(3, 1)
+    state = TorchState(model, torch.optim.LBFGS(model.parameters(), max_iter=3))
+    state.bind(Rounds())
+    state.check_host_updates()
+    clean = []
+
+    def closure() -> torch.Tensor:
+        clean.append(state.clean)
+        state.optimizer.zero_grad()
+        loss: torch.Tensor = model(torch.ones(2, 3)).square().sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    state.optimizer.step(closure)
+    assert clean[:2] == [True, False]

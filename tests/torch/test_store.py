@@ -18,13 +18,15 @@ import pytest
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import DistNetworkError, DistStoreError
 
-from edriver.worker.group.store import StoreClient, StoreServer
-from edriver.worker.group.store_transport import StoreWire
-from edriver.worker.group.unauthenticated import Strangers
-from tests.torch.run_papers import papers
+from edriver.worker.group import store_server
+from edriver.worker.group.store import StoreClient
+from edriver.worker.group.store_server import StoreServer
+from edriver.worker.group.store_transport import StoreTransport
+from edriver.worker.group.unauthenticated import UnauthenticatedCallers
+from tests.torch.run_credentials import tls_credentials
 
 LIMIT_SECONDS = 300.0
-WIRE = StoreWire()
+WIRE = StoreTransport()
 SERVER = StoreServer("127.0.0.1", WIRE)
 
 
@@ -34,7 +36,7 @@ def client(server: StoreServer = SERVER) -> Iterator[StoreClient]:
         yield connected
 
 
-def test_what_one_sets_another_gets_through_torch_too() -> None:
+def test_a_client_gets_the_value_that_another_has_set_through_torch_too() -> None:
     with client() as one, client() as other:
         PrefixStore("round", one).set("key", "value")
         assert other.get("round/key") == b"value"
@@ -49,6 +51,44 @@ def test_add_counts_for_all() -> None:
         assert other.add("count", -1) == 1
 
 
+@pytest.mark.parametrize("prefixed", [False, True], ids=["plain", "with-prefix"])
+def test_it_has_torchs_other_methods(prefixed: bool) -> None:
+    with client() as one:
+        before = one.num_keys()
+        store: Any = PrefixStore("whole", one) if prefixed else one
+        assert store.compare_set("c", "x", "1") == b"x"
+        assert not store.check(["c"])
+        assert store.compare_set("c", "", "1") == b"1"
+        assert store.compare_set("c", "1", "22") == b"22"
+        assert store.compare_set("c", "1", "3") == b"22"
+        store.append("c", "+")
+        store.append("a", "new")
+        store.multi_set(["m", "n"], ["4", "5"])
+        assert store.multi_get(["n", "c", "a"]) == [b"5", b"22+", b"new"]
+        assert store.num_keys() == before + 4
+        assert store.delete_key("m")
+        assert not store.delete_key("m")
+        assert store.num_keys() == before + 3
+        assert store.has_extended_api(), "Gloo would ask for each address on its own"
+
+
+def test_a_key_that_was_removed_and_set_again_belongs_to_the_one_that_set_it() -> None:
+    with client() as other:
+        with client() as one:
+            one.set("mine", "1")
+            assert other.delete_key("mine")
+            other.set("mine", "2")
+        with client() as third:
+            assert third.get("mine") == b"2"
+
+
+def test_a_wait_is_as_long_as_the_timeout_that_was_set() -> None:
+    with client() as one:
+        one.set_timeout(timedelta(seconds=0.01))
+        with pytest.raises(DistStoreError, match=r"was not set within 0\.01 s"):
+            one.get("never")
+
+
 def test_check_tells_whether_all_keys_are_set_without_waiting() -> None:
     with client() as one, client() as other:
         store = PrefixStore("checked", other)
@@ -59,7 +99,7 @@ def test_check_tells_whether_all_keys_are_set_without_waiting() -> None:
         assert store.check(["first", "second"])
 
 
-def test_get_and_wait_return_once_somebody_has_set_the_keys() -> None:
+def test_get_and_wait_return_once_another_client_has_set_the_keys() -> None:
     with client() as waiting, client() as setting, futures.ThreadPoolExecutor(2) as threads:
         got = threads.submit(waiting.get, "later")
         setting.set("later", "now")
@@ -69,16 +109,64 @@ def test_get_and_wait_return_once_somebody_has_set_the_keys() -> None:
         both.result(LIMIT_SECONDS)
 
 
+def test_several_keys_are_read_in_one_request() -> None:
+    with client() as one:
+        many = PrefixStore("many", one)
+        one.multi_set(["many/0", "many/1"], ["zero", b"\x00one"])
+        assert many.multi_get(["1", "0", "1"]) == [b"\x00one", b"zero", b"\x00one"]
+        assert many.multi_get([]) == []
+
+
+def test_several_keys_are_answered_once_all_are_set_without_delaying_other_requests() -> None:
+    keys = struct.pack("!I4sI4s", 4, b"soon", 4, b"late")
+    with client() as setting, socket.create_connection((SERVER.host, SERVER.port), LIMIT_SECONDS) as raw:
+        raw.sendall(struct.pack("!BIII", 5, 7, 0, len(keys)) + keys + struct.pack("!BIII", 2, 8, 5, 1) + b"total1")
+        assert raw.recv(9, socket.MSG_WAITALL) == struct.pack("!II", 8, 1) + b"1"
+        setting.multi_set(["soon", "late"], ["x", "yz"])
+        assert raw.recv(19, socket.MSG_WAITALL) == struct.pack("!III1sI2s", 7, 11, 1, b"x", 2, b"yz")
+
+
+def test_what_is_appended_comes_in_order() -> None:
+    with client() as one, client() as other:
+        one.append("appended", "first, ")
+        other.append("appended", b"second")
+        assert one.get("appended") == b"first, second"
+
+
+def test_an_answer_that_is_larger_than_a_sockets_buffer_arrives_whole(tmp_path: Path) -> None:
+    server = StoreServer(str(tmp_path / "store"), WIRE)
+    values = [bytes([number]) * 500_000 for number in range(8)]
+    keys = [f"large/{number}" for number in range(8)]
+    with client(server) as one, client_of(server, WIRE) as other:
+        one.multi_set(keys, list(values))
+        assert one.multi_get(keys) == values
+        other.set("and the others", "are served")
+        assert one.multi_get([*keys, "and the others"]) == [*values, b"are served"]
+
+
+def test_a_caller_that_reads_no_answer_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_server, "_MAX_UNSENT_BYTES", 1_000_000)
+    with client() as ours, socket.create_connection((SERVER.host, SERVER.port), LIMIT_SECONDS) as deaf:
+        ours.set("unread", bytes(900_000))
+        deaf.sendall(struct.pack("!BIII", 0, 0, 4, 1) + b"deaf1")
+        assert ours.get("deaf") == b"1"
+        with contextlib.suppress(ConnectionError):
+            for number in range(100):
+                deaf.sendall(struct.pack("!BIII", 1, number, 6, 0) + b"unread")
+        _until(lambda: not ours.check(["deaf"]), lambda: None)  # it was the first to set it
+        assert ours.get("unread") == bytes(900_000)
+
+
 def test_a_wait_that_ends_in_a_timeout_leaves_a_store_that_works() -> None:
     with client() as waiting, client() as setting:
-        with pytest.raises(DistStoreError, match=r"nobody has set 'never' within 0\.01 s"):
+        with pytest.raises(DistStoreError, match=r"'never' was not set within 0\.01 s"):
             waiting.wait(["never"], timedelta(milliseconds=10))
         setting.set("never", "the answer to a question that is given up")
         setting.set("other", "wanted")
         assert waiting.get("other") == b"wanted"
 
 
-def test_what_a_client_set_first_goes_when_it_hangs_up_and_nothing_else() -> None:
+def test_the_keys_that_a_client_set_first_are_deleted_when_it_disconnects() -> None:
     with client() as staying:
         staying.set("mine", "1")
         with client() as leaving:
@@ -88,13 +176,13 @@ def test_what_a_client_set_first_goes_when_it_hangs_up_and_nothing_else() -> Non
             staying.add("ours", 1)
         _until(lambda: staying.add("ours", 0) == 0, lambda: None)  # the server has seen it go
         assert staying.get("mine") == b"2"
-        with pytest.raises(DistStoreError, match="nobody has set 'yours'"):
+        with pytest.raises(DistStoreError, match="'yours' was not set"):
             staying.wait(["yours"], timedelta(milliseconds=10))
 
 
 def test_a_waiting_client_is_freed_by_severing_and_so_is_what_it_asks_afterwards() -> None:
     with client() as waiting, client() as other, futures.ThreadPoolExecutor(1) as threads:
-        got = threads.submit(waiting.get, "nobody sets it")
+        got = threads.submit(waiting.get, "never set")
         waiting.sever()
         with pytest.raises(DistNetworkError, match="store is gone"):
             got.result(LIMIT_SECONDS)
@@ -129,7 +217,7 @@ def test_a_store_that_is_gone_is_known_at_once() -> None:
     unlucky.close()
 
 
-def test_a_question_is_answered_when_its_key_is_set_and_holds_up_nothing() -> None:
+def test_a_get_is_answered_when_its_key_is_set_without_delaying_other_requests() -> None:
     with client() as setting, socket.create_connection((SERVER.host, SERVER.port), LIMIT_SECONDS) as raw:
         raw.sendall(struct.pack("!BIII", 1, 7, 6, 0) + b"unset!" + struct.pack("!BIII", 2, 8, 5, 1) + b"total1")
         assert raw.recv(9, socket.MSG_WAITALL) == struct.pack("!II", 8, 1) + b"1"
@@ -143,6 +231,9 @@ def test_a_question_is_answered_when_its_key_is_set_and_holds_up_nothing() -> No
         pytest.param(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n", id="http"),
         pytest.param(b"\x00\x00\x00\x00\x01\xff\xff\xff\xff\xff\xff\xff\xff", id="larger-than-any"),
         pytest.param(b"\x02\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x01kx", id="adds-no-number"),
+        pytest.param(b"\x05\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x03abc", id="no-list"),
+        pytest.param(b"\x05\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x05\x00\x00\x00\x02a", id="half-a-list"),
+        pytest.param(b"\x06\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00", id="no-such-kind"),
     ],
 )
 def test_a_caller_that_is_not_ours_is_hung_up_on_and_the_others_are_served(sent: bytes) -> None:
@@ -182,11 +273,11 @@ def test_it_listens_at_its_hosts_address_only() -> None:
     assert server.host == "127.0.0.2"
 
 
-class GatedWire(StoreWire):
+class GatedWire(StoreTransport):
     """A wire that holds the store's thread between two callers, so that what happens meanwhile comes in one batch."""
 
-    def __init__(self, place: Path) -> None:
-        super().__init__(place)
+    def __init__(self, assignment: Path) -> None:
+        super().__init__(assignment)
         self.gate = threading.Event()
         self.gate.set()
         self.held = threading.Event()
@@ -199,7 +290,7 @@ class GatedWire(StoreWire):
 
 
 class LeapingClock:
-    """The time, which leaps when it is told to."""
+    """The monotonic clock, which a test can set forward."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
@@ -208,19 +299,19 @@ class LeapingClock:
         return time.monotonic() + self.ahead
 
 
-def strangers(most: int = 256, patience: float = LIMIT_SECONDS, first_word: float = 0.0) -> Strangers[Any]:
-    return Strangers(most, patience, first_word, head_start=0.0)
+def strangers(most: int = 256, patience: float = LIMIT_SECONDS, first_word: float = 0.0) -> UnauthenticatedCallers[Any]:
+    return UnauthenticatedCallers(most, patience, first_word, head_start=0.0)
 
 
 @contextlib.contextmanager
 def callers(server: StoreServer, count: int) -> Iterator[list[socket.socket]]:
-    """Connections that show no certificate, and say nothing."""
+    """Connections that show no certificate and send nothing."""
     with contextlib.ExitStack() as stack:
         where = (server.host, server.port)
         yield [stack.enter_context(socket.create_connection(where, LIMIT_SECONDS)) for _ in range(count)]
 
 
-def is_served(server: StoreServer, wire: StoreWire) -> bool:
+def is_served(server: StoreServer, wire: StoreTransport) -> bool:
     """Whether a member that comes now is served; all that came before it have been accepted then."""
     with contextlib.closing(StoreClient(server.host, server.port, LIMIT_SECONDS, wire)) as member:
         member.connect()
@@ -232,7 +323,7 @@ def is_open(connection: socket.socket) -> bool:
     connection.setblocking(False)
     try:
         while connection.recv(1024):
-            pass  # TLS says why it hangs up
+            pass  # TLS sends an alert before it closes the connection
         return False
     except BlockingIOError:
         return True
@@ -244,7 +335,7 @@ def is_open(connection: socket.socket) -> bool:
 def test_strangers_that_are_turned_out_as_they_hang_up_do_not_stop_the_store(
     tmp_path: Path, leap: float, caplog: pytest.LogCaptureFixture
 ) -> None:
-    wire, clock = GatedWire(papers(tmp_path / "papers")), LeapingClock()
+    wire, clock = GatedWire(tls_credentials(tmp_path / "papers")), LeapingClock()
     server = StoreServer("127.0.0.1", wire, strangers(most=201), clock)
     with client_of(server, wire) as member, callers(server, 200) as silent:
         assert is_served(server, wire)
@@ -263,7 +354,7 @@ def test_strangers_that_are_turned_out_as_they_hang_up_do_not_stop_the_store(
 
 
 def test_a_silent_stranger_is_turned_out_though_no_other_comes(tmp_path: Path) -> None:
-    wire = StoreWire(papers(tmp_path / "papers"))
+    wire = StoreTransport(tls_credentials(tmp_path / "papers"))
     server = StoreServer("127.0.0.1", wire, strangers(patience=0.1))
     with client_of(server, wire) as member, callers(server, 1) as (stranger,):
         assert stranger.recv(1) == b""
@@ -279,7 +370,7 @@ def test_without_tls_the_first_request_makes_a_caller_known() -> None:
 
 
 def test_strangers_are_capped_and_members_never_make_room_for_them(tmp_path: Path) -> None:
-    wire = StoreWire(papers(tmp_path / "papers"))
+    wire = StoreTransport(tls_credentials(tmp_path / "papers"))
     server = StoreServer("127.0.0.1", wire, strangers(most=8))
     with client_of(server, wire) as member:
         member.set("mine", "1")
@@ -289,15 +380,15 @@ def test_strangers_are_capped_and_members_never_make_room_for_them(tmp_path: Pat
             assert member.get("mine") == b"1"
 
 
-def test_when_none_makes_room_the_next_one_waits_until_one_does(tmp_path: Path) -> None:
-    wire = StoreWire(papers(tmp_path / "papers"))
+def test_a_caller_beyond_the_limit_waits_until_another_is_disconnected(tmp_path: Path) -> None:
+    wire = StoreTransport(tls_credentials(tmp_path / "papers"))
     server = StoreServer("127.0.0.1", wire, strangers(most=2, patience=0.3, first_word=LIMIT_SECONDS))
     with callers(server, 8):
         assert is_served(server, wire)
 
 
 def test_a_process_without_descriptors_tries_again_after_a_pause(tmp_path: Path) -> None:
-    wire = StoreWire(papers(tmp_path / "papers"))
+    wire = StoreTransport(tls_credentials(tmp_path / "papers"))
     tries: list[float] = []
     server = StoreServer("127.0.0.1", _Scarce(wire, tries, without=3), strangers())
     assert is_served(server, wire)
@@ -306,7 +397,7 @@ def test_a_process_without_descriptors_tries_again_after_a_pause(tmp_path: Path)
 
 
 def test_a_process_without_descriptors_turns_a_stranger_out(tmp_path: Path) -> None:
-    wire = StoreWire(papers(tmp_path / "papers"))
+    wire = StoreTransport(tls_credentials(tmp_path / "papers"))
     tries: list[float] = []
     scarce = _Scarce(wire, tries, without=0)
     server = StoreServer("127.0.0.1", scarce, strangers())
@@ -352,10 +443,10 @@ def test_an_error_outside_of_any_caller_does_not_end_the_store(monkeypatch: pyte
     assert is_served(server, WIRE)
 
 
-class _Scarce(StoreWire):
+class _Scarce(StoreTransport):
     """A wire in whose process accept finds no free descriptor, so many times."""
 
-    def __init__(self, wire: StoreWire, tries: list[float], without: int) -> None:
+    def __init__(self, wire: StoreTransport, tries: list[float], without: int) -> None:
         self.__dict__.update(wire.__dict__)
         self.tries, self.without = tries, without
 
@@ -378,7 +469,7 @@ class _ScarceListener(socket.socket):
 
 
 @contextlib.contextmanager
-def client_of(server: StoreServer, wire: StoreWire) -> Iterator[StoreClient]:
+def client_of(server: StoreServer, wire: StoreTransport) -> Iterator[StoreClient]:
     with contextlib.closing(StoreClient(server.host, server.port, LIMIT_SECONDS, wire)) as connected:
         connected.connect()
         yield connected
@@ -394,7 +485,7 @@ def _knock(address: tuple[str, int]) -> socket.socket:
 def _connect_and_ask(connecting: StoreClient) -> None:
     connecting.connect()
     connecting.set("key", "value")
-    connecting.get("nobody answers")
+    connecting.get("never set")
 
 
 def _until(done: Callable[[], bool], action: Callable[[], None]) -> None:

@@ -26,7 +26,7 @@ from edriver.worker.backend.sever import gloo_devices, sever_gloo
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.state.torch_state import TorchState
 from edriver.worker.sync import relay, sync
-from edriver.worker.sync.packing import ALIGNMENT, Layout, packed
+from edriver.worker.sync.packing import ALIGNMENT_BYTES, Layout, packed
 from edriver.worker.sync.relay import Downstream, Upstream
 from edriver.worker.sync.sync import sync_state
 from tests.torch.fingerprint import fingerprint, tree_fingerprint
@@ -34,7 +34,9 @@ from tests.torch.ranks import run_ranks
 
 
 def place_of(rank: int, size: int, source: int, receivers: tuple[int, ...]) -> Assignment:
-    return replace(topology.ALONE, round_id=RoundId(1, 1), rank=rank, size=size, source=source, receivers=receivers)
+    return replace(
+        topology.SINGLE_WORKER, round_id=RoundId(1, 1), rank=rank, size=size, source=source, receivers=receivers
+    )
 
 
 class Net(torch.nn.Module):
@@ -249,7 +251,7 @@ def lose_a_receiver(rank: int) -> bool:
     return bool((state.large == rank).all())
 
 
-def test_the_ranks_before_and_behind_a_lost_receiver_are_told_and_keep_their_state() -> None:
+def test_the_ranks_before_and_behind_a_lost_receiver_raise_and_keep_their_state() -> None:
     assert run_ranks(lose_a_receiver, 3, dying={1}) == [True, None, True]
 
 
@@ -259,13 +261,13 @@ def lose_the_source_amid_a_piece(rank: int) -> bool:
     relay.PIECE_BYTES = 16 * 2**20
     state = TorchState(large=torch.full((2**26,), float(rank)))
     if rank == 0:
-        die_at_piece(Downstream, "pass_on", relay.WINDOW + 4)
+        die_at_piece(Downstream, "pass_on", relay.WINDOW_PIECES + 4)
     with told_of_the_loss():
         state.sync()
     return bool((state.large == rank).all())
 
 
-def test_a_receiver_that_has_a_part_of_a_piece_is_told_of_the_sources_loss() -> None:
+def test_a_receiver_that_has_a_part_of_a_piece_raises_when_the_source_is_lost() -> None:
     assert run_ranks(lose_the_source_amid_a_piece, 2, dying={0}) == [None, True]
 
 
@@ -292,19 +294,19 @@ def sever_the_source(rank: int) -> bool:
     """Rank 1 takes the first pieces and then reads no more, so that rank 0 is cut off amid a piece."""
     store = c10d._get_default_store()
     relay.PIECE_BYTES = 16 * 2**20
-    place = place_of(rank, 2, source=0, receivers=(1,))
+    assignment = place_of(rank, 2, source=0, receivers=(1,))
     if rank == 1:
         # Gloo stops reading a connection on which something comes whose receive has been dropped.
         pytest.MonkeyPatch().setattr(Upstream, "_take", raise_at(3, Upstream._take))
         with pytest.raises(KeyboardInterrupt):
-            sync_state(None, place)
+            sync_state(None, assignment)
         store.set("stopped", "")
         store.wait(["raised"])
         return True
     elsewhere: Any = store
     elsewhere = elsewhere.clone()  # a connection of its own: this one is needed meanwhile
     with severing(lambda: elsewhere.wait(["stopped"])), told_of_the_loss():
-        sync_state(torch.zeros(2**26), place)
+        sync_state(torch.zeros(2**26), assignment)
     store.set("raised", "")
     return True
 
@@ -320,7 +322,7 @@ def raise_at(number: int, take: Callable[..., None]) -> Callable[..., None]:
     return take_or_raise
 
 
-def test_a_source_that_is_cut_off_amid_a_piece_is_told() -> None:
+def test_a_source_that_is_cut_off_amid_a_piece_raises() -> None:
     source, _ = run_ranks(sever_the_source, 2, dying={1})  # rank 1 may lose rank 0's store before it hears of it
     assert source
 
@@ -346,7 +348,7 @@ def sever_the_receivers(rank: int) -> bool:
     return bool((state.large == rank).all())
 
 
-def test_receivers_that_are_cut_off_amid_a_sync_are_told_and_keep_their_state() -> None:
+def test_receivers_that_are_cut_off_amid_a_sync_raise_and_keep_their_state() -> None:
     assert run_ranks(sever_the_receivers, 3, dying={1, 2}) == [True, True, True]
 
 
@@ -363,30 +365,30 @@ def receive_another_model(rank: int) -> str:
     return str(raised.value)
 
 
-def test_a_receiver_with_another_model_is_told_which_key_differs() -> None:
+def test_the_error_of_a_receiver_with_another_model_names_the_key_that_differs() -> None:
     _, error = run_ranks(receive_another_model, 2)
     assert "the state's 'model' cannot be brought back: this Net is not the model" in error
     assert "first.weight has shape (9, 4) here and (8, 4) there" in error
 
 
 @pytest.mark.parametrize(
-    "place",
+    "assignment",
     [
-        pytest.param(topology.ALONE, id="alone"),
-        pytest.param(place_of(0, 3, source=0, receivers=()), id="nobody-receives"),
+        pytest.param(topology.SINGLE_WORKER, id="alone"),
+        pytest.param(place_of(0, 3, source=0, receivers=()), id="no-receivers"),
         pytest.param(place_of(2, 3, source=0, receivers=(1,)), id="a-holder-beside"),
     ],
 )
-def test_who_has_nothing_to_do_does_not_communicate(place: Assignment) -> None:
+def test_a_worker_that_neither_sends_nor_receives_does_not_communicate(assignment: Assignment) -> None:
     assert not dist.is_initialized()
-    assert sync_state({"a": torch.ones(2)}, place) is None
+    assert sync_state({"a": torch.ones(2)}, assignment) is None
 
 
 def test_tensors_are_aligned_in_the_stream() -> None:
     layout = Layout()
     starts = [layout.add(torch.empty(length, dtype=torch.bfloat16)) for length in (1, 0, 33, 2)]
-    assert starts == [0, ALIGNMENT, ALIGNMENT, 3 * ALIGNMENT]
-    assert layout.length == 4 * ALIGNMENT
+    assert starts == [0, ALIGNMENT_BYTES, ALIGNMENT_BYTES, 3 * ALIGNMENT_BYTES]
+    assert layout.length == 4 * ALIGNMENT_BYTES
 
 
 def test_only_what_lies_scattered_is_copied_into_buffers() -> None:

@@ -28,7 +28,7 @@ class Sink:
     def pass_on(self, piece: torch.Tensor) -> None:
         self.sent.append(piece.clone())
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         pass
 
 

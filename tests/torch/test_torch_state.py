@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
@@ -22,14 +20,6 @@ from edriver.worker.state import handlers
 from edriver.worker.state.handlers import StateHandler, handler_for, register_handler
 from edriver.worker.state.torch_state import TorchState
 from tests.torch.fingerprint import fingerprint, tree_fingerprint
-
-
-@pytest.fixture
-def group() -> Iterator[None]:
-    """A world of one with a process group."""
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def new_model() -> torch.nn.Sequential:

@@ -16,7 +16,7 @@ from torch.distributed import distributed_c10d as c10d
 from edriver.worker.group.warm_up import warm_up
 
 
-def test_the_script_sees_nothing_of_it() -> None:
+def test_the_warm_up_leaves_no_trace_for_the_script() -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
     warm_up()
@@ -35,7 +35,7 @@ def test_a_group_of_the_scripts_own_is_left_alone() -> None:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library keeps its memory in another way")
-def test_what_comes_after_it_finds_its_memory_ready() -> None:
+def test_allocations_after_the_warm_up_reuse_its_memory() -> None:
     source = """
 import resource, torch
 from edriver.worker.group.warm_up import warm_up

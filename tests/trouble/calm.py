@@ -3,7 +3,7 @@
     python -m tests.trouble.calm [--minutes 60] [--busy 4]
 
 Four workers on two hosts, network namespaces with a real sshd, beside processes that do nothing but compute. It ends
-with 1 if there was a second round, and says why it began.
+with 1 if there was a second round, and prints why it began.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from typing import Any
 
 from benchmarks import churn_job
 from benchmarks.workload import options
+from tests.quick_start import start_quickly
 
 CALIBRATION = 1_000_000
 
@@ -30,7 +31,7 @@ def obey(orders: Path) -> None:
 
 
 def _fork(_: str) -> None:
-    """A child that ends as a function ends that knows nothing of forks. It is reaped when the next one is forked."""
+    """Fork a child that ends by sys.exit, as code unaware of forks may. The next call reaps it."""
     while _reap():
         pass
     if os.fork() == 0:
@@ -60,6 +61,7 @@ def _flood(lines: str) -> None:
 
 def main() -> None:
     """The whole script."""
+    start_quickly()
     orders = options().folder / "orders" / str(os.getpid())
     step = vars(churn_job)["train_step"]
 

@@ -1,7 +1,7 @@
 """Random trouble: what happens to a run on several hosts, and when. Pure: a seed gives the same schedule every time.
 
-A schedule is one burst: trouble that does not wait for what earlier trouble has set off. One member, the spared one,
-and its host are left alone, since somebody has to hold the state; which it is shows when it is known who there is.
+A schedule is one burst: faults that do not wait for recovery from earlier ones. One member and its host are spared,
+since one worker has to hold the state; which one it is, is chosen when the members are known.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def test_a_name_server_that_does_not_answer_is_not_waited_for(monkeypatch: pytes
         return look_up(name, *args, **kwargs)
 
     monkeypatch.setattr(socket, "getaddrinfo", silent)
-    monkeypatch.setattr(addresses, "RESOLVE_SECONDS", 0.1)
+    monkeypatch.setattr(addresses, "RESOLVE_TIMEOUT", 0.1)
     assert target_of(("silent:5", "127.0.0.1:5")) == "ipv4:127.0.0.1:5"
     answers.set()
 

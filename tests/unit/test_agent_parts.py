@@ -7,11 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from edriver.agent.settings import AgentSettings
+from edriver.agent.terms import Terms
 from edriver.agent.workers.ready_socket import check_folder
-from edriver.agent.workers.worker_environment import MALLOC_DEFAULTS, NCCL_DEFAULTS, cuda_devices, worker_environment
+from edriver.agent.workers.worker_environment import (
+    GLOO_DEFAULTS,
+    MALLOC_DEFAULTS,
+    NCCL_DEFAULTS,
+    cuda_devices,
+    worker_environment,
+)
 from edriver.common.lease import Lease
 from edriver.system.guard_main import duties
-from edriver.system.proc_stat import PARENT, fields_of
+from edriver.system.proc_stat import PARENT_FIELD, fields_of
+from edriver.v1 import agent_pb2
 
 
 class FakeClock:
@@ -56,7 +65,7 @@ def test_the_tick_that_ends_a_lease_comes_when_it_ends() -> None:
     assert lease.next_tick == 0.0
 
 
-def test_time_in_which_nobody_ticked_counts_little() -> None:
+def test_a_long_gap_between_two_ticks_counts_little() -> None:
     clock = FakeClock()
     lease = Lease(10.0, clock)
     clock.now += 1000
@@ -64,7 +73,7 @@ def test_time_in_which_nobody_ticked_counts_little() -> None:
     assert ticks_until_expired(lease, clock, 1.0) == 8
 
 
-def test_one_who_ticks_a_little_late_is_only_on_a_busy_machine() -> None:
+def test_ticks_that_are_a_little_late_count_in_full() -> None:
     clock = FakeClock()
     lease = Lease(5.0, clock, period=1.0)
     assert ticks_until_expired(lease, clock, 1.9) == 3
@@ -101,7 +110,7 @@ def test_the_guards_duties(lines: list[bytes], groups: set[int], in_order: bool)
     [("12 (python) S 7 12 12 0", 7), ("12 (a) b (c) R 9 (x) R 1 0", 1), ("12 (tmux: x y) Z 8 1", 8)],
 )
 def test_the_parent_in_a_process_table(stat: str, parent: int) -> None:
-    assert int(fields_of(stat)[PARENT]) == parent
+    assert int(fields_of(stat)[PARENT_FIELD]) == parent
 
 
 def environment(
@@ -138,6 +147,7 @@ def test_a_worker_gets_its_way_to_the_agent_and_defaults() -> None:
         "EDRIVER_LIFE": "/s/w.life",
         "GRPC_ENABLE_FORK_SUPPORT": "0",
         **MALLOC_DEFAULTS,
+        **GLOO_DEFAULTS,
         **NCCL_DEFAULTS,
     }
 
@@ -203,3 +213,28 @@ def test_a_folder_must_leave_room_for_the_names_of_sockets() -> None:
     check_folder(Path("/" + "x" * 78))
     with pytest.raises(ValueError, match="by 1 bytes: set TMPDIR to a shorter one"):
         check_folder(Path("/" + "x" * 79))
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        pytest.param(agent_pb2.RestartMode(), {"EDRIVER_MODE": "restart", "EDRIVER_MAX_RESTARTS": None}, id="restart"),
+        pytest.param(agent_pb2.RestartMode(max_restarts=0), {"EDRIVER_MAX_RESTARTS": "0"}, id="no-restart-allowed"),
+        pytest.param(None, {"EDRIVER_MODE": None, "CUDA_VISIBLE_DEVICES": "5"}, id="elastic"),
+    ],
+)
+def test_a_worker_in_restart_mode_finds_what_torchrun_leaves_it(
+    mode: agent_pb2.RestartMode | None, expected: dict[str, str | None]
+) -> None:
+    settings = AgentSettings(run_id="r", host="h", agent_id=1, address="127.0.0.1", folder=Path("/s"))
+    terms = Terms(settings, {"CUDA_VISIBLE_DEVICES": "4,5"})
+    terms.take(agent_pb2.Welcome(restart_mode=mode))
+    found = terms.environment_of(agent_pb2.StartWorker(worker_id=3, slot=1))
+    assert {name: found.get(name) for name in expected} == expected
+    if mode is None:
+        assert found.items() >= NCCL_DEFAULTS.items()
+    else:
+        assert not found.keys() & NCCL_DEFAULTS.keys()
+        assert found["CUDA_VISIBLE_DEVICES"] == "4,5"
+        assert (found["EDRIVER_ADDRESS"], found["OMP_NUM_THREADS"]) == ("127.0.0.1", "1")
+        assert found["EDRIVER_IMPORTS"] == "/s/imports.1"

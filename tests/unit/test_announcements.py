@@ -3,7 +3,7 @@ from __future__ import annotations
 from edriver.common.ids import RoundId
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import actions, events
-from edriver.driver.core.cause import Cause, CauseKind, Exit, Said, WorkerName
+from edriver.driver.core.cause import AgentFault, AgentFaultKind, Cause, CauseKind, Exit, WorkerName
 from edriver.driver.core.roster import Roster, Worker, WorkerState
 from edriver.driver.observe.cause_text import Line
 from edriver.driver.observe.console.announcements import Announcements
@@ -23,47 +23,56 @@ def roster(state: WorkerState = WorkerState.TRAINING) -> Roster:
 
 
 def test_a_loss_that_ends_a_round_is_one_line_and_the_reason_follows() -> None:
-    said = Announcements()
-    loss = said.loss(events.WorkerExited(3, -9), roster())
+    announcements = Announcements()
+    loss = announcements.loss(events.WorkerExited(3, -9), roster())
     cause = Cause(CauseKind.KILLED, WORKER, detail=Exit(-9), preempted=True)
     abort = actions.Abort((4,), ROUND, cause)
-    assert list(said.lines(loss, [abort, actions.Explain(WAITS)])) == [Line(cause, ROUND), Line(WAITS)]
+    assert list(announcements.lines(loss, [abort, actions.Explain(WAITS)])) == [Line(cause, ROUND), Line(WAITS)]
 
 
 def test_a_loss_beside_the_end_of_a_round_by_something_else_is_a_line_of_its_own() -> None:
-    said = Announcements()
-    loss = said.loss(events.WorkerExited(3, -9), roster())
+    announcements = Announcements()
+    loss = announcements.loss(events.WorkerExited(3, -9), roster())
     cause = Cause(CauseKind.ENDED, WORKER)
-    lines = list(said.lines(loss, [actions.Abort((4,), ROUND, cause)]))
+    lines = list(announcements.lines(loss, [actions.Abort((4,), ROUND, cause)]))
     assert lines == [Line(Cause(CauseKind.KILLED, WORKER, detail=Exit(-9))), Line(cause, ROUND)]
 
 
 def test_a_loss_outside_a_round_is_a_line_of_its_own() -> None:
-    said = Announcements()
-    loss = said.loss(events.WorkerExited(3, 1), roster(WorkerState.BOOTING))
-    assert list(said.lines(loss, [])) == [Line(Cause(CauseKind.EXITED, WORKER, detail=Exit(1)))]
+    announcements = Announcements()
+    loss = announcements.loss(events.WorkerExited(3, 1), roster(WorkerState.BOOTING))
+    assert list(announcements.lines(loss, [])) == [Line(Cause(CauseKind.EXITED, WORKER, detail=Exit(1)))]
 
 
 def test_ends_that_were_asked_for_are_not_losses() -> None:
-    said = Announcements()
-    assert said.loss(events.WorkerExited(3, -15), roster(WorkerState.STOPPING)) is None
-    assert said.loss(events.WorkerExited(3, 0), roster(WorkerState.FINISHED)) is None
-    assert said.loss(events.WorkerExited(9, 1), roster()) is None
-    assert said.loss(events.AgentLost("a", 6, "its agent exited with code 0"), roster()) is None
+    announcements = Announcements()
+    assert announcements.loss(events.WorkerExited(3, -15), roster(WorkerState.STOPPING)) is None
+    assert announcements.loss(events.WorkerExited(3, 0), roster(WorkerState.FINISHED)) is None
+    assert announcements.loss(events.WorkerExited(9, 1), roster()) is None
+    assert (
+        announcements.loss(
+            events.AgentLost("a", 6, AgentFault(AgentFaultKind.ENDED, "its agent exited with code 0")), roster()
+        )
+        is None
+    )
 
 
 def test_an_exit_with_0_too_early_is_a_loss() -> None:
-    said = Announcements()
-    loss = said.loss(events.WorkerExited(3, 0), roster())
+    announcements = Announcements()
+    loss = announcements.loss(events.WorkerExited(3, 0), roster())
     assert loss == Cause(CauseKind.EXITED, WORKER, detail=Exit(0))
 
 
-def test_a_host_that_cannot_be_used_is_told_of_once_until_it_can() -> None:
-    said = Announcements()
-    lost = events.AgentLost("a", 7, "no route")
-    assert said.loss(lost, roster()) == Cause(CauseKind.HOST_UNUSED, host="a", detail=Said("no route"))
-    assert said.loss(lost, roster()) is None
-    assert said.loss(events.AgentConnected("a", 7), roster()) is None
+def test_an_unusable_host_is_reported_once_until_it_is_usable() -> None:
+    announcements = Announcements()
+    lost = events.AgentLost("a", 7, AgentFault(AgentFaultKind.ENDED, "no route"))
+    assert announcements.loss(lost, roster()) == Cause(
+        CauseKind.HOST_UNUSED, host="a", detail=AgentFault(AgentFaultKind.ENDED, "no route")
+    )
+    assert announcements.loss(lost, roster()) is None
+    assert announcements.loss(events.AgentConnected("a", 7), roster()) is None
     connected = roster()
     connected.hosts["a"].connected = True
-    assert said.loss(lost, connected) == Cause(CauseKind.HOST_LOST, host="a", detail=Said("no route"))
+    assert announcements.loss(lost, connected) == Cause(
+        CauseKind.HOST_LOST, host="a", detail=AgentFault(AgentFaultKind.ENDED, "no route")
+    )

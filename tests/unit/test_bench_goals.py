@@ -20,7 +20,7 @@ def figures(**by_system: list[float]) -> Figures:
 
 
 @pytest.mark.parametrize(
-    ("goal", "value", "met"),
+    ("goal", "value", "connected"),
     [
         pytest.param(Goal("", OURS, most=0.09), 0.09, True, id="at-the-bound"),
         pytest.param(Goal("", OURS, most=0.08), 0.09, False, id="above"),
@@ -31,18 +31,18 @@ def figures(**by_system: list[float]) -> Figures:
         pytest.param(Goal("", OURS, most=1, over=Key("K1", "bare", "downtime")), None, False, id="nothing-beside-it"),
     ],
 )
-def test_a_goal_is_judged_by_medians(goal: Goal, value: float | None, met: bool) -> None:
+def test_a_goal_is_judged_by_medians(goal: Goal, value: float | None, connected: bool) -> None:
     found = judge(goal, figures(edriver=[0.01, 0.09, 5.0], torchrun=[4.5]))
 
     assert found.value == pytest.approx(value) if value is not None else found.value is None
-    assert found.met is met
+    assert found.connected is connected
 
 
 def test_nothing_is_lost_is_a_goal_that_nothing_meets() -> None:
     found = Figures()
     found.add("K1", "edriver", {"steps lost": 0.0})
 
-    assert judge(Goal("", Key("K1", "edriver", "steps lost"), most=0), found).met
+    assert judge(Goal("", Key("K1", "edriver", "steps lost"), most=0), found).connected
 
 
 def test_every_goal_has_one_bound() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edriver.worker.watch.blocked import BLOCKED_AFTER, BlockedWatch
+from edriver.worker.watch.blocked import BLOCKED_REPORT_DELAY, BlockedWatch
 from edriver.worker.watch.stuck import state_of
 from tests.unit.test_stuck import thread_in
 
@@ -42,7 +42,7 @@ def watch_of(source: str, filename: str = COLLECTIVE) -> tuple[BlockedWatch, Tim
     return BlockedWatch(thread, lambda: clock.now, lambda: clock.used), clock, end
 
 
-def test_a_wait_is_told_once_and_its_end_once() -> None:
+def test_a_wait_is_reported_once_and_its_end_once() -> None:
     watch, clock, end = watch_of("lock.acquire()")
     assert clock.look(watch, "step 1") is None
     assert [clock.look(watch, "step 1") for _ in range(5)] == [None, None, 3.0, None, None]
@@ -59,7 +59,7 @@ def test_a_wait_is_told_once_and_its_end_once() -> None:
         pytest.param(COLLECTIVE, "lock.acquire()", 0.2, id="data flows"),
     ],
 )
-def test_who_is_not_blocked(filename: str, source: str, busy: float) -> None:
+def test_workers_that_are_not_blocked(filename: str, source: str, busy: float) -> None:
     watch, clock, end = watch_of(source, filename)
     computes = source.startswith("while")
     for _ in range(5):
@@ -82,5 +82,5 @@ def test_the_count_begins_anew_when_it_has_stirred() -> None:
     assert clock.look(watch, "step 1", busy=1.0) is None
     assert [clock.look(watch, "step 1") for _ in range(3)] == [None, None, 3.0]
     assert clock.look(watch, "step 1", busy=1.0) == 0.0
-    assert BLOCKED_AFTER < 3.0
+    assert BLOCKED_REPORT_DELAY < 3.0
     end()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from edriver.agent import forward
 from edriver.agent.workers import capture
@@ -15,20 +17,20 @@ from edriver.worker.reports import with_reports
 from edriver.worker.watch import stall
 
 
-def report(**kind: Message) -> agent_pb2.FromAgent:
-    said = notification_pb2.Report(**kind)  # type: ignore[arg-type]  # one of its kinds
-    return agent_pb2.FromAgent(worker_report=agent_pb2.WorkerReport(worker_id=1, report=said))
+def report(**kind: Message) -> agent_pb2.ConnectRequest:
+    message = notification_pb2.Report(**kind)  # type: ignore[arg-type]  # one of its kinds
+    return agent_pb2.ConnectRequest(worker_report=agent_pb2.WorkerReport(worker_id=1, report=message))
 
 
-def standings(count: int) -> agent_pb2.FromAgent:
-    beat = agent_pb2.Heartbeat(standings=[agent_pb2.WorkerStanding(worker_id=number) for number in range(count)])
-    return agent_pb2.FromAgent(heartbeat=beat)
+def standings(count: int) -> agent_pb2.ConnectRequest:
+    beat = agent_pb2.Heartbeat(workers=[agent_pb2.WorkerHeartbeat(worker_id=number) for number in range(count)])
+    return agent_pb2.ConnectRequest(heartbeat=beat)
 
 
 @pytest.mark.parametrize(
     ("message", "sentence"),
     [
-        pytest.param(standings(4097), "Heartbeat.standings has 4097 items: 4096 are allowed", id="standings"),
+        pytest.param(standings(4097), "Heartbeat.workers has 4097 items: 4096 are allowed", id="standings"),
         pytest.param(
             report(waiting=notification_pb2.Waiting(store=rounds_pb2.StoreAddress(host="x" * 1025))),
             "StoreAddress.host has 1025 characters: 1024 are allowed",
@@ -45,15 +47,22 @@ def standings(count: int) -> agent_pb2.FromAgent:
             id="phase",
         ),
         pytest.param(
-            report(stalled=notification_pb2.Stalled(seconds=math.nan)), "Stalled.seconds is nan, which is", id="nan"
+            report(stalled=notification_pb2.Stalled(duration=Duration(seconds=2**60))),
+            f"Stalled.duration is out of range: {2**60} s and 0 ns",
+            id="span",
         ),
         pytest.param(
-            agent_pb2.OutputBatch(lines=[agent_pb2.OutputLine()] * 1001),
-            "OutputBatch.lines has 1001 items: 1000 are allowed",
+            agent_pb2.ConnectRequest(worker_ending=agent_pb2.WorkerEnding(detect_time=Timestamp(seconds=1, nanos=-1))),
+            "WorkerEnding.detect_time is out of range: 1 s and -1 ns",
+            id="point-in-time",
+        ),
+        pytest.param(
+            agent_pb2.ForwardOutputRequest(lines=[agent_pb2.OutputLine()] * 1001),
+            "ForwardOutputRequest.lines has 1001 items: 1000 are allowed",
             id="lines",
         ),
         pytest.param(
-            agent_pb2.OutputBatch(lines=[agent_pb2.OutputLine(text=b"x" * 65_537)]),
+            agent_pb2.ForwardOutputRequest(lines=[agent_pb2.OutputLine(text=b"x" * 65_537)]),
             "OutputLine.text has 65537 bytes: 65536 are allowed",
             id="line",
         ),
@@ -74,20 +83,20 @@ def test_a_long_text_keeps_its_beginning_and_its_end() -> None:
     message = report(failed=notification_pb2.Failed(traceback="first\n" + "x" * 10_000_000 + "\nValueError: last"))
     message_limits.check(message)
     kept = message.worker_report.report.failed.traceback
-    assert len(kept) <= limits.TEXT
+    assert len(kept) <= limits.MAX_TEXT_LENGTH
     assert kept.startswith("first\n")
     assert kept.endswith("\nValueError: last")
 
 
 def test_of_what_a_script_reports_the_rest_is_kept() -> None:
     reported = {"loss": math.inf, "x" * 101: 1.0, "\x1b[2J": 1.0}
-    standing = agent_pb2.WorkerStanding(worker_id=1, standing=notification_pb2.Standing(boundaries=7))
-    standing.standing.reported.update(reported)
-    message = agent_pb2.FromAgent(heartbeat=agent_pb2.Heartbeat(standings=[standing]))
+    standing = agent_pb2.WorkerHeartbeat(worker_id=1, progress=notification_pb2.WorkerProgress(boundaries=7))
+    standing.progress.reported.update(reported)
+    message = agent_pb2.ConnectRequest(heartbeat=agent_pb2.Heartbeat(workers=[standing]))
     message_limits.check(message)
-    [kept] = message.heartbeat.standings
-    assert dict(kept.standing.reported) == {"loss": math.inf}
-    assert kept.standing.boundaries == 7
+    [kept] = message.heartbeat.workers
+    assert dict(kept.progress.reported) == {"loss": math.inf}
+    assert kept.progress.boundaries == 7
 
 
 @pytest.mark.parametrize("name", ["x" * 101, "a\nb", "\x1b[2J"], ids=["long", "two-lines", "escape"])
@@ -97,9 +106,9 @@ def test_a_script_learns_at_once_that_a_name_will_not_do(name: str) -> None:
 
 
 def test_what_honest_agents_send_is_within_bounds() -> None:
-    assert capture.LINE_LIMIT <= limits.LINE
-    assert forward.BATCH_LINES <= limits.LINES
-    assert max(capture.TAIL_BYTES, stall.STACKS_LIMIT) <= limits.TEXT
+    assert capture.MAX_LINE_BYTES <= limits.MAX_LINE_BYTES
+    assert forward.MAX_BATCH_LINES <= limits.MAX_BATCH_LINES
+    assert max(capture.MAX_TAIL_BYTES, stall.MAX_STACKS_LENGTH) <= limits.MAX_TEXT_LENGTH
     version = rounds_pb2.Version(round_id=rounds_pb2.RoundId(incarnation=1, n=2**40), boundaries=2**60)
     store = rounds_pb2.StoreAddress(host="/tmp/x/w1.store")
     waiting = notification_pb2.Waiting(ordinal=1, version=version, store=store, digest="a\nb" * 300)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from edriver.driver.core.cause import Cause, CauseKind, Change, Overspent, RoundEnd, Said, WorkerName
+from edriver.driver.core.cause import Cause, CauseKind, Change, LimitExceeded, ReportedText, RoundEnd, WorkerName
 from edriver.driver.core.failures.budgets import Budget, Budgets
 from edriver.driver.core.settings import Settings
 
@@ -18,8 +18,8 @@ def lost_at(now: float) -> Cause:
 
 
 def overspent(limit: int, total: int, recent: int, window: float, last: float) -> Cause:
-    """What is said of a budget of failures that is spent."""
-    spent = Overspent(RoundEnd.FAILURE, limit, total, recent, window, lost_at(last))
+    """The cause of a run whose budget of failures is spent."""
+    spent = LimitExceeded(RoundEnd.FAILURE, limit, total, recent, window, lost_at(last))
     return Cause(CauseKind.BUDGET_SPENT, detail=spent)
 
 
@@ -61,15 +61,15 @@ def test_all_are_counted_even_those_that_no_limit_looks_at() -> None:
     assert spent(1, 10.0, *range(100)).total == 100
 
 
-def test_the_three_do_not_spend_from_one_another() -> None:
+def test_failures_preemptions_and_resizes_are_counted_apart() -> None:
     budgets = Budgets(Settings(1, 1, 1, reset_limit=1, preemption_limit=1, resize_limit=1))
     resize = Cause(CauseKind.MEMBERS_CHANGE, detail=Change(1, 0))
     preemption = replace(resize, preempted=True)
-    for cause in (lost_at(0), resize, preemption, Cause(CauseKind.PEER_UNPROVEN, detail=Said(""))):
+    for cause in (lost_at(0), resize, preemption, Cause(CauseKind.PEER_UNPROVEN, detail=ReportedText(""))):
         budgets.spend(0.0, cause)
     totals = [b.total for b in (budgets.failures, budgets.preemptions, budgets.resizes, budgets.unproven)]
     assert totals == [1, 1, 1, 1]
     assert budgets.overspent(0.0) is None
     budgets.spend(0.0, preemption)
-    found = Overspent(RoundEnd.PREEMPTION, 1, 2, 2, math.inf, preemption)
+    found = LimitExceeded(RoundEnd.PREEMPTION, 1, 2, 2, math.inf, preemption)
     assert budgets.overspent(0.0) == Cause(CauseKind.BUDGET_SPENT, detail=found)

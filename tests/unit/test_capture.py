@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from edriver.agent.forward import BATCH_BYTES, BATCH_LINES, BUFFER_BYTES, BUFFER_LINES, OutputBuffer
-from edriver.agent.workers.capture import LINE_LIMIT, TAIL_BYTES, TAIL_LINES, LineSplitter, Tail
+from edriver.agent.forward import MAX_BATCH_BYTES, MAX_BATCH_LINES, MAX_BUFFER_BYTES, MAX_BUFFER_LINES, OutputBuffer
+from edriver.agent.workers.capture import MAX_LINE_BYTES, MAX_TAIL_BYTES, MAX_TAIL_LINES, LineSplitter, Tail
 from edriver.v1 import agent_pb2
 
 
@@ -17,9 +17,9 @@ from edriver.v1 import agent_pb2
         pytest.param([b"\n\n"], [b"", b""], id="empty lines"),
         pytest.param([b"10%\r20%\r", b"\r\n"], [b"10%\r20%\r\r"], id="only a newline ends a line"),
         pytest.param([b"a\nend"], [b"a", b"end"], id="the last line has no end"),
-        pytest.param([b"x" * LINE_LIMIT, b"\n"], [b"x" * LINE_LIMIT], id="as long as may be"),
-        pytest.param([b"x" * LINE_LIMIT, b"y\n"], [b"x" * LINE_LIMIT, b"y"], id="one byte too long"),
-        pytest.param([b"x" * (2 * LINE_LIMIT) + b"y"], [b"x" * LINE_LIMIT] * 2 + [b"y"], id="much too long"),
+        pytest.param([b"x" * MAX_LINE_BYTES, b"\n"], [b"x" * MAX_LINE_BYTES], id="as long as may be"),
+        pytest.param([b"x" * MAX_LINE_BYTES, b"y\n"], [b"x" * MAX_LINE_BYTES, b"y"], id="one byte too long"),
+        pytest.param([b"x" * (2 * MAX_LINE_BYTES) + b"y"], [b"x" * MAX_LINE_BYTES] * 2 + [b"y"], id="much too long"),
     ],
 )
 def test_lines(chunks: list[bytes], lines: list[bytes]) -> None:
@@ -31,21 +31,21 @@ def test_lines(chunks: list[bytes], lines: list[bytes]) -> None:
 def test_a_line_without_end_is_not_kept_for_ever() -> None:
     splitter = LineSplitter()
     pieces = [piece for _ in range(100) for piece in splitter.feed(b"x" * 10_000)]
-    assert sum(map(len, pieces)) > 1_000_000 - 2 * LINE_LIMIT
+    assert sum(map(len, pieces)) > 1_000_000 - 2 * MAX_LINE_BYTES
 
 
 def test_a_tail_has_the_last_lines() -> None:
     tail = Tail()
     for number in range(100):
         tail.add(str(number).encode())
-    assert tail.text().split("\n") == [str(number) for number in range(100 - TAIL_LINES, 100)]
+    assert tail.text().split("\n") == [str(number) for number in range(100 - MAX_TAIL_LINES, 100)]
 
 
 def test_a_tail_is_short_and_is_text() -> None:
     tail = Tail()
-    tail.add(b"a" * 2 * TAIL_BYTES)
+    tail.add(b"a" * 2 * MAX_TAIL_BYTES)
     tail.add(b"\xffend")
-    assert tail.text() == "a" * (TAIL_BYTES - 5) + "\n\ufffdend"
+    assert tail.text() == "a" * (MAX_TAIL_BYTES - 5) + "\n\ufffdend"
 
 
 def line(size: int) -> agent_pb2.OutputLine:
@@ -54,15 +54,17 @@ def line(size: int) -> agent_pb2.OutputLine:
 
 def test_a_batch_is_full_by_lines_or_by_bytes() -> None:
     buffer = OutputBuffer()
-    for _ in range(BATCH_LINES + 1):
+    for _ in range(MAX_BATCH_LINES + 1):
         buffer.add(line(1))
-    buffer.add(line(BATCH_BYTES))
+    buffer.add(line(MAX_BATCH_BYTES))
     buffer.add(line(1))
-    assert [len(buffer.take(1).lines) for _ in range(4)] == [BATCH_LINES, 1, 1, 1]
+    assert [len(buffer.take(1).lines) for _ in range(4)] == [MAX_BATCH_LINES, 1, 1, 1]
     assert not buffer
 
 
-@pytest.mark.parametrize(("size", "count"), [(1, BUFFER_LINES), (LINE_LIMIT, BUFFER_BYTES // LINE_LIMIT)])
+@pytest.mark.parametrize(
+    ("size", "count"), [(1, MAX_BUFFER_LINES), (MAX_LINE_BYTES, MAX_BUFFER_BYTES // MAX_LINE_BYTES)]
+)
 def test_a_full_buffer_drops_and_counts(size: int, count: int) -> None:
     buffer = OutputBuffer()
     for _ in range(count + 3):
@@ -78,13 +80,13 @@ def test_a_full_buffer_drops_and_counts(size: int, count: int) -> None:
     assert taken == count + 1 - len(first.lines)
 
 
-def test_what_was_dropped_is_told_even_if_nothing_else_comes() -> None:
+def test_dropped_lines_are_reported_even_if_no_further_line_follows() -> None:
     buffer = OutputBuffer()
-    for _ in range(BUFFER_LINES):
+    for _ in range(MAX_BUFFER_LINES):
         buffer.add(line(1))
     while buffer:
         buffer.take(1)
-    for _ in range(BUFFER_LINES + 1):
+    for _ in range(MAX_BUFFER_LINES + 1):
         buffer.add(line(1))
-    assert sum(buffer.take(1).dropped for _ in range(BUFFER_LINES // BATCH_LINES)) == 1
+    assert sum(buffer.take(1).dropped for _ in range(MAX_BUFFER_LINES // MAX_BATCH_LINES)) == 1
     assert not buffer

@@ -8,11 +8,13 @@ from dataclasses import replace
 import pytest
 
 from edriver.common.ids import RoundId, Version
+from edriver.common.release import VERSION as VERSION_HERE
+from edriver.common.wire import duration
 from edriver.driver.core import cause as why
-from edriver.driver.core.cause import Cause, CauseKind, Detail, RoundEnd, WorkerName
+from edriver.driver.core.cause import AgentFaultKind, Cause, CauseKind, Detail, RoundEnd, WorkerName
 from edriver.driver.core.failures.script_error import ScriptError
-from edriver.driver.observe.cause_message import cause_message
-from edriver.driver.observe.cause_text import Line, cause_text, doing_text, obstacles_text
+from edriver.driver.observe.cause_message import cause_message, cause_with_text, obstacle_messages
+from edriver.driver.observe.cause_text import Line, agent_fault_text, cause_text, doing_text
 from edriver.v1 import cause_pb2
 
 FIRST, SECOND, NEW = WorkerName(1, "a", 0, 0), WorkerName(2, "b", 1, 1), WorkerName(3, "b", 0, None)
@@ -20,10 +22,12 @@ ONE, TWO = "worker 1 (rank 0, a:0)", "worker 2 (rank 1, b:1)"
 ERROR = ScriptError("ValueError", "train.py", 17, "train")
 VERSION = Version(RoundId(1, 2), 30)
 GONE = "every worker that held the state of the run is gone"
+SILENT = why.AgentFault(AgentFaultKind.SILENT, seconds=5.0)
+ENDED = why.AgentFault(AgentFaultKind.ENDED, "its agent exited")
 KILLED = Cause(CauseKind.KILLED, FIRST, detail=why.Exit(-9))
 SHORT = Cause(CauseKind.WORKERS_AWAITED, detail=why.Shortage(1, 2))
-DRAINED = Cause(CauseKind.DRAINED, host="b", detail=why.Drain(None, "it runs hot"))
-NO_ANSWER = Cause(CauseKind.DISCOVERY_FAILED, detail=why.Said("exit code 1"))
+DRAINED = Cause(CauseKind.DRAINED, host="b", detail=why.DrainTarget(None, "it runs hot"))
+NO_ANSWER = Cause(CauseKind.DISCOVERY_FAILED, detail=why.ReportedText("exit code 1"))
 
 
 def step(boundaries: int, *workers: WorkerName, more: int = 0) -> tuple[why.StepGroup, ...]:
@@ -39,43 +43,57 @@ OF_A_WORKER: list[tuple[CauseKind, Detail | None, str]] = [
         why.Exit(0),
         "exited with code 0 before its edriver.run was done (does the script call edriver.run, and not exit inside it?)",
     ),
-    (CauseKind.EXITED, why.Exit(127, "could not be started: no such file"), "could not be started: no such file"),
+    (CauseKind.NOT_STARTED, why.Exit(127, "no such file"), "could not be started: no such file"),
     (CauseKind.KILLED, why.Exit(-9), "was killed by SIGKILL"),
-    (CauseKind.KILLED, why.Exit(-9, "was killed by the kernel"), "was killed by the kernel"),
+    (CauseKind.OUT_OF_MEMORY, why.Exit(-9), "was killed by the kernel: out of memory"),
+    (
+        CauseKind.OUT_OF_MEMORY,
+        why.Exit(137, memory_limit=512 << 20),
+        "was killed by the kernel: out of memory (its cgroup may use 512 MiB)",
+    ),
+    (
+        CauseKind.MAYBE_OUT_OF_MEMORY,
+        why.Exit(-9),
+        "was killed by SIGKILL, just when the kernel killed a process of its host for want of memory",
+    ),
     (CauseKind.ENDED, None, "has ended"),
     (CauseKind.RAISED, ERROR, "raised an exception"),
-    (CauseKind.RAISED, ScriptError("SystemExit", "", 0, ""), "called sys.exit before its edriver.run was done"),
-    (CauseKind.SILENT, why.Lasted(5.0), "did not answer for 5 s"),
+    (CauseKind.RAISED, ScriptError("SystemExit", "", 0, ""), "called sys.exit before training was done"),
+    (CauseKind.SILENT, why.Duration(5.0), "did not answer for 5 s"),
     (CauseKind.STALLED, why.Stall("step", 600.0), "has made no progress for 600 s (step)"),
     (CauseKind.STUCK, None, "sits in a collective of the aborted round, which nothing frees"),
     (
         CauseKind.OUTSTAYED,
-        why.Lasted(600.0),
+        why.Duration(600.0),
         "was still there after its script had ended, without a sign of life for 600 s (--exit-timeout)",
     ),
-    (CauseKind.UNREACHABLE, why.Said("no word for 5 s"), "is out of reach: no word for 5 s"),
-    (CauseKind.LOST_WITH_HOST, why.Said("its agent exited"), "was lost: its agent exited"),
+    (CauseKind.UNREACHABLE, SILENT, "is out of reach: no word from its agent for 5 s"),
+    (CauseKind.LOST_WITH_HOST, ENDED, "was lost: its agent exited"),
     (CauseKind.LEFT_ROUND, None, "left the round on its own"),
 ]
 
 OF_A_HOST: list[tuple[CauseKind, Detail | None, str]] = [
-    (CauseKind.HOST_LOST, why.Said("no word for 5 s"), "host b is lost: no word for 5 s"),
-    (CauseKind.HOST_UNUSED, why.Said("ssh: no route"), "host b is not used: ssh: no route"),
+    (CauseKind.HOST_LOST, SILENT, "host b is lost: no word from its agent for 5 s"),
+    (CauseKind.HOST_UNUSED, ENDED, "host b is not used: its agent exited"),
     (CauseKind.HOST_UNANSWERED, None, "host b has not answered yet"),
-    (CauseKind.DRAINED, why.Drain(None, "it runs hot"), "host b is drained: it runs hot"),
-    (CauseKind.DRAINED, why.Drain(1, "it runs hot"), "slot 1 of host b is drained: it runs hot"),
-    (CauseKind.UNDRAINED, why.Place(None), "host b may be used again"),
-    (CauseKind.UNDRAINED, why.Place(0), "slot 0 of host b may be used again"),
+    (CauseKind.DRAINED, why.DrainTarget(None, "it runs hot"), "host b is drained: it runs hot"),
+    (CauseKind.DRAINED, why.DrainTarget(1, "it runs hot"), "slot 1 of host b is drained: it runs hot"),
+    (CauseKind.UNDRAINED, why.SlotTarget(None), "host b may be used again"),
+    (CauseKind.UNDRAINED, why.SlotTarget(0), "slot 0 of host b may be used again"),
     (CauseKind.SLOTS_DRAINED, why.Count(1), "host b has 1 slot drained"),
     (CauseKind.SLOTS_COOLING, why.Count(2), "host b has 2 slots cooling down after a failure"),
     (CauseKind.HOST_QUARANTINED, None, "host b is quarantined"),
     (
         CauseKind.HOST_QUARANTINED,
-        why.Blame(10.0, 4, 2, 600.0, 1, 6),
+        why.HostQuarantine(10.0, 4, 2, 600.0, 1, 6),
         "host b is quarantined for 10.0 s: 4 failures in its 2 slots within 600 s, and 1 in the 6 of other hosts",
     ),
-    (CauseKind.SLOT_QUARANTINED, why.Rest(1, 2.0, 3), "slot 1 of host b is quarantined for 2.0 s: 3 failures"),
-    (CauseKind.COOLDOWN_OVER, why.Place(None), "host b may be used again: its cooldown is over"),
+    (
+        CauseKind.SLOT_QUARANTINED,
+        why.SlotQuarantine(1, 2.0, 3),
+        "slot 1 of host b is quarantined for 2.0 s: 3 failures",
+    ),
+    (CauseKind.COOLDOWN_OVER, why.SlotTarget(None), "host b may be used again: its cooldown is over"),
     (
         CauseKind.QUARANTINE_WAIVED,
         why.Count(3),
@@ -85,7 +103,7 @@ OF_A_HOST: list[tuple[CauseKind, Detail | None, str]] = [
 
 OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
     (CauseKind.NO_ANSWER, why.Unanswered(9.0, (FIRST, SECOND)), f"no answer to a notice within 9 s from {ONE}, {TWO}"),
-    (CauseKind.BOUNDARY_MISSED, why.Missed(7, (SECOND,)), f"boundary 7 was not reached in time by {TWO}"),
+    (CauseKind.BOUNDARY_MISSED, why.BoundaryMissed(7, (SECOND,)), f"boundary 7 was not reached in time by {TWO}"),
     (CauseKind.BOUNDARIES_DIFFER, None, "some ranks passed more boundaries than others (uneven data loaders?)"),
     (
         CauseKind.UNEVEN_STEPS,
@@ -102,6 +120,7 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
         ),
     ),
     (CauseKind.MEMBERS_CHANGE, why.Change(1, 2), "1 worker joined, 2 left"),
+    (CauseKind.RUN_BEGAN, None, "the run began"),
     (
         CauseKind.ALL_DONE,
         why.Done(30, 30),
@@ -116,11 +135,11 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
         ),
     ),
     (CauseKind.SUCCESS, None, "all workers are done and ended with 0"),
-    (CauseKind.STOPPED, why.Said("the driver got SIGINT"), "the driver got SIGINT"),
-    (CauseKind.SOURCE_UNUSABLE, why.Said("hosts.txt: no such file"), "hosts.txt: no such file"),
+    (CauseKind.STOPPED, why.ReportedText("the driver got SIGINT"), "the driver got SIGINT"),
+    (CauseKind.SOURCE_UNUSABLE, why.ReportedText("hosts.txt: no such file"), "hosts.txt: no such file"),
     (
         CauseKind.FAILED_LATE,
-        why.Because(KILLED),
+        why.CausedBy(KILLED),
         f"a worker failed after training was done: {ONE} was killed by SIGKILL",
     ),
     (CauseKind.STATE_LOST, None, GONE),
@@ -136,10 +155,11 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
     ),
     (
         CauseKind.STATES_DIFFER,
-        why.Digests(VERSION, ((FIRST, "x=1"), (SECOND, "x=2"))),
+        why.Digests(VERSION, ((FIRST, "step=1 x=1"), (SECOND, "step=1 x=2"))),
         (
-            f"workers that hold the same version 1.2:30 disagree about the state: {ONE} has x=1; {TWO} has x=2. Attributes of "
-            "the state must be equal on all ranks; keep what differs out of it"
+            f"workers that hold the same version 1.2:30 disagree about the state's 'x': {ONE} has step=1 x=1; {TWO} has "
+            "step=1 x=2. Attributes of the state must be equal on all ranks: keep out of it what differs, or have all "
+            "take rank 0's (from_rank_0=)"
         ),
     ),
     (
@@ -152,20 +172,20 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
     ),
     (
         CauseKind.SAME_ERROR,
-        why.ErrorAgain(ERROR, 2, (("a", 0), ("b", 1))),
+        why.RepeatedError(ERROR, 2, (("a", 0), ("b", 1))),
         (
-            "the script raised ValueError at train.py:17, in train in 2 rounds in a row (in a:0, b:1) without a step between "
+            "the script raised ValueError at train.py:17, in train in 2 rounds in a row (in a:0, b:1) without progress between "
             "them: another round would meet the same error"
         ),
     ),
     (
         CauseKind.BUDGET_SPENT,
-        why.Overspent(RoundEnd.FAILURE, 0, 1, 1, 10.0, KILLED),
+        why.LimitExceeded(RoundEnd.FAILURE, 0, 1, 1, 10.0, KILLED),
         f"1 round ended by a failure, more than --reset-limit 0; the last: {ONE} was killed by SIGKILL",
     ),
     (
         CauseKind.BUDGET_SPENT,
-        why.Overspent(RoundEnd.PREEMPTION, 1, 5, 2, 10.0, KILLED),
+        why.LimitExceeded(RoundEnd.PREEMPTION, 1, 5, 2, 10.0, KILLED),
         (
             "2 rounds ended by a preemption within 10 s, more than the limit of preemptions 1; the last: "
             f"{ONE} was killed by SIGKILL"
@@ -173,7 +193,7 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
     ),
     (
         CauseKind.BUDGET_SPENT,
-        why.Overspent(RoundEnd.RESIZE, 1, 2, 2, 10.0, Cause(CauseKind.MEMBERS_CHANGE, detail=why.Change(1, 0))),
+        why.LimitExceeded(RoundEnd.RESIZE, 1, 2, 2, 10.0, Cause(CauseKind.MEMBERS_CHANGE, detail=why.Change(1, 0))),
         "2 rounds ended by a resize, more than the limit of resizes 1; the last: 1 worker joined, 0 left",
     ),
     (
@@ -186,29 +206,35 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
     ),
     (CauseKind.START_FAILED, None, "every worker failed before training began"),
     (
-        CauseKind.STRANGERS,
-        why.GaveUp(600.0, Cause(CauseKind.PEER_UNPROVEN, SECOND, detail=why.Said("no proof"))),
-        f"strangers' connections have ended every round for --elastic-timeout 600 s; the last: {TWO}: no proof",
+        CauseKind.UNPROVEN_CONNECTIONS,
+        why.TimedOut(600.0, Cause(CauseKind.PEER_UNPROVEN, SECOND, detail=why.ReportedText("no proof"))),
+        f"unproven connections have ended every round for --elastic-timeout 600 s; the last: {TWO}: no proof",
     ),
     (
         CauseKind.TIMED_OUT,
-        why.GaveUp(600.0, SHORT),
+        why.TimedOut(600.0, SHORT),
         "gave up after --elastic-timeout 600 s of waiting: 1 of 2 workers are ready",
     ),
     (
         CauseKind.TIMED_OUT,
-        why.GaveUp(600.0, Cause(CauseKind.LEFT_ALONE, detail=why.Several((KILLED,)))),
+        why.TimedOut(600.0, Cause(CauseKind.LEFT_ALONE, detail=why.CauseList((KILLED,)))),
         (
             "gave up after --elastic-timeout 600 s: left alone, because no other worker is known to hold the state: "
             f"{ONE} was killed by SIGKILL"
         ),
     ),
-    (CauseKind.TIMED_OUT, why.GaveUp(600.0, None), "gave up after --elastic-timeout 600 s"),
+    (CauseKind.TIMED_OUT, why.TimedOut(600.0, None), "gave up after --elastic-timeout 600 s"),
     (CauseKind.ROUND_RUNS, why.Members(RoundId(1, 2), 3, ("a", "b")), "round 1.2: 3 workers on a, b"),
+    (CauseKind.ROUND_RUNS, why.Members(RoundId(1, 2), 1, ("a",), 1), "round 1.2: 1 worker on a; 1 step lost"),
+    (
+        CauseKind.ROUND_RUNS,
+        why.Members(RoundId(1, 2), 3, ("a",), 20, "torn: commit"),
+        "round 1.2: 3 workers on a; 20 steps lost: torn: commit",
+    ),
     (CauseKind.WORKERS_AWAITED, why.Shortage(1, 2), "waiting: 1 of 2 workers are ready"),
     (
         CauseKind.WORKERS_AWAITED,
-        why.Shortage(0, 1, guest=True, troubles=(DRAINED,)),
+        why.Shortage(0, 1, state_keeper=True, troubles=(DRAINED,)),
         (
             "waiting: 0 of 1 workers are ready; a worker without a slot keeps the state for them (host b is drained: it runs "
             "hot)"
@@ -222,19 +248,36 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
     (CauseKind.BOOT_AWAITED, None, "waiting: for workers that still boot"),
     (CauseKind.SUSPECTS_AWAITED, None, "waiting: for workers that are suspected"),
     (CauseKind.SURVIVORS_AWAITED, None, "waiting: no survivor of the last round is back yet"),
-    (CauseKind.PAUSE_AWAITED, None, "waiting: after strangers' connections, to try again"),
+    (
+        CauseKind.RUN_CALL_AWAITED,
+        why.Duration(30),
+        (
+            "waiting: for a worker to call edriver.run: none has within --start-timeout 30 s. A script that never does "
+            "trains separate copies, which --elastic-timeout will end"
+        ),
+    ),
+    (
+        CauseKind.ATTRIBUTES_DIFFER,
+        why.Digests(VERSION, ((FIRST, "best=1.5 step=1"), (SECOND, "best=2.5 step=1"))),
+        (
+            f"workers that hold the same version 1.2:30 disagree about the state's 'best': {ONE} has best=1.5 step=1; "
+            f"{TWO} has best=2.5 step=1. The next change of members would end the run. Attributes of the state must be "
+            "equal on all ranks: keep out of it what differs, or have all take rank 0's (from_rank_0=)"
+        ),
+    ),
+    (CauseKind.PAUSE_AWAITED, None, "waiting: after unproven connections, to try again"),
     (
         CauseKind.LEFT_ALONE,
-        why.Several((KILLED,), more=3),
+        why.CauseList((KILLED,), more=3),
         f"left alone, because no other worker is known to hold the state: {ONE} was killed by SIGKILL; and 3 more",
     ),
-    (CauseKind.DISCOVERY_FAILED, why.Said("exit code 1"), "discovery fails: exit code 1"),
+    (CauseKind.DISCOVERY_FAILED, why.ReportedText("exit code 1"), "discovery fails: exit code 1"),
     (CauseKind.RESIZED, why.Count(2), "at most 2 workers from now on: the operator wants it"),
 ]
 
 ABOUT_A_WORKER: list[tuple[CauseKind, Detail | None, str]] = [
     (CauseKind.COLLECTIVE_FAILED, None, f"a collective of {ONE} failed"),
-    (CauseKind.PEER_UNPROVEN, why.Said("no proof"), f"{ONE}: no proof"),
+    (CauseKind.PEER_UNPROVEN, why.ReportedText("no proof"), f"{ONE}: no proof"),
 ]
 
 ALL = [
@@ -260,6 +303,30 @@ def test_a_cause_that_the_core_does_not_make_has_none() -> None:
         cause_text(Cause(CauseKind.COLLECTIVE_FAILED))
 
 
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        (ENDED, "its agent exited"),
+        (
+            why.AgentFault(AgentFaultKind.NEVER_ANSWERED, seconds=30.0),
+            "no word from its agent for 30 s since its start",
+        ),
+        (SILENT, "no word from its agent for 5 s"),
+        (
+            why.AgentFault(AgentFaultKind.OTHER_RELEASE, "0.1"),
+            f"edriver there is 0.1, here it is {VERSION_HERE}: install the same on both",
+        ),
+        (
+            why.AgentFault(AgentFaultKind.OTHER_RELEASE),
+            f"edriver there is an older one, here it is {VERSION_HERE}: install the same on both",
+        ),
+        (why.AgentFault(AgentFaultKind.OVERLOADED, "9 wait"), "its agent takes no orders: 9 wait"),
+    ],
+)
+def test_what_is_wrong_with_an_agent(fault: why.AgentFault, text: str) -> None:
+    assert agent_fault_text(fault) == text
+
+
 def test_one_that_never_was_in_a_round_has_no_rank() -> None:
     assert cause_text(Cause(CauseKind.ENDED, NEW)) == "worker 3 (b:0) has ended"
 
@@ -269,15 +336,16 @@ def test_what_a_line_a_status_and_a_host_say() -> None:
     assert Line(KILLED).text == f"{ONE} was killed by SIGKILL"
     assert doing_text(None) == "starting"
     cooling = Cause(CauseKind.SLOTS_COOLING, host="b", detail=why.Count(1))
-    assert obstacles_text([DRAINED, cooling]) == "is drained: it runs hot; has 1 slot cooling down after a failure"
+    obstacles = obstacle_messages([DRAINED, cooling])
+    assert [each.text for each in obstacles] == ["is drained: it runs hot", "has 1 slot cooling down after a failure"]
 
 
 @pytest.mark.parametrize(
-    ("cause", "told"),
+    ("cause", "reported"),
     [
         pytest.param(
-            Cause(CauseKind.KILLED, SECOND, detail=why.Exit(-9, "out of memory"), preempted=True),
-            {"worker_id": 2, "rank": 1, "host": "b", "slot": 1, "code": -9, "said": "out of memory", "preempted": True},
+            Cause(CauseKind.OUT_OF_MEMORY, SECOND, detail=why.Exit(-9, memory_limit=7), preempted=True),
+            {"worker_id": 2, "rank": 1, "host": "b", "slot": 1, "code": -9, "memory_limit": 7, "preempted": True},
             id="killed",
         ),
         pytest.param(
@@ -287,24 +355,31 @@ def test_what_a_line_a_status_and_a_host_say() -> None:
         ),
         pytest.param(
             Cause(CauseKind.STALLED, FIRST, detail=why.Stall("eval", 9.0)),
-            {"worker_id": 1, "rank": 0, "host": "a", "slot": 0, "phase": "eval", "seconds": 9.0},
+            {"worker_id": 1, "rank": 0, "host": "a", "slot": 0, "phase": "eval", "duration": duration(9.0)},
             id="stalled",
         ),
         pytest.param(
-            Cause(CauseKind.DRAINED, host="b", detail=why.Drain(1, "it runs hot")),
-            {"host": "b", "slot": 1, "said": "it runs hot"},
+            Cause(CauseKind.HOST_LOST, host="b", detail=SILENT),
+            {"host": "b", "agent_fault": cause_pb2.AGENT_FAULT_SILENT, "duration": duration(5.0)},
+            id="host-lost",
+        ),
+        pytest.param(
+            Cause(CauseKind.DRAINED, host="b", detail=why.DrainTarget(1, "it runs hot")),
+            {"host": "b", "slot": 1, "detail": "it runs hot"},
             id="drained",
         ),
-        pytest.param(Cause(CauseKind.TIMED_OUT, detail=why.GaveUp(600.0, SHORT)), {"seconds": 600.0}, id="timed-out"),
+        pytest.param(
+            Cause(CauseKind.TIMED_OUT, detail=why.TimedOut(600.0, SHORT)), {"duration": duration(600.0)}, id="timed-out"
+        ),
     ],
 )
-def test_a_cause_as_a_message(cause: Cause, told: dict[str, object]) -> None:
+def test_a_cause_as_a_message(cause: Cause, reported: dict[str, object]) -> None:
     kind = cause_pb2.CauseKind.Value(f"CAUSE_KIND_{cause.kind.name}")
-    assert cause_message(cause) == cause_pb2.Cause(kind=kind, **told)  # type: ignore[arg-type]
+    assert cause_message(cause) == cause_pb2.Cause(kind=kind, **reported)  # type: ignore[arg-type]
 
 
 def test_only_a_cause_that_stands_alone_has_a_text() -> None:
-    assert (cause_message(KILLED).text, cause_message(KILLED, with_text=True).text) == (
+    assert (cause_message(KILLED).text, cause_with_text(KILLED).text) == (
         "",
         f"{ONE} was killed by SIGKILL",
     )
@@ -320,7 +395,9 @@ def test_only_a_cause_that_stands_alone_has_a_text() -> None:
         pytest.param(
             Cause(CauseKind.MEMBERS_CHANGE, detail=why.Change(0, 1), preempted=True), RoundEnd.PREEMPTION, id="drain"
         ),
-        pytest.param(Cause(CauseKind.PEER_UNPROVEN, FIRST, detail=why.Said("")), RoundEnd.STRANGER, id="stranger"),
+        pytest.param(
+            Cause(CauseKind.PEER_UNPROVEN, FIRST, detail=why.ReportedText("")), RoundEnd.UNPROVEN, id="stranger"
+        ),
         pytest.param(Cause(CauseKind.ALL_DONE, detail=why.Done(1, 1)), RoundEnd.DONE, id="done"),
     ],
 )

@@ -1,19 +1,24 @@
-"""Every cause has a name in the protocol, and words."""
+"""Every cause has a name in the protocol, and a text."""
 
 from __future__ import annotations
 
-from edriver.driver.core.cause import CauseKind
-from edriver.text.cause_names import CAUSES, RUN_ENDS
+from edriver.driver.core.cause import AgentFaultKind, CauseKind
+from edriver.text.cause_names import CAUSE_NAMES, RUN_END_NAMES
 from edriver.v1 import cause_pb2, status_pb2
 
 
 def test_no_cause_is_without_a_name() -> None:
-    known = set(status_pb2.RoundCause.values()) - {status_pb2.ROUND_CAUSE_UNSPECIFIED}
-    assert set(CAUSES) == known
+    known = set(status_pb2.RoundKind.values()) - {status_pb2.ROUND_KIND_UNSPECIFIED}
+    assert set(CAUSE_NAMES) == known
 
 
 def test_no_end_of_a_run_is_without_a_name() -> None:
-    assert set(RUN_ENDS) == set(status_pb2.RunEnd.values())
+    assert set(RUN_END_NAMES) == set(status_pb2.RunEnd.values())
+
+
+def test_the_protocol_knows_what_can_be_wrong_with_an_agent() -> None:
+    faults = {name.removeprefix("AGENT_FAULT_") for name in cause_pb2.AgentFault.DESCRIPTOR.values_by_name}
+    assert faults - {"UNSPECIFIED"} == {kind.name for kind in AgentFaultKind}
 
 
 def test_the_protocol_knows_the_kinds_of_the_core_and_no_others() -> None:

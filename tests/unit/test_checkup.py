@@ -1,4 +1,4 @@
-"""What `edriver doctor` says of what it has found, and how it ends."""
+"""The report and the exit code of `edriver doctor`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_where_all_holds_the_command_ends_with_0() -> None:
         ),
     ],
 )
-def test_what_fails_here(found: dict[str, Any], text: str) -> None:
+def test_findings_that_fail_the_check(found: dict[str, Any], text: str) -> None:
     items = list(local_items(VERSION, found, 4096))
     assert [item.text for item in items if item.state == FAILED] == [text]
     assert exit_code(items) == 1

@@ -8,7 +8,7 @@ from typing import Any, cast
 import tenacity
 
 from edriver.client import AsyncClient, Client, core
-from edriver.client.redial import REDIAL_BOUND, Watching
+from edriver.client.redial import REDIAL_TIMEOUT, Watching
 from edriver.v1 import status_pb2
 
 
@@ -44,11 +44,11 @@ def test_a_watch_goes_on_from_the_last_event_and_progress_counts_as_a_sign_of_li
     attempt = cast(tenacity.RetryCallState, None)
     assert watching.request == status_pb2.WatchRequest(since=3, progress=True)
     watching.take(status_pb2.WatchResponse(event=status_pb2.Event(seq=8)))
-    now[0] = REDIAL_BOUND
+    now[0] = REDIAL_TIMEOUT
     assert not watching(attempt)
     watching.take(status_pb2.WatchResponse(progress=status_pb2.Progress(steps=1)))
     assert watching.request.since == 8
-    now[0] = 2 * REDIAL_BOUND
+    now[0] = 2 * REDIAL_TIMEOUT
     assert not watching(attempt)
     now[0] += 0.1
     assert watching(attempt)

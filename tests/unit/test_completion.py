@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edriver.cli.completion import words_of_edriver
-from edriver.cli.main import LOOKING, STEERING, flags_parser, main
+from edriver.cli.main import CONTROL_COMMANDS, STATUS_COMMANDS, flags_parser, main
 
 ASK = """
 source "$1"
@@ -17,7 +17,7 @@ COMP_CWORD=$(($# - 2))
 _shtab_edriver edriver "${COMP_WORDS[COMP_CWORD]}"
 printf '%s\\n' "${COMPREPLY[@]}"
 """
-"""What bash does when somebody presses Tab. Arguments: the file with the completion, then the words so far."""
+"""What bash does on Tab. Arguments: the file with the completion, then the words of the command line."""
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def test_bash_completes_files_where_edriver_has_nothing_to_say(sourced: Path) ->
 
 
 def test_no_word_is_forgotten() -> None:
-    assert {word for word, _ in words_of_edriver()} == {"agent", *STEERING, *LOOKING}
+    assert {word for word, _ in words_of_edriver()} == {"agent", "rendezvous", *CONTROL_COMMANDS, *STATUS_COMMANDS}
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])

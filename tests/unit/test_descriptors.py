@@ -1,4 +1,4 @@
-"""Limits on open files: raised where they may be, and told of where they are too low; real processes, real limits."""
+"""Limits on open files: raised where possible, and reported where they are too low; real processes, real limits."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from edriver.common.invitation import Invitation
-from edriver.system.descriptors import FEWEST, check_room
+from edriver.common.join_config import JoinConfig
+from edriver.system.descriptors import MIN_DESCRIPTORS, check_room
 
 ASK = (
     "import resource; from edriver.system.descriptors import raise_limit; raise_limit(); "
@@ -44,14 +44,14 @@ def test_too_few_for_any_command_is_one_sentence(command: list[str]) -> None:
 
 
 def test_too_few_for_an_agent_is_one_sentence() -> None:
-    invitation = Invitation("run", "here", 1, ("unix:/nowhere",), directory="", environment={}).to_json()
-    refused = limited(16, 16, "-m", "edriver.agent.main", "--host", "here", given=invitation)
+    join_config = JoinConfig("run", "here", 1, ("unix:/nowhere",), directory="", environment={}).to_json()
+    refused = limited(16, 16, "-m", "edriver.agent.main", "--host", "here", given=join_config)
     assert refused.returncode == 2
     assert b"a process may have 16 open files here, and edriver needs 64 at least" in refused.stderr
 
 
 def test_the_fewest_are_enough_to_start_with() -> None:
-    started = limited(FEWEST, FEWEST, "-m", "edriver", "--no-records", "-np", "1", "true")
+    started = limited(MIN_DESCRIPTORS, MIN_DESCRIPTORS, "-m", "edriver", "--no-records", "-np", "1", "true")
     assert b"exited with code 0 before its edriver.run was done" in started.stderr
 
 

@@ -6,7 +6,7 @@ from edriver.worker.state.device_mark import DeviceMark
 
 
 class Device:
-    """Takes work, and does it when it is told to."""
+    """A device that completes its queued work when the test says."""
 
     def __init__(self) -> None:
         self.asked = 0

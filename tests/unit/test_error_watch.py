@@ -8,11 +8,11 @@ import pytest
 
 from edriver.common.ids import NO_VERSION, RoundId, Version
 from edriver.common.store_address import StoreAddress
-from edriver.driver.core.cause import Cause, CauseKind, ErrorAgain, RaisedByAll
+from edriver.driver.core.cause import Cause, CauseKind, RaisedByAll, RepeatedError
 from edriver.driver.core.failures.consistency import ErrorWatch, state_lost
 from edriver.driver.core.failures.script_error import ScriptError
-from edriver.driver.core.ranks import Candidate, plan_round
-from edriver.driver.core.round import Round
+from edriver.driver.core.rounds.ranks import Candidate, plan_round
+from edriver.driver.core.rounds.round import Round
 
 SAVE = ScriptError("OSError", "train.py", 88, "save")
 LABEL = ScriptError("ValueError", "train.py", 17, "train")
@@ -36,20 +36,20 @@ class Run:
             for n, (host, slot) in enumerate(places)
         ]
         plan = plan_round(RoundId(1, self._rounds), 1, candidates, first=True)
-        ended = Round(plan, set(), settling_in_until=0.0)
+        ended = Round(plan, set(), newcomers_start_at=0.0)
         ended.errors = {s.worker_id: raised[seat] for s in plan.seats if (seat := f"{s.host}:{s.slot}") in raised}
         self._version = offered
-        return self.watch.hopeless(ended, offered)
+        return self.watch.repeated_failure(ended, offered)
 
 
 def test_one_error_on_two_hosts_in_two_rounds_is_met_again() -> None:
     run = Run()
     assert run.round({"a:0": SAVE}, AT_5) is None
-    again = ErrorAgain(SAVE, 2, (("a", 0), ("b", 0)))
+    again = RepeatedError(SAVE, 2, (("a", 0), ("b", 0)))
     assert run.round({"b:0": SAVE}, AT_5) == Cause(CauseKind.SAME_ERROR, detail=again)
 
 
-def test_so_is_one_in_two_slots_of_the_only_host() -> None:
+def test_one_error_in_two_slots_of_the_only_host_is_met_again() -> None:
     run = Run()
     assert run.round({"a:0": SAVE}, AT_5, "a:0 a:1") is None
     assert run.round({"a:1": SAVE}, AT_5, "a:0 a:1")
@@ -73,13 +73,13 @@ def test_all_at_once_and_again_counts_as_two_rounds() -> None:
     assert run.round({"a:0": SAVE, "b:0": SAVE}, AT_5)
 
 
-def test_a_step_in_between_is_hope() -> None:
+def test_an_error_with_a_step_in_between_is_not_one_bug() -> None:
     run = Run()
     for n in range(1, 20):
         assert run.round({"a:0": SAVE, "b:0": SAVE}, Version(RoundId(1, n), 1)) is None
 
 
-def test_so_is_one_of_a_round_that_ended_well() -> None:
+def test_an_error_is_forgotten_after_a_round_that_ended_well() -> None:
     run = Run()
     assert run.round({"a:0": SAVE}, AT_5) is None
     assert run.round({}, Version(RoundId(1, 2), 3)) is None
@@ -103,7 +103,7 @@ def test_errors_that_differ_are_not_one() -> None:
 def test_another_error_beside_it_does_not_hide_one() -> None:
     run = Run()
     assert run.round({"a:0": LABEL, "b:0": SAVE}, AT_5) is None
-    again = ErrorAgain(SAVE, 2, (("a", 0), ("b", 0)))
+    again = RepeatedError(SAVE, 2, (("a", 0), ("b", 0)))
     assert run.round({"a:0": SAVE}, AT_5) == Cause(CauseKind.SAME_ERROR, detail=again)
 
 
@@ -112,10 +112,10 @@ def test_a_round_is_judged_once() -> None:
     ended = Round(
         plan_round(RoundId(1, 1), 1, [Candidate(1, "a", 0, NO_VERSION, StoreAddress("", 0))], first=True),
         set(),
-        settling_in_until=0,
+        newcomers_start_at=0,
     )
     ended.errors = {1: SAVE}
-    assert [watch.hopeless(ended, NO_VERSION) for _ in range(9)] == [None] * 9
+    assert [watch.repeated_failure(ended, NO_VERSION) for _ in range(9)] == [None] * 9
 
 
 @pytest.mark.parametrize("late", [Version(RoundId(1, 2), 1), AT_5], ids=["with-a-step", "without"])
@@ -127,9 +127,9 @@ def test_a_late_survivor_may_bring_a_step(late: Version) -> None:
     assert bool(run.round({"b:0": SAVE}, late)) == (late == AT_5)
 
 
-def test_nobody_is_left_because_of_one_error() -> None:
+def test_the_state_is_lost_because_of_one_error_of_all_members() -> None:
     candidates = [Candidate(n, "a", n, NO_VERSION, StoreAddress("", 0)) for n in (1, 2)]
-    last = Round(plan_round(RoundId(1, 1), 1, candidates, first=True), set(), settling_in_until=0)
+    last = Round(plan_round(RoundId(1, 1), 1, candidates, first=True), set(), newcomers_start_at=0)
     last.errors = {1: LABEL}
     assert state_lost(last) == Cause(CauseKind.STATE_LOST)
     last.errors[2] = SAVE

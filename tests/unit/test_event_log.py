@@ -5,43 +5,52 @@ from __future__ import annotations
 import json
 import math
 
+from edriver.common.wire import duration, timestamp
 from edriver.text.event_lines import event_line, progress_line
 from edriver.v1 import rounds_pb2, status_pb2
 
 
 def test_a_line_is_an_event_with_plain_values() -> None:
     member = status_pb2.Member(worker_id=7, host="a", slot=1)
-    told = status_pb2.Round(
+    reported = status_pb2.Round(
         round_id=rounds_pb2.RoundId(incarnation=1, n=3),
-        kind=status_pb2.ROUND_CAUSE_FAILURE,
+        kind=status_pb2.ROUND_KIND_FAILURE,
         members=[member],
-        noticed=99.5,
-        assigned=100.0,
+        detect_time=timestamp(99.5),
+        assign_time=timestamp(100.0),
+        phases=status_pb2.RecoveryPhases(detect=duration(0.0015)),
     )
-    first = event_line(status_pb2.Event(seq=1, time=100.0, text="round 1.3", round=told))
+    first = event_line(status_pb2.Event(seq=1, time=timestamp(100.000123), text="round 1.3", round=reported))
     assert first.count("\n") == 1
     assert json.loads(first) == {
         "seq": "1",
-        "time": 100.0,
+        "time": "1970-01-01T00:01:40.000123Z",
         "text": "round 1.3",
         "round": {
             "round_id": {"incarnation": 1, "n": "3"},
-            "cause": "",
-            "kind": "ROUND_CAUSE_FAILURE",
+            "kind": "ROUND_KIND_FAILURE",
             "members": [{"worker_id": "7", "host": "a", "slot": 1}],
-            "noticed": 99.5,
-            "assigned": 100.0,
+            "detect_time": "1970-01-01T00:01:39.500Z",
+            "assign_time": "1970-01-01T00:01:40Z",
+            "phases": {"detect": "0.001500s"},
             "steps_lost": "0",
         },
     }
-    second = event_line(status_pb2.Event(seq=2, time=101.0, run_ended=status_pb2.RunEnded(end=status_pb2.RUN_END_DONE)))
-    assert json.loads(second) == {"seq": "2", "time": 101.0, "text": "", "run_ended": {"end": "RUN_END_DONE"}}
+    second = event_line(
+        status_pb2.Event(seq=2, time=timestamp(101.0), run_ended=status_pb2.RunEnded(end=status_pb2.RUN_END_DONE))
+    )
+    assert json.loads(second) == {
+        "seq": "2",
+        "time": "1970-01-01T00:01:41Z",
+        "text": "",
+        "run_ended": {"end": "RUN_END_DONE"},
+    }
 
 
 def test_a_line_about_the_progress() -> None:
     progress = status_pb2.Progress(steps=12, step_rate=2.5, reported={"loss": math.nan})
     assert json.loads(progress_line(101.5, progress)) == {
-        "time": 101.5,
+        "time": "1970-01-01T00:01:41.500Z",
         "progress": {
             "steps": "12",
             "step_rate": 2.5,

@@ -12,33 +12,31 @@ from pathlib import Path
 import pytest
 
 import edriver.driver
-from edriver.cli.explain import BOUNDS, NO_SETTINGS, SETTINGS, WIDTH, explanation
+from edriver.cli.explain import DRIVER_BOUNDS, OMITTED_FLAGS, SETTING_NAMES, TABLE_WIDTH, explanation
 from edriver.cli.main import main, parser
-from edriver.driver import session
+from edriver.driver import discovery_feed
 from edriver.driver.core.settings import Settings
 from edriver.driver.options import options_of
-from edriver.driver.rpc import agent_service as server
+from edriver.driver.rpc.agents import registry
 
 NO_TIMES = {
-    ("edriver.driver.core.failures.consistency", "PATIENCE"),  # rounds
-    ("edriver.driver.core.failures.consistency", "PATIENCE_WITH_A_PLACE"),
-    ("edriver.driver.session", "INBOX_LIMIT"),  # messages
-    ("edriver.driver.rpc.agent_peer", "STREAM_LIMIT"),
-    ("edriver.driver.rpc.agent_service", "MESSAGE_LIMIT"),  # bytes
-    ("edriver.driver.observe.console.output", "LIMIT"),
-    ("edriver.driver.observe.records.recorder", "LIMIT"),
-    ("edriver.driver.launch.invitations", "HOST_BOUND"),  # names
-    ("edriver.driver.launch.invitations", "HOST_BOUND_PREFIXES"),
-    ("edriver.driver.options", "POLL_LIMIT"),  # shown as what becomes of them
+    ("edriver.driver.core.failures.consistency", "MAX_ERROR_ROUNDS"),  # rounds
+    ("edriver.driver.core.failures.consistency", "MAX_LOCAL_ERROR_ROUNDS"),
+    ("edriver.driver.wiring", "INBOX_LIMIT"),  # messages
+    ("edriver.driver.rpc.agents.agent_peer", "STREAM_LIMIT"),
+    ("edriver.driver.rpc.agent_service", "MAX_MESSAGE_BYTES"),  # bytes
+    ("edriver.driver.observe.console.output", "MAX_QUEUED_BYTES"),
+    ("edriver.driver.observe.records.recorder", "MAX_QUEUED_BYTES"),
+    ("edriver.driver.launch.join_configs", "HOST_SPECIFIC_VARIABLES"),  # names
+    ("edriver.driver.launch.join_configs", "HOST_SPECIFIC_PREFIXES"),
+    ("edriver.driver.options", "MAX_POLL_TIMEOUT"),  # shown as what becomes of them
     ("edriver.driver.core.settings", "SLOT_COOLDOWN"),
     ("edriver.driver.core.settings", "HOST_COOLDOWN"),
-    ("edriver.driver.observe.progress", "WINDOW"),  # of a number that is shown, no bound
-    ("edriver.driver.launch.invitations", "HINT_SECONDS"),
-    ("edriver.driver.observe.records.recorder", "PROGRESS_SHARE"),
+    ("edriver.driver.observe.progress", "RATE_WINDOW"),  # of a number that is shown, no bound
+    ("edriver.driver.launch.join_configs", "ADDRESS_HINT_TIMEOUT"),
+    ("edriver.driver.observe.records.recorder", "PROGRESS_AGE_FRACTION"),
 }
-A_TIME = re.compile(
-    r"[A-Z_]*(BEAT|BOUND|COOLDOWN|DELAY|GRACE|INTERVAL|LEASE|LIMIT|PATIENCE|PERIOD|SECONDS|WAIT|WINDOW)\w*"
-)
+A_TIME = re.compile(r"[A-Z_]*(COOLDOWN|DELAY|GRACE|INTERVAL|LEASE|PERIOD|TIMEOUT|WAIT|WINDOW)\w*")
 
 
 def explained(line: str) -> dict[str, str]:
@@ -46,7 +44,7 @@ def explained(line: str) -> dict[str, str]:
     words = shlex.split(line)
     top = parser()
     text = explanation(top, words, options_of(top.parse_known_args(words)[0]))
-    assert max(map(len, text.splitlines())) <= WIDTH
+    assert max(map(len, text.splitlines())) <= TABLE_WIDTH
     found: dict[str, str] = {}
     name = ""
     for each in text.splitlines():
@@ -66,25 +64,25 @@ def shown(line: str, name: str) -> list[str]:
 def test_every_flag_is_explained(line: str) -> None:
     lines = explained(line)
     for action in parser()._actions:
-        if action.dest not in NO_SETTINGS:
+        if action.dest not in OMITTED_FLAGS:
             assert re.search(r"(flag|default|derived: from \S+)$", lines[", ".join(action.option_strings)])
 
 
 def test_every_bound_of_the_driver_is_explained() -> None:
-    known = {(bound.module.__name__, bound.name) for bound in BOUNDS} | NO_TIMES
+    known = {(bound.module.__name__, bound.name) for bound in DRIVER_BOUNDS} | NO_TIMES
     for module in pkgutil.iter_modules(edriver.driver.__path__, "edriver.driver."):
         source = Path(importlib.util.find_spec(module.name).origin).read_text()  # type: ignore[union-attr, arg-type]
         own = {match[1] for match in re.finditer(r"^([A-Z][A-Z_]*)\b[^=\n]* = ", source, re.MULTILINE)}
         assert not {(module.name, name) for name in own if A_TIME.fullmatch(name)} - known
     flags = set(vars(parser().parse_known_args([])[0]))
-    assert {field.name for field in fields(Settings)} == SETTINGS.keys() | {
+    assert {field.name for field in fields(Settings)} == SETTING_NAMES.keys() | {
         field.name for field in fields(Settings) if field.name in flags
     }
 
 
 def test_what_is_shown_is_what_the_driver_uses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "AGENT_LEASE", 7.5)
-    monkeypatch.setattr(session, "POLL_INTERVAL", 0.25)
+    monkeypatch.setattr(registry, "AGENT_LEASE", 7.5)
+    monkeypatch.setattr(discovery_feed, "POLL_INTERVAL", 0.25)
     assert shown("-np 2 --explain", "an agent may be silent for") == ["7.5 s", "fixed"]
     assert shown("-np 2 --explain", "discovery is asked every") == ["0.25 s", "fixed"]
 

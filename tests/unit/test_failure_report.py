@@ -11,18 +11,18 @@ from edriver.driver.core.cause import (
     CauseKind,
     Digests,
     Exit,
-    GaveUp,
-    Said,
+    ReportedText,
     Shortage,
+    TimedOut,
     WorkerName,
 )
 from edriver.driver.core.failures.script_error import script_error
 from edriver.driver.observe.console.failure_report import (
-    TAIL_LINES,
+    MAX_TAIL_LINES,
     Tally,
     failure_report,
     success_report,
-    with_last_words,
+    with_last_output,
 )
 
 TRACEBACK = """\
@@ -83,7 +83,7 @@ def test_many_alike_take_one_line() -> None:
 
 def test_without_a_failed_worker_the_reason_is_the_cause() -> None:
     waits = Cause(CauseKind.WORKERS_AWAITED, detail=Shortage(1, 2))
-    assert text_of(cause=Cause(CauseKind.TIMED_OUT, detail=GaveUp(600.0, waits))) == (
+    assert text_of(cause=Cause(CauseKind.TIMED_OUT, detail=TimedOut(600.0, waits))) == (
         "failed: gave up after --elastic-timeout 600 s of waiting: 1 of 2 workers are ready\n"
     )
 
@@ -107,7 +107,7 @@ def test_one_error_at_one_place_is_one_kind_whatever_its_message() -> None:
 
 def test_a_run_that_was_stopped_did_not_fail_of_what_happened_before() -> None:
     assert text_of(
-        KILLED, end=RunEnd.STOPPED, cause=Cause(CauseKind.STOPPED, detail=Said("the driver got SIGINT"))
+        KILLED, end=RunEnd.STOPPED, cause=Cause(CauseKind.STOPPED, detail=ReportedText("the driver got SIGINT"))
     ) == textwrap.dedent("""\
         stopped: the driver got SIGINT
         before that: worker 4 (b:0) was killed by SIGKILL: step 8
@@ -117,7 +117,7 @@ def test_a_run_that_was_stopped_did_not_fail_of_what_happened_before() -> None:
 def test_long_output_is_cut_to_its_end() -> None:
     tail = "\n".join(f"step {n}" for n in range(100))
     report = text_of(exited(WorkerName(1, "a", 0, 0), 1, tail)).splitlines()
-    assert report[2] == f"    step {100 - TAIL_LINES}"
+    assert report[2] == f"    step {100 - MAX_TAIL_LINES}"
     assert report[-2] == "    step 99"
 
 
@@ -130,18 +130,18 @@ def test_a_long_traceback_keeps_the_exception() -> None:
 
 def test_last_words_complete_the_failure_they_belong_to() -> None:
     early = raised(WorkerName(3, "a", 1, 2), TRACEBACK)
-    assert with_last_words((early, KILLED), 3, "epoch 1\n")[0].tail == "epoch 1\n"
-    assert with_last_words((early, KILLED), 3, "epoch 1\n")[1] is KILLED
-    assert with_last_words((KILLED,), 4, "other") == (KILLED,)
+    assert with_last_output((early, KILLED), 3, "epoch 1\n")[0].tail == "epoch 1\n"
+    assert with_last_output((early, KILLED), 3, "epoch 1\n")[1] is KILLED
+    assert with_last_output((KILLED,), 4, "other") == (KILLED,)
 
 
 @pytest.mark.parametrize(
     ("tally", "text"),
     [
-        pytest.param(Tally(1, 0, 0, 0, 0, 4.26), "done: 1 round, 4.3 s", id="quiet"),
-        pytest.param(Tally(5, 1, 0, 0, 0, 60.0), "done: 5 rounds, 1 failure survived, 60.0 s", id="one-failure"),
+        pytest.param(Tally(1, 0, 0, 0, 0, 0, 4.26), "done: 1 round, 4.3 s", id="quiet"),
+        pytest.param(Tally(5, 1, 0, 0, 0, 9, 6.0), "done: 5 rounds, 1 failure survived, 9 steps lost, 6.0 s", id="a"),
         pytest.param(
-            Tally(12, 2, 1, 5, 3, 60.0),
+            Tally(12, 2, 1, 5, 3, 0, 60.0),
             "done: 12 rounds, 2 failures survived, 1 preemption, 5 resizes, 3 unproven connections, 60.0 s",
             id="some-of-each",
         ),

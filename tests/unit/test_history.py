@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from edriver.common.wire import duration, timestamp
 from edriver.history import lanes, rounds
-from edriver.history.history import MOST_LINES, History
+from edriver.history.history import MAX_LOG_LINES, History
 from edriver.history.lanes import SlotState
 from edriver.v1 import cause_pb2, rounds_pb2, status_pb2
 
@@ -21,16 +22,16 @@ BOOTING, WAITING, TRAINING, STOPPING, GONE = (
     status_pb2.WORKER_STATE_GONE,
 )
 START, FAILURE, RESIZE, UNPROVEN = (
-    status_pb2.ROUND_CAUSE_START,
-    status_pb2.ROUND_CAUSE_FAILURE,
-    status_pb2.ROUND_CAUSE_RESIZE,
-    status_pb2.ROUND_CAUSE_UNPROVEN,
+    status_pb2.ROUND_KIND_START,
+    status_pb2.ROUND_KIND_FAILURE,
+    status_pb2.ROUND_KIND_RESIZE,
+    status_pb2.ROUND_KIND_UNPROVEN,
 )
 PHASES = {"detect": 0.25, "abort": 0.25, "rendezvous": 0.25, "sync": 0.5, "first_step": 0.25}
 
 
 class Page:
-    """A page: it has what it was sent, and nothing else."""
+    """A page: it has only the data that it was sent."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -43,25 +44,25 @@ class Page:
 
     def take(self, history: History) -> int:
         """Returns the message's length."""
-        told = history.since(self.version)
-        text = json.dumps(told, allow_nan=False)
-        if not told:
+        reported = history.since(self.version)
+        text = json.dumps(reported, allow_nan=False)
+        if not reported:
             return 0
-        self.version, self.head = told["version"], told["head"]
+        self.version, self.head = reported["version"], reported["head"]
         for name in ("lanes", "rounds", "curve"):
-            if told.get(name, {}).get("whole"):
+            if reported.get(name, {}).get("whole"):
                 setattr(self, {"curve": "points"}.get(name, name), [] if name == "curve" else {})
-        for lane in told.get("lanes", {}).get("lanes", []):
+        for lane in reported.get("lanes", {}).get("lanes", []):
             steps = self.lanes.setdefault((lane["host"], lane["slot"]), [])
             steps[lane["from"] :] = lane["steps"]
-        for each in told.get("rounds", {}).get("rounds", []):
+        for each in reported.get("rounds", {}).get("rounds", []):
             self.rounds[each["id"]] = each
-        self.points += told.get("curve", {}).get("points", [])
-        for host in told.get("hosts", []):
+        self.points += reported.get("curve", {}).get("points", [])
+        for host in reported.get("hosts", []):
             self.hosts[host["name"]] = host
             if not host["slots"] and "since" not in host:
                 del self.hosts[host["name"]]
-        self.log += told.get("log", [])
+        self.log += reported.get("log", [])
         return len(text)
 
 
@@ -71,11 +72,11 @@ class Story:
     def __init__(self) -> None:
         self.history = History()
         self.seq = 0
-        self.told = status_pb2.Round()
+        self.reported = status_pb2.Round()
 
     def event(self, time: float, text: str = "", **kind: Any) -> status_pb2.Event:
         self.seq += 1
-        event = status_pb2.Event(seq=self.seq, time=time, text=text, **kind)
+        event = status_pb2.Event(seq=self.seq, time=timestamp(time), text=text, **kind)
         self.history.feed(event)
         return event
 
@@ -89,38 +90,44 @@ class Story:
         gone = status_pb2.WorkerStatus(worker_id=number, host="a", slot=slot, state=GONE)
         self.event(time, text, worker=gone, cause=cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_KILLED))
 
-    def host(self, time: float, name: str, slots: int, obstacle: str = "") -> None:
-        self.event(
-            time, host=status_pb2.HostStatus(name=name, slots=slots, connected=slots > 0, obstacle=obstacle, since=time)
+    def host(self, time: float, name: str, slots: int, *obstacles: str) -> None:
+        host = status_pb2.HostStatus(
+            name=name,
+            slots=slots,
+            connected=slots > 0,
+            obstacles=[cause_pb2.Cause(text=text) for text in obstacles],
+            discover_time=timestamp(time),
         )
+        self.event(time, host=host)
 
     def assigned(self, time: float, n: int, kind: Any, members: dict[int, int], lost: int = 0) -> None:
         """Members: worker_id to slot."""
-        before = self.told.ended if self.told.HasField("ended") else None
-        self.told = status_pb2.Round(
+        before = self.reported.end_time if self.reported.HasField("end_time") else None
+        self.reported = status_pb2.Round(
             round_id=rounds_pb2.RoundId(incarnation=1, n=n),
             kind=kind,
-            cause=f"cause {n}",
+            cause=cause_pb2.Cause(text=f"cause {n}"),
             members=[status_pb2.Member(worker_id=worker, host="a", slot=slot) for worker, slot in members.items()],
-            assigned=time,
-            before_ended=before,
+            assign_time=timestamp(time),
+            previous_end_time=before,
             steps_lost=lost,
         )
-        self.event(time, f"round 1.{n}", round=self.told)
+        self.event(time, f"round 1.{n}", round=self.reported)
 
     def under_way(self, time: float, **phases: float) -> None:
-        self.told.under_way = time
-        self.told.phases.CopyFrom(status_pb2.RecoveryPhases(**phases))
-        self.event(time, round=self.told)
+        self.reported.first_step_time.CopyFrom(timestamp(time))
+        spans = {name: duration(seconds) for name, seconds in phases.items()}
+        self.reported.phases.CopyFrom(status_pb2.RecoveryPhases(**spans))
+        self.event(time, round=self.reported)
 
     def ended(self, time: float, text: str = "") -> None:
         """With a text, by an abort."""
-        self.told.ended = time
-        told = status_pb2.Round()
-        told.CopyFrom(self.told)
-        told.ClearField("members")
+        self.reported.end_time.CopyFrom(timestamp(time))
+        reported = status_pb2.Round()
+        reported.CopyFrom(self.reported)
+        reported.ClearField("members")
         cause = cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_ENDED) if text else None
-        self.event(time, text, round=told, cause=cause)
+        self.event(time, text, round=reported, cause=cause)
 
     def sample(self, time: float, steps: int, rate: float = 10.0, **reported: float) -> None:
         self.history.sample(time, status_pb2.Progress(steps=steps, step_rate=rate, reported=reported))
@@ -189,7 +196,7 @@ def test_a_strangers_connection_is_no_loss() -> None:
     story = Story()
     story.remark(100.0, "waiting")
     story.assigned(110.0, 1, START, {1: 0, 2: 1})
-    story.told.aborted_for = UNPROVEN
+    story.reported.abort_kind = UNPROVEN
     story.ended(120.0, "round 1.1 ended: worker 2 (rank 1, a:1): connected from 127.0.0.1:4711")
     story.assigned(121.0, 2, UNPROVEN, {1: 0, 2: 1})
     assert story.history.first_losses == []
@@ -207,7 +214,7 @@ def test_goodput_by_hand() -> None:
     assert story.history.goodput(now=200.0) == pytest.approx((9 + 9 + 20 - 2) / 100)
 
 
-def test_a_round_in_which_nobody_made_a_step_counts_nothing() -> None:
+def test_a_round_without_a_step_adds_nothing_to_the_goodput() -> None:
     story = Story()
     story.remark(100.0, "waiting")
     story.assigned(110.0, 1, START, {1: 0})
@@ -215,13 +222,14 @@ def test_a_round_in_which_nobody_made_a_step_counts_nothing() -> None:
     assert story.history.goodput(now=150.0) == 0.0
 
 
-@pytest.mark.parametrize("nonsense", [math.nan, math.inf, -5.0, 1e30])
-def test_goodput_is_a_share_whatever_clocks_say(nonsense: float) -> None:
+@pytest.mark.parametrize("nonsense", [-5.0, 3e11])
+@pytest.mark.parametrize("rate", [math.nan, math.inf, -5.0, 1e30])
+def test_goodput_is_a_share_whatever_clocks_say(nonsense: float, rate: float) -> None:
     story = Story()
     story.remark(100.0, "waiting")
     story.assigned(110.0, 1, START, {1: 0})
     story.under_way(112.0, rendezvous=nonsense, sync=nonsense)
-    story.sample(113.0, 3, nonsense)
+    story.sample(113.0, 3, rate)
     story.ended(120.0)
     goodput = story.history.goodput(now=120.0)
     assert goodput is not None
@@ -229,7 +237,7 @@ def test_goodput_is_a_share_whatever_clocks_say(nonsense: float) -> None:
     Page().take(story.history)
 
 
-def test_a_resize_in_good_order_loses_nobody() -> None:
+def test_an_orderly_resize_loses_no_worker() -> None:
     story = Story()
     story.killed()
     story.ended(140.0)
@@ -244,7 +252,7 @@ def test_one_that_leaves_and_was_the_last_to_stop_is_not_lost() -> None:
     story = Story()
     story.killed()
     story.ended(140.0)
-    story.worker(140.2, 3, 1, STOPPING)  # what it says last makes the round: it is told so before anybody saw it wait
+    story.worker(140.2, 3, 1, STOPPING)  # its own report completes the round, so no WAITING event precedes this one
     story.assigned(140.2, 4, RESIZE, {1: 0})
     story.worker(140.2, 3, 1, STOPPING)
     story.worker(141.0, 3, 1, GONE)
@@ -266,9 +274,9 @@ def test_the_end() -> None:
     story.killed()
     story.ended(140.0)
     story.event(140.0, "all workers are done", run_ended=status_pb2.RunEnded(end=status_pb2.RUN_END_DONE))
-    told = story.history.since(0)
-    assert told["head"]["ended"] == {"time": 140.0, "end": "done"}
-    assert (told["head"]["size"], told["head"]["doing"]) == (0, "all workers are done")
+    reported = story.history.since(0)
+    assert reported["head"]["ended"] == {"time": 140.0, "end": "done"}
+    assert (reported["head"]["size"], reported["head"]["doing"]) == (0, "all workers are done")
     assert story.steps(0)[-1] == (140.0, SlotState.EMPTY, 0)
 
 
@@ -299,9 +307,9 @@ def test_only_what_has_changed_is_sent() -> None:
     story.killed()
     page.take(story.history)
     story.remark(132.0, "host b is not used")
-    told = story.history.since(page.version)
-    assert told.keys() == {"version", "head", "log"}
-    assert told["log"] == [[story.seq, 132.0, "host b is not used", "remark"]]
+    reported = story.history.since(page.version)
+    assert reported.keys() == {"version", "head", "log"}
+    assert reported["log"] == [[story.seq, 132.0, "host b is not used", "remark"]]
     page.take(story.history)
     story.worker(133.0, 1, 0, WAITING)
     assert story.history.since(page.version)["lanes"] == {
@@ -314,7 +322,7 @@ def test_an_event_that_comes_twice_is_passed_over() -> None:
     story = Story()
     story.killed()
     before = story.history.since(0)
-    story.history.feed(status_pb2.Event(seq=3, time=1.0, text="again", remark=status_pb2.Remark()))
+    story.history.feed(status_pb2.Event(seq=3, time=timestamp(1.0), text="again", remark=status_pb2.Remark()))
     assert story.history.since(0) == before
 
 
@@ -322,34 +330,38 @@ def test_a_run_joined_late() -> None:
     story = Story()
     story.killed()
     known = story.history.rounds
+    resting = cause_pb2.Cause(text="slot 1 rests")
     run = status_pb2.Run(
         run_id="abcd",
-        began=100.0,
-        now=135.0,
-        doing="round 1.3",
+        start_time=timestamp(100.0),
+        now=timestamp(135.0),
+        activity=cause_pb2.Cause(text="round 1.3"),
         failures=7,
-        hosts=[status_pb2.HostStatus(name="a", slots=2, connected=True, obstacle="slot 1 rests")],
+        hosts=[status_pb2.HostStatus(name="a", slots=2, connected=True, obstacles=[resting])],
         workers=[
-            status_pb2.WorkerStatus(worker_id=1, host="a", slot=0, state=TRAINING, since=100.0),
-            status_pb2.WorkerStatus(worker_id=3, host="a", slot=1, state=TRAINING, since=122.5),
+            status_pb2.WorkerStatus(worker_id=1, host="a", slot=0, state=TRAINING, start_time=timestamp(100.0)),
+            status_pb2.WorkerStatus(worker_id=3, host="a", slot=1, state=TRAINING, start_time=timestamp(122.5)),
         ],
     )
     late = History()
     members = [status_pb2.Member(worker_id=n, host="a", slot=n - 1) for n in (1, 2)]
     first = status_pb2.Round(
-        round_id=rounds_pb2.RoundId(incarnation=1, n=1), members=members, assigned=110.0, ended=120.0
+        round_id=rounds_pb2.RoundId(incarnation=1, n=1),
+        members=members,
+        assign_time=timestamp(110.0),
+        first_step_time=timestamp(112.0),
+        end_time=timestamp(120.0),
+        phases=status_pb2.RecoveryPhases(rendezvous=duration(0.5), sync=duration(0.5)),
     )
-    first.under_way = 112.0
-    first.phases.CopyFrom(status_pb2.RecoveryPhases(rendezvous=0.5, sync=0.5))
-    late.join(run, [first, story.told], story.seq)
-    late.feed(status_pb2.Event(seq=story.seq, time=1.0, text="is in it", remark=status_pb2.Remark()))
+    late.join(run, [first, story.reported], story.seq)
+    late.feed(status_pb2.Event(seq=story.seq, time=timestamp(1.0), text="is in it", remark=status_pb2.Remark()))
     assert late.log == []
     assert late.rounds.size == known.size == 2
     assert late.goodput(141.0) == pytest.approx((9 + 10) / 41)
     assert [state for _, state, _ in late.lanes.of_slots["a", 1].steps] == [SlotState.TRAINING, SlotState.TRAINING]
     assert late.since(0)["head"]["failures"] == 7
-    assert late.hosts["a"].obstacle == "slot 1 rests"
-    late.join(run, [first, story.told], story.seq)
+    assert list(late.hosts["a"].obstacles) == [resting]
+    late.join(run, [first, story.reported], story.seq)
     assert len(late.rounds.all) == 2
     assert len(late.lanes.of_slots["a", 1].steps) == 2
 
@@ -357,16 +369,16 @@ def test_a_run_joined_late() -> None:
 def test_a_look_that_is_older_than_an_event_is_passed_over() -> None:
     story = Story()
     story.killed()
-    story.history.look(status_pb2.Run(doing="long ago"), story.seq - 1)
+    story.history.look(status_pb2.Run(activity=cause_pb2.Cause(text="long ago")), story.seq - 1)
     assert story.history.doing == "round 1.3"
-    story.history.look(status_pb2.Run(doing="now"), story.seq)
+    story.history.look(status_pb2.Run(activity=cause_pb2.Cause(text="now")), story.seq)
     assert story.history.doing == "now"
     assert story.history.hosts == {}
 
 
 def test_a_month_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "MOST", 100)
-    monkeypatch.setattr(lanes, "MOST_STEPS", 400)
+    monkeypatch.setattr(rounds, "MAX_ROUNDS", 100)
+    monkeypatch.setattr(lanes, "MAX_STATE_CHANGES", 400)
     story, page = Story(), Page()
     time, lost = 0.0, 0
     for n in range(1, 1001):
@@ -387,7 +399,7 @@ def test_a_month_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert page.points == whole.points
     assert len(whole.rounds) <= 100
     assert max(len(steps) for steps in whole.lanes.values()) <= 100
-    assert len(whole.log) <= MOST_LINES
+    assert len(whole.log) <= MAX_LOG_LINES
     assert length < 400_000
     assert whole.head["steps_lost"] == lost
     assert story.history.goodput(time + 9) == pytest.approx((8.5 + 9 * 999 - 0.1 * 999) / (time + 9 - 10), rel=1e-3)
@@ -396,7 +408,7 @@ def test_a_month_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_slots_long_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "MOST_LANES", 50)
+    monkeypatch.setattr(lanes, "MAX_LANES", 50)
     story, page = Story(), Page()
     for number in range(1, 301):
         story.worker(float(number), number, number, TRAINING)

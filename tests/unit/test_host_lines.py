@@ -1,10 +1,11 @@
-"""Host lines and lists: what is read, and how everything else is refused."""
+"""Host lines, lists and hostfiles: what is read, and how everything else is refused."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from edriver.common import limits
 from edriver.discovery.errors import DiscoveryError
 from edriver.discovery.host_lines import (
     MAX_LINE_CHARACTERS,
@@ -12,6 +13,7 @@ from edriver.discovery.host_lines import (
     parse_host_list,
     parse_hosts,
 )
+from edriver.discovery.sources import read_hostfile
 
 
 def pairs(text: str | bytes) -> list[tuple[str, int]]:
@@ -32,7 +34,7 @@ def pairs(text: str | bytes) -> list[tuple[str, int]]:
         pytest.param("[::1]:2\n[fe80::1%eth0]", [("::1", 2), ("fe80::1%eth0", 7)], id="ipv6"),
         pytest.param("gpu-1.rack_2.example.org:2", [("gpu-1.rack_2.example.org", 2)], id="long-name"),
         pytest.param("a slots=4\nb  slots = 2\n[::1] slots=1", [("a", 4), ("b", 2), ("::1", 1)], id="mpirun"),
-        pytest.param(f"a:1\nb:{limits.SLOTS}", [("a", 1), ("b", limits.SLOTS)], id="slots-limits"),
+        pytest.param("a:1\nb:1024", [("a", 1), ("b", 1024)], id="slots-limits"),
         pytest.param("z:1\na:1\n", [("z", 1), ("a", 1)], id="order-kept"),
         pytest.param("", [], id="empty"),
         pytest.param("# none today\n", [], id="only-comments"),
@@ -42,7 +44,7 @@ def test_reads(text: str | bytes, expected: list[tuple[str, int]]) -> None:
     assert pairs(text) == expected
 
 
-SLOTS = "slots must be a whole number from 1 to 4096"
+SLOTS = "slots must be a whole number from 1 to 1024"
 
 
 @pytest.mark.parametrize(
@@ -55,7 +57,11 @@ SLOTS = "slots must be a whole number from 1 to 4096"
         pytest.param("a:2.5", f"line 1: 'a:2.5': {SLOTS}", id="fraction"),
         pytest.param("a:", f"line 1: 'a:': {SLOTS}", id="nothing-after-colon"),
         pytest.param("a: 2", f"line 1: 'a: 2': {SLOTS}", id="space-after-colon"),
-        pytest.param(f"a:{limits.SLOTS + 1}", f"line 1: 'a:4097': {SLOTS}", id="too-many"),
+        pytest.param("a:100000", f"line 1: 'a:100000': {SLOTS}", id="too-many"),
+        pytest.param("a:29500", "line 1: 'a:29500': is 29500 a port? After the colon stands", id="port"),
+        pytest.param(
+            "a:1025", "is 1025 a port? After the colon stands the host's number of slots, 1024", id="low-port"
+        ),
         pytest.param("a:" + "9" * 900, SLOTS, id="absurdly-many"),
         pytest.param("a:\u0662", SLOTS, id="digits-of-another-script"),
         pytest.param("a slots=0", f"line 1: 'a slots=0': {SLOTS}", id="mpirun-zero"),
@@ -76,7 +82,7 @@ SLOTS = "slots must be a whole number from 1 to 4096"
         pytest.param("a\x00:2", "has control characters in it", id="nul"),
         pytest.param("a\ud800:2", "is not UTF-8 text", id="lone-surrogate"),
         pytest.param("x" * (MAX_LINE_CHARACTERS + 1), "is longer than 1024 characters", id="long-line"),
-        pytest.param("\n".join(f"h{n}:4096" for n in range(17)), "69632 slots in all: a run has", id="too-many-in-all"),
+        pytest.param("\n".join(f"h{n}:1024" for n in range(65)), "66560 slots in all: a run has", id="too-many-in-all"),
         pytest.param(f"{'x' * 254}:1", "a host name of 254 characters: at most 253", id="long-name"),
         pytest.param("a\n" * (MAX_LINES + 1), f"more than {MAX_LINES} lines", id="too-many-lines"),
     ],
@@ -128,3 +134,28 @@ def test_list_refuses(text: str, message: str) -> None:
     with pytest.raises(DiscoveryError) as caught:
         parse_host_list(text)
     assert message in str(caught.value)
+
+
+def test_a_hostfile_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    path.write_text("# two\na slots=2\nb:2\n")
+    assert read_hostfile(path, default_slots=1) == parse_host_list("a:2,b:2")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        pytest.param(None, "cannot be read: No such file or directory", id="missing"),
+        pytest.param(b"", "it names no host", id="empty"),
+        pytest.param(b"a:2\nb:zero\n", "line 2: 'b:zero'", id="bad-line"),
+        pytest.param(b"#" * (4 * 1024 * 1024 + 1), "larger than 4 MiB", id="too-large"),
+    ],
+)
+def test_a_bad_hostfile_is_refused_by_name(tmp_path: Path, content: bytes | None, message: str) -> None:
+    path = tmp_path / "hosts"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DiscoveryError) as caught:
+        read_hostfile(path, default_slots=1)
+    assert message in str(caught.value)
+    assert str(path) in str(caught.value)

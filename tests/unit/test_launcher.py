@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import pytest
 
-from edriver.driver.launch.agents import APART, SIDE_BY_SIDE, Agents
+from edriver.driver.launch.agents import MAX_CONCURRENT_STARTS, MIXED_ADDRESSES_ERROR, Agents
 from edriver.driver.launch.choice import always, by_host
 from edriver.driver.launch.dial_in import DialInLauncher
 from edriver.driver.launch.launcher import Bootstrap, Launcher, LaunchError
@@ -43,7 +43,7 @@ def test_address_here(name: str, address: str | None) -> None:
     assert found == address or (name == "localhost" and found == "::1")
 
 
-def test_a_name_server_that_does_not_answer_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_name_server_does_not_delay_other_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = threading.Event()
     look_up = socket.getaddrinfo
 
@@ -55,7 +55,7 @@ def test_a_name_server_that_does_not_answer_holds_up_nobody(monkeypatch: pytest.
     monkeypatch.setattr(socket, "getaddrinfo", silent)
 
     async def work() -> None:
-        waiting = [asyncio.create_task(address_here("silent")) for _ in range(SIDE_BY_SIDE)]
+        waiting = [asyncio.create_task(address_here("silent")) for _ in range(MAX_CONCURRENT_STARTS)]
         await asyncio.sleep(0)
         assert await address_here("127.0.0.2") == "127.0.0.2"
         assert not any(task.done() for task in waiting)
@@ -92,21 +92,21 @@ class FakeAgents:
     exits: list[tuple[str, int, str]] = field(default_factory=list)
     exited: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def invite(self, host: str, agent_id: int, address: str | None) -> bytes:
+    async def make_join_config(self, host: str, agent_id: int, address: str | None) -> bytes:
         return f"{agent_id} {address or 'by ssh'}".encode()
 
-    def note(self, host: str, invitation: bytes) -> None:
-        agent_id, where = invitation.decode().split(" ", 1)
+    def note(self, host: str, join_config: bytes) -> None:
+        agent_id, where = join_config.decode().split(" ", 1)
         self.spawned.append((host, int(agent_id), where))
 
-    def spawn(self, host: str, invitation: bytes) -> Child:
-        self.note(host, invitation)
+    def spawn(self, host: str, join_config: bytes) -> Child:
+        self.note(host, join_config)
         command = ["sh", "-c", self.command]
         self.processes.append(Child(command, stdout=self.stdout, stderr=self.stderr))
         return self.processes[-1]
 
-    def spawn_remote(self, host: str, invitation: bytes) -> Child:
-        self.note(host, invitation)
+    def spawn_remote(self, host: str, join_config: bytes) -> Child:
+        self.note(host, join_config)
         return self._shell()
 
     def _shell(self) -> Child:
@@ -121,7 +121,7 @@ class FakeAgents:
         here, there = LocalLauncher(self.spawn), SshLauncher(SshOptions(), self.spawn_remote)
         return Agents(
             by_host(self.reach, here, there) if launcher is None else always(launcher),
-            self.invite,
+            self.make_join_config,
             self.on_exit,
             on_start=self.started.append,
             network=self.network,
@@ -163,11 +163,11 @@ def test_an_exit_is_noticed_and_reaped(command: str, reason: str) -> None:
 
 def test_kill_ends_the_whole_group_of_one_agent() -> None:
     async def work() -> None:
-        (reader, writer), (heard, said) = os.pipe(), os.pipe()
-        agents = FakeAgents("sleep 30 & echo started; wait", stdout=said, stderr=writer)
+        (reader, writer), (received, message) = os.pipe(), os.pipe()
+        agents = FakeAgents("sleep 30 & echo started; wait", stdout=message, stderr=writer)
         launcher = agents.agents()
         launcher.start("localhost", 1)
-        await readable(heard)
+        await readable(received)
         os.close(writer)
         assert launcher.running == (1,)
         launcher.kill(1)
@@ -175,7 +175,7 @@ def test_kill_ends_the_whole_group_of_one_agent() -> None:
         assert agents.exits == [("localhost", 1, "its agent was killed by SIGKILL")]
         await readable(reader)
         assert os.read(reader, 1) == b""  # the sleep held the other end
-        for descriptor in (reader, heard, said):
+        for descriptor in (reader, received, message):
             os.close(descriptor)
 
     soon(work())
@@ -183,7 +183,7 @@ def test_kill_ends_the_whole_group_of_one_agent() -> None:
 
 def test_an_agent_that_cannot_be_started_is_reported() -> None:
     async def work() -> None:
-        def no_spawn(host: str, invitation: bytes) -> Child:
+        def no_spawn(host: str, join_config: bytes) -> Child:
             raise BlockingIOError(11, "Resource temporarily unavailable")
 
         agents = FakeAgents("")
@@ -240,12 +240,12 @@ def test_an_agent_outlives_the_connection_of_its_ssh_until_it_departs() -> None:
         launcher = agents.agents()
         launcher.start(ELSEWHERE, 1)
         await until(lambda: bool(launcher.running))
-        launcher.met(1)
+        launcher.connected(1)
         agents.inputs[0].close()
         await until(lambda: agents.processes[0].code is not None)
         assert launcher.running == (1,)
         assert agents.exits == []
-        launcher.departed(1)
+        launcher.agent_ended(1)
         assert agents.exits == [(ELSEWHERE, 1, "its agent has ended")]
         await launcher.wait_until_empty()
 
@@ -258,7 +258,7 @@ def test_an_agent_without_ssh_can_be_given_up() -> None:
         launcher = agents.agents()
         launcher.start(ELSEWHERE, 1)
         await until(lambda: bool(launcher.running))
-        launcher.met(1)
+        launcher.connected(1)
         agents.inputs[0].close()
         await until(lambda: agents.processes[0].code is not None)
         launcher.kill(1)
@@ -269,7 +269,7 @@ def test_an_agent_without_ssh_can_be_given_up() -> None:
     soon(work())
 
 
-def test_an_agent_that_says_goodbye_is_over_when_its_ssh_is() -> None:
+def test_an_agent_that_reports_its_end_has_ended_once_its_ssh_has() -> None:
     """Its exit code is still to come, and a driver that does not wait for it leaves a process behind."""
 
     async def work() -> None:
@@ -277,8 +277,8 @@ def test_an_agent_that_says_goodbye_is_over_when_its_ssh_is() -> None:
         launcher = agents.agents()
         launcher.start(ELSEWHERE, 1)
         await until(lambda: bool(launcher.running))
-        launcher.met(1)
-        launcher.departed(1)
+        launcher.connected(1)
+        launcher.agent_ended(1)
         assert launcher.running == (1,)
         agents.inputs[0].close()
         await agents.exited.wait()
@@ -291,15 +291,15 @@ def test_only_so_many_are_on_their_way_at_a_time() -> None:
     async def work() -> None:
         agents = FakeAgents("read _; exit 1")
         launcher = agents.agents()
-        for number in range(SIDE_BY_SIDE + 2):
+        for number in range(MAX_CONCURRENT_STARTS + 2):
             launcher.start(ELSEWHERE, number)
-        await until(lambda: len(agents.spawned) >= SIDE_BY_SIDE)
+        await until(lambda: len(agents.spawned) >= MAX_CONCURRENT_STARTS)
         for _ in range(10):
             await asyncio.sleep(0)
-        assert len(agents.spawned) == len(agents.started) == SIDE_BY_SIDE
-        launcher.met(agents.spawned[0][1])  # has arrived
+        assert len(agents.spawned) == len(agents.started) == MAX_CONCURRENT_STARTS
+        launcher.connected(agents.spawned[0][1])  # has arrived
         agents.inputs[1].close()  # has failed
-        await until(lambda: len(agents.spawned) >= SIDE_BY_SIDE + 2)
+        await until(lambda: len(agents.spawned) >= MAX_CONCURRENT_STARTS + 2)
         for one in agents.inputs:
             one.close()
         await launcher.wait_until_empty()
@@ -327,7 +327,7 @@ def test_a_host_that_the_running_ones_cannot_be_reached_from_is_not_used() -> No
         assert not agents.networked
         launcher.start(ELSEWHERE, 2)
         await agents.exited.wait()
-        assert agents.exits == [(ELSEWHERE, 2, APART)]
+        assert agents.exits == [(ELSEWHERE, 2, MIXED_ADDRESSES_ERROR)]
         launcher.kill(1)
         await launcher.wait_until_empty()
 
@@ -387,9 +387,9 @@ def test_a_launcher_says_why_there_is_no_agent(launcher: Launcher, reason: str) 
         every = agents.agents(launcher)
         every.start(ELSEWHERE, 3)
         await agents.exited.wait()
-        ((host, agent_id, said),) = agents.exits
+        ((host, agent_id, message),) = agents.exits
         assert (host, agent_id) == (ELSEWHERE, 3)
-        assert reason in said
+        assert reason in message
         await every.wait_until_empty()
 
     soon(work())
@@ -402,10 +402,10 @@ def test_an_agent_that_its_launcher_does_not_watch_ends_with_its_last_word() -> 
         every.start("localhost", 3)
         await until(lambda: every.running == (3,))
         assert agents.networked
-        assert await launcher.bootstraps[0].invitation() == b"3 by ssh"
-        every.met(3)
-        assert launcher.bootstraps[0].met.is_set()
-        every.departed(3)
+        assert await launcher.bootstraps[0].join_config() == b"3 by ssh"
+        every.connected(3)
+        assert launcher.bootstraps[0].connected.is_set()
+        every.agent_ended(3)
         launcher.bootstraps[0].ended("it is said twice")
         assert agents.exits == [("localhost", 3, "its agent has ended")]
         await every.wait_until_empty()

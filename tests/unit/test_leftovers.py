@@ -10,21 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from edriver.system.leftovers import LOCK, PREFIX, hold, remove_leftovers
+from edriver.system.leftovers import FOLDER_PREFIX, LOCK_NAME, hold, remove_leftovers
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = tmp_path / f"{PREFIX}1234-abcd"
+    made = tmp_path / f"{FOLDER_PREFIX}1234-abcd"
     (made / "agent-1").mkdir(parents=True)
     return made
 
 
 def locked(folder: Path) -> None:
-    (folder / LOCK).touch()
+    (folder / LOCK_NAME).touch()
 
 
-def test_what_nobody_holds_is_removed(folder: Path) -> None:
+def test_a_folder_whose_lock_is_not_held_is_removed(folder: Path) -> None:
     locked(folder)
     locked(folder / "agent-1")
     (leftover,) = remove_leftovers([folder.parent], {})

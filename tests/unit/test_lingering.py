@@ -37,7 +37,7 @@ threading.Thread(target=look_again, daemon=True).start()
         pytest.param('ThreadPoolExecutor(1, "pool").submit(go.wait)', "pool_0", id="pool"),
     ],
 )
-def test_what_lingers(leave: str, name: str) -> None:
+def test_threads_that_keep_the_process_alive_are_named(leave: str, name: str) -> None:
     found = subprocess.run(
         [sys.executable, "-c", SCRIPT.replace("{leave}", leave)], capture_output=True, text=True, timeout=30, check=True
     )

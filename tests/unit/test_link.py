@@ -26,14 +26,14 @@ class End:
 
     def __init__(self) -> None:
         self.link: Link[Message] = Link()
-        self.said: list[str] = []
+        self.message: list[str] = []
         self.acted: list[str] = []
         self.wire: deque[Message] = deque()
 
     def say(self, connected: bool) -> None:
         """Send the next message; without a connection it is only kept."""
-        self.said.append(str(len(self.said)))
-        message = self.link.send(Message(self.said[-1]))
+        self.message.append(str(len(self.message)))
+        message = self.link.send(Message(self.message[-1]))
         if connected:
             self._put(message)
 
@@ -91,13 +91,13 @@ def test_random_reconnects_lose_nothing_and_repeat_nothing(seed: int) -> None:
             case "connect" if not connected:
                 connected = True
                 connect(a, b)
-        assert a.acted == b.said[: len(a.acted)]
-        assert b.acted == a.said[: len(b.acted)]
+        assert a.acted == b.message[: len(a.acted)]
+        assert b.acted == a.message[: len(b.acted)]
     connect(a, b)
     while a.wire or b.wire:
         a.hear(b)
         b.hear(a)
-    assert (a.acted, b.acted) == (b.said, a.said)
+    assert (a.acted, b.acted) == (b.message, a.message)
     connect(a, b)  # each has now heard that all has arrived
     assert (a.link.again(), b.link.again()) == ([], [])
 

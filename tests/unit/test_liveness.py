@@ -11,9 +11,10 @@ import pytest
 
 from edriver.agent.health.listening import nothing_listens
 from edriver.agent.health.process_state import stands_still
-from edriver.agent.health.unresponsive import Muteness
-from edriver.common.lease import LivedTime
+from edriver.agent.health.unresponsive import UnresponsiveWatch
+from edriver.common.lease import ProcessClock
 from edriver.common.stall_limits import Phase
+from edriver.common.wire import span_seconds
 from edriver.system.life_lock import LifeLock
 from edriver.v1 import rounds_pb2
 
@@ -55,20 +56,20 @@ LIMITS = {"step": 20.0, "eval": 100.0, "save": 0.0}
 )
 def test_a_mute_worker_may_take_as_long_as_its_phase(phase: Phase | None, seconds: float) -> None:
     asked: list[bool] = []
-    mute = Muteness(lambda: asked.append(True))
+    mute = UnresponsiveWatch(lambda: asked.append(True))
     assert [mute.look(s, phase, LIMITS) for s in (5.0, seconds, seconds)] == [None] * 3
     assert not asked
 
 
-def test_one_that_is_mute_for_longer_is_asked_and_then_reported_once() -> None:
+def test_a_worker_that_does_not_answer_is_asked_and_then_reported_once() -> None:
     asked: list[bool] = []
-    mute = Muteness(lambda: asked.append(True))
+    mute = UnresponsiveWatch(lambda: asked.append(True))
     mute.round_id.CopyFrom(rounds_pb2.RoundId(incarnation=1, n=3))
     assert mute.look(20.0, Phase.STEP, LIMITS) is None
     assert asked == [True]
     report = mute.look(20.5, Phase.STEP, LIMITS)
     assert report is not None
-    assert (report.stalled.phase, report.stalled.seconds, report.stalled.round_id.n) == ("step", 20.5, 3)
+    assert (report.stalled.phase, span_seconds(report.stalled.duration), report.stalled.round_id.n) == ("step", 20.5, 3)
     assert mute.look(21.0, Phase.STEP, LIMITS) is None
     # It was heard meanwhile: this is another silence.
     assert mute.look(5.0, Phase.STEP, LIMITS) is None
@@ -88,7 +89,7 @@ def test_a_phase_is_read_by_another_process_that_maps_the_file(tmp_path: Path) -
 
 def test_time_that_a_process_did_not_live_through_is_not_counted() -> None:
     real = [100.0]
-    lived = LivedTime(lambda: real[0], longest=2.0)
+    lived = ProcessClock(lambda: real[0], longest=2.0)
     for at, counted in ((101.0, 101.0), (101.5, 101.5), (151.5, 103.5), (152.5, 104.5)):
         real[0] = at
         assert lived() == counted
@@ -100,7 +101,7 @@ def test_whether_something_listens_on_a_unix_socket(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
-        assert not asyncio.run(nothing_listens(f"unix:{path}"))  # nobody accepts: as of a process that is stopped
+        assert not asyncio.run(nothing_listens(f"unix:{path}"))  # listens without accept, like a stopped process
     assert asyncio.run(nothing_listens(f"unix:{path}"))
 
 

@@ -1,4 +1,4 @@
-"""What one end of a connection says to the other: it holds for nobody else, nowhere else and at no other time."""
+"""The proof that one end of a connection sends to the other: it is valid for that member, connection and time alone."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import dataclasses
 import pytest
 
 from edriver.common.ids import RoundId
-from edriver.driver.session import draw_secret
+from edriver.driver.core_loop import draw_secret
 from edriver.worker.assignment import Assignment
 from edriver.worker.group.membership_proof import PROOF_BYTES, SECRET_BYTES, MembershipProof
-from edriver.worker.topology import ALONE
+from edriver.worker.topology import SINGLE_WORKER
 
 SECRET = bytes(range(SECRET_BYTES))
 PROOF = MembershipProof(SECRET, RoundId(1, 7), "round/1.7//0")
 
 
-def test_what_a_rank_says_to_another_holds() -> None:
-    said = PROOF.said(speaker=0, listener=1)
-    assert len(said) == PROOF_BYTES
-    assert PROOF.holds(said, speaker=0, listener=1)
+def test_the_proof_of_a_rank_to_another_is_accepted() -> None:
+    proof_of = PROOF.proof_of(speaker=0, listener=1)
+    assert len(proof_of) == PROOF_BYTES
+    assert PROOF.holds(proof_of, speaker=0, listener=1)
 
 
 @pytest.mark.parametrize(
@@ -32,20 +32,20 @@ def test_what_a_rank_says_to_another_holds() -> None:
     ],
 )
 def test_it_holds_nowhere_else(other: MembershipProof) -> None:
-    assert not PROOF.holds(other.said(speaker=0, listener=1), speaker=0, listener=1)
+    assert not PROOF.holds(other.proof_of(speaker=0, listener=1), speaker=0, listener=1)
 
 
 @pytest.mark.parametrize(("speaker", "listener"), [(1, 0), (0, 2), (2, 1), (1, 1)])
 def test_it_holds_for_no_other_pair_and_not_the_other_way_round(speaker: int, listener: int) -> None:
-    assert not PROOF.holds(PROOF.said(speaker=0, listener=1), speaker, listener)
+    assert not PROOF.holds(PROOF.proof_of(speaker=0, listener=1), speaker, listener)
 
 
-@pytest.mark.parametrize("heard", [b"", bytes(PROOF_BYTES), PROOF.said(0, 1)[:-1], PROOF.said(0, 1) + b"x"])
-def test_nothing_else_holds(heard: bytes) -> None:
-    assert not PROOF.holds(heard, speaker=0, listener=1)
+@pytest.mark.parametrize("received", [b"", bytes(PROOF_BYTES), PROOF.proof_of(0, 1)[:-1], PROOF.proof_of(0, 1) + b"x"])
+def test_any_other_proof_is_refused(received: bytes) -> None:
+    assert not PROOF.holds(received, speaker=0, listener=1)
 
 
-def test_less_than_a_secret_proves_nothing() -> None:
+def test_too_short_a_secret_is_refused() -> None:
     with pytest.raises(ValueError, match="needs a secret of 32 bytes, not 0"):
         MembershipProof(b"", RoundId(1, 1), "group")
 
@@ -55,7 +55,9 @@ def test_the_driver_draws_as_much_as_workers_expect_and_anew_each_time() -> None
     assert draw_secret() != draw_secret()
 
 
-@pytest.mark.parametrize("holder", [PROOF, dataclasses.replace(ALONE, secret=SECRET)], ids=["proof", "assignment"])
+@pytest.mark.parametrize(
+    "holder", [PROOF, dataclasses.replace(SINGLE_WORKER, secret=SECRET)], ids=["proof", "assignment"]
+)
 def test_a_secret_is_not_shown(holder: MembershipProof | Assignment) -> None:
     assert "secret" not in repr(holder)
     assert repr(SECRET) not in repr(holder)

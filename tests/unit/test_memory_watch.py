@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from edriver.agent.health.memory_watch import MemoryWatch, limit_of, memory_groups, oom_kills
+from edriver.v1.cause_pb2 import CAUSE_KIND_MAYBE_OUT_OF_MEMORY, CAUSE_KIND_OUT_OF_MEMORY, Cause
 
 V2 = "0::/kubepods.slice/pod7.slice/worker.scope\n"
 V1 = "9:name=systemd:/\n5:cpu,cpuacct:/a\n4:memory:/docker/4f\n0::/\n"
@@ -81,12 +82,12 @@ def test_a_kill_for_want_of_memory(tmp_path: Path, cgroup: str, events: Path, li
     machine = Machine(tmp_path, cgroup, events)
     machine.kills(3, 9)
     watch = machine.watch()
-    assert watch.verdict() == ""
+    assert watch.verdict() is None
     (machine.proc / "7" / "cgroup").unlink()  # it has been reaped
     machine.kills(4, 10)
-    assert watch.verdict() == "was killed by the kernel: out of memory"
+    assert watch.verdict() == Cause(kind=CAUSE_KIND_OUT_OF_MEMORY)
     (machine.events.parent / limit).write_text(f"{512 << 20}\n")
-    assert watch.verdict() == "was killed by the kernel: out of memory (its cgroup may use 512 MiB)"
+    assert watch.verdict() == Cause(kind=CAUSE_KIND_OUT_OF_MEMORY, memory_limit=512 << 20)
 
 
 def test_an_earlier_kill_of_another_process_is_not_its_own(tmp_path: Path) -> None:
@@ -94,7 +95,7 @@ def test_an_earlier_kill_of_another_process_is_not_its_own(tmp_path: Path) -> No
     watch = machine.watch()
     machine.kills(1, 1)
     watch.look()
-    assert watch.verdict() == ""
+    assert watch.verdict() is None
 
 
 def test_the_limit_may_be_that_of_a_cgroup_above(tmp_path: Path) -> None:
@@ -103,12 +104,12 @@ def test_the_limit_may_be_that_of_a_cgroup_above(tmp_path: Path) -> None:
     (machine.events.parent.parent / "memory.max").write_text(f"{100 << 20}\n")
     watch = machine.watch()
     machine.kills(1, 1)
-    assert watch.verdict().endswith("(its cgroup may use 100 MiB)")
+    assert watch.verdict() == Cause(kind=CAUSE_KIND_OUT_OF_MEMORY, memory_limit=100 << 20)
 
 
 def test_without_a_cgroup_the_machine_is_asked(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "", Path("elsewhere/memory.events"))
     watch = machine.watch()
-    assert watch.verdict() == ""
+    assert watch.verdict() is None
     machine.kills(0, 1)
-    assert watch.verdict().startswith("was killed by SIGKILL, just when the kernel killed")
+    assert watch.verdict() == Cause(kind=CAUSE_KIND_MAYBE_OUT_OF_MEMORY)

@@ -1,4 +1,4 @@
-"""What Prometheus is told of a run: events and standings in, the exposition out."""
+"""A run's metrics for Prometheus: events and standings in, the exposition out."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from google.protobuf.duration_pb2 import Duration
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from edriver.common.ids import NO_VERSION, RoundId, Version
 from edriver.common.release import VERSION
 from edriver.common.store_address import StoreAddress
+from edriver.common.wire import duration, timestamp
 from edriver.discovery.hosts import Host, HostSet
-from edriver.discovery.poller import Polls
+from edriver.discovery.poll_filter import Polls
 from edriver.driver.core import events
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.settings import Settings
-from edriver.driver.observe.event_history import Chronicle
+from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.metrics.counters import EventMetrics
-from edriver.driver.observe.metrics.gauges import LONGEST_NAME, REPORTED_NAMES, RunGauges
-from edriver.driver.observe.progress import Pace
-from edriver.text.cause_names import CAUSES, PHASES
+from edriver.driver.observe.metrics.gauges import MAX_NAME_LENGTH, MAX_REPORTED_NAMES, RunGauges
+from edriver.driver.observe.progress import ProgressTracker
+from edriver.text.cause_names import CAUSE_NAMES, RECOVERY_PHASES
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2, status_pb2
 from scripts.docs_site import metrics
 
@@ -39,18 +41,20 @@ class Story:
     def __init__(self) -> None:
         self.now = 1000.0
         self.membership = Membership(Settings(np=2, min_np=1, max_np=3), now=0.0, draw=lambda: 0.5)
-        self.chronicle = Chronicle(self.membership, Pace(lambda: self.now), lambda: self.now)
+        self.event_history = EventHistory(self.membership, ProgressTracker(lambda: self.now), lambda: self.now)
         self.polls = Polls()
         self.registry = CollectorRegistry()
         self.events = EventMetrics(self.registry)
-        self.registry.register(RunGauges("abcd", self.membership, self.chronicle, self.polls, ask=lambda look: look()))
+        self.registry.register(
+            RunGauges("abcd", self.membership, self.event_history, self.polls, ask=lambda look: look())
+        )
 
     def take(self, *happened: events.Event) -> None:
         for event in happened:
             self.now += 1.0
             step = self.membership.step(event, self.now - 1000.0)
-            for told in self.chronicle.take(event, step, None, []):
-                self.events.observe(told)
+            for reported in self.event_history.take(event, step, None, []):
+                self.events.observe(reported)
 
     def hosts(self, **slots: int) -> None:
         self.take(events.HostsObserved(HostSet(tuple(Host(name, count) for name, count in slots.items()))))
@@ -65,13 +69,13 @@ class Story:
         self.waits(1)
         self.waits(2)
 
-    def says(self, worker: int, n: int, boundaries: int, **more: float | dict[str, float]) -> None:
-        said = notification_pb2.Standing(
+    def says(self, worker: int, n: int, boundaries: int, **more: float | dict[str, float] | Duration) -> None:
+        message = notification_pb2.WorkerProgress(
             round_id=rounds_pb2.RoundId(incarnation=1, n=n),
             boundaries=boundaries,
             **more,  # type: ignore[arg-type]
         )
-        self.chronicle.heard(agent_pb2.WorkerStanding(worker_id=worker, standing=said))
+        self.event_history.record_progress(agent_pb2.WorkerHeartbeat(worker_id=worker, progress=message))
 
     def text(self) -> str:
         return generate_latest(self.registry).decode()
@@ -93,14 +97,14 @@ def recovered() -> Story:
     times = {"built": 1004.5, "synced": 1005.0, "stepped": 1005.5}
     story.take(events.FirstBoundaryPassed(1, RoundId(1, 1), times))
     story.take(events.FirstBoundaryPassed(2, RoundId(1, 1), {**times, "received_bytes": 4096}))
-    story.says(1, 1, 7, commits=3, commit_seconds=0.5, commit_bytes=300)
-    story.says(2, 1, 7, commits=2, commit_seconds=0.25, commit_bytes=200)
+    story.says(1, 1, 7, commits=3, commit_duration=duration(0.5), commit_bytes=300)
+    story.says(2, 1, 7, commits=2, commit_duration=duration(0.25), commit_bytes=200)
     story.take(events.WorkerExited(2, -9, reaped=1006.9))
     story.waits(1, Version(RoundId(1, 1), 5))
     now = story.now
     times = {"waiting": now + 0.5, "built": now + 0.75, "synced": now + 1.25, "stepped": now + 2.0}
     story.take(events.FirstBoundaryPassed(1, RoundId(1, 2), times))
-    story.says(1, 2, 4, commits=5, commit_seconds=0.75, commit_bytes=500)
+    story.says(1, 2, 4, commits=5, commit_duration=duration(0.75), commit_bytes=500)
     return story
 
 
@@ -109,9 +113,9 @@ def test_all_is_there_before_anything_has_happened() -> None:
     assert shown[f'edriver_run_info{{run_id="abcd",version="{VERSION}"}}'] == 1.0
     assert shown["edriver_run_start_timestamp_seconds"] == 1000.0
     assert [shown[f"edriver_{name}"] for name in ("size", "np", "min_np", "max_np", "steps_total")] == [0, 2, 1, 3, 0]
-    for cause in CAUSES.values():
+    for cause in CAUSE_NAMES.values():
         assert shown[f'edriver_rounds_total{{cause="{cause}"}}'] == 0.0
-        for phase in PHASES:
+        for phase in RECOVERY_PHASES:
             assert shown[f'edriver_recovery_seconds_count{{cause="{cause}",phase="{phase}"}}'] == 0.0
     assert "edriver_discovery_last_success_timestamp_seconds" not in shown
 
@@ -123,7 +127,7 @@ def test_a_recovery_is_counted_once_and_by_phase() -> None:
     assert shown['edriver_interruptions_total{cause="failure"}'] == 1.0
     assert shown['edriver_interruptions_total{cause="resize"}'] == 0.0
     assert shown['edriver_recovery_seconds_count{cause="start",phase="sync"}'] == 1.0
-    of_failures = [f'{{cause="failure",phase="{phase}"}}' for phase in PHASES]
+    of_failures = [f'{{cause="failure",phase="{phase}"}}' for phase in RECOVERY_PHASES]
     assert [shown[f"edriver_recovery_seconds_count{labels}"] for labels in of_failures] == [1.0] * 5
     detect, _, rendezvous, sync, first_step = [shown[f"edriver_recovery_seconds_sum{labels}"] for labels in of_failures]
     assert detect == pytest.approx(0.1)
@@ -210,12 +214,12 @@ def test_a_script_that_makes_up_ever_new_names_gets_no_more_series() -> None:
     story.begun()
     names: set[str] = set()
     for turn in range(5):
-        story.says(1, 1, turn, reported={f"loss {turn} {n}": 1.0 for n in range(REPORTED_NAMES)})
+        story.says(1, 1, turn, reported={f"loss {turn} {n}": 1.0 for n in range(MAX_REPORTED_NAMES)})
         names |= {name for name in story.shown() if name.startswith("edriver_reported")}
-    assert len(names) == REPORTED_NAMES
+    assert len(names) == MAX_REPORTED_NAMES
     story = Story()
     story.begun()
-    story.says(1, 1, 1, reported={"x" * (LONGEST_NAME + 1): 1.0, 'a"}\n': 2.0})
+    story.says(1, 1, 1, reported={"x" * (MAX_NAME_LENGTH + 1): 1.0, 'a"}\n': 2.0})
     assert 'edriver_reported{name="a\\"}\\n"} 2.0' in story.text()
     assert "xx" not in story.text()
 
@@ -231,16 +235,18 @@ def test_discovery() -> None:
     assert shown["edriver_discovery_last_success_timestamp_seconds"] == 1000.25
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1.0])
-def test_times_that_are_nonsense_spoil_no_sum(value: float) -> None:
+@pytest.mark.parametrize("received", [-5, 5])
+def test_times_that_go_back_spoil_no_sum(received: int) -> None:
     story = Story()
-    member = status_pb2.Member(
-        times=notification_pb2.RoundTimes(built=1.0, synced=value, received_bytes=-5 if value < 0 else 5)
-    )
-    phases = status_pb2.RecoveryPhases(sync=value)
+    times = notification_pb2.RoundTimes(built=timestamp(1.0), synced=timestamp(0.0), received_bytes=received)
     story.events.observe(
         status_pb2.Event(
-            round=status_pb2.Round(kind=status_pb2.ROUND_CAUSE_FAILURE, under_way=1.0, phases=phases, members=[member])
+            round=status_pb2.Round(
+                kind=status_pb2.ROUND_KIND_FAILURE,
+                first_step_time=timestamp(1.0),
+                phases=status_pb2.RecoveryPhases(sync=duration(-1.0)),
+                members=[status_pb2.Member(times=times)],
+            )
         )
     )
     shown = story.shown()
@@ -250,19 +256,18 @@ def test_times_that_are_nonsense_spoil_no_sum(value: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         pytest.param({"commits": 2**63}, id="commits"),
         pytest.param({"commit_bytes": 2**63}, id="bytes"),
-        pytest.param({"commit_seconds": math.inf}, id="seconds"),
-        pytest.param({"commit_seconds": math.nan}, id="no-number"),
+        pytest.param({"commit_duration": Duration(seconds=2**60)}, id="seconds"),
     ],
 )
-def test_sums_that_are_nonsense_are_refused(said: dict[str, float]) -> None:
+def test_invalid_sums_are_refused(message: dict[str, float]) -> None:
     story = Story()
     story.begun()
     with pytest.raises(ValueError, match="it says that worker 1 has made"):
-        story.says(1, 1, 3, **said)
+        story.says(1, 1, 3, **message)
     assert story.shown()["edriver_commits_total"] == 0.0
 
 

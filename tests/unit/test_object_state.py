@@ -13,7 +13,8 @@ import pytest
 
 from edriver.worker import reports
 from edriver.worker.errors import HostsUpdatedInterrupt
-from edriver.worker.state.state import DIGEST_LENGTH, ObjectState
+from edriver.worker.state.digests import MAX_DIGEST_LENGTH
+from edriver.worker.state.state import ObjectState
 
 
 class RecordingRounds:
@@ -83,7 +84,7 @@ def test_an_attribute_that_cannot_be_copied_is_named_and_the_last_commit_stays()
 @pytest.mark.parametrize("name", ["commit", "_saved", "last_hosts_update"])
 def test_names_that_would_clash_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"cannot have an attribute named '{name}'"):
-        ObjectState(**{name: 1})
+        ObjectState(**{name: 1})  # type: ignore[arg-type]
 
 
 def test_boundaries_reach_the_run() -> None:
@@ -211,9 +212,24 @@ def test_what_has_no_canonical_text_is_left_out(value: Any) -> None:
     assert digests(ObjectState(epoch=1, value=value)) == ["epoch=1"]
 
 
+def test_what_is_taken_from_rank_0_is_not_compared() -> None:
+    one, other = (
+        ObjectState(epoch=1, best=1.0, from_rank_0=["best"]),
+        ObjectState(epoch=1, best=2.0, from_rank_0=["best"]),
+    )
+    assert digests(one, other) == ["epoch=1", "epoch=1"]
+    one.save()
+    assert one.digest(committed=True) == "epoch=1"
+
+
+def test_from_rank_0_names_attributes() -> None:
+    with pytest.raises(ValueError, match="from_rank_0 names 'best', which is no attribute"):
+        ObjectState(epoch=1, from_rank_0=("best",))
+
+
 def test_a_digest_is_short_and_ascii() -> None:
     text = ObjectState(a="ä" * 100, b=list(range(10_000))).digest(committed=False)
-    assert len(text) == DIGEST_LENGTH
+    assert len(text) == MAX_DIGEST_LENGTH
     assert text.isascii()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from edriver.cli.main import parser
+from edriver.common.limits import MAX_TOTAL_SLOTS
 from edriver.discovery.sources import HostDiscoveryScript
 from edriver.driver.core.settings import Settings
 from edriver.driver.launch.launcher import LaunchContext
@@ -31,6 +32,9 @@ def hosts_of(options: RunOptions) -> list[str]:
         pytest.param("-np 4 sh", Settings(4, 4, 4), id="min-and-max-default-to-np"),
         pytest.param("--num-proc 4 --min-num-proc 2 --max-num-proc 8 sh", Settings(4, 2, 8), id="long-names"),
         pytest.param("-np 4 --min-np 2 --max-np 8 sh", Settings(4, 2, 8), id="short-names"),
+        pytest.param("-np 4 -H a:8 sh", Settings(4, 4, 4), id="fixed-hosts"),
+        pytest.param("-np 4 --host-discovery-script sh sh", Settings(4, 4, MAX_TOTAL_SLOTS), id="as-many-as-there-are"),
+        pytest.param("-np 4 --hosts-dial-in --credentials c sh", Settings(4, 4, MAX_TOTAL_SLOTS), id="dial-in"),
         pytest.param(
             "-np 1 --start-timeout 5 --elastic-timeout 60.5 --reset-limit 3 --cooldown-range 1 10 sh",
             Settings(1, 1, 1, start_timeout=5.0, elastic_timeout=60.5, reset_limit=3, cooldown_range=(1.0, 10.0)),
@@ -51,8 +55,8 @@ def test_settings(line: str, settings: Settings) -> None:
 
 
 def test_the_agreed_boundary_may_take_as_long_as_each_phase_once() -> None:
-    assert read("-np 1 --stall-timeout eval=10000 --stall-timeout step=0.5 sh").settings.boundary_bound == 14200.5
-    assert read("-np 1 --stall-timeout eval=0 sh").settings.boundary_bound == math.inf
+    assert read("-np 1 --stall-timeout eval=10000 --stall-timeout step=0.5 sh").settings.boundary_timeout == 14200.5
+    assert read("-np 1 --stall-timeout eval=0 sh").settings.boundary_timeout == math.inf
 
 
 @pytest.mark.parametrize(
@@ -142,7 +146,7 @@ def test_where_metrics_are(line: str, where: tuple[str, int] | None) -> None:
         pytest.param("-np 65537 sh", "-np is 65537: a run has at most 65536 workers", id="np-bound"),
         pytest.param("-np 2 --max-np 65537 sh", "--max-np is 65537: a run has at most 65536", id="max-np-bound"),
         pytest.param("-np 4097 sh", "--max-np on this machine alone is 4097: a host has 1 to 4096", id="local-np"),
-        pytest.param("-np 2 -H a:4097 sh", "slots must be a whole number from 1 to 4096", id="host-slots"),
+        pytest.param("-np 2 -H a:29500 sh", "is 29500 a port?", id="host-slots"),
         pytest.param("-np 2", "the command is missing", id="no-command"),
         pytest.param("-np 2 --", "the command is missing", id="no-command-after-dashes"),
         pytest.param("-np 2 no-such-program-here", "there is no command 'no-such-program-here' on PATH", id="program"),
@@ -191,6 +195,9 @@ def test_what_cannot_work_is_refused_with_a_sentence(line: str, message: str) ->
     [
         pytest.param("-np 1 sh -c x", "1 worker of sh -c x", id="one"),
         pytest.param("-np 2 --min-np 1 --max-np 4 sh", "2 workers (at least 1, at most 4) of sh", id="elastic"),
+        pytest.param(
+            "-np 2 --host-discovery-script sh sh", "2 workers (at least 2, as many as there are) of sh", id="unbounded"
+        ),
         pytest.param("-np 2 sh", "2 workers of sh", id="fixed"),
     ],
 )

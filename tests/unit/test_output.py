@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from edriver.driver.observe.console.output import Lane, Output, prefixed
-from edriver.v1.agent_pb2 import OutputBatch, OutputLine
+from edriver.driver.observe.console.output import Output, OutputStream, prefixed
+from edriver.v1.agent_pb2 import ForwardOutputRequest, OutputLine
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_each_stream_gets_its_lines_and_the_driver_speaks_on_stderr() -> None:
     (out, out_end), (err, err_end) = os.pipe(), os.pipe()
     output = Output(out_end, err_end)
     lines = [OutputLine(rank=0, text=b"one"), OutputLine(rank=1, stderr=True, text=b"two")]
-    output.forward("a", OutputBatch(lines=lines, dropped=7))
+    output.forward("a", ForwardOutputRequest(lines=lines, dropped=7))
     output.say("first\n  second")
     output.close()
     os.close(out_end)
@@ -46,16 +46,16 @@ def test_each_stream_gets_its_lines_and_the_driver_speaks_on_stderr() -> None:
 
 def test_a_reader_that_does_not_read_costs_lines_but_never_blocks() -> None:
     reader, writer = os.pipe()
-    lane = Lane(writer, "stdout", limit=100_000)
+    lane = OutputStream(writer, "stdout", limit=100_000)
     line = b"x" * 999 + b"\n"
     for _ in range(1000):
         lane.put(line)
     lane.put(b"the driver's own\n", own=True)
-    assert not lane.flush(patience=0.01)
+    assert not lane.flush(timeout=0.01)
     drained: list[bytes] = []
     reading = threading.Thread(target=lambda: drained.append(read_all(reader)), daemon=True)
     reading.start()
-    assert lane.flush(patience=20)
+    assert lane.flush(timeout=20)
     os.close(writer)
     reading.join()
     *xs, left_out, own = drained[0].splitlines()
@@ -64,14 +64,14 @@ def test_a_reader_that_does_not_read_costs_lines_but_never_blocks() -> None:
     assert own == b"the driver's own"
 
 
-def test_a_flood_is_told_of_now_and_then_and_at_the_end() -> None:
+def test_a_flood_is_reported_periodically_and_at_the_end() -> None:
     out, out_end = os.pipe()
     now = [0.0]
     output = Output(out_end, out_end, clock=lambda: now[0])
     for second in range(25):
         now[0] = float(second)
-        output.forward("a", OutputBatch(dropped=100))
-    output.forward("b", OutputBatch(dropped=1))
+        output.forward("a", ForwardOutputRequest(dropped=100))
+    output.forward("b", ForwardOutputRequest(dropped=1))
     output.close()
     os.close(out_end)
     why = "left out: they came faster than they were read"
@@ -84,15 +84,15 @@ def test_a_flood_is_told_of_now_and_then_and_at_the_end() -> None:
     ]
 
 
-def test_a_slow_reader_is_told_of_now_and_then() -> None:
+def test_a_slow_reader_is_reported_periodically() -> None:
     reader, writer = os.pipe()
     now = [0.0]
-    lane = Lane(writer, "stdout", limit=1000, clock=lambda: now[0])
+    lane = OutputStream(writer, "stdout", limit=1000, clock=lambda: now[0])
     for second in range(12):
         now[0] = float(second)
         lane.put(b"x" * 1001)
         lane.put(b"\n")
-    assert lane.flush(patience=20)
+    assert lane.flush(timeout=20)
     os.close(writer)
     assert read_all(reader).split() == [
         *b"edriver: 1 line left out: stdout is read too slowly".split(),
@@ -101,27 +101,27 @@ def test_a_slow_reader_is_told_of_now_and_then() -> None:
     ]
 
 
-def test_nobody_reads_any_more() -> None:
+def test_output_whose_reader_is_gone_is_dropped() -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    lane = Lane(writer, "stdout")
+    lane = OutputStream(writer, "stdout")
     lane.put(b"lost\n")
-    assert not lane.flush(patience=20)
+    assert not lane.flush(timeout=20)
     lane.put(b"lost as well\n")
-    assert not lane.flush(patience=20)
+    assert not lane.flush(timeout=20)
     os.close(writer)
 
 
 def test_a_descriptor_that_does_not_block_gets_everything() -> None:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    lane = Lane(writer, "stdout")
+    lane = OutputStream(writer, "stdout")
     for _ in range(200):
         lane.put(b"y" * 999 + b"\n")
     drained: list[bytes] = []
     reading = threading.Thread(target=lambda: drained.append(read_all(reader)), daemon=True)
     reading.start()
-    assert lane.flush(patience=20)
+    assert lane.flush(timeout=20)
     os.close(writer)
     reading.join()
     assert len(drained[0]) == 200_000
@@ -129,17 +129,17 @@ def test_a_descriptor_that_does_not_block_gets_everything() -> None:
 
 def test_a_footer_is_below_all_lines_and_gone_at_the_end() -> None:
     reader, writer = os.pipe()
-    lane = Lane(writer, "stderr")
+    lane = OutputStream(writer, "stderr")
     lane.footer(b"half")
-    assert lane.flush(patience=20)
+    assert lane.flush(timeout=20)
     lane.put(b"one\n")
-    assert lane.flush(patience=20)
+    assert lane.flush(timeout=20)
     lane.footer(b"all")
-    assert lane.flush(patience=20)
+    assert lane.flush(timeout=20)
     lane.footer(b"")
-    assert lane.flush(patience=20)
+    assert lane.flush(timeout=20)
     lane.put(b"two\n")
-    assert lane.flush(patience=20)
+    assert lane.flush(timeout=20)
     os.close(writer)
     away = b"\r\x1b[J"
     assert read_all(reader) == b"half" + away + b"one\nhalf" + away + b"all" + away + b"two\n"
@@ -150,7 +150,7 @@ def test_a_workers_line_takes_the_footer_away_though_it_is_for_the_other_stream(
     output = Output(theirs, theirs)
     output.footer(b"half")
     shown = os.read(ours, 1000)
-    output.forward("a", OutputBatch(lines=[OutputLine(rank=0, text=b"one")]))
+    output.forward("a", ForwardOutputRequest(lines=[OutputLine(rank=0, text=b"one")]))
     while b"one\r\n" not in shown:
         shown += os.read(ours, 1000)
     output.close()

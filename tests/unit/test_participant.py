@@ -38,8 +38,8 @@ def finish(round_id: RoundId = FIRST) -> pb.Notice:
     return pb.Notice(finish=pb.Finish(round_id=round_id_message(round_id)))
 
 
-def place(round_id: RoundId = FIRST) -> pb.Notice:
-    seat = rounds_pb2.Seat(worker_id=7, rank=1, local_rank=0, local_size=1, cross_rank=1, cross_size=2)
+def assignment(round_id: RoundId = FIRST) -> pb.Notice:
+    seat = rounds_pb2.RankAssignment(worker_id=7, rank=1, local_rank=0, local_size=1, cross_rank=1, cross_size=2)
     shared = rounds_pb2.RoundAssignment(
         round_id=round_id_message(round_id),
         size=2,
@@ -47,7 +47,7 @@ def place(round_id: RoundId = FIRST) -> pb.Notice:
         source=0,
         receivers=[1],
     )
-    return pb.Notice(assign_place=pb.AssignPlace(round=shared, seat=seat))
+    return pb.Notice(assign_place=pb.AssignPlace(round=shared, member=seat))
 
 
 LEAVE = pb.Notice(leave=pb.Leave())
@@ -62,7 +62,7 @@ def at(stage: Stage) -> Participant:
     participant.enter()
     participant.wait(NO_VERSION, StoreAddress("a", 7007), "")
     if stage in (Stage.ASSIGNED, Stage.DONE, Stage.FINISHED):
-        participant.take(place())
+        participant.take(assignment())
     if stage in (Stage.DONE, Stage.FINISHED):
         participant.done()
     if stage is Stage.FINISHED:
@@ -88,7 +88,7 @@ def reach(participant: Participant, committed: bool = True) -> Verdict:
     return participant.verdict() if participant.passed(committed) else Verdict.PASS
 
 
-def told(participant: Participant) -> dict[str, Any]:
+def snapshot(participant: Participant) -> dict[str, Any]:
     """All that a participant knows, but for the count of notices."""
     return {name: value for name, value in vars(participant).items() if name != "news"}
 
@@ -99,7 +99,7 @@ TAKEN_AT: dict[str, tuple[pb.Notice, set[Stage]]] = {
     "stop-at-number-0": (stop_at(0, 5), set()),
     "go-on-unasked": (go_on(1), set()),
     "abort": (abort(), {Stage.ASSIGNED, Stage.DONE, Stage.FINISHED}),
-    "assign-place": (place(), {Stage.WAITING}),
+    "assign-place": (assignment(), {Stage.WAITING}),
     "finish": (finish(), {Stage.DONE}),
     "leave": (LEAVE, {Stage.WAITING}),
     "skip": (SKIP, {Stage.WAITING}),
@@ -115,9 +115,9 @@ TAKEN_AT: dict[str, tuple[pb.Notice, set[Stage]]] = {
 @pytest.mark.parametrize(("notice", "taken_at"), TAKEN_AT.values(), ids=TAKEN_AT)
 def test_a_notice_counts_only_at_its_stages(notice: pb.Notice, taken_at: set[Stage], stage: Stage) -> None:
     participant = at(stage)
-    before, news = told(participant), participant.news
+    before, news = snapshot(participant), participant.news
     answer = participant.take(notice)
-    assert (told(participant) != before) == (stage in taken_at)
+    assert (snapshot(participant) != before) == (stage in taken_at)
     assert (answer is not None) == (notice.HasField("hosts_updated") and stage in taken_at)
     assert participant.news == news + 1  # even a dropped one is news: the boundary looks, and finds nothing
 
@@ -133,7 +133,7 @@ def test_a_ping_is_answered_at_every_stage_and_is_no_news(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("stage", "notice", "after"),
     [
-        pytest.param(Stage.WAITING, place(), Stage.ASSIGNED, id="assigned"),
+        pytest.param(Stage.WAITING, assignment(), Stage.ASSIGNED, id="assigned"),
         pytest.param(Stage.WAITING, LEAVE, Stage.LEAVING, id="leaving"),
         pytest.param(Stage.WAITING, SKIP, Stage.SKIPPING, id="skipping"),
         pytest.param(Stage.DONE, finish(), Stage.FINISHED, id="finished"),
@@ -192,7 +192,7 @@ def test_a_verdict_that_comes_before_the_boundary_needs_no_wait() -> None:
     assert [reach(participant), reach(participant)] == [Verdict.PASS, Verdict.STOP]
 
 
-def test_to_go_on_costs_one_look() -> None:
+def test_a_verdict_to_go_on_costs_one_look() -> None:
     participant = training(boundaries=3)
     participant.take(hosts_updated(1))
     assert reach(participant) is Verdict.WAIT
@@ -239,7 +239,7 @@ def test_an_abort_overrides_whatever_was_agreed(verdicts: list[pb.Notice], abort
     assert participant.abort_cause == "worker 2 died"
 
 
-def test_a_waiting_boundary_hears_of_the_abort() -> None:
+def test_a_waiting_boundary_returns_at_an_abort() -> None:
     participant = training(boundaries=3)
     participant.take(hosts_updated(1))
     assert reach(participant) is Verdict.WAIT
@@ -293,14 +293,14 @@ def test_to_pass_an_agreed_boundary_is_the_scripts_mistake() -> None:
     assert participant.verdict() is Verdict.SWALLOWED
 
 
-@pytest.mark.parametrize("told", [Verdict.STOP, Verdict.ABORT])
-def test_to_go_on_after_a_round_is_over_is_the_scripts_mistake(told: Verdict) -> None:
+@pytest.mark.parametrize("verdict", [Verdict.STOP, Verdict.ABORT])
+def test_to_go_on_after_a_round_is_over_is_the_scripts_mistake(verdict: Verdict) -> None:
     participant = training(boundaries=3)
     participant.take(hosts_updated(1))
-    participant.take(stop_at(1, boundary=4) if told is Verdict.STOP else abort())
-    assert [reach(participant) for _ in range(3)] == [told, Verdict.SWALLOWED, Verdict.SWALLOWED]
+    participant.take(stop_at(1, boundary=4) if verdict is Verdict.STOP else abort())
+    assert [reach(participant) for _ in range(3)] == [verdict, Verdict.SWALLOWED, Verdict.SWALLOWED]
     participant.wait(Version(FIRST, 3), StoreAddress("a", 7007), "")
-    participant.take(place(SECOND))
+    participant.take(assignment(SECOND))
     assert reach(participant) is Verdict.PASS
 
 
@@ -310,7 +310,7 @@ def test_a_new_round_begins_with_nothing_of_the_old_one() -> None:
     participant.take(stop_at(1, boundary=4))
     participant.take(abort())
     participant.wait(Version(FIRST, 3), StoreAddress("a", 7007), "")
-    participant.take(place(SECOND))
+    participant.take(assignment(SECOND))
     assert (participant.round_id, participant.boundaries, participant.abort_cause) == (SECOND, 0, None)
     assert [reach(participant) for _ in range(5)] == [Verdict.PASS] * 5
     assert participant.take(hosts_updated(1, SECOND)) is not None  # numbers count within a round
@@ -319,21 +319,21 @@ def test_a_new_round_begins_with_nothing_of_the_old_one() -> None:
 @pytest.mark.parametrize("round_id", [RoundId(1, 2), RoundId(1, 1), RoundId(0, 9)], ids=str)
 def test_a_place_in_a_round_that_is_not_newer_is_dropped(round_id: RoundId) -> None:
     participant = at(Stage.WAITING)
-    participant.take(place(SECOND))
+    participant.take(assignment(SECOND))
     participant.wait(NO_VERSION, StoreAddress("a", 7007), "")
-    participant.take(place(round_id))
+    participant.take(assignment(round_id))
     assert participant.stage is Stage.WAITING
-    participant.take(place(RoundId(2, 1)))  # a restarted driver's
+    participant.take(assignment(RoundId(2, 1)))  # a restarted driver's
     assert participant.round_id == RoundId(2, 1)
 
 
 @pytest.mark.parametrize("notice", [abort(), hosts_updated(1), finish()], ids=["abort", "hosts-updated", "finish"])
-def test_a_worker_that_has_stopped_hears_no_more_of_that_round(notice: pb.Notice) -> None:
+def test_a_worker_that_has_stopped_ignores_notices_of_that_round(notice: pb.Notice) -> None:
     participant = training(boundaries=3)
     participant.wait(Version(FIRST, 3), StoreAddress("a", 7007), "")
-    before = told(participant)
+    before = snapshot(participant)
     assert participant.take(notice) is None
-    assert told(participant) == before
+    assert snapshot(participant) == before
 
 
 # ---- what is offered and reported -----------------------------------------------------------------------------
@@ -353,7 +353,7 @@ def test_versions_follow_commits_and_boundaries() -> None:
 
 
 def test_a_place_is_handed_on_as_it_came() -> None:
-    assigned = at(Stage.ASSIGNED).place
+    assigned = at(Stage.ASSIGNED).assignment
     assert assigned is not None
     assert (assigned.round_id, assigned.rank, assigned.size, assigned.receivers) == (FIRST, 1, 2, (1,))
     assert (assigned.local_rank, assigned.local_size, assigned.cross_rank, assigned.cross_size) == (0, 1, 1, 2)
@@ -364,9 +364,47 @@ def test_waiting_says_all_that_the_driver_needs() -> None:
     participant = at(Stage.OUTSIDE)
     participant.enter()
     participant.enter()
-    said = participant.wait(Version(FIRST, 4), StoreAddress("10.0.0.7", 7007), "digest").waiting
-    assert (said.ordinal, version_of(said.version)) == (2, Version(FIRST, 4))
-    assert (said.store.host, said.store.port, said.digest) == ("10.0.0.7", 7007, "digest")
+    message = participant.wait(Version(FIRST, 4), StoreAddress("10.0.0.7", 7007), "digest").waiting
+    assert (message.ordinal, version_of(message.version)) == (2, Version(FIRST, 4))
+    assert (message.store.host, message.store.port, message.digest) == ("10.0.0.7", 7007, "digest")
+
+
+def lost(participant: Participant, offer: Version) -> int:
+    """Leave the round with this offer; returns the steps that it says are lost."""
+    return participant.wait(offer, StoreAddress("a", 7007), "", "torn").waiting.steps_lost
+
+
+def test_a_torn_worker_says_how_many_steps_it_has_lost_since_its_commit() -> None:
+    participant = training()
+    participant.synced()
+    for committed in (True, False, False, False):
+        reach(participant, committed)
+    assert lost(participant, participant.committed) == 3
+    assert lost(participant, participant.committed) == 0, "it has gone back"
+
+
+def test_steps_count_as_lost_across_rounds() -> None:
+    participant = training()
+    participant.synced()
+    for committed in (True, False):
+        reach(participant, committed)
+    assert lost(participant, participant.live) == 0
+    participant.take(assignment(SECOND))
+    participant.synced(committed=False)
+    for _ in range(3):
+        reach(participant, committed=False)
+    assert lost(participant, participant.committed) == 4
+
+
+def test_what_a_worker_received_in_a_sync_is_its_commit() -> None:
+    participant = training()
+    participant.synced()
+    reach(participant, committed=False)
+    lost(participant, participant.live)
+    participant.take(assignment(SECOND))
+    participant.synced(committed=True)
+    reach(participant, committed=False)
+    assert lost(participant, participant.committed) == 1
 
 
 @pytest.mark.parametrize(

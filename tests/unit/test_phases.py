@@ -8,20 +8,25 @@ from typing import Any
 import pytest
 
 from benchmarks.phases import parse, phases_of_kill
+from edriver.common.wire import timestamp
 
 KILLED = 100.0
 
 
+def at(time: float) -> str:
+    return timestamp(time).ToJsonString()
+
+
 def member(worker: int, *times: float | None) -> dict[str, Any]:
     stages = ("notified", "stopped", "waiting", "assigned", "built", "synced", "stepped")
-    known = {stage: time for stage, time in zip(stages, times, strict=True) if time is not None}
+    known = {stage: at(time) for stage, time in zip(stages, times, strict=True) if time is not None}
     return {"worker_id": worker, "host": "a", "times": known}
 
 
 def line(n: int, noticed: float | None, *members: dict[str, Any]) -> str:
     round_id = {"incarnation": 1, "n": n}
-    told = {"round_id": round_id, "cause": "because", "assigned": 0.0, "under_way": 0.0, "members": members}
-    return json.dumps({"seq": 1, "time": 0.0, "round": told | ({"noticed": noticed} if noticed else {})}) + "\n"
+    reported = {"round_id": round_id, "cause": {"text": "because"}, "first_step_time": at(0.0), "members": members}
+    return json.dumps({"seq": 1, "round": reported | ({"detect_time": at(noticed)} if noticed else {})}) + "\n"
 
 
 FIRST = line(1, None, member(0, None, None, 80.0, 81.0, 82.0, 83.0, 84.0))
@@ -62,7 +67,7 @@ def test_the_phases_add_up_even_if_a_point_is_missing_or_was_passed_early() -> N
     "lines",
     [
         pytest.param([FIRST], id="no-death"),
-        pytest.param([RECOVERY.replace("100.002", "99.9")], id="a-death-before"),
+        pytest.param([RECOVERY.replace(at(100.002), at(99.9))], id="a-death-before"),
         pytest.param([FIRST, RECOVERY.rstrip("\n")], id="not-written-to-its-end"),
         pytest.param([json.dumps({"event": "driver"}) + "\n"], id="another-event"),
     ],

@@ -112,7 +112,7 @@ def test_a_note_names_only_the_first_few_hosts() -> None:
     assert note.endswith("added h4:1 and 995 more; now 1000 hosts, 1000 slots")
 
 
-def test_a_failure_without_hosts_says_so() -> None:
+def test_a_failure_without_hosts_reports_that() -> None:
     assert PollFilter().fail("broken").note == "poll failed, no hosts are known yet: broken"
 
 

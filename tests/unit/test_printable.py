@@ -1,4 +1,4 @@
-"""Text on its way to a terminal."""
+"""Text that is printed to a terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edriver.client import Event, Run
 from edriver.commands.top import screen
 from edriver.driver.observe.console.output import Output
 from edriver.text.printable import printable
-from edriver.v1 import status_pb2
+from edriver.v1 import cause_pb2, status_pb2
 
 EVIL = "a\x1b[2J\x1b]0;title\a\r\x9b\u202eb"
 SHOWN = r"a\x1b[2J\x1b]0;title\x07\r\x9b\u202eb"
@@ -41,7 +41,11 @@ def test_the_drivers_own_lines_have_none() -> None:
 
 
 def test_top_shows_none_and_takes_nothing_for_markup() -> None:
-    run = Run(run_id="r", doing=EVIL, hosts=[status_pb2.HostStatus(name=f"[red]{EVIL}", obstacle=EVIL)])
+    run = Run(
+        run_id="r",
+        activity=cause_pb2.Cause(text=EVIL),
+        hosts=[status_pb2.HostStatus(name=f"[red]{EVIL}", obstacles=[cause_pb2.Cause(text=EVIL)])],
+    )
     run.workers.add(host=EVIL)
     run.progress.reported[EVIL] = 1.0
     console = Console(width=200, color_system=None, force_terminal=False)

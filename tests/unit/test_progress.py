@@ -1,9 +1,10 @@
-"""How far training is, in words."""
+"""A run's progress as text."""
 
 from __future__ import annotations
 
 import pytest
 
+from edriver.common.wire import duration, timestamp
 from edriver.text.progress_text import age, lasted, progress_text, time_text
 from edriver.v1 import status_pb2
 
@@ -42,12 +43,38 @@ def test_a_span_of_time(seconds: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("run", "since", "seconds", "old"),
     [
-        pytest.param(status_pb2.Run(began=100.0, now=160.0, seconds=60.0), 130.0, 60.0, 30.0, id="a clock in order"),
-        pytest.param(status_pb2.Run(began=90000.0, now=3660.0, seconds=60.0), 90030.0, 60.0, 0.0, id="set back"),
-        pytest.param(status_pb2.Run(began=100.0, now=86460.0, seconds=60.0), 130.0, 60.0, 60.0, id="set forward"),
-        pytest.param(status_pb2.Run(began=100.0, now=160.0), 130.0, 60.0, 30.0, id="a driver that does not tell"),
-        pytest.param(status_pb2.Run(began=160.0, now=100.0), 160.0, 0.0, 0.0, id="that, and set back"),
+        pytest.param(
+            status_pb2.Run(start_time=timestamp(100.0), now=timestamp(160.0), uptime=duration(60.0)),
+            130.0,
+            60.0,
+            30.0,
+            id="a clock in order",
+        ),
+        pytest.param(
+            status_pb2.Run(start_time=timestamp(90000.0), now=timestamp(3660.0), uptime=duration(60.0)),
+            90030.0,
+            60.0,
+            0.0,
+            id="set back",
+        ),
+        pytest.param(
+            status_pb2.Run(start_time=timestamp(100.0), now=timestamp(86460.0), uptime=duration(60.0)),
+            130.0,
+            60.0,
+            60.0,
+            id="set forward",
+        ),
+        pytest.param(
+            status_pb2.Run(start_time=timestamp(100.0), now=timestamp(160.0)),
+            130.0,
+            60.0,
+            30.0,
+            id="a driver that does not tell",
+        ),
+        pytest.param(
+            status_pb2.Run(start_time=timestamp(160.0), now=timestamp(100.0)), 160.0, 0.0, 0.0, id="that, and set back"
+        ),
     ],
 )
 def test_ages_when_the_clock_is_set(run: status_pb2.Run, since: float, seconds: float, old: float) -> None:
-    assert (lasted(run), age(run, since)) == (seconds, old)
+    assert (lasted(run), age(run, timestamp(since))) == (seconds, old)

@@ -1,4 +1,4 @@
-"""Who is left alone for a while, for how long, and when it is used all the same."""
+"""Which hosts are quarantined, for how long, and when one is used all the same."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from edriver.driver.core.cause import Blame, Cause, CauseKind, Count, Place
+from edriver.driver.core.cause import Cause, CauseKind, Count, HostQuarantine, SlotTarget
 from edriver.driver.core.failures.quarantine import Quarantine
 from edriver.driver.core.roster import Roster, Worker, WorkerState
 from edriver.driver.core.settings import Settings
@@ -23,7 +23,7 @@ class Site:
         self.roster.observe(hosts(answer))
         self.settings = Settings(np=max(min_np, 1), min_np=min_np, max_np=64)
         self.quarantine = Quarantine(self.settings, self.roster, draw)
-        self.told: list[Cause] = []
+        self.reported: list[Cause] = []
         self._workers = 0
         for record in self.roster.hosts.values():
             record.connected = True
@@ -43,8 +43,8 @@ class Site:
             self.start(host, slot)
 
     def left_out(self, now: float = 0.0) -> set[str]:
-        self.told += self.quarantine.review(now)
-        return self.quarantine.left_out(now)
+        self.reported += self.quarantine.review(now)
+        return self.quarantine.excluded_hosts(now)
 
 
 @pytest.mark.parametrize(
@@ -97,27 +97,27 @@ def test_it_is_used_again_after_its_cooldown_and_left_alone_for_longer_the_next_
     site.fail("a", 0, now=11.0)  # it is on probation: one is enough
     assert site.left_out(30.9) == {"a"}
     assert site.left_out(31.0) == set()
-    over = Cause(CauseKind.COOLDOWN_OVER, host="a", detail=Place(None))
-    assert [cause for cause in site.told if cause == over or cause.kind is CauseKind.HOST_QUARANTINED] == [
-        Cause(CauseKind.HOST_QUARANTINED, host="a", detail=Blame(10.0, 4, 2, 600.0, 0, 2)),
+    over = Cause(CauseKind.COOLDOWN_OVER, host="a", detail=SlotTarget(None))
+    assert [cause for cause in site.reported if cause == over or cause.kind is CauseKind.HOST_QUARANTINED] == [
+        Cause(CauseKind.HOST_QUARANTINED, host="a", detail=HostQuarantine(10.0, 4, 2, 600.0, 0, 2)),
         over,
-        Cause(CauseKind.HOST_QUARANTINED, host="a", detail=Blame(20.0, 5, 2, 600.0, 0, 2)),
+        Cause(CauseKind.HOST_QUARANTINED, host="a", detail=HostQuarantine(20.0, 5, 2, 600.0, 0, 2)),
         over,
     ]
 
 
-def test_its_slots_are_not_told_to_be_used_again_before_it_is() -> None:
+def test_the_end_of_a_slots_cooldown_is_not_reported_while_its_host_is_quarantined() -> None:
     site = Site("a:1 b:1")
     site.fail("a", 0, 0, 0, 0, now=0.0)
     assert site.left_out(5.0) == {"a"}  # its slot's own 4 s are over
-    assert CauseKind.COOLDOWN_OVER not in {cause.kind for cause in site.told}
+    assert CauseKind.COOLDOWN_OVER not in {cause.kind for cause in site.reported}
 
 
 def test_the_first_replacement_comes_at_once_and_without_a_word() -> None:
     site = Site("a:2 b:2")
     site.fail("a", 0)
     assert site.roster.hosts["a"].ready_slots(0.0) == [0, 1]
-    assert (site.left_out(), site.told) == (set(), [])
+    assert (site.left_out(), site.reported) == (set(), [])
 
 
 def test_a_host_is_used_all_the_same_if_the_others_do_not_make_up_min_np() -> None:
@@ -127,9 +127,9 @@ def test_a_host_is_used_all_the_same_if_the_others_do_not_make_up_min_np() -> No
     for worker in list(site.roster.on("a")):
         del site.roster.workers[worker.worker_id]
     assert site.left_out(1.0) == set()
-    assert site.told[-1] == Cause(CauseKind.QUARANTINE_WAIVED, host="a", detail=Count(3))
+    assert site.reported[-1] == Cause(CauseKind.QUARANTINE_WAIVED, host="a", detail=Count(3))
     assert site.left_out(2.0) == set()
-    assert site.told[-1] != site.told[-2]  # said once
+    assert site.reported[-1] != site.reported[-2]  # said once
 
 
 def test_of_two_the_one_whose_cooldown_ends_first_is_used() -> None:

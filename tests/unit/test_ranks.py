@@ -1,4 +1,4 @@
-"""Rank assignment: the rule of edriver/driver/core/ranks.py, row by row."""
+"""Rank assignment: the rule of edriver/driver/core/rounds/ranks.py, row by row."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from edriver.common.ids import NO_VERSION, RoundId, Version
 from edriver.common.store_address import StoreAddress
-from edriver.driver.core.ranks import Candidate, RoundPlan, highest_version, in_order_of_rank, plan_round
+from edriver.driver.core.rounds.ranks import Candidate, RoundPlan, highest_version, in_order_of_rank, plan_round
 
 ROUND = RoundId(1, 9)
 
@@ -77,8 +77,8 @@ def test_a_seat_has_all_six_of_horovods_numbers() -> None:
 @pytest.mark.parametrize(
     ("waiting", "receivers"),
     [
-        pytest.param("1@a=2:5 2@a=2:5", (), id="nobody-where-all-are-equal"),
-        pytest.param("1@a=2:5 2@a=2:4 3@b=- 4@b=2:5", (1, 3), id="whoever-is-behind"),
+        pytest.param("1@a=2:5 2@a=2:5", (), id="none-if-all-are-equal"),
+        pytest.param("1@a=2:5 2@a=2:4 3@b=- 4@b=2:5", (1, 3), id="those-that-are-behind"),
         pytest.param("1@a=2:5", (), id="not-the-only-one"),
     ],
 )
@@ -87,7 +87,7 @@ def test_who_receives(waiting: str, receivers: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("waiting", ["1@a=- 2@a=- 3@b=-", "1@a=2:5 2@a=2:5 3@b=2:5", "1@a=2:5 2@a=2:4 3@b=-"])
-def test_before_the_first_sync_of_a_call_everybody_receives_from_rank_0(waiting: str) -> None:
+def test_in_the_first_sync_of_a_call_all_receive_from_rank_0(waiting: str) -> None:
     assert plan(waiting, first=True).receivers == (1, 2)
 
 
@@ -98,7 +98,7 @@ def test_a_plan_carries_the_version_and_the_store_of_rank_0() -> None:
     assert made.workers == (2, 1)
 
 
-def test_the_highest_version_of_nobody_is_none() -> None:
+def test_the_highest_version_of_no_candidates_is_none() -> None:
     assert highest_version([]) == NO_VERSION
 
 

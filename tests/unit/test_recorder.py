@@ -13,9 +13,9 @@ import pytest
 
 from edriver.driver.observe.records import recorder as recorder_module
 from edriver.driver.observe.records.record_file import RecordFile
-from edriver.driver.observe.records.recorder import EventBook, Recorder, books_of, describe, progress_is_due
+from edriver.driver.observe.records.recorder import EventLogWriter, Recorder, describe, progress_is_due, writers_of
 from edriver.history.records import read
-from edriver.system.record_folder import SAFE_AGE, default_root, make, remove_old
+from edriver.system.record_folder import MIN_REMOVAL_AGE, default_root, make, remove_old
 from edriver.text.event_lines import event_line, gap_line
 from edriver.v1 import status_pb2
 
@@ -73,9 +73,9 @@ def test_lines_about_the_progress_become_rare() -> None:
     assert lines_of(MONTH) < 45_000
 
 
-def a_run(root: Path, run_id: str, written: float, told: str | None = None) -> Path:
+def a_run(root: Path, run_id: str, written: float, reported: str | None = None) -> Path:
     folder = make(root, run_id)
-    describe(folder, {"run_id": told or run_id})
+    describe(folder, {"run_id": reported or run_id})
     (folder / "events.jsonl").touch()
     os.utime(folder / "events.jsonl", (written, written))
     return folder
@@ -83,7 +83,7 @@ def a_run(root: Path, run_id: str, written: float, told: str | None = None) -> P
 
 def test_the_latest_runs_are_kept(tmp_path: Path) -> None:
     runs = [a_run(tmp_path, f"{number:08x}", written=1000.0 + number) for number in range(6)]
-    now = 1003.5 + SAFE_AGE
+    now = 1003.5 + MIN_REMOVAL_AGE
     assert remove_old(tmp_path, now, kept=1) == runs[3::-1]  # the one that is kept is the latest; 4 is too young
     assert sorted(tmp_path.iterdir()) == runs[4:]
 
@@ -94,7 +94,7 @@ def test_only_what_is_evidently_a_runs_is_removed(tmp_path: Path) -> None:
     (others / "run.json").write_text("{}")
     kept = [
         others,
-        a_run(tmp_path, "00000001", 1.0, told="another"),
+        a_run(tmp_path, "00000001", 1.0, reported="another"),
         a_run(tmp_path, "00000002", 1.0),
         a_run(tmp_path, "00000003", 1.0),
         tmp_path / "00000004",
@@ -106,12 +106,12 @@ def test_only_what_is_evidently_a_runs_is_removed(tmp_path: Path) -> None:
     kept[4].symlink_to(elsewhere)
     kept[5].touch()
     gone = a_run(tmp_path, "00000005", 1.0)
-    assert remove_old(tmp_path, 2 * SAFE_AGE, kept=0) == [gone]
+    assert remove_old(tmp_path, 2 * MIN_REMOVAL_AGE, kept=0) == [gone]
     assert all(os.path.lexists(path) for path in kept)
     assert (elsewhere / "events.jsonl").exists()
 
 
-def test_a_file_that_cannot_be_written_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_that_cannot_be_written_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "log"
     path.mkdir()
     file = RecordFile(path, "event log")
@@ -131,12 +131,12 @@ def test_what_cannot_be_written_is_written_later_in_order(tmp_path: Path, caplog
     file.append(["one\n", "two\n"])
     file.append(["three\n"])
     path.rmdir()
-    assert file.settle()
+    assert file.flush()
     file.append(["four\n"])
     assert path.read_text() == "one\ntwo\nthree\nfour\n"
 
 
-def test_what_is_more_than_can_be_kept_is_missing_and_the_file_says_so(
+def test_what_exceeds_the_buffer_is_dropped_and_the_file_records_that(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "log"
@@ -213,7 +213,7 @@ def test_a_file_does_not_grow_for_ever(tmp_path: Path, caplog: pytest.LogCapture
 
 def test_events_and_progress_are_written_in_order(tmp_path: Path) -> None:
     now = [100.0]
-    recorder = Recorder(books_of(tmp_path, "r", began=100.0), began=100.0, clock=lambda: now[0], delay=0.0)
+    recorder = Recorder(writers_of(tmp_path, "r", began=100.0), began=100.0, clock=lambda: now[0], delay=0.0)
     recorder.start()
     recorder.events(events(1, 2))
     recorder.progress(status_pb2.Progress(steps=1))
@@ -224,12 +224,12 @@ def test_events_and_progress_are_written_in_order(tmp_path: Path) -> None:
     recorder.close()
     lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     found = [line.get("seq") or (line["time"], line["progress"]["steps"]) for line in lines]
-    assert found == ["1", "2", (100.0, "1"), (101.0, "3"), "3"]
+    assert found == ["1", "2", ("1970-01-01T00:01:40Z", "1"), ("1970-01-01T00:01:41Z", "3"), "3"]
 
 
 def test_an_event_log_has_no_progress(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    recorder = Recorder([EventBook(RecordFile(path, "event log"), progress=False)], began=0.0, delay=0.0)
+    recorder = Recorder([EventLogWriter(RecordFile(path, "event log"), progress=False)], began=0.0, delay=0.0)
     recorder.start()
     recorder.progress(status_pb2.Progress(steps=1))
     recorder.events(events(1))
@@ -243,17 +243,17 @@ class StuckBook:
     def __init__(self) -> None:
         self.reached = threading.Event()
         self.goes_on = threading.Event()
-        self.told: list[int] = []
+        self.reported: list[int] = []
 
-    def events(self, told: Iterable[status_pb2.Event]) -> None:
+    def events(self, reported: Iterable[status_pb2.Event]) -> None:
         self.reached.set()
         self.goes_on.wait(30)
-        self.told += [event.seq for event in told]
+        self.reported += [event.seq for event in reported]
 
     def progress(self, at: float, progress: status_pb2.Progress) -> None:
         pass
 
-    def settle(self) -> bool:
+    def flush(self) -> bool:
         return True
 
     def close(self) -> None:
@@ -261,21 +261,21 @@ class StuckBook:
 
 
 def test_a_disk_that_hangs_is_not_felt(caplog: pytest.LogCaptureFixture) -> None:
-    book = StuckBook()
-    recorder = Recorder([book], began=0.0, delay=0.0, limit=1000)
+    writer = StuckBook()
+    recorder = Recorder([writer], began=0.0, delay=0.0, limit=1000)
     recorder.start()
     recorder.events(events(1))
-    assert book.reached.wait(30)
+    assert writer.reached.wait(30)
     for seq in range(2, 100):
         recorder.events(events(seq))
-    recorder.close(patience=0.0)
+    recorder.close(timeout=0.0)
     assert [record.getMessage() for record in caplog.records] == [
         "events are left out of the run's records: writing takes too long",
         "the run's last events are not recorded: writing takes too long",
     ]
-    book.goes_on.set()
+    writer.goes_on.set()
     recorder.close()
-    assert book.told == list(range(1, 10))
+    assert writer.reported == list(range(1, 10))
 
 
 class UnwillingBook(StuckBook):
@@ -287,7 +287,7 @@ class UnwillingBook(StuckBook):
         self.tries = 0
         self.settled = threading.Event()
 
-    def settle(self) -> bool:
+    def flush(self) -> bool:
         self.tries += 1
         if self.tries == 3:
             self.settled.set()
@@ -295,10 +295,10 @@ class UnwillingBook(StuckBook):
 
 
 def test_what_could_not_be_written_is_tried_again_though_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder_module, "RETRY", 0.01)
-    book = UnwillingBook()
-    recorder = Recorder([book], began=0.0, delay=0.0)
+    monkeypatch.setattr(recorder_module, "RETRY_INTERVAL", 0.01)
+    writer = UnwillingBook()
+    recorder = Recorder([writer], began=0.0, delay=0.0)
     recorder.start()
     recorder.events(events(1))
-    assert book.settled.wait(30)
+    assert writer.settled.wait(30)
     recorder.close()

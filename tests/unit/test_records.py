@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from google.protobuf.json_format import SerializeToJsonError
 from google.protobuf.message import Message
 
+from edriver.common.wire import epoch_seconds
 from edriver.history.records import RecordError, message_of, read, records_of
 from edriver.text.event_lines import event_line, plain
 from edriver.v1 import rounds_pb2, status_pb2
 from tests.fuzz.messages import Fuzzer
 
-LINES = '{"seq": 1, "time": 5.0, "text": "a", "remark": {}}\n{"time": 6.0, "progress": {"steps": 3}}\n'
+LINES = (
+    '{"seq": 1, "time": "1970-01-01T00:00:05Z", "text": "a", "remark": {}}\n'
+    '{"time": "1970-01-01T00:00:06Z", "progress": {"steps": 3}}\n'
+)
 
 
 def as_text(message: Message) -> str:
@@ -32,23 +38,26 @@ def folder(at: Path, lines: str = LINES, run: str = '{"run_id": "abcd", "np": 2}
 def test_what_the_event_log_writes_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "log"
     fuzzer = Fuzzer(1)
-    written = []
-    for seq in range(1, 101):
+    written: list[status_pb2.Event] = []
+    lines = []
+    while len(written) < 100:
         message = fuzzer.message(status_pb2.Event)
         assert isinstance(message, status_pb2.Event)
-        message.seq = seq
-        written.append(message)
-    path.write_text("".join(map(event_line, written)))
-    assert [as_text(told) for told in read(path)] == [as_text(message) for message in written]
+        message.seq = len(written) + 1
+        with suppress(SerializeToJsonError):  # a date or a span beyond those that protobuf defines
+            lines.append(event_line(message))
+            written.append(message)
+    path.write_text("".join(lines))
+    assert [as_text(reported) for reported in read(path)] == [as_text(message) for message in written]
 
 
 def test_ids_and_enums_and_what_is_no_number() -> None:
-    told = status_pb2.WorkerStatus(
+    reported = status_pb2.WorkerStatus(
         worker_id=3,
         state=status_pb2.WORKER_STATE_TRAINING,
         version=rounds_pb2.Version(round_id=rounds_pb2.RoundId(incarnation=1, n=2), boundaries=30),
     )
-    assert message_of(status_pb2.WorkerStatus, plain(told)) == told
+    assert message_of(status_pb2.WorkerStatus, plain(reported)) == reported
     progress = status_pb2.Progress(steps=1, reported={"loss": math.nan, "a": math.inf, "b": -math.inf})
     back = message_of(status_pb2.Progress, json.loads(json.dumps(plain(progress))))
     assert math.isnan(back.reported["loss"])
@@ -60,7 +69,7 @@ def test_events_and_progress_in_their_order(tmp_path: Path) -> None:
     assert isinstance(event, status_pb2.Event)
     assert (event.seq, event.text, event.WhichOneof("kind")) == (1, "a", "remark")
     assert isinstance(sample, status_pb2.ProgressSample)
-    assert (sample.time, sample.progress.steps) == (6.0, 3)
+    assert (epoch_seconds(sample.time), sample.progress.steps) == (6.0, 3)
 
 
 @pytest.mark.parametrize("torn", ['{"seq": 2, "ti', '{"seq', "{", '{"seq": 2, "time": "x"}'])
@@ -74,24 +83,25 @@ def test_a_torn_last_line_is_not_read(tmp_path: Path, torn: str) -> None:
         '{"seq": 2, "ti',
         "[]",
         "3",
-        '{"time": 5.0}',
+        '{"time": "1970-01-01T00:00:05Z"}',
+        '{"seq": 2, "time": 5.0, "text": "a"}',
         '{"seq": 2, "time": "x"}',
-        '{"seq": 2, "round": {"assigned": "x"}}',
+        '{"seq": 2, "round": {"assign_time": "x"}}',
         '{"seq": 2, "host": 3}',
-        '{"time": 5, "progress": {"steps": []}}',
+        '{"time": "1970-01-01T00:00:05Z", "progress": {"steps": []}}',
         '{"seq": -1}',
         "\\x00",
         "[" * 100_000,
     ],
 )
-def test_a_line_that_is_nonsense_is_named(tmp_path: Path, nonsense: str) -> None:
+def test_an_invalid_line_is_named(tmp_path: Path, nonsense: str) -> None:
     path = folder(tmp_path / "r", LINES + nonsense + "\n" + LINES) / "events.jsonl"
-    with pytest.raises(RecordError, match=r"events\.jsonl, line 3, is nobody's event"):
+    with pytest.raises(RecordError, match=r"events\.jsonl, line 3, is no event"):
         list(read(path))
 
 
 def test_fields_of_a_later_release_are_passed_over(tmp_path: Path) -> None:
-    line = '{"seq": 7, "time": 1.0, "remark": {"mood": "good"}, "weather": [1]}\n'
+    line = '{"seq": 7, "remark": {"mood": "good"}, "weather": [1]}\n'
     (event,) = read(folder(tmp_path / "r", line) / "events.jsonl")
     assert isinstance(event, status_pb2.Event)
     assert event.seq == 7

@@ -12,8 +12,9 @@ import pytest
 
 from edriver.client import RunError
 from edriver.commands.report import report
+from edriver.common.wire import timestamp
 from edriver.dashboard import assets
-from edriver.dashboard.assets import INSTALL, filled, plotly_script
+from edriver.dashboard.assets import INSTALL_COMMAND, filled, plotly_script
 from edriver.dashboard.report import facts, history_of, html_report, script_safe, text_summary
 from edriver.history.records import Records
 
@@ -21,8 +22,12 @@ HOSTILE = "</script><script>alert(1)</script><!-- <b onclick=x>&amp;"
 T = 1700000000.0
 
 
+def at(time: float) -> str:
+    return timestamp(T + time).ToJsonString()
+
+
 def line(seq: int, time: float, text: str = "", **kind: object) -> str:
-    return json.dumps({"seq": seq, "time": T + time, "text": text, **kind}) + "\n"
+    return json.dumps({"seq": seq, "time": at(time), "text": text, **kind}) + "\n"
 
 
 def round_id(n: int) -> dict[str, int]:
@@ -34,27 +39,27 @@ def one_kill(name: str = "a") -> str:
     members = [{"worker_id": 1, "host": name}, {"worker_id": 2, "host": name, "slot": 1}]
     first = {
         "round_id": round_id(1),
-        "cause": "the run began",
-        "kind": "ROUND_CAUSE_START",
-        "assigned": T + 10,
+        "cause": {"kind": "CAUSE_KIND_RUN_BEGAN", "text": "the run began"},
+        "kind": "ROUND_KIND_START",
+        "assign_time": at(10),
     }
-    under_way = {**first, "under_way": T + 11, "phases": {"sync": 0.5, "first_step": 0.5}}
+    under_way = {**first, "first_step_time": at(11), "phases": {"sync": "0.5s", "first_step": "0.5s"}}
     second = {
         "round_id": round_id(2),
-        "cause": f"worker 2 ({name}:1) has ended",
-        "kind": "ROUND_CAUSE_FAILURE",
-        "before_ended": T + 20,
-        "assigned": T + 20.5,
+        "cause": {"kind": "CAUSE_KIND_ENDED", "text": f"worker 2 ({name}:1) has ended"},
+        "kind": "ROUND_KIND_FAILURE",
+        "previous_end_time": at(20),
+        "assign_time": at(20.5),
         "steps_lost": 3,
     }
     ended, killed = {"kind": "CAUSE_KIND_ENDED"}, {"kind": "CAUSE_KIND_KILLED"}
     gone = {"worker_id": 2, "host": name, "slot": 1}
-    lost = {**under_way, "ended": T + 20}
+    lost = {**under_way, "end_time": at(20)}
     return (
         line(1, 0, "waiting: 0 of 2 workers are ready", remark={})
         + line(2, 10, f"round 1.1: 2 workers on {name}", round={**first, "members": members})
         + line(3, 11, round={**under_way, "members": members})
-        + json.dumps({"time": T + 12, "progress": {"steps": 40, "step_rate": 10.0, "reported": {"loss": 0.25}}})
+        + json.dumps({"time": at(12), "progress": {"steps": 40, "step_rate": 10.0, "reported": {"loss": 0.25}}})
         + "\n"
         + line(
             4,
@@ -65,7 +70,13 @@ def one_kill(name: str = "a") -> str:
         )
         + line(5, 20.5, "round 1.2: 1 worker", round={**second, "members": members[:1]})
         + line(
-            6, 21.5, round={**second, "under_way": T + 21.5, "phases": {"detect": 0.1, "abort": 0.5, "first_step": 1.0}}
+            6,
+            21.5,
+            round={
+                **second,
+                "first_step_time": at(21.5),
+                "phases": {"detect": "0.1s", "abort": "0.5s", "first_step": "1s"},
+            },
         )
         + line(
             7,
@@ -109,28 +120,28 @@ def test_what_is_said_of_a_run(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_text(one_kill())
     summary = text_summary(history_of(Records(path)), {"command": ["python", "my train.py"]})
-    said = dict(re.split(r"  +", told, maxsplit=1) for told in summary.splitlines())
-    assert said["command"] == "python 'my train.py'"
-    assert said["time"].endswith(", 30 s")
-    assert said["end"] == "done: all workers are done"
-    assert said["size"].startswith("1 to 2 workers")
-    assert said["goodput"] == "62.3 % of wall time in steps that count"  # (9.5 + 9.5 - 3 * 0.1) / 30
-    assert said["rounds"] == "2: 1 failure, 0 preemptions, 0 resizes"
-    assert said["lost"] == "3 steps had to be made again"
-    assert said["recovery"] == "1.6 s after a failure (median), 1.6 s at worst"
+    message = dict(re.split(r"  +", reported, maxsplit=1) for reported in summary.splitlines())
+    assert message["command"] == "python 'my train.py'"
+    assert message["time"].endswith(", 30 s")
+    assert message["end"] == "done: all workers are done"
+    assert message["size"].startswith("1 to 2 workers")
+    assert message["goodput"] == "62.3 % of wall time in steps that count"  # (9.5 + 9.5 - 3 * 0.1) / 30
+    assert message["rounds"] == "2: 1 failure, 0 preemptions, 0 resizes"
+    assert message["lost"] == "3 steps had to be made again"
+    assert message["recovery"] == "1.6 s after a failure (median), 1.6 s at worst"
     assert re.fullmatch(
         r"\S+ round 1\.1 ended: worker 2 \(a:1\) has ended, then \S+ worker 2 \(a:1\) was killed by SIGKILL",
-        said["failed first"],
+        message["failed first"],
     )
-    assert said["reached"] == "step 40; loss 0.25"
+    assert message["reached"] == "step 40; loss 0.25"
 
 
 def test_a_strangers_connection_is_no_failure(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    path.write_text(one_kill().replace("ROUND_CAUSE_FAILURE", "ROUND_CAUSE_UNPROVEN"))
-    said = dict(facts(history_of(Records(path)), {}))
-    assert said["rounds"] == "2: 0 failures, 0 preemptions, 0 resizes, 1 unproven connection"
-    assert "recovery" not in said
+    path.write_text(one_kill().replace("ROUND_KIND_FAILURE", "ROUND_KIND_UNPROVEN"))
+    message = dict(facts(history_of(Records(path)), {}))
+    assert message["rounds"] == "2: 0 failures, 0 preemptions, 0 resizes, 1 unproven connection"
+    assert "recovery" not in message
 
 
 def test_a_page_of_hostile_names_has_only_our_scripts(tmp_path: Path) -> None:
@@ -158,10 +169,10 @@ def test_plotly_can_stand_in_a_page() -> None:
 
 
 def test_data_that_ends_no_element() -> None:
-    told = {"a": "</script>", "b": "<!--", "c": "]]>&"}
-    text = script_safe(told)
+    reported = {"a": "</script>", "b": "<!--", "c": "]]>&"}
+    text = script_safe(reported)
     assert not set("<>&") & set(text)
-    assert json.loads(text) == told
+    assert json.loads(text) == reported
 
 
 def test_a_frame_is_filled_once() -> None:
@@ -175,7 +186,7 @@ def test_the_last_of_several_runs_in_one_log(tmp_path: Path) -> None:
     assert {host for host, _ in history.lanes.of_slots} == {"b"}
 
 
-def test_it_is_written_and_said_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_is_written_and_its_path_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "edriver" / "abcd"
     folder.mkdir(parents=True)
     (folder / "events.jsonl").write_text(one_kill())
@@ -190,7 +201,7 @@ def test_it_is_written_and_said_where(tmp_path: Path, monkeypatch: pytest.Monkey
     ("lines", "words", "sentence"),
     [
         pytest.param("", [], "is empty: nothing has happened", id="empty"),
-        pytest.param("{}\n", [], "line 1, is nobody's event: it has no number", id="nonsense"),
+        pytest.param("{}\n", [], "line 1, is no event: it has no number", id="nonsense"),
         pytest.param(line(1, 0, "a", remark={}), ["--output", "no/where.html"], "No such file", id="no-folder"),
     ],
 )
@@ -201,9 +212,9 @@ def test_what_cannot_be_reported(tmp_path: Path, lines: str, words: list[str], s
         report([str(path), *words])
 
 
-def test_without_plotly_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_plotly_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assets, "find_spec", lambda name: None)
-    with pytest.raises(RunError, match=re.escape(INSTALL)):
+    with pytest.raises(RunError, match=re.escape(INSTALL_COMMAND)):
         plotly_script()
 
 
@@ -227,15 +238,15 @@ def test_a_run_json_with_a_strange_id_is_reported_by_its_folders_name(
 
 
 @pytest.mark.parametrize("text", ["\0", '{"run_id": "a', "[" * 100_000, "[]"], ids=["nul", "torn", "deep", "a-list"])
-def test_a_run_json_that_is_none_is_said(tmp_path: Path, text: str) -> None:
+def test_an_invalid_run_json_is_reported(tmp_path: Path, text: str) -> None:
     (tmp_path / "events.jsonl").write_text(one_kill())
     (tmp_path / "run.json").write_text(text)
     with pytest.raises(RunError, match=r"run\.json is not (JSON|an object)"):
         report([str(tmp_path)])
 
 
-def test_a_path_with_a_nul_is_said(tmp_path: Path) -> None:
+def test_a_path_with_a_nul_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text(one_kill())
-    with pytest.raises(RunError, match=r"--output .*null byte"):
+    with pytest.raises(RunError, match=r"--output .*null (byte|character)"):
         report([str(path), "--output", "a\0b"])

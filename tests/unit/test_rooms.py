@@ -21,14 +21,15 @@ SOURCES = {
 
 FOLDERS = sorted({path.parent for path in SOURCES.values()})
 
-LONGEST_FILE = 500
-MOST_MODULES = 15
+MAX_FILE_LINES = 500
+LONGEST_CLASS = 250
+MAX_MODULES = 15
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(ROOT.parent)))
 def test_a_folder_says_what_lives_in_it_and_is_not_crowded(folder: Path) -> None:
     modules = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
-    assert len(modules) <= MOST_MODULES
+    assert len(modules) <= MAX_MODULES
     assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
 
 
@@ -69,4 +70,15 @@ def test_what_comes_from_outside_is_never_run(module: str) -> None:
 
 @pytest.mark.parametrize("module", SOURCES)
 def test_no_file_is_too_long(module: str) -> None:
-    assert len(SOURCES[module].read_text().splitlines()) <= LONGEST_FILE
+    assert len(SOURCES[module].read_text().splitlines()) <= MAX_FILE_LINES
+
+
+def test_no_class_is_too_long() -> None:
+    classes = [
+        node
+        for source in SOURCES.values()
+        for node in ast.walk(ast.parse(source.read_text()))
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert classes
+    assert [each.name for each in classes if (each.end_lineno or 0) - each.lineno >= LONGEST_CLASS] == []

@@ -34,7 +34,7 @@ def listening() -> Iterator[Callable[[Path], None]]:
 
     def listen(folder: Path) -> None:
         listener = socket.socket(socket.AF_UNIX)
-        listener.bind(str(folder / runs.SOCKET))
+        listener.bind(str(folder / runs.SOCKET_NAME))
         listener.listen()
         opened.append(listener)
 
@@ -53,7 +53,7 @@ def test_a_run_is_found_while_its_driver_listens(place: Path, listening: Callabl
     folder = a_folder(place, "aa")
     a_folder(place, "bb")
     listening(folder)
-    assert runs.living_runs() == {"aa": folder / runs.SOCKET}
+    assert runs.living_runs() == {"aa": folder / runs.SOCKET_NAME}
 
 
 def test_a_link_is_no_run(place: Path, listening: Callable[[Path], None]) -> None:
@@ -88,7 +88,7 @@ sys.stdin.read()
 def test_another_account_cannot_pose_as_a_run(place: Path, whose_folder: int) -> None:
     folder = a_folder(place, "aa")
     os.chown(folder, NOBODY, NOBODY)
-    command = [sys.executable, "-c", LISTEN, str(folder / runs.SOCKET), str(NOBODY)]
+    command = [sys.executable, "-c", LISTEN, str(folder / runs.SOCKET_NAME), str(NOBODY)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"listening\n"

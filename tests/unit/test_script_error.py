@@ -11,7 +11,7 @@ from edriver.driver.core.failures.script_error import ScriptError, script_error
 
 PLAIN = """\
 Traceback (most recent call last):
-  File "/opt/venv/lib/python3.11/site-packages/edriver/worker/rounds/loop.py", line 161, in _one_round
+  File "/opt/venv/lib/python3.11/site-packages/edriver/worker/rounds/script_call.py", line 43, in perform
     result = function(state, *args, **kwargs)
              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
   File "/home/me/train.py", line 17, in train

@@ -1,35 +1,35 @@
-"""Who should be in a round: at the end of one, and while one runs."""
+"""Which workers should be in a round: when one forms, and while one runs."""
 
 from __future__ import annotations
 
 import pytest
 
-from edriver.driver.core.selection import select, wanted_members
+from edriver.driver.core.rounds.selection import select, wanted_members
 from tests.unit.test_ranks import candidates, version
 
 
 @pytest.mark.parametrize(
-    ("waiting", "fitting", "max_np", "members", "guest"),
+    ("waiting", "fitting", "max_np", "members", "state_keeper"),
     [
-        pytest.param("", "", 4, [], None, id="nobody"),
+        pytest.param("", "", 4, [], None, id="no-worker"),
         pytest.param("1@a=- 2@b=-", "1 2", 4, [1, 2], None, id="newcomers-only"),
-        pytest.param("1@a=2:5 2@b=2:5 3@c=-", "1 2 3", 4, [1, 2, 3], None, id="everybody-fits"),
+        pytest.param("1@a=2:5 2@b=2:5 3@c=-", "1 2 3", 4, [1, 2, 3], None, id="all-fit"),
         pytest.param("1@a=2:5 2@b=2:5 3@c=2:5", "1 2 3", 2, [1, 2], None, id="over-max-np-the-youngest-gives-way"),
         pytest.param("1@a=- 2@b=2:5 3@c=2:4", "1 2 3", 2, [2, 3], None, id="survivors-before-an-older-newcomer"),
         pytest.param("1@a=2:4 2@b=2:4 3@c=2:5", "1 2 3", 2, [3, 1], None, id="a-holder-before-older-survivors"),
         pytest.param("1@a=2:5 2@b=2:5 3@c=-", "2 3", 4, [2, 3], None, id="one-holder-with-a-slot-is-enough"),
-        pytest.param("1@a=2:5 2@b=2:5 3@c=- 4@c=-", "3 4", 4, [3, 4], 1, id="the-oldest-holder-stays-as-guest"),
-        pytest.param("1@a=2:5 2@b=2:4", "2", 4, [2], 1, id="a-survivor-that-is-behind-needs-the-guest"),
-        pytest.param("1@a=2:5 3@c=- 4@c=-", "3 4", 2, [3, 4], 1, id="a-guest-does-not-count-for-max-np"),
-        pytest.param("1@a=2:5 2@b=2:5", "", 4, [], 1, id="nobody-has-a-slot"),
-        pytest.param("1@a=- 2@b=-", "2", 4, [2], None, id="no-guest-without-a-state"),
+        pytest.param("1@a=2:5 2@b=2:5 3@c=- 4@c=-", "3 4", 4, [3, 4], 1, id="the-oldest-holder-is-the-state-keeper"),
+        pytest.param("1@a=2:5 2@b=2:4", "2", 4, [2], 1, id="a-survivor-that-is-behind-needs-the-state-keeper"),
+        pytest.param("1@a=2:5 3@c=- 4@c=-", "3 4", 2, [3, 4], 1, id="a-state-keeper-does-not-count-for-max-np"),
+        pytest.param("1@a=2:5 2@b=2:5", "", 4, [], 1, id="no-worker-has-a-slot"),
+        pytest.param("1@a=- 2@b=-", "2", 4, [2], None, id="no-state-keeper-without-a-state"),
     ],
 )
-def test_select(waiting: str, fitting: str, max_np: int, members: list[int], guest: int | None) -> None:
+def test_select(waiting: str, fitting: str, max_np: int, members: list[int], state_keeper: int | None) -> None:
     chosen = select(candidates(waiting), {int(w) for w in fitting.split()}, max_np)
     assert [c.worker_id for c in chosen.members] == members
-    assert (chosen.guest.worker_id if chosen.guest else None) == guest
-    assert [c.worker_id for c in chosen.all] == [*members, *([guest] if guest else [])]
+    assert (chosen.state_keeper.worker_id if chosen.state_keeper else None) == state_keeper
+    assert [c.worker_id for c in chosen.all] == [*members, *([state_keeper] if state_keeper else [])]
 
 
 def test_a_selection_names_the_highest_version_even_if_its_holder_has_no_slot() -> None:
@@ -48,7 +48,7 @@ def test_a_selection_names_the_highest_version_even_if_its_holder_has_no_slot() 
         pytest.param({1, 2}, [3], {2, 3}, 2, {2, 3}, id="one-leaves-one-joins"),
         pytest.param({1, 2}, [], set(), 4, {1}, id="the-oldest-stays-for-the-state"),
         pytest.param({1, 2}, [3, 4], {3, 4}, 2, {1, 3, 4}, id="and-hands-it-to-the-newcomers"),
-        pytest.param({1, 3, 4}, [], {3, 4}, 2, {3, 4}, id="a-guest-is-not-wanted-once-others-have-the-state"),
+        pytest.param({1, 3, 4}, [], {3, 4}, 2, {3, 4}, id="the-state-keeper-leaves-once-others-have-the-state"),
         pytest.param({5, 3}, [1], {1, 3, 5}, 2, {3, 5}, id="members-before-an-older-newcomer"),
     ],
 )

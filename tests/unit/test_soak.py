@@ -62,8 +62,8 @@ def test_what_is_flat_after_its_warm_up_passes() -> None:
     ],
 )
 def test_what_is_not_as_it_must_be_is_said(found: Outcome, complaint: str) -> None:
-    (said,) = complaints(found)
-    assert re.search(complaint, said)
+    (message,) = complaints(found)
+    assert re.search(complaint, message)
 
 
 def test_the_warm_up_is_counted_from_a_process_s_own_first_kill() -> None:

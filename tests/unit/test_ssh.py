@@ -1,4 +1,4 @@
-"""What is asked of ssh, and what is made of its answers; a real sshd is in tests/process/test_ssh.py."""
+"""The ssh commands, and how their results are explained; a real sshd is in tests/process/test_ssh.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edriver.driver.launch.invitations import travelling
+from edriver.driver.launch.join_configs import portable_variables
 from edriver.driver.launch.ssh import failure, remote_command
 from edriver.system.ssh_client import SshOptions, identity_error
 
@@ -22,7 +22,7 @@ def test_the_operators_port_and_key_are_used_and_a_host_cannot_be_an_option() ->
     assert command[-3:] == ["--", "-oProxyCommand=evil", "true"]
 
 
-def test_nobody_is_asked_for_a_password() -> None:
+def test_ssh_never_prompts_for_a_password() -> None:
     assert "BatchMode=yes" in SshOptions().command("a", "true")
 
 
@@ -42,7 +42,7 @@ def test_the_remote_shell_says_how_the_agent_ended(tmp_path: Path, script: str, 
 
 
 @pytest.mark.parametrize(
-    ("code", "said", "text"),
+    ("code", "message", "text"),
     [
         pytest.param(255, ["u@a: Permission denied (publickey)."], "accepts none of this user's keys", id="key"),
         pytest.param(255, ["Host key verification failed."], "its host key is not known here", id="unknown-host"),
@@ -61,13 +61,13 @@ def test_the_remote_shell_says_how_the_agent_ended(tmp_path: Path, script: str, 
         pytest.param(3, ["the last word", ""], "its agent exited with code 3: the last word", id="exit"),
     ],
 )
-def test_a_failure_is_put_into_words(code: int, said: list[str], text: str) -> None:
-    assert text in failure("a", code, said, VERSION)
+def test_a_failure_is_put_into_words(code: int, message: list[str], text: str) -> None:
+    assert text in failure("a", code, message, VERSION)
 
 
-def test_what_is_about_the_drivers_own_host_stays() -> None:
+def test_variables_about_the_drivers_own_host_are_not_passed_on() -> None:
     environment = {"HOME": "/h", "SSH_AUTH_SOCK": "/s", "XDG_RUNTIME_DIR": "/x", "DISPLAY": ":0", "MODEL": "big"}
-    assert travelling(environment) == {"MODEL": "big"}
+    assert portable_variables(environment) == {"MODEL": "big"}
 
 
 def test_a_key_that_ssh_would_ignore_is_refused(tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
-"""Who is started and stopped: agents for hosts, workers for slots, and the ones that have no place any more."""
+"""Starts and stops: agents for hosts, workers for slots, and workers that lost their slot."""
 
 from __future__ import annotations
 
 import pytest
 
 from edriver.driver.core.actions import Action, StartAgent, StartWorker, StopAgent, StopWorker
-from edriver.driver.core.cause import Cause, CauseKind, Said
+from edriver.driver.core.cause import AgentFault, AgentFaultKind, Cause, CauseKind
 from edriver.driver.core.roster import Roster, Worker, WorkerState
 from edriver.driver.core.settings import Settings
 from edriver.driver.core.staffing import Staffing
@@ -78,7 +78,7 @@ def test_a_lost_agent_is_started_again_ever_later() -> None:
     site.observe("a:1")
     started, now = [], 0.0
     for agent_id in range(1, 6):
-        site.staffing.agent_lost("a", agent_id, "ssh: connection refused", now)
+        site.staffing.agent_lost("a", agent_id, AgentFault(AgentFaultKind.ENDED, "ssh: connection refused"), now)
         assert list(site.staffing.tend_hosts(now)) == []
         now = min(site.staffing.deadlines())
         started.append(now)
@@ -90,18 +90,18 @@ def test_a_lost_agent_takes_its_workers_with_it() -> None:
     site = Site()
     site.observe("a:2 b:1")
     site.start()
-    lost = site.staffing.agent_lost("a", 1, "its stream broke", now=0.0)
+    lost = site.staffing.agent_lost("a", 1, AgentFault(AgentFaultKind.ENDED, "its stream broke"), now=0.0)
     assert [worker.worker_id for worker in lost] == [1, 2]
     assert site.start(now=100.0) == []  # until an agent is there again
 
 
 @pytest.mark.parametrize(("host", "agent_id"), [("a", 9), ("z", 1)], ids=["an-older-agent", "an-unknown-host"])
-def test_news_of_other_agents_changes_nothing(host: str, agent_id: int) -> None:
+def test_events_of_other_agents_change_nothing(host: str, agent_id: int) -> None:
     site = Site()
     site.observe("a:1", connect=False)
     site.staffing.agent_connected(host, agent_id)
     assert not site.roster.hosts["a"].connected
-    assert site.staffing.agent_lost(host, agent_id, "gone", now=0.0) == []
+    assert site.staffing.agent_lost(host, agent_id, AgentFault(AgentFaultKind.ENDED, "gone"), now=0.0) == []
     assert site.roster.hosts["a"].agent_id == 1
     assert site.staffing.troubles(0.0) == ()
 
@@ -109,11 +109,11 @@ def test_news_of_other_agents_changes_nothing(host: str, agent_id: int) -> None:
 def test_troubles_name_the_host_until_it_connects() -> None:
     site = Site()
     site.observe("a:1 b:1", connect=False)
-    site.staffing.agent_lost("a", 1, "ssh: connection refused", now=0.0)
-    site.staffing.agent_lost("b", 2, "no python3 there", now=0.0)
+    site.staffing.agent_lost("a", 1, AgentFault(AgentFaultKind.ENDED, "ssh: connection refused"), now=0.0)
+    site.staffing.agent_lost("b", 2, AgentFault(AgentFaultKind.ENDED, "no python3 there"), now=0.0)
     assert site.staffing.troubles(0.0) == (
-        Cause(CauseKind.HOST_UNUSED, host="a", detail=Said("ssh: connection refused")),
-        Cause(CauseKind.HOST_UNUSED, host="b", detail=Said("no python3 there")),
+        Cause(CauseKind.HOST_UNUSED, host="a", detail=AgentFault(AgentFaultKind.ENDED, "ssh: connection refused")),
+        Cause(CauseKind.HOST_UNUSED, host="b", detail=AgentFault(AgentFaultKind.ENDED, "no python3 there")),
     )
     site.observe("a:1", now=1.0)
     assert site.staffing.troubles(0.0) == ()
@@ -195,7 +195,7 @@ def test_a_slot_is_taken_until_its_worker_has_exited() -> None:
     assert site.start() == ["a:0"]
 
 
-def test_a_shrunken_host_starts_nobody_while_it_is_over_full() -> None:
+def test_a_host_that_shrank_starts_no_worker_while_it_has_more_than_its_slots() -> None:
     site = Site()
     site.observe("a:3")
     site.start()
@@ -248,15 +248,15 @@ def test_a_run_is_hopeless_when_every_slot_has_been_tried_and_failed() -> None:
     site = Site()
     site.observe("a:2")
     site.start()
-    assert not site.staffing.hopeless(0.0)
+    assert not site.staffing.no_slot_works(0.0)
     site.fail(1)
-    assert not site.staffing.hopeless(0.0)  # worker 2 boots, for the first time in its slot
+    assert not site.staffing.no_slot_works(0.0)  # worker 2 boots, for the first time in its slot
     site.start()
     site.fail(2)
-    assert site.staffing.hopeless(0.0)  # worker 3 boots, but its slot has failed before
+    assert site.staffing.no_slot_works(0.0)  # worker 3 boots, but its slot has failed before
 
 
-def test_a_waiting_worker_is_hope() -> None:
+def test_a_run_with_a_waiting_worker_is_not_hopeless() -> None:
     site = Site()
     site.observe("a:2")
     site.start()
@@ -264,33 +264,33 @@ def test_a_waiting_worker_is_hope() -> None:
     site.start()
     site.fail(2)
     site.worker(3).state = WorkerState.WAITING
-    assert not site.staffing.hopeless(0.0)
+    assert not site.staffing.no_slot_works(0.0)
 
 
-def test_an_untried_slot_is_hope() -> None:
+def test_an_untried_slot_may_work() -> None:
     site = Site()
     site.observe("a:1")
     site.start()
     site.fail(1)
-    assert site.staffing.hopeless(0.0)
+    assert site.staffing.no_slot_works(0.0)
     site.observe("a:2")
-    assert not site.staffing.hopeless(0.0)
+    assert not site.staffing.no_slot_works(0.0)
 
 
-def test_a_host_whose_agent_has_yet_to_connect_is_hope() -> None:
+def test_a_host_whose_agent_has_yet_to_connect_counts_as_untried() -> None:
     site = Site()
     site.observe("a:1")
     site.start()
     site.fail(1)
     site.observe("a:1 b:1", connect=False)
-    assert not site.staffing.hopeless(0.0)
+    assert not site.staffing.no_slot_works(0.0)
 
 
-def test_nothing_tried_is_not_hopeless() -> None:
+def test_before_any_attempt_slots_may_work() -> None:
     site = Site()
-    assert not site.staffing.hopeless(0.0)
+    assert not site.staffing.no_slot_works(0.0)
     site.observe("a:1")
-    assert not site.staffing.hopeless(0.0)
+    assert not site.staffing.no_slot_works(0.0)
 
 
 def test_booting_counts_only_workers_with_a_slot() -> None:

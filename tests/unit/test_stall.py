@@ -1,4 +1,4 @@
-"""A stall is no progress for longer than the phase may last, by somebody who waits for nobody else."""
+"""A stall: a worker that waits for no other makes no progress for longer than its phase may last."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from edriver.common.stall_limits import DEFAULTS, Phase, collective_timeout, limits_of, text_of
-from edriver.worker import phases
-from edriver.worker.watch.stall import LOOK_BOUND, Stall, StallWatch, stacks
+from edriver.common.stall_limits import DEFAULT_STALL_LIMITS, Phase, collective_timeout, limits_of, text_of
+from edriver.worker import training_phase
+from edriver.worker.watch.stall import MAX_CHECK_INTERVAL, Stall, StallWatch, stacks
 
 
 class Time:
@@ -79,13 +79,13 @@ def test_a_phase_without_a_limit_lasts_for_ever(phase: Phase) -> None:
     assert looked_at(watch, time, 10_000, phase) == []
 
 
-def test_a_stall_is_told_again_after_as_long() -> None:
+def test_a_stall_is_reported_again_after_as_long() -> None:
     time = Time()
     watch = StallWatch(threading.current_thread(), {"step": 60.0}, time)
     assert len(looked_at(watch, time, 181)) == 3
 
 
-def test_who_waits_in_a_collective_is_not_to_blame() -> None:
+def test_a_worker_that_waits_in_a_collective_is_not_blamed() -> None:
     time = Time()
     with thread_in("/x/torch/distributed/c10d.py") as thread:
         watch = StallWatch(thread, {"step": 60.0}, time)
@@ -98,7 +98,7 @@ def test_a_process_that_stood_still_blames_itself_for_a_look_or_two() -> None:
     watch.look("as before", Phase.STEP)
     time.now += 3600
     assert watch.look("as before", Phase.STEP) is None
-    assert looked_at(watch, time, 59 - 2 * LOOK_BOUND) == []
+    assert looked_at(watch, time, 59 - 2 * MAX_CHECK_INTERVAL) == []
 
 
 def test_stacks_name_every_thread_but_the_one_that_asks() -> None:
@@ -119,7 +119,7 @@ def test_stacks_name_every_thread_but_the_one_that_asks() -> None:
 )
 def test_limits(texts: list[str], changed: dict[str, float]) -> None:
     limits = limits_of(texts)
-    assert limits == {**DEFAULTS, **changed}
+    assert limits == {**DEFAULT_STALL_LIMITS, **changed}
     assert limits_of(text_of(limits).split(), base={}) == limits
 
 
@@ -141,30 +141,30 @@ def test_what_is_no_limit(text: str, sentence: str) -> None:
     ("limits", "seconds"),
     [
         pytest.param({}, 1800.0, id="none"),
-        pytest.param(DEFAULTS, 2700.0, id="the-defaults"),
+        pytest.param(DEFAULT_STALL_LIMITS, 2700.0, id="the-defaults"),
         pytest.param({"step": 60.0, "eval": 7200.0}, 10800.0, id="a-long-one"),
         pytest.param({"step": 60.0, "eval": 0.0}, 365 * 86400.0, id="for-ever"),
     ],
 )
-def test_a_collective_may_wait_longer_than_anybody_may_be_busy(limits: dict[str, float], seconds: float) -> None:
+def test_a_collective_may_wait_longer_than_any_member_may_be_busy(limits: dict[str, float], seconds: float) -> None:
     assert collective_timeout(limits) == seconds
 
 
 def test_a_phase_ends_where_its_block_ends_whatever_happens_in_it() -> None:
-    before, changes = phases.current.phase, phases.current.changes
+    before, changes = training_phase.current.phase, training_phase.current.changes
 
     def evaluate() -> None:
-        with phases.phase("eval"):
-            assert phases.current.phase is Phase.EVAL
+        with training_phase.phase("eval"):
+            assert training_phase.current.phase is Phase.EVAL
             raise KeyError
 
     with pytest.raises(KeyError):
         evaluate()
-    assert phases.current.phase is before
-    assert phases.current.changes == changes + 2
+    assert training_phase.current.phase is before
+    assert training_phase.current.changes == changes + 2
 
 
 def test_a_phase_that_there_is_not() -> None:
     sentence = "there is no phase 'evaluate': it is one of init, step, commit, eval, save"
-    with pytest.raises(ValueError, match=sentence), phases.phase("evaluate"):
+    with pytest.raises(ValueError, match=sentence), training_phase.phase("evaluate"):
         pass

@@ -25,7 +25,7 @@ sys.exit(main())
 """
 
 
-def test_ctrl_c_while_the_command_is_imported_is_said_by_the_exit_code_alone() -> None:
+def test_ctrl_c_while_the_command_is_imported_is_reported_by_the_exit_code_alone() -> None:
     """What is imported before that is caught must be next to nothing: there a traceback is printed."""
     root = str(Path(edriver.__file__).parents[1])
     ended = subprocess.run(

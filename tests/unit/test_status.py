@@ -11,40 +11,42 @@ from edriver.client import RunError
 from edriver.commands.status import lines, listed, status
 from edriver.common.ids import NO_VERSION, RoundId
 from edriver.common.store_address import StoreAddress
+from edriver.common.wire import epoch_seconds, span_seconds, timestamp
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import events
+from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.settings import Settings
-from edriver.driver.observe.event_history import Chronicle
-from edriver.driver.observe.progress import Pace
-from edriver.driver.rpc.status import FRESH, StatusServer
-from edriver.v1 import status_pb2
+from edriver.driver.observe.event_history import EventHistory
+from edriver.driver.observe.progress import ProgressTracker
+from edriver.driver.rpc.status import MAX_ANSWER_AGE, StatusServer
+from edriver.v1 import cause_pb2, status_pb2
 
 NOTHING = "0 rounds; 0 failures, 0 preemptions, 0 resizes; 0 steps lost"
 
 
 class Story:
-    """A run that began at 0, and what an onlooker reads of it."""
+    """A run that began at 0, and what an observer reads of it."""
 
     def __init__(self) -> None:
         self.membership = Membership(Settings(np=2, min_np=1, max_np=2), now=0.0)
-        self.chronicle = Chronicle(self.membership, Pace(lambda: 0.0), lambda: 0.0)
+        self.event_history = EventHistory(self.membership, ProgressTracker(lambda: 0.0), lambda: 0.0)
 
     def take(self, event: events.Event, now: float) -> None:
-        self.chronicle.take(event, self.membership.step(event, now), None, [])
+        self.event_history.take(event, self.membership.step(event, now), None, [])
 
-    def told(self, now: float) -> list[str]:
-        server = StatusServer("abcd", self.membership, self.chronicle, lambda: now)
+    def reported(self, now: float) -> list[str]:
+        server = StatusServer("abcd", self.membership, self.event_history, lambda: now)
         context: object = None
         return list(lines(asyncio.run(server.GetRun(status_pb2.GetRunRequest(), context)).run))  # type: ignore[arg-type]
 
 
 def test_a_run_from_its_start_to_its_first_round() -> None:
     story = Story()
-    assert story.told(0.0) == ["run abcd, 0 s: starting", NOTHING]
+    assert story.reported(0.0) == ["run abcd, 0 s: starting", NOTHING]
     story.take(events.HostsObserved(HostSet((Host("a", 2), Host("b", 1)))), 0.0)
     story.take(events.AgentConnected("a", 1), 1.0)
-    assert story.told(1.0) == [
+    assert story.reported(1.0) == [
         "run abcd, 1 s: waiting: 0 of 2 workers are ready",
         NOTHING,
         "host a (2 slots) is used",
@@ -54,7 +56,7 @@ def test_a_run_from_its_start_to_its_first_round() -> None:
     ]
     for worker in (1, 2):
         story.take(events.WorkerWaiting(worker, 1, NO_VERSION, StoreAddress("10.0.0.1", 4000 + worker), ""), 2.0)
-    assert story.told(3.4) == [
+    assert story.reported(3.4) == [
         "run abcd, 3 s: round 1.1: 2 workers on a",
         NOTHING.replace("0 rounds", "1 round"),
         "host a (2 slots) is used",
@@ -71,17 +73,19 @@ def test_a_strangers_connection_is_counted_apart() -> None:
     for worker in (1, 2):
         story.take(events.WorkerWaiting(worker, 1, NO_VERSION, StoreAddress("10.0.0.1", 4000 + worker), ""), 2.0)
     story.take(events.PeerUnproven(2, RoundId(1, 1), "connected from 127.0.0.1:4711"), 3.0)
-    assert story.told(4.0)[1] == ("1 round; 0 failures, 0 preemptions, 0 resizes, 1 unproven connection; 0 steps lost")
+    assert story.reported(4.0)[1] == (
+        "1 round; 0 failures, 0 preemptions, 0 resizes, 1 unproven connection; 0 steps lost"
+    )
 
 
 def test_why_a_host_is_not_used() -> None:
     story = Story()
     story.take(events.HostsObserved(HostSet((Host("a", 2), Host("b", 2), Host("c", 1)))), 0.0)
-    story.take(events.AgentLost("a", 1, "ssh: no route"), 1.0)
+    story.take(events.AgentLost("a", 1, AgentFault(AgentFaultKind.ENDED, "ssh: no route")), 1.0)
     story.take(events.DrainRequested("b", None, "it runs hot"), 1.0)
     story.take(events.AgentConnected("c", 3), 1.0)
     story.take(events.WorkerExited(1, 1, ""), 2.0)
-    assert story.told(2.0)[2:5] == [
+    assert story.reported(2.0)[2:5] == [
         "host a (2 slots) is not used: ssh: no route",
         "host b (2 slots) is drained: it runs hot",
         "host c (1 slot) is used",
@@ -90,27 +94,43 @@ def test_why_a_host_is_not_used() -> None:
 
 def test_an_answer_serves_others_for_a_moment_unless_something_happens() -> None:
     story, now = Story(), 0.0
-    server = StatusServer("abcd", story.membership, story.chronicle, lambda: now)
+    server = StatusServer("abcd", story.membership, story.event_history, lambda: now)
 
-    def told() -> tuple[float, list[str]]:
+    def reported() -> tuple[float, list[str]]:
         context: object = None
         run = asyncio.run(server.GetRun(status_pb2.GetRunRequest(), context)).run  # type: ignore[arg-type]
-        return run.now, [host.name for host in run.hosts]
+        return epoch_seconds(run.now), [host.name for host in run.hosts]
 
-    assert told() == (0.0, [])
-    now = before = 0.9 * FRESH
-    assert told() == (0.0, [])
+    assert reported() == (0.0, [])
+    now = before = 0.9 * MAX_ANSWER_AGE
+    assert reported() == (0.0, [])
     story.take(events.HostsObserved(HostSet((Host("a", 2),))), 0.0)
-    assert told() == (before, ["a"])
-    now = 2 * FRESH
-    assert told() == (now, ["a"])
+    assert reported() == (before, ["a"])
+    now = 2 * MAX_ANSWER_AGE
+    assert reported() == (now, ["a"])
     now = 0.1  # the clock was set back
-    assert told() == (0.1, ["a"])
+    assert reported() == (0.1, ["a"])
 
 
 def test_several_in_few_words() -> None:
-    younger = status_pb2.Run(run_id="b", began=50.0, now=110.0, doing="starting", min_np=1, max_np=2, command=["a b"])
-    older = status_pb2.Run(run_id="a", began=10.0, now=110.0, doing="round 1.1", size=1, min_np=1, max_np=2)
+    younger = status_pb2.Run(
+        run_id="b",
+        start_time=timestamp(50.0),
+        now=timestamp(110.0),
+        activity=cause_pb2.Cause(text="starting"),
+        min_np=1,
+        max_np=2,
+        command=["a b"],
+    )
+    older = status_pb2.Run(
+        run_id="a",
+        start_time=timestamp(10.0),
+        now=timestamp(110.0),
+        activity=cause_pb2.Cause(text="round 1.1"),
+        size=1,
+        min_np=1,
+        max_np=2,
+    )
     assert list(listed([younger, older])) == [
         "run a, 1 min 40 s, 1 worker (1 to 2): round 1.1",
         "    ",
@@ -150,9 +170,9 @@ def test_json_of_no_run_is_an_empty_array(monkeypatch: pytest.MonkeyPatch) -> No
         status([])
 
 
-def test_a_run_tells_how_long_it_has_gone_on_by_a_clock_that_nobody_sets() -> None:
+def test_the_duration_of_a_run_is_measured_by_a_monotonic_clock() -> None:
     story, times = Story(), iter([1000.0, 1075.0])
-    server = StatusServer("abcd", story.membership, story.chronicle, lambda: -86400.0, steady=lambda: next(times))
+    server = StatusServer("abcd", story.membership, story.event_history, lambda: -86400.0, steady=lambda: next(times))
     run = server.answer().run
-    assert run.seconds == 75.0
+    assert span_seconds(run.uptime) == 75.0
     assert next(lines(run)).startswith("run abcd, 75 s: ")

@@ -11,7 +11,7 @@ from itertools import count
 
 import pytest
 
-from edriver.worker.watch.stuck import QUIET_LOOKS, StuckWatch
+from edriver.worker.watch.stuck import QUIET_CHECKS, StuckWatch
 
 
 def thread_in(filename: str, source: str) -> tuple[threading.Thread, Callable[[], None]]:
@@ -56,6 +56,7 @@ def looks(watch: StuckWatch, thread: threading.Thread, times: int, cut_off: bool
         pytest.param("/x/torch/distributed/c10d.py", "lock.acquire()", True, id="asleep in a collective"),
         pytest.param("/x/torch/autograd/graph.py", "lock.acquire()", True, id="asleep in backward"),
         pytest.param("/x/edriver/worker/sync/relay.py", "lock.acquire()", True, id="asleep in a relay"),
+        pytest.param("/x/edriver/horovod/collectives/handles.py", "lock.acquire()", True, id="asleep in a handle"),
         pytest.param("/x/torch/utils/data/dataloader.py", "lock.acquire()", False, id="waits for data"),
         pytest.param("/x/train.py", "lock.acquire()", False, id="asleep in the script"),
         pytest.param("/x/torch/autograd/graph.py", "while go: pass", False, id="computes in backward"),
@@ -83,12 +84,12 @@ def quiet_watch(thread: threading.Thread, others_want: Callable[[], bool] = lamb
     return StuckWatch(thread, bound=3600, others_want=others_want, others_used=no_time)
 
 
-def test_one_that_nothing_can_wake_is_known_after_a_few_looks() -> None:
+def test_a_thread_that_nothing_can_wake_is_found_after_a_few_looks() -> None:
     thread, end = thread_in(BACKWARD, "lock.acquire()")
     try:
         watch = quiet_watch(thread)
-        found = looks(watch, thread, QUIET_LOOKS + 1, cut_off=True)  # it may not sleep yet at the first
-        assert not any(found[: QUIET_LOOKS - 1])
+        found = looks(watch, thread, QUIET_CHECKS + 1, cut_off=True)  # it may not sleep yet at the first
+        assert not any(found[: QUIET_CHECKS - 1])
         assert found[-1]
     finally:
         end()
@@ -99,15 +100,15 @@ def test_while_something_else_waits_for_a_processor_a_few_looks_are_not_enough()
     wants = True
     try:
         watch = quiet_watch(thread, others_want=lambda: wants)
-        assert not any(looks(watch, thread, 2 * QUIET_LOOKS, cut_off=True))
+        assert not any(looks(watch, thread, 2 * QUIET_CHECKS, cut_off=True))
         wants = False
-        assert looks(watch, thread, QUIET_LOOKS, cut_off=True) == [False] * (QUIET_LOOKS - 1) + [True]
+        assert looks(watch, thread, QUIET_CHECKS, cut_off=True) == [False] * (QUIET_CHECKS - 1) + [True]
     finally:
         end()
 
 
-def test_who_wants_a_processor() -> None:
-    # A process of its own: this one may have threads of which a test knows nothing. Deriving a key releases the lock.
+def test_whether_other_threads_want_a_processor() -> None:
+    # A process of its own: pytest's may have other threads. Deriving a key releases the interpreter's lock.
     program = """if True:
         import hashlib, threading
         from edriver.worker.watch.stuck import others_want_a_processor
@@ -123,9 +124,9 @@ def test_while_connections_are_left_a_few_looks_are_not_enough() -> None:
     thread, end = thread_in(BACKWARD, "lock.acquire()")
     try:
         watch = quiet_watch(thread)
-        assert not any(looks(watch, thread, QUIET_LOOKS - 1, cut_off=True))
+        assert not any(looks(watch, thread, QUIET_CHECKS - 1, cut_off=True))
         assert not watch.stuck(cut_off=False)
-        assert not any(looks(watch, thread, QUIET_LOOKS - 1, cut_off=True))
+        assert not any(looks(watch, thread, QUIET_CHECKS - 1, cut_off=True))
     finally:
         end()
 
@@ -135,7 +136,7 @@ def test_while_something_else_computes_a_few_looks_are_not_enough() -> None:
     helper, end_helper = thread_in("/x/helper.py", "while go: pass")
     try:
         watch = StuckWatch(thread, bound=3600)
-        assert not any(looks(watch, helper, 2 * QUIET_LOOKS, cut_off=True))
+        assert not any(looks(watch, helper, 2 * QUIET_CHECKS, cut_off=True))
     finally:
         end()
         end_helper()

@@ -6,8 +6,9 @@ import io
 
 from rich.console import Console
 
-from edriver.commands.top import MOST_WORKERS, screen
-from edriver.v1 import rounds_pb2, status_pb2
+from edriver.commands.top import MAX_SHOWN_WORKERS, screen
+from edriver.common.wire import timestamp
+from edriver.v1 import cause_pb2, rounds_pb2, status_pb2
 
 
 def drawn(run: status_pb2.Run, *latest: status_pb2.Event) -> str:
@@ -21,16 +22,16 @@ def worker(number: int, rank: int | None = None) -> status_pb2.WorkerStatus:
     state = status_pb2.WORKER_STATE_BOOTING if rank is None else status_pb2.WORKER_STATE_TRAINING
     version = rounds_pb2.Version(round_id=rounds_pb2.RoundId(incarnation=1, n=2), boundaries=30)
     return status_pb2.WorkerStatus(
-        worker_id=number, host="a", slot=number, state=state, rank=rank, version=version, since=100.0
+        worker_id=number, host="a", slot=number, state=state, rank=rank, version=version, start_time=timestamp(100.0)
     )
 
 
 def test_everything_is_on_the_screen() -> None:
     run = status_pb2.Run(
         run_id="abcd",
-        began=100.0,
-        now=300.0,
-        doing="round 1.2: 2 workers on a",
+        start_time=timestamp(100.0),
+        now=timestamp(300.0),
+        activity=cause_pb2.Cause(text="round 1.2: 2 workers on a"),
         size=2,
         min_np=1,
         max_np=4,
@@ -38,12 +39,17 @@ def test_everything_is_on_the_screen() -> None:
         failures=1,
         progress=status_pb2.Progress(steps=30, step_rate=5.0, epoch=1, samples=100, samples_done=50),
         hosts=[
-            status_pb2.HostStatus(name="a", slots=3, connected=True, since=100.0),
-            status_pb2.HostStatus(name="b", slots=1, obstacle="is quarantined", since=200.0),
+            status_pb2.HostStatus(name="a", slots=3, connected=True, discover_time=timestamp(100.0)),
+            status_pb2.HostStatus(
+                name="b",
+                slots=1,
+                obstacles=[cause_pb2.Cause(text="is quarantined"), cause_pb2.Cause(text="has 1 slot drained")],
+                discover_time=timestamp(200.0),
+            ),
         ],
         workers=[worker(3), worker(2, 1), worker(1, 0)],
     )
-    text = drawn(run, status_pb2.Event(time=0.0, text="round 1.1 ended: worker 4 was killed by SIGKILL"))
+    text = drawn(run, status_pb2.Event(time=timestamp(0.0), text="round 1.1 ended: worker 4 was killed by SIGKILL"))
     lines = text.splitlines()
     assert lines[0].split() == [
         "run",
@@ -66,7 +72,10 @@ def test_everything_is_on_the_screen() -> None:
     ]
     assert "2 rounds, 1 failure, 0 preemptions, 0 resizes, 0 steps lost" in text
     assert "step 30, 5.0 steps/s; epoch 1 50 % done" in text
-    assert any(line.split() == ["b", "1", "1", "min", "40", "s", "is", "quarantined"] for line in lines)
+    assert any(
+        line.split() == ["b", "1", "1", "min", "40", "s", "is", "quarantined;", "has", "1", "slot", "drained"]
+        for line in lines
+    )
     ranked = [line.split()[:3] for line in lines if "a:" in line]
     assert ranked == [["0", "1", "a:1"], ["1", "2", "a:2"], ["3", "a:3", "3"]]
     assert "1.2:30" in text
@@ -75,4 +84,4 @@ def test_everything_is_on_the_screen() -> None:
 
 def test_of_thousands_the_first_ranks_are_shown() -> None:
     run = status_pb2.Run(run_id="abcd", workers=[worker(number, number) for number in range(5000)])
-    assert f"and {5000 - MOST_WORKERS} more" in drawn(run)
+    assert f"and {5000 - MAX_SHOWN_WORKERS} more" in drawn(run)

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from edriver.common.ids import RoundId, Version
+from edriver.common.wire import epoch_seconds, timestamp
 from edriver.driver.core import events
-from edriver.driver.observe.records.recorder import Recorder, books_of
-from edriver.driver.observe.records.trace import REMARKS, Trace
+from edriver.driver.observe.records.recorder import Recorder, writers_of
+from edriver.driver.observe.records.trace import REMARKS_TRACK, Trace
 from edriver.v1 import status_pb2
-from tests.unit.test_chronicle import Story
+from tests.unit.test_event_history import Story
 
 Entry = dict[str, Any]
 Slice = tuple[str, float, float]
@@ -33,9 +34,9 @@ class Told(Story):
         self.all: list[status_pb2.Event] = []
 
     def take(self, event: events.Event) -> list[status_pb2.Event]:
-        told = super().take(event)
-        self.all += told
-        return told
+        reported = super().take(event)
+        self.all += reported
+        return reported
 
     @property
     def trace(self) -> list[Entry]:
@@ -113,7 +114,7 @@ def killed() -> Told:
     story.begun()
     story.steps(1, 1, stepped=105.0)
     story.steps(2, 1, stepped=106.0)
-    story.take(events.WorkerExited(2, -9, "", 106.5))  # heard of at 107
+    story.take(events.WorkerExited(2, -9, "", 106.5))  # received at 107
     story.waits(1, Version(RoundId(1, 1), 7))
     story.steps(1, 2, waiting=108.0, built=108.2, synced=108.2, stepped=109.0)
     return story
@@ -137,7 +138,7 @@ def test_a_kill_shows() -> None:
         ("rendezvous", 8.0, 8.2),
         ("first_step", 8.2, 9.0),
     ]
-    assert any("worker 2" in text and "killed by SIGKILL" in text for text in instants(story.trace, REMARKS))
+    assert any("worker 2" in text and "killed by SIGKILL" in text for text in instants(story.trace, REMARKS_TRACK))
     begun = next(e for e in story.trace if e["ph"] == "B" and e["name"] == "round 1.2")
     assert (begun["args"]["kind"], begun["args"]["size"]) == ("failure", 1)
 
@@ -155,19 +156,19 @@ def test_a_clock_that_is_wrong_moves_nothing_out_of_its_place() -> None:
 def test_time_that_goes_back_is_taken_to_stand_still() -> None:
     story = killed()
     for event in story.all[len(story.all) // 2 :]:
-        event.time -= 50.0
+        event.time.CopyFrom(timestamp(epoch_seconds(event.time) - 50.0))
     slices(story.trace)
 
 
 @pytest.mark.parametrize("end", [False, True], ids=["killed-driver", "ended"])
 def test_the_file_opens_at_any_time(tmp_path: Path, end: bool) -> None:
     story = killed()
-    recorder = Recorder(books_of(tmp_path, "r", BEGAN), BEGAN, delay=0.0)
+    recorder = Recorder(writers_of(tmp_path, "r", BEGAN), BEGAN, delay=0.0)
     recorder.start()
     recorder.events(story.all)
     if end:
         done = status_pb2.RunEnded(end=status_pb2.RUN_END_DONE)
-        recorder.events([status_pb2.Event(time=120.0, text="all done", run_ended=done)])
+        recorder.events([status_pb2.Event(time=timestamp(120.0), text="all done", run_ended=done)])
     recorder.close()
     text = (tmp_path / "trace.json").read_text()
     shown = slices(json.loads(text if end else f"{text}]"))

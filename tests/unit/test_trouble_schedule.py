@@ -1,4 +1,4 @@
-"""What happens to the runs of tests/trouble: the same for the same seed, all that there is, within its bounds."""
+"""The schedules of tests/trouble: the same for the same seed, with every kind of fault, within its bounds."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from edriver.driver.core.failures.script_error import script_error
-from edriver.text.wire_text import TEXT_LIMIT, wire_text
+from edriver.text.wire_text import MAX_TEXT_LENGTH, wire_text
 from edriver.v1 import notification_pb2 as pb
 from edriver.worker.watch.traceback_text import traceback_text
 
@@ -34,14 +34,14 @@ def test_a_long_text_keeps_both_ends(text: str) -> None:
 
 
 class UnprintableError(Exception):
-    """It cannot say what it is."""
+    """Its str() raises."""
 
     def __str__(self) -> str:
         raise RuntimeError("no words")
 
 
 class HostileError(Exception):
-    """Its notes are no notes."""
+    """Its `__notes__` raises."""
 
     @property
     def __notes__(self) -> list[str]:  # type: ignore[override]
@@ -135,7 +135,7 @@ def test_type_and_place_of_whatever_is_raised_are_kept(raise_it: Callable[[], No
     with pytest.raises(Exception) as raised:
         raise_it()
     text = traceback_text(raised.value)
-    assert len(text) <= TEXT_LIMIT
+    assert len(text) <= MAX_TEXT_LENGTH
     sent = pb.Report.FromString(pb.Report(failed=pb.Failed(traceback=text)).SerializeToString())
     found = script_error(sent.failed.traceback)
     assert (found.kind, found.function) == (kind, function)

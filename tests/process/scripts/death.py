@@ -24,7 +24,7 @@ def arrange(variable: str) -> None:
     if place == "connect":
         _die_at(StoreClient, "connect", call=1)
     elif place == "mesh":
-        _die_at(StoreClient, "wait", call=1)  # it has set its own address, and asks for the others'
+        _die_at(StoreClient, "multi_get", call=1)  # it has set its own address, and asks for the others'
     else:
         sync = edriver.TorchState.sync
 

@@ -10,6 +10,9 @@ import torch
 import torch.distributed as dist
 
 import edriver
+from tests.quick_start import start_quickly
+
+start_quickly()
 
 SECONDS = float(os.environ["SECONDS"])
 RANKS = int(os.environ["RANKS"])

@@ -8,6 +8,9 @@ import torch
 import torch.distributed as dist
 
 import edriver
+from tests.quick_start import start_quickly
+
+start_quickly()
 
 MISTAKE = os.environ["MISTAKE"]
 state = edriver.ObjectState(step=0)

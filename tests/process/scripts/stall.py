@@ -1,4 +1,4 @@
-"""Trains a little. In the first round, at step 3, rank 1 stalls as it is told by STALL."""
+"""Trains a little. In the first round, at step 3, rank 1 stalls in the way that the variable STALL names."""
 
 import ctypes
 import os
@@ -8,6 +8,9 @@ import torch
 import torch.distributed as dist
 
 import edriver
+from tests.quick_start import start_quickly
+
+start_quickly()
 
 state = edriver.ObjectState(step=0)
 

@@ -7,6 +7,9 @@ import torch
 import torch.distributed as dist
 
 import edriver
+from tests.quick_start import start_quickly
+
+start_quickly()
 
 state = edriver.ObjectState(round=0)
 

@@ -7,9 +7,12 @@ import torch
 import torch.distributed as dist
 
 import edriver
-from edriver.worker.rounds import loop
+from edriver.worker.rounds import severing
+from tests.quick_start import start_quickly
 
-loop.STUCK_BOUND = 3600.0  # only a thread that nothing can wake any more is to be given up
+start_quickly()
+
+severing.STUCK_BOUND = 3600.0  # only a thread that nothing can wake any more is to be given up
 state = edriver.ObjectState(round=0)
 
 

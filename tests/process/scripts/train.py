@@ -13,8 +13,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import edriver
 from tests.process.scripts import death
+from tests.quick_start import start_quickly
+
+start_quickly()
 
 STEPS = int(os.environ.get("STEPS", "40"))  # steps of an epoch in a world of one
+EPOCHS = int(os.environ.get("EPOCHS", "3"))
+ENDLESS = STEPS * EPOCHS > 3000  # the test ends it: leave the processor to processes that start
+PAUSE = float(os.environ.get("PAUSE", "0.05" if ENDLESS else "0.01"))
 BATCH = 4
 torch.manual_seed(0)
 
@@ -30,7 +36,7 @@ hold = threading.Event()
 
 
 def fault(name: str) -> bool:
-    """Whether this worker, in its first life, is told to do this now."""
+    """Whether the variable of this name asks for this fault at this step and of this rank."""
     wanted = os.environ.get(name)
     return wanted is not None and state.steps == 8 and (wanted == "all" or int(wanted) == edriver.rank())
 
@@ -42,7 +48,7 @@ def train(state: edriver.TorchState) -> str:
     loader = DataLoader(data, batch_size=BATCH, sampler=sampler, num_workers=int(os.environ.get("LOADERS", "0")))
     group = dist.new_group() if "SUBGROUP" in os.environ else None
     print(f"rank {edriver.rank()} of {edriver.size()} pid {os.getpid()} at step {state.steps}", flush=True)
-    while state.epoch < int(os.environ.get("EPOCHS", "3")):
+    while state.epoch < EPOCHS:
         sampler.set_epoch(state.epoch)
         for index, (x, y) in enumerate(loader):
             optimizer.zero_grad()
@@ -66,7 +72,7 @@ def train(state: edriver.TorchState) -> str:
             if fault("HANG"):
                 print(f"rank {edriver.rank()} hangs", flush=True)
                 hold.wait()
-            time.sleep(float(os.environ.get("PAUSE", "0.01")))
+            time.sleep(PAUSE)
             sampler.record_batch(index, BATCH)
             state.steps += 1
             state.report(loss=loss.item())

@@ -5,5 +5,5 @@ from pathlib import Path
 
 from edriver.worker.backend import sever
 
-setattr(sever, "_FDINFO", Path("/nowhere"))  # noqa: B010
+setattr(sever, "_FDINFO_FOLDER", Path("/nowhere"))  # noqa: B010
 runpy.run_path(str(Path(__file__).with_name("train.py")), run_name="__main__")

@@ -1,4 +1,4 @@
-"""How far training is, as workers say."""
+"""A run's progress, from the workers' reports."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import pytest
 
 from edriver.common.ids import NO_VERSION, RoundId, Version
 from edriver.common.store_address import StoreAddress
-from edriver.driver.core.ranks import Candidate, plan_round
-from edriver.driver.observe.progress import WINDOW, Commits, Pace
+from edriver.common.wire import epoch_seconds
+from edriver.driver.core.rounds.ranks import Candidate, plan_round
+from edriver.driver.observe.progress import RATE_WINDOW, Commits, ProgressTracker
 from edriver.driver.observe.progress_history import ProgressHistory
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2, status_pb2
 
@@ -17,33 +18,33 @@ class Story:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.pace = Pace(lambda: self.now)
+        self.tracker = ProgressTracker(lambda: self.now)
 
     def round(self, n: int, version: Version, *workers: int) -> int:
         candidates = [Candidate(worker, "a", worker, version, StoreAddress("a", 4000)) for worker in workers]
-        return self.pace.assigned(plan_round(RoundId(1, n), 1, candidates, first=n == 1))
+        return self.tracker.assigned(plan_round(RoundId(1, n), 1, candidates, first=n == 1))
 
-    def says(self, worker: int, n: int, boundaries: int, **more: int) -> agent_pb2.WorkerStanding:
-        said = notification_pb2.Standing(
+    def says(self, worker: int, n: int, boundaries: int, **more: int) -> agent_pb2.WorkerHeartbeat:
+        message = notification_pb2.WorkerProgress(
             round_id=rounds_pb2.RoundId(incarnation=1, n=n),
             boundaries=boundaries,
             **more,  # type: ignore[arg-type]
         )
-        whole = agent_pb2.WorkerStanding(worker_id=worker, pid=1000 + worker, standing=said)
-        self.pace.heard(whole)
+        whole = agent_pb2.WorkerHeartbeat(worker_id=worker, pid=1000 + worker, progress=message)
+        self.tracker.record_progress(whole)
         return whole
 
     def progress(self) -> status_pb2.Progress:
-        told = self.pace.progress()
-        assert told is not None
-        return told
+        reported = self.tracker.progress()
+        assert reported is not None
+        return reported
 
 
 def test_nothing_is_known_before_the_first_word() -> None:
     story = Story()
-    assert story.pace.progress() is None
+    assert story.tracker.progress() is None
     story.round(1, NO_VERSION, 1, 2)
-    assert story.pace.progress() is None
+    assert story.tracker.progress() is None
 
 
 def test_steps_and_their_rate_are_those_of_rank_0() -> None:
@@ -55,7 +56,7 @@ def test_steps_and_their_rate_are_those_of_rank_0() -> None:
         story.says(2, 1, 20 * second + 7)
     assert story.progress().steps == 80
     assert story.progress().step_rate == pytest.approx(20.0)
-    story.now += WINDOW + 1
+    story.now += RATE_WINDOW + 1
     assert story.progress().step_rate == 0.0
 
 
@@ -65,32 +66,32 @@ def test_steps_of_a_run_add_up_over_its_rounds() -> None:
     story.says(1, 1, 30)
     assert story.round(2, Version(RoundId(1, 1), 31), 1, 3) == 0
     assert story.progress().steps == 31
-    story.says(1, 1, 31)  # said before it had heard of the new round
+    story.says(1, 1, 31)  # reported before it received the new round
     assert story.progress().steps == 31
     story.says(1, 2, 4)
     assert story.progress().steps == 35
-    assert story.pace.steps_lost == 0
+    assert story.tracker.steps_lost == 0
 
 
-def test_steps_that_nobody_holds_any_more_are_lost() -> None:
+def test_steps_that_no_worker_holds_any_more_are_lost() -> None:
     story = Story()
     story.round(1, NO_VERSION, 1, 2)
     story.says(1, 1, 30)
     story.says(2, 1, 32)
-    story.pace.gone(2)
+    story.tracker.gone(2)
     assert story.round(2, Version(RoundId(1, 1), 25), 1) == 7
     assert story.round(3, Version(RoundId(1, 1), 20), 1) == 5
     story.says(1, 3, 1)
     assert story.progress().steps == 21
-    assert story.pace.steps_lost == 12
+    assert story.tracker.steps_lost == 12
 
 
-def test_nonsense_is_refused() -> None:
+def test_invalid_reports_are_refused() -> None:
     story = Story()
     story.round(1, NO_VERSION, 1)
     with pytest.raises(ValueError, match="it says that worker 1 has passed 18446744073709551615 boundaries"):
         story.says(1, 1, 2**64 - 1)
-    assert story.pace.progress() is None
+    assert story.tracker.progress() is None
 
 
 def test_samples_and_what_the_script_reports() -> None:
@@ -99,26 +100,31 @@ def test_samples_and_what_the_script_reports() -> None:
     for second in range(4):
         story.now = second
         story.says(1, 1, second, epoch=second // 2, samples_done=500 * (second % 2), samples=1000)
-    told = story.progress()
-    assert (told.epoch, told.samples_done, told.samples) == (1, 500, 1000)
-    assert told.sample_rate == pytest.approx(500.0)
+    reported = story.progress()
+    assert (reported.epoch, reported.samples_done, reported.samples) == (1, 500, 1000)
+    assert reported.sample_rate == pytest.approx(500.0)
 
 
 def test_what_is_known_of_a_worker() -> None:
     story = Story()
     story.round(1, NO_VERSION, 1)
-    told = status_pb2.WorkerStatus(worker_id=1)
-    story.pace.fill(told)
-    assert (told.pid, told.HasField("version")) == (0, False)
+    reported = status_pb2.WorkerStatus(worker_id=1)
+    story.tracker.fill(reported)
+    assert (reported.pid, reported.HasField("version")) == (0, False)
     story.says(1, 1, 0)
     story.now = 2.0
     story.says(1, 1, 10)
-    story.pace.fill(told)
-    assert (told.pid, told.version.round_id.n, told.version.boundaries, told.step_rate) == (1001, 1, 10, 5.0)
-    story.pace.gone(1)
+    story.tracker.fill(reported)
+    assert (reported.pid, reported.version.round_id.n, reported.version.boundaries, reported.step_rate) == (
+        1001,
+        1,
+        10,
+        5.0,
+    )
+    story.tracker.gone(1)
     story.round(2, Version(RoundId(1, 1), 10), 2)
     forgotten = status_pb2.WorkerStatus(worker_id=1)
-    story.pace.fill(forgotten)
+    story.tracker.fill(forgotten)
     assert forgotten.pid == 0
 
 
@@ -128,25 +134,25 @@ def test_commits_of_a_run_add_up_over_its_workers() -> None:
     story.says(1, 1, 3, commits=3, commit_bytes=300)
     story.says(2, 1, 3, commits=2, commit_bytes=200)
     story.says(1, 1, 4, commits=4, commit_bytes=400)
-    assert story.pace.commits == Commits(count=6, nbytes=600)
-    story.pace.gone(2)
+    assert story.tracker.commits == Commits(count=6, nbytes=600)
+    story.tracker.gone(2)
     story.round(2, Version(RoundId(1, 1), 4), 1, 3)
     story.says(3, 2, 1, commits=1, commit_bytes=100)
-    assert story.pace.commits == Commits(count=7, nbytes=700)
+    assert story.tracker.commits == Commits(count=7, nbytes=700)
     story.says(3, 2, 1, commits=0, commit_bytes=0)
-    assert story.pace.commits == Commits(count=7, nbytes=700)
+    assert story.tracker.commits == Commits(count=7, nbytes=700)
 
 
 def test_a_history_of_what_rank_0_says() -> None:
     story = Story()
-    history = ProgressHistory(story.pace, lambda: 1000.0 + story.now)
+    history = ProgressHistory(story.tracker, lambda: 1000.0 + story.now)
     story.round(1, NO_VERSION, 1, 2)
     for tenth in range(35):
         story.now = tenth / 10
         for worker in (2, 1):
-            said = story.says(worker, 1, tenth)
-            history.heard(said)
-    assert [(sample.time, sample.progress.steps) for sample in history.samples()] == [
+            message = story.says(worker, 1, tenth)
+            history.record_progress(message)
+    assert [(epoch_seconds(sample.time), sample.progress.steps) for sample in history.samples()] == [
         (1000.0, 0),
         (1001.0, 10),
         (1002.0, 20),

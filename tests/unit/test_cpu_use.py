@@ -6,11 +6,11 @@ import os
 
 import pytest
 
-from edriver.agent.health.cpu_use import Effort, processor_seconds
+from edriver.agent.health.cpu_use import CpuUseWatch, processor_seconds
 
 
 @pytest.mark.parametrize(
-    ("used", "shown"),
+    ("used", "was_busy"),
     [
         pytest.param([0.0, 0.2, 0.4], [True, True], id="works"),
         pytest.param([0.0, 0.01, 0.02], [False, False], id="idles"),
@@ -18,16 +18,16 @@ from edriver.agent.health.cpu_use import Effort, processor_seconds
         pytest.param([5.0, 0.0, 0.0], [False, False], id="is-gone"),
     ],
 )
-def test_each_window_is_judged_by_itself(used: list[float], shown: list[bool]) -> None:
+def test_each_window_is_judged_by_itself(used: list[float], was_busy: list[bool]) -> None:
     now, so_far = [0.0], iter(used)
-    effort = Effort(lambda: next(so_far), lambda: now[0], window=10)
+    cpu_use = CpuUseWatch(lambda: next(so_far), lambda: now[0], window=10)
     found = []
-    for _ in shown:
+    for _ in was_busy:
         now[0] += 9
-        assert not effort.shown()
+        assert not cpu_use.was_busy()
         now[0] += 1
-        found.append(effort.shown())
-    assert found == shown
+        found.append(cpu_use.was_busy())
+    assert found == was_busy
 
 
 def test_what_the_kernel_says_of_this_process_and_of_none() -> None:

@@ -5,23 +5,23 @@ from pathlib import Path
 
 import pytest
 
-from edriver.agent.agent import AgentSettings
-from edriver.agent.dial_in import invitation_of
-from edriver.common.invitation import Invitation, at_port
-from edriver.driver.rpc.agent_identity import AgentIdentity
+from edriver.agent.dial_in import join_config_of
+from edriver.agent.settings import AgentSettings
+from edriver.common.join_config import JoinConfig, at_port
+from edriver.driver.rpc.agents.agent_identity import AgentIdentity
 
-INVITATION = Invitation(
+INVITATION = JoinConfig(
     "run", "a", 3, ("10.0.0.1:5", "[fd00::1]:5"), authority="PEM", token="s3cret", environment={"A": "1"}
 )
 
 
 def test_it_arrives_as_it_was_sent() -> None:
-    assert Invitation.from_json(INVITATION.to_json()) == INVITATION
+    assert JoinConfig.from_json(INVITATION.to_json()) == INVITATION
 
 
 def test_what_a_later_version_adds_is_passed_over() -> None:
     later = {**json.loads(INVITATION.to_json()), "more": 1}
-    assert Invitation.from_json(json.dumps(later).encode()) == INVITATION
+    assert JoinConfig.from_json(json.dumps(later).encode()) == INVITATION
 
 
 @pytest.mark.parametrize(
@@ -35,8 +35,8 @@ def test_what_a_later_version_adds_is_passed_over() -> None:
     ],
 )
 def test_anything_else_is_refused_without_being_repeated(text: bytes) -> None:
-    with pytest.raises(ValueError, match=r"^not an invitation of edriver's driver \(\w+\)$") as caught:
-        Invitation.from_json(text)
+    with pytest.raises(ValueError, match=r"^not a join config of edriver's driver \(\w+\)$") as caught:
+        JoinConfig.from_json(text)
     assert "s3cret" not in str(caught.value)
 
 
@@ -68,14 +68,14 @@ def test_an_address_and_a_port(address: str, text: str) -> None:
 def test_an_agent_that_dials_in_checks_what_it_will_say(tmp_path: Path, words: list[str], sentence: str) -> None:
     credentials = tmp_path / "run.json"
     credentials.touch(mode=0o600)
-    credentials.write_bytes(Invitation("run", "", 0, ("a:1",)).to_json())
+    credentials.write_bytes(JoinConfig("run", "", 0, ("a:1",)).to_json())
     with pytest.raises(ValueError, match=sentence):
-        invitation_of(["--driver", "a:1", "--credentials", str(credentials), "--host", "h", *words])
+        join_config_of(["--driver", "a:1", "--credentials", str(credentials), "--host", "h", *words])
 
 
 def test_no_secret_is_shown() -> None:
-    invitation = Invitation("run", "a", 1, ("a:1",), token="hush", secret="abcdef")
+    join_config = JoinConfig("run", "a", 1, ("a:1",), token="hush", secret="abcdef")
     identity = AgentIdentity("a", 1, b"\xab\xcd\xef")
     settings = AgentSettings("run", "a", 1, "", Path("/"), secret=b"\xab\xcd\xef")
-    shown = f"{invitation!r} {identity!r} {settings!r}"
+    shown = f"{join_config!r} {identity!r} {settings!r}"
     assert not any(word in shown for word in ("hush", "abcdef", r"\xab"))

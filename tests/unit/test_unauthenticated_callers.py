@@ -1,18 +1,18 @@
-"""Callers that have proven nothing: how long they may stay, and which one makes room for another."""
+"""Unauthenticated callers: how long they may stay connected, and which one is disconnected for another."""
 
 from __future__ import annotations
 
 import pytest
 
-from edriver.worker.group.unauthenticated import Strangers
+from edriver.worker.group.unauthenticated import UnauthenticatedCallers
 
 
 @pytest.fixture
-def strangers() -> Strangers[str]:
-    return Strangers(most=3, patience=10.0, first_word=0.1, head_start=1.0)
+def strangers() -> UnauthenticatedCallers[str]:
+    return UnauthenticatedCallers(most=3, timeout=10.0, first_word=0.1, head_start=1.0)
 
 
-def test_there_are_so_many_and_no_more(strangers: Strangers[str]) -> None:
+def test_there_are_so_many_and_no_more(strangers: UnauthenticatedCallers[str]) -> None:
     for number, caller in enumerate("abc"):
         assert not strangers.full
         strangers.add(caller, float(number))
@@ -21,7 +21,7 @@ def test_there_are_so_many_and_no_more(strangers: Strangers[str]) -> None:
     assert not strangers.full
 
 
-def test_each_has_its_own_deadline(strangers: Strangers[str]) -> None:
+def test_each_has_its_own_deadline(strangers: UnauthenticatedCallers[str]) -> None:
     assert strangers.deadline is None
     strangers.add("a", 1.0)
     strangers.add("b", 5.0)
@@ -33,30 +33,30 @@ def test_each_has_its_own_deadline(strangers: Strangers[str]) -> None:
     assert strangers.deadline == 15.0
 
 
-def test_the_oldest_silent_one_makes_room_before_one_that_has_spoken(strangers: Strangers[str]) -> None:
+def test_the_oldest_silent_one_makes_room_before_one_that_has_spoken(strangers: UnauthenticatedCallers[str]) -> None:
     for number, caller in enumerate("abc"):
         strangers.add(caller, float(number))
-    strangers.heard("a")
+    strangers.note_data("a")
     assert strangers.dispensable(5.0) == "b"
-    strangers.heard("b")
-    strangers.heard("c")
+    strangers.note_data("b")
+    strangers.note_data("c")
     assert strangers.dispensable(5.0) == "a"
 
 
-def test_one_that_came_or_began_a_moment_ago_is_spared(strangers: Strangers[str]) -> None:
+def test_one_that_came_or_began_a_moment_ago_is_spared(strangers: UnauthenticatedCallers[str]) -> None:
     assert strangers.dispensable(0.0) is None
     strangers.add("a", 0.0)
     assert strangers.dispensable(0.05) is None
     assert strangers.dispensable(0.1) == "a"
-    strangers.heard("a")
+    strangers.note_data("a")
     assert strangers.dispensable(0.9) is None
     assert strangers.dispensable(1.0) == "a"
 
 
-def test_one_that_was_discarded_is_of_no_account(strangers: Strangers[str]) -> None:
+def test_one_that_was_discarded_is_of_no_account(strangers: UnauthenticatedCallers[str]) -> None:
     strangers.add("a", 0.0)
     strangers.discard("a")
     strangers.discard("a")
-    strangers.heard("a")
+    strangers.note_data("a")
     assert strangers.dispensable(100.0) is None
     assert strangers.overdue(100.0) == []

@@ -1,4 +1,4 @@
-"""Callers that have not shown who they are: which of them are hung up on."""
+"""Callers that have not authenticated: which of their connections are closed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ import socket
 
 import pytest
 
-from edriver.driver.rpc.unauthenticated import Connection, Connections, Strangers, plain_address, shut_down
+from edriver.driver.rpc.unauthenticated import (
+    Connection,
+    Connections,
+    UnauthenticatedConnections,
+    plain_address,
+    shut_down,
+)
 
 
 def caller(inode: int) -> Connection:
@@ -19,20 +25,20 @@ def callers(*inodes: int) -> list[Connection]:
 
 
 def test_the_oldest_strangers_go_when_there_are_too_many() -> None:
-    strangers = Strangers(most=2, patience=15.0)
+    strangers = UnauthenticatedConnections(most=2, timeout=15.0)
     assert strangers.too_many(callers(9), 0.0) == []
     assert strangers.too_many(callers(1, 2, 3, 9), 1.0) == callers(9, 1)
 
 
 def test_a_stranger_has_some_seconds() -> None:
-    strangers = Strangers(most=5, patience=15.0)
+    strangers = UnauthenticatedConnections(most=5, timeout=15.0)
     assert strangers.too_many(callers(1), 0.0) == []
     assert strangers.too_many(callers(1, 2), 14.9) == []
     assert strangers.too_many(callers(1, 2), 15.0) == callers(1)
 
 
-def test_who_has_shown_a_token_stays() -> None:
-    strangers = Strangers(most=1, patience=15.0)
+def test_a_caller_that_has_shown_a_token_stays() -> None:
+    strangers = UnauthenticatedConnections(most=1, timeout=15.0)
     strangers.know(("10.0.0.1", 1))
     strangers.know(("10.0.0.1", 2))
     assert strangers.too_many(callers(1, 2, 3), 0.0) == []
@@ -40,7 +46,7 @@ def test_who_has_shown_a_token_stays() -> None:
 
 
 def test_a_port_that_another_caller_has_later_is_a_strangers() -> None:
-    strangers = Strangers(most=1, patience=15.0)
+    strangers = UnauthenticatedConnections(most=1, timeout=15.0)
     strangers.know(("10.0.0.1", 1))
     assert strangers.too_many(callers(1), 0.0) == []
     assert strangers.too_many([], 1.0) == []
@@ -48,12 +54,14 @@ def test_a_port_that_another_caller_has_later_is_a_strangers() -> None:
     assert strangers.too_many(callers(1), 17.0) == callers(1)
 
 
-def test_when_there_are_many_the_next_look_is_soon() -> None:
-    strangers = Strangers(most=4, patience=15.0)
+def test_the_next_look_is_soon_only_after_there_were_too_many() -> None:
+    strangers = UnauthenticatedConnections(most=2, timeout=15.0)
     strangers.too_many(callers(1, 2), 0.0)
     assert not strangers.crowded
     strangers.too_many(callers(1, 2, 3), 0.0)
     assert strangers.crowded
+    strangers.too_many(callers(2, 3), 0.1)
+    assert not strangers.crowded
 
 
 @pytest.mark.parametrize(

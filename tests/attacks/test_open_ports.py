@@ -14,10 +14,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from edriver.common.invitation import SERVER_NAME, Invitation
+from edriver.common.join_config import SERVER_NAME, JoinConfig
 from edriver.common.release import VERSION
 from edriver.v1 import agent_pb2, agent_pb2_grpc
-from edriver.v1.agent_pb2 import FromAgent
+from edriver.v1.agent_pb2 import ConnectRequest
 from tests.process.dialling import TRAIN, Agents, dialled
 from tests.process.running import Run, running
 
@@ -28,7 +28,7 @@ BOUND = 60.0
 
 @pytest.fixture
 def many_descriptors() -> Iterator[None]:
-    """For this process, which is all strangers at once."""
+    """Raise the limit of open files of this process, which opens the connections of all strangers."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4 * STRANGERS)), hard))
     yield
@@ -65,14 +65,14 @@ def test_1300_strangers_at_ulimit_1024_cost_no_event_and_keep_no_host_out(tmp_pa
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
         assert run.gone(), run.left_behind()
-    told = [json.loads(line) for line in log.read_text().splitlines()]
-    assert [int(event["seq"]) for event in told] == list(range(1, len(told) + 1))
-    assert "run_ended" in told[-1]
+    reported = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [int(event["seq"]) for event in reported] == list(range(1, len(reported) + 1))
+    assert "run_ended" in reported[-1]
     assert "cannot be written" not in run.text
 
 
 class Holder:
-    """One who holds the agents' token, and speaks as it likes.
+    """An attacker that holds the agents' token, and sends arbitrary messages.
 
     Args:
         run: the run's driver.
@@ -82,10 +82,10 @@ class Holder:
     def __init__(self, channel: grpc.Channel) -> None:
         self._stub = agent_pb2_grpc.AgentServiceStub(channel)
 
-    def says(self, run_id: str, *messages: FromAgent, **hello: object) -> Iterator[agent_pb2.FromDriver]:
+    def says(self, run_id: str, *messages: ConnectRequest, **hello: object) -> Iterator[agent_pb2.ConnectResponse]:
         """What the driver answers; the stream stays open until it ends it."""
-        said = agent_pb2.Hello(**{"run_id": run_id, "version": VERSION, "pid": 1, **hello})  # type: ignore[arg-type]
-        return self._stub.Connect(iter([FromAgent(hello=said), *messages]), timeout=BOUND)
+        message = agent_pb2.Hello(**{"run_id": run_id, "version": VERSION, "pid": 1, **hello})  # type: ignore[arg-type]
+        return self._stub.Connect(iter([ConnectRequest(hello=message), *messages]), timeout=BOUND)
 
     def is_refused(self, run_id: str, **hello: object) -> tuple[grpc.StatusCode, str]:
         """How the driver refuses a Hello."""
@@ -96,12 +96,12 @@ class Holder:
 
 @contextmanager
 def holder_of(credentials: Path, port: int) -> Iterator[tuple[Holder, str]]:
-    shown = Invitation.from_json(credentials.read_bytes())
-    papers = grpc.composite_channel_credentials(
+    shown = JoinConfig.from_json(credentials.read_bytes())
+    tls_credentials = grpc.composite_channel_credentials(
         grpc.ssl_channel_credentials(shown.authority.encode()), grpc.access_token_call_credentials(shown.token)
     )
     options = (("grpc.ssl_target_name_override", SERVER_NAME), ("grpc.enable_http_proxy", 0))
-    with grpc.secure_channel(f"127.0.0.1:{port}", papers, options=options) as channel:
+    with grpc.secure_channel(f"127.0.0.1:{port}", tls_credentials, options=options) as channel:
         yield Holder(channel), shown.run_id
 
 
@@ -119,7 +119,7 @@ def test_a_holder_of_the_agents_token_speaks_for_no_other_host(tmp_path: Path) -
             assert holder.is_refused(run_id, host="a", slots=1)[0] is grpc.StatusCode.ALREADY_EXISTS
             # As a host of its own it is let in, and says of the others' workers what it likes.
             forged = [
-                FromAgent(seq=seq, worker_exited=agent_pb2.WorkerExited(worker_id=seq, code=-9)) for seq in (1, 2)
+                ConnectRequest(seq=seq, worker_exited=agent_pb2.WorkerExited(worker_id=seq, code=-9)) for seq in (1, 2)
             ]
             answers = holder.says(run_id, *forged, host="evil", slots=1)
             assert next(answers).welcome.secret
@@ -150,7 +150,7 @@ def test_one_message_of_an_agent_does_not_take_the_driver_down(tmp_path: Path) -
         assert "\x1b" not in run.text
 
 
-def test_what_a_run_writes_is_its_users_alone(tmp_path: Path) -> None:
+def test_the_files_of_a_run_are_readable_by_its_user_alone(tmp_path: Path) -> None:
     flags = ["-np", "1", "--output-filename", "out", "--event-log", "log", "--records", "records"]
     umask = ("sh", "-c", 'umask 0; exec "$@"', "sh")
     with running([*flags, "sh", "-c", "echo hello"], tmp_path, through=umask) as run:

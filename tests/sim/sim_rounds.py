@@ -1,0 +1,230 @@
+"""A simulated worker's rounds: the real loop and the real Participant, whose effects are carried out in virtual time.
+
+What training_thread.py is in a worker. Everything that takes time is a generator, which yields what it waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from edriver.common.ids import NO_VERSION, Version
+from edriver.common.store_address import StoreAddress
+from edriver.common.wire import version_of
+from edriver.v1 import notification_pb2 as pb
+from edriver.worker.assignment import Assignment
+from edriver.worker.reports import Copied
+from edriver.worker.rounds import effects
+from edriver.worker.rounds.effects import Answer, Effect, Raised
+from edriver.worker.rounds.loop import End, RoundLoop
+from edriver.worker.rounds.participant import Participant, Verdict
+from edriver.worker.rounds.round_times import RoundTimes
+from tests.sim.fabric import Severed
+
+
+class Sleep(NamedTuple):
+    """Wait for some time."""
+
+    seconds: float
+
+
+class Meet(NamedTuple):
+    """Wait in a collective."""
+
+    name: Any
+    parties: frozenset[int]
+    what: Any
+
+
+class WaitChange(NamedTuple):
+    """Wait until a notice has been taken."""
+
+
+Wait = Sleep | Meet | WaitChange
+T = TypeVar("T")
+Steps = Generator[Wait, Any, T]
+
+
+class Interrupted(Exception):  # noqa: N818  HostsUpdatedInterrupt
+    """All members stop at this boundary."""
+
+
+class Unproven(Severed):
+    """Another process took a member's place in a connection."""
+
+
+class Exploded(Exception):  # noqa: N818
+    """An exception of the script's own, at a line of it."""
+
+    def __init__(self, line: int) -> None:
+        super().__init__(line)
+        self.line = line
+
+
+class Script(Protocol):
+    """What the rounds need of a script: a State, and a function to call.
+
+    Attributes:
+        swallow_at: the line at which it goes on although a boundary ordered it to leave its round; 0: it does not.
+    """
+
+    swallow_at: int
+
+    @property
+    def clean(self) -> bool:
+        """Whether it can return to its last boundary."""
+
+    def save(self) -> None:
+        """Commit."""
+
+    def keep(self) -> None:
+        """Keep what a boundary keeps."""
+
+    def digest(self, committed: bool) -> str:
+        """Its digest of its state."""
+
+    def go_back(self, to_boundary: bool) -> Steps[None]:
+        """Go back to the last boundary, or to the last commit."""
+
+    def sync(self, place: Assignment, members: dict[int, int]) -> Steps[bool]:
+        """Bring receivers to the source's state; returns whether that counts as committed."""
+
+    def train(self) -> Steps[None]:
+        """The training function."""
+
+    def passed(self) -> None:
+        """Take note that a boundary counts."""
+
+
+class SimRounds:
+    """What a worker process has around its script.
+
+    Attributes:
+        participant: what decides.
+        members: the workers of the round whose group was built last.
+        offered: the version that it has offered last,
+        digest: and the digest that it has offered with it.
+        entered_at: the version that it has offered first in this `run` call.
+        unproven: in how many of the next groups another process takes a member's place.
+
+    Args:
+        worker_id: its id.
+        script: its script.
+        report: says something to the driver.
+        tear_down: called when it closes its connections of its last round, to begin another.
+    """
+
+    def __init__(
+        self, worker_id: int, script: Script, report: Callable[[pb.Report], None], tear_down: Callable[[], None]
+    ) -> None:
+        self.participant = Participant()
+        self.members: frozenset[int] = frozenset()
+        self.offered: Version = NO_VERSION
+        self.digest = ""
+        self.entered_at: Version | None = None
+        self.unproven = 0
+        self._worker_id = worker_id
+        self._script = script
+        self._report = report
+        self._tear_down = tear_down
+        self._loop = RoundLoop(self.participant, StoreAddress("sim", worker_id))
+        self._ranks: dict[int, int] = {}
+        self._raised: Exception | None = None
+
+    def run(self) -> Steps[End]:
+        """One `run` call of the script."""
+        self.entered_at = None
+        yield from self._carry_out(self._loop.enter())
+        end = yield from self._carry_out(self._loop.run())
+        if end is End.FAILED:
+            assert isinstance(self._raised, Exploded), "the loss of a peer ends a worker"
+            raise self._raised
+        return end
+
+    def boundary(self, committed: bool) -> Steps[None]:
+        """Count a boundary, and do what its news ask for."""
+        news = self.participant.passed(committed)
+        if not self.participant.must_leave:
+            self._script.passed()
+        if not news:
+            return
+        verdict = yield from self._carry_out(self._loop.boundary())
+        if verdict is Verdict.STOP:
+            raise Interrupted
+        if verdict is Verdict.ABORT:
+            raise Severed
+        assert verdict is Verdict.PASS, "there is no other verdict"
+
+    def _carry_out(self, steps: Generator[Effect, Any, T]) -> Steps[T]:
+        answer: Answer = None
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration as end:
+                ended: T = end.value
+                return ended
+            try:
+                answer = yield from self._perform(step)
+            except (Interrupted, Severed, Exploded) as error:
+                if not isinstance(step, effects.Attempt):
+                    raise
+                self._raised = error
+                answer = self._kind_of(error)
+
+    def _perform(self, step: Effect) -> Steps[Answer]:
+        script = self._script
+        match step:
+            case effects.WaitForChange():
+                yield WaitChange()
+            case effects.Say(report):
+                if report.HasField("waiting"):
+                    self.offered = version_of(report.waiting.version)
+                    self.digest = report.waiting.digest
+                    self.entered_at = self.entered_at or self.offered
+                self._report(report)
+            case effects.Build(place):
+                yield from self._build(place)
+            case effects.Sync():
+                assert self.participant.assignment is not None
+                return (yield from script.sync(self.participant.assignment, self._ranks))
+            case effects.Train():
+                yield from script.train()
+            case effects.Describe():
+                return "a stranger" if isinstance(self._raised, Unproven) else "severed"
+            case effects.IsClean():
+                return script.clean
+            case effects.WhyTorn():
+                return "the optimizer had begun a step"
+            case effects.Digest(committed):
+                return script.digest(committed)
+            case effects.Save():
+                script.save()
+            case effects.Keep():
+                script.keep()
+            case effects.ReturnToBoundary() | effects.Restore():
+                yield from script.go_back(isinstance(step, effects.ReturnToBoundary))
+            case effects.FirstBoundary():
+                self._report(RoundTimes(lambda: 0.0).first_boundary(self.participant.round_id, Copied()))
+            case effects.Complain():
+                raise Exploded(script.swallow_at)
+        return None
+
+    def _build(self, place: Assignment) -> Steps[None]:
+        self._tear_down()
+        who = Meet("who", frozenset(), (place.rank, self._worker_id))  # answered at once: see World
+        self._ranks = yield who
+        self.members = frozenset(self._ranks.values())
+        yield Meet("build", self.members, None)
+        if self.unproven and len(self.members) > 1:
+            self.unproven -= 1
+            raise Unproven
+
+    def _kind_of(self, error: Exception) -> Raised:
+        match error:
+            case Interrupted():
+                return Raised.HOSTS_UPDATED
+            case Unproven():
+                return Raised.UNPROVEN
+            case Severed():  # by whichever came first: its own notification thread, or another member
+                return Raised.PEER_LOST if self.participant.abort_cause is None else Raised.RUNTIME_ERROR
+        return Raised.OWN

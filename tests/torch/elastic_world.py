@@ -1,0 +1,294 @@
+"""Real workers through kills, a shrink and a grow: processes with a Gloo group, and a test as agent and driver.
+
+Every rank has the same data, and sizes are powers of two, so the mean of all gradients is each rank's own, bit for bit:
+a script that nothing is lost of ends with the same bits whatever its world went through.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import queue
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import grpc
+import torch
+
+from edriver.common.ids import NO_VERSION, RoundId, Version
+from edriver.common.wire import round_id_message, version_of
+from edriver.system.life_lock import LifeLock
+from edriver.v1 import cause_pb2, notification_pb2_grpc, rounds_pb2
+from edriver.v1 import notification_pb2 as pb
+from tests.torch.forks import FORKS
+
+BOUND = 60.0
+"""Seconds that anything may take before a test is given up."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Death:
+    """When a worker kills itself: at a place of a step that its script names."""
+
+    step: int
+    place: str
+
+
+class Fate:
+    """What a worker's script meets on its way.
+
+    Args:
+        death: when it dies; None: it does not.
+        gate_at: the step at which it waits for the test to change the world's size,
+        opened: and what it waits for; it is set for good.
+    """
+
+    def __init__(self, death: Death | None, gate_at: int, opened: Any) -> None:
+        self._death = death
+        self._gate_at = gate_at
+        self._opened = opened
+
+    def meets(self, step: int, place: str) -> None:
+        """The script is at this place of a step."""
+        if self._death == Death(step, place):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def before(self, step: int) -> None:
+        """The script is about to begin a step."""
+        if step == self._gate_at:
+            assert self._opened.wait(BOUND)
+
+
+Script = Callable[[Fate], Any]
+"""A training script; what it returns must be the same on all ranks."""
+
+
+class _Worker:
+    """A worker process, and the agent's end of its stream."""
+
+    def __init__(self, worker_id: int, script: Script, fate: Fate, inbox: queue.Queue[tuple[int, pb.Report | None]]):
+        self.worker_id = worker_id
+        self.folder = Path(tempfile.mkdtemp(prefix="ew"))  # short: paths of unix sockets are limited
+        LifeLock.create(self.folder / "w.life")
+        ready = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        ready.bind(str(self.folder / "ready.sock"))
+        ready.settimeout(BOUND)
+        self.pipe, there = FORKS.Pipe()
+        self.process = FORKS.Process(target=_work, args=(there, script, fate, self.folder, worker_id))
+        self.process.start()
+        there.close()
+        self._notices: queue.Queue[pb.AttachRequest | None] = queue.Queue()
+        self._inbox = inbox
+        self._thread = threading.Thread(target=self._listen, args=(ready,), daemon=True)
+        self._thread.start()
+
+    def say(self, **kind: Any) -> None:
+        self._notices.put(pb.AttachRequest(notice=pb.Notice(**kind)))
+
+    def _listen(self, ready: socket.socket) -> None:
+        with ready:
+            ready.recv(64)
+        self.say(attached=pb.Attached(run_id="run", worker_id=self.worker_id))
+        with grpc.insecure_channel(f"unix:{self.folder / 'w.sock'}") as channel, contextlib.suppress(grpc.RpcError):
+            stub = notification_pb2_grpc.NotificationServiceStub(channel)
+            for response in stub.Attach(iter(self._notices.get, None)):
+                self._inbox.put((self.worker_id, response.report))
+        self._inbox.put((self.worker_id, None))
+
+    def result(self) -> Any:
+        assert self.pipe.poll(BOUND), "a worker neither ends nor answers"
+        error, value = self.pipe.recv()
+        assert not error, error
+        return value
+
+    def end(self) -> None:
+        self._notices.put(None)
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
+        shutil.rmtree(self.folder)
+
+
+class World:
+    """Workers of one script.
+
+    Args:
+        script: of a module below tests/, at its top level.
+        gate_at: the step before which all wait until the size has been changed; -1: none.
+
+    Attributes:
+        from_versions: for each round, the version that it went on from,
+        lost: and how many steps the worker that had most had lost.
+    """
+
+    def __init__(self, script: Script, gate_at: int = -1) -> None:
+        self._script = script
+        self._gate_at = gate_at
+        self._opened = FORKS.Event()
+        self._inbox: queue.Queue[tuple[int, pb.Report | None]] = queue.Queue()
+        self._started: list[_Worker] = []
+        self._waiting: dict[int, pb.Waiting] = {}
+        self._round = 0
+        self._members: list[_Worker] = []
+        self.from_versions: list[Version] = []
+        self.lost: list[int] = []
+
+    def start(self, *deaths: Death | None) -> list[_Worker]:
+        """Start a worker for each of these deaths."""
+        begun = len(self._started)
+        for death in deaths:
+            fate = Fate(death, self._gate_at, self._opened)
+            self._started.append(_Worker(len(self._started) + 1, self._script, fate, self._inbox))
+        return self._started[begun:]
+
+    def form(self, workers: list[_Worker]) -> None:
+        """Have these train in a round, once all are waiting; the oldest that holds the highest version is rank 0."""
+        while not {worker.worker_id for worker in workers} <= self._waiting.keys():
+            self._hear()
+        offers = {worker: self._waiting.pop(worker.worker_id) for worker in workers}
+        best = max(version_of(offer.version) for offer in offers.values())
+        self.from_versions.append(best)
+        self.lost.append(max(offer.steps_lost for offer in offers.values()))
+        members = sorted(workers, key=lambda w: (version_of(offers[w].version) != best, w.worker_id))
+        behind = [w for w in members[1:] if best == NO_VERSION or version_of(offers[w].version) != best]
+        digests = {offers[w].digest for w in members if w not in behind}
+        assert len(digests) == 1, digests
+        self._round += 1
+        self._members = members
+        shared = rounds_pb2.RoundAssignment(
+            round_id=self._round_id,
+            size=len(members),
+            store=offers[members[0]].store,
+            source=0,
+            receivers=[members.index(w) for w in behind],
+            secret=bytes(range(32)),
+        )
+        for rank, worker in enumerate(members):
+            seat = rounds_pb2.RankAssignment(
+                worker_id=worker.worker_id,
+                rank=rank,
+                local_rank=rank,
+                local_size=len(members),
+                cross_rank=0,
+                cross_size=1,
+            )
+            worker.say(assign_place=pb.AssignPlace(round=shared, member=seat))
+
+    def await_death(self) -> list[_Worker]:
+        """Wait until a member has died, and end its round; returns the survivors."""
+        while (dead := self._hear()) is None:
+            pass
+        survivors = [worker for worker in self._members if worker is not dead]
+        for worker in survivors:
+            worker.say(abort=pb.Abort(round_id=self._round_id, cause=cause_pb2.Cause(text="a worker died")))
+        return survivors
+
+    def interrupt(self) -> list[_Worker]:
+        """Have all members stop at the same boundary, and let them pass the gate; returns them."""
+        passed: dict[int, int] = {}
+        for worker in self._members:
+            worker.say(hosts_updated=pb.HostsUpdated(round_id=self._round_id, number=1))
+        while len(passed) < len(self._members):
+            worker_id, report = self._next()
+            if report.HasField("boundary_reached"):
+                passed[worker_id] = report.boundary_reached.boundaries
+        stop = pb.StopAt(round_id=self._round_id, number=1, boundary=max(passed.values()) + 1)
+        for worker in self._members:
+            worker.say(stop_at=stop)
+        self._opened.set()
+        return self._members
+
+    def leave(self, workers: list[_Worker]) -> None:
+        """Have these leave, once they wait."""
+        for worker in workers:
+            while worker.worker_id not in self._waiting:
+                self._hear()
+            self._waiting.pop(worker.worker_id)
+            worker.say(leave=pb.Leave())
+
+    def finish(self) -> list[Any]:
+        """Wait until all members are done, and end the run; returns what their scripts returned, by rank."""
+        done: set[int] = set()
+        while len(done) < len(self._members):
+            worker_id, report = self._next()
+            if report.HasField("done"):
+                done.add(worker_id)
+        for worker in self._members:
+            worker.say(finish=pb.Finish(round_id=self._round_id))
+        return [worker.result() for worker in self._members]
+
+    def end(self) -> None:
+        """Kill what is left."""
+        for worker in self._started:
+            worker.end()
+
+    @property
+    def _round_id(self) -> rounds_pb2.RoundId:
+        return round_id_message(RoundId(1, self._round))
+
+    def _next(self) -> tuple[int, pb.Report]:
+        worker_id, report = self._inbox.get(timeout=BOUND)
+        if report is None or report.HasField("failed"):
+            text = report.failed.traceback if report else self._started[worker_id - 1].result()
+            raise AssertionError(f"worker {worker_id} failed: {text}")
+        return worker_id, report
+
+    def _hear(self) -> _Worker | None:
+        """Take in one report; returns the worker if it has died instead."""
+        worker_id, report = self._inbox.get(timeout=BOUND)
+        worker = self._started[worker_id - 1]
+        if report is None:
+            return worker if worker in self._members else None
+        assert not report.HasField("failed"), report.failed.traceback
+        if report.HasField("waiting"):
+            self._waiting[worker_id] = report.waiting
+        return None
+
+
+@contextlib.contextmanager
+def world(script: Script, gate_at: int = -1) -> Iterator[World]:
+    """A world of a script, which is ended in the end."""
+    one = World(script, gate_at)
+    try:
+        yield one
+    finally:
+        one.end()
+
+
+def undisturbed(script: Script) -> Any:
+    """What a script returns in a world of one that nothing happens to."""
+    with world(script) as one:
+        one.form(one.start(None))
+        (result,) = one.finish()
+        return result
+
+
+def _work(pipe: Connection, script: Script, fate: Fate, folder: Path, worker_id: int) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {
+        "EDRIVER_SOCKET": str(folder / "w.sock"),
+        "EDRIVER_READY": str(folder / "ready.sock"),
+        "EDRIVER_LIFE": str(folder / "w.life"),
+        "EDRIVER_STORE": "127.0.0.1",
+        "EDRIVER_RUN_ID": "run",
+        "EDRIVER_WORKER_ID": str(worker_id),
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    try:
+        value = script(fate)
+    except SystemExit:
+        os._exit(0)
+    except BaseException:  # noqa: BLE001  the test that waits for it shows it
+        pipe.send((f"worker {worker_id}: {traceback.format_exc()}", None))
+        os._exit(1)
+    pipe.send(("", value))
+    os._exit(0)

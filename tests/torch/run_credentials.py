@@ -1,0 +1,22 @@
+"""The TLS credentials of a run, as an agent keeps them for its workers."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+from edriver.common.tls_files import write_tls_files
+from edriver.driver.rpc.certificate_authority import Authority
+from edriver.v1 import agent_pb2
+
+
+def tls_credentials(folder: Path, run_id: str = "run") -> Path:
+    """Make an authority for a run, and its credentials in a new folder; returns their paths for a worker."""
+    made = Authority.of_run(run_id, datetime.datetime.now(datetime.UTC))
+    folder.mkdir()
+    return write_tls_files(
+        agent_pb2.WorkerCredentials(
+            ca_certificate=made.certificate, certificate=made.member_certificate, private_key=made.member_key
+        ),
+        folder,
+    )

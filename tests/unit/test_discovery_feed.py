@@ -1,0 +1,145 @@
+"""The feed of a scripted source: it survives anything, tells the core what is new, and logs each note once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import pytest
+
+from edriver.discovery.errors import DiscoveryError, UnusableSourceError
+from edriver.discovery.host_lines import parse_host_list
+from edriver.discovery.hosts import HostSet
+from edriver.discovery.poll_filter import Polls
+from edriver.driver.core import events
+from edriver.driver.discovery_feed import POLL_INTERVAL, DiscoveryFeed
+from edriver.driver.rpc.mailbox import Mailbox
+
+NONE = HostSet()
+A = parse_host_list("a:2")
+AB = parse_host_list("a:2,b:2")
+
+
+class ScriptedSource:
+    """Answers or raises one thing after the other; cancels the feed when it has no more."""
+
+    def __init__(self, steps: Sequence[HostSet | Exception]) -> None:
+        self._steps = iter(steps)
+
+    async def find(self) -> HostSet:
+        step = next(self._steps, None)
+        if step is None:
+            raise asyncio.CancelledError
+        if isinstance(step, Exception):
+            raise step
+        return step
+
+
+class Watch:
+    """A feed of scripted steps, run to their end, with its sleeps and its events for the core."""
+
+    def __init__(self, *steps: HostSet | Exception) -> None:
+        self.slept: list[float] = []
+        self.now = 100.0
+        self.ended = False
+        asyncio.run(self._run(steps))
+
+    async def _run(self, steps: Sequence[HostSet | Exception]) -> None:
+        inbox: Mailbox[events.Event] = Mailbox(100)
+        feed = DiscoveryFeed(ScriptedSource(steps), inbox, self._clock, self._sleep)
+        try:
+            await feed.run()
+            self.ended = True
+        except asyncio.CancelledError:
+            pass
+        self.reported, self.polls = inbox.drain(), feed.polls
+
+    def _clock(self) -> float:
+        """A quarter of a second passes with each look."""
+        self.now += 0.25
+        return self.now
+
+    async def _sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+
+def found(hosts: HostSet) -> events.HostsObserved:
+    return events.HostsObserved(hosts)
+
+
+def failed(reason: str) -> events.DiscoveryFailed:
+    return events.DiscoveryFailed(reason)
+
+
+@pytest.mark.parametrize(
+    ("steps", "reported"),
+    [
+        pytest.param([A, A, AB], [found(A), found(AB)], id="what-is-new"),
+        pytest.param([NONE, A], [found(A)], id="no-hosts-yet"),
+        pytest.param([DiscoveryError("bad"), NONE], [failed("bad"), found(NONE)], id="it-answers-that-there-are-none"),
+        pytest.param(
+            [DiscoveryError("bad"), DiscoveryError("bad"), DiscoveryError("worse"), A],
+            [failed("bad"), failed("worse"), found(A)],
+            id="each-reason-once",
+        ),
+        pytest.param(
+            [A, DiscoveryError("bad"), KeyError("x"), AB], [found(A), found(AB)], id="failures-keep-the-hosts"
+        ),
+        pytest.param([A, UnusableSourceError("gone"), AB], [found(A), found(AB)], id="unusable-for-a-while"),
+    ],
+)
+def test_the_core_receives_changes_alone(steps: list[HostSet | Exception], reported: list[events.Event]) -> None:
+    watch = Watch(*steps)
+    assert watch.reported == reported
+    assert watch.slept == [POLL_INTERVAL] * len(steps)
+    assert not watch.ended
+
+
+def test_a_source_that_is_unusable_at_the_start_ends_the_run(caplog: pytest.LogCaptureFixture) -> None:
+    watch = Watch(UnusableSourceError("chmod +x it"), A)
+    assert watch.reported == [events.SourceUnusable("chmod +x it")]
+    assert watch.ended
+    assert caplog.records == [], "the run's reason reports it"
+
+
+@pytest.mark.parametrize("error", [DiscoveryError("no quota \udcff"), KeyError("x")], ids=["failure", "bug"])
+def test_the_first_poll_may_fail_and_the_next_answer(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    bug = isinstance(error, KeyError)
+    message = "the host source raised KeyError('x'), which is a fault of its own code" if bug else "no quota \\udcff"
+    assert Watch(error, error, A).reported == [failed(message), found(A)]
+    assert [r.levelname for r in caplog.records] == (["WARNING"] if bug else []), "why it waits is the run's to say"
+
+
+def test_a_note_is_logged_once_per_change(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "edriver.discovery")
+    bad, worse = DiscoveryError("bad"), DiscoveryError("worse")
+    Watch(A, A, bad, bad, bad, worse, A, A, bad)
+    assert [(r.levelname, r.getMessage()) for r in caplog.records if r.name == "edriver.discovery"] == [
+        ("INFO", "added a:2; now 1 host, 2 slots"),
+        ("WARNING", "poll failed, keeping 1 host, 2 slots: bad"),
+        ("WARNING", "poll failed, keeping 1 host, 2 slots: worse"),
+        ("INFO", "discovery answers again: 1 host, 2 slots"),
+        ("WARNING", "poll failed, keeping 1 host, 2 slots: bad"),
+    ]
+
+
+def test_only_a_fault_of_the_source_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    Watch(A, DiscoveryError("bad"), KeyError("x"))
+    assert [record.exc_info is not None for record in caplog.records] == [False, True]
+
+
+def test_polls_are_counted_and_timed() -> None:
+    watch = Watch(A, DiscoveryError("no quota"), RuntimeError("a bug"), NONE, A, DiscoveryError("no quota"))
+    # An empty answer that is not believed yet has failed, too.
+    assert watch.polls == Polls(answered=2, failed=4, seconds=0.25, last_answer=102.5)
+
+
+def test_a_first_poll_that_finds_the_source_unusable_is_counted() -> None:
+    assert Watch(UnusableSourceError("chmod +x it")).polls == Polls(failed=1, seconds=0.25)
+
+
+def test_a_clock_that_is_set_back_makes_no_negative_length() -> None:
+    polls = Polls()
+    polls.add(100.0, 90.0, believed=True)
+    assert polls.seconds == 0.0

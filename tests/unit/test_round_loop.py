@@ -1,0 +1,371 @@
+"""The loop of a worker's rounds: what it asks for, in which order, after which answers."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from edriver.common.ids import NO_VERSION, RoundId, Version
+from edriver.common.store_address import StoreAddress
+from edriver.common.wire import round_id_message, version_of
+from edriver.v1 import cause_pb2, rounds_pb2
+from edriver.v1 import notification_pb2 as pb
+from edriver.worker.rounds import effects
+from edriver.worker.rounds.effects import Complaint, Effect, Raised
+from edriver.worker.rounds.loop import End, RoundLoop
+from edriver.worker.rounds.participant import Participant, Verdict
+
+STORE = StoreAddress("a", 7007)
+
+
+class Worker:
+    """A loop, with the test in the place of everything around it.
+
+    Args:
+        clean: whether its state can return to its last boundary.
+    """
+
+    def __init__(self, clean: bool = True) -> None:
+        self.participant = Participant()
+        self.loop = RoundLoop(self.participant, STORE)
+        self.clean = clean
+        self.log: list[str] = []
+        self.message: list[pb.Report] = []
+        self._n = 0
+
+    def enter(self) -> None:
+        """Enter the script's next `run` call, up to the first wait."""
+        entry = self.loop.enter()
+        self._go_on(entry, None)
+        self.steps = self.loop.run()
+        self.step(None)
+
+    def step(self, answer: Any) -> Effect | End:
+        """Answer the last effect; returns the next that the test has to answer, or the end."""
+        found = self._go_on(self.steps, answer)
+        assert isinstance(found, End | effects.Attempt | effects.WaitForChange | effects.Complain), found
+        return found
+
+    def take(self, **notice: Any) -> None:
+        self.participant.take(pb.Notice(**notice))
+
+    def place(self) -> None:
+        """It is assigned to the next round."""
+        self._n += 1
+        seat = rounds_pb2.RankAssignment(worker_id=7, rank=0, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
+        store = rounds_pb2.StoreAddress(host="a", port=7001)
+        shared = rounds_pb2.RoundAssignment(round_id=self.round_id, size=1, store=store)
+        self.take(assign_place=pb.AssignPlace(round=shared, member=seat))
+
+    @property
+    def round_id(self) -> rounds_pb2.RoundId:
+        return round_id_message(RoundId(1, self._n))
+
+    def abort(self) -> None:
+        self.take(abort=pb.Abort(round_id=self.round_id, cause=cause_pb2.Cause(text="worker 2 died")))
+
+    def train(self, commits: int = 0, boundaries: int = 0) -> None:
+        """Go into the next round, and through so many boundaries, the first of them with a commit."""
+        self.place()
+        step: Any = self.step(None)
+        while not isinstance(step, effects.Train):
+            step = self.step(False if isinstance(step, effects.Sync) else None)
+        for i in range(commits + boundaries):
+            self.participant.passed(committed=i < commits)
+        self.log.clear()
+        self.message.clear()
+
+    def stop_here(self) -> None:
+        """The driver agrees on the boundary that the next call reaches."""
+        self.take(hosts_updated=pb.HostsUpdated(round_id=self.round_id, number=1))
+        at = self.participant.boundaries + 1
+        self.take(stop_at=pb.StopAt(round_id=self.round_id, number=1, boundary=at))
+
+    def boundary(self) -> Verdict | Effect:
+        """Reach a boundary; returns its verdict, or the effect that it waits for."""
+        if not self.participant.passed(committed=False):
+            return Verdict.PASS
+        found = self._go_on(self.loop.boundary(), None)
+        assert isinstance(found, Verdict | effects.WaitForChange | effects.Complain), found
+        return found
+
+    @property
+    def offered(self) -> tuple[Version, str]:
+        waiting = self.message[-1].waiting
+        return version_of(waiting.version), waiting.digest
+
+    def _go_on(self, steps: Generator[Effect, Any, Any], answer: Any) -> Any:
+        """Answer what needs no decision of the test."""
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration as end:
+                return end.value
+            answer = None
+            match step:
+                case effects.Say(report):
+                    self.message.append(report)
+                    self.log.append(f"say {report.WhichOneof('kind')}")
+                    continue
+                case effects.IsClean():
+                    answer = self.clean
+                case effects.Digest(committed):
+                    answer = "of the commit" if committed else "of the boundary"
+                case effects.Describe():
+                    answer = "the traceback"
+                case effects.WaitForChange() | effects.Complain():
+                    return step
+                case _ if isinstance(step, effects.Attempt):
+                    self.log.append(type(step).__name__)
+                    return step
+            self.log.append(type(step).__name__)
+
+
+def entered(clean: bool = True) -> Worker:
+    worker = Worker(clean)
+    worker.enter()
+    return worker
+
+
+def test_from_entry_to_the_end_of_the_last_round() -> None:
+    worker = entered()
+    assert worker.log == ["Digest", "say waiting"]
+    assert worker.offered == (NO_VERSION, "of the commit")
+    worker.place()
+    assert worker.step(None) == effects.Build(worker.participant.assignment)  # type: ignore[arg-type]
+    assert worker.step(None) == effects.Sync()
+    assert worker.step(True) == effects.Train()
+    assert worker.participant.committed == Version(RoundId(1, 1), 0)
+    assert worker.step(None) == effects.WaitForChange()
+    assert worker.log[-1] == "say done"
+    worker.take(finish=pb.Finish(round_id=worker.round_id))
+    assert worker.step(None) is End.FINISHED
+
+
+def test_a_wait_is_asked_for_until_something_has_changed() -> None:
+    worker = entered()
+    assert [worker.step(None) for _ in range(3)] == [effects.WaitForChange()] * 3
+
+
+@pytest.mark.parametrize(
+    ("notice", "end"), [({"leave": pb.Leave()}, End.LEFT), ({"skip": pb.Skip(ordinal=1)}, End.SKIPPED)], ids=str
+)
+def test_a_worker_that_waits_may_be_sent_away(notice: dict[str, Any], end: End) -> None:
+    worker = entered()
+    worker.take(**notice)
+    assert worker.step(None) is end
+
+
+def test_later_rounds_adapt_the_state_before_its_sync() -> None:
+    worker = entered()
+    worker.train()
+    assert worker.step(Raised.HOSTS_UPDATED) == effects.WaitForChange()
+    worker.place()
+    worker.log.clear()
+    worker.step(None)
+    worker.step(None)
+    worker.step(None)
+    assert worker.log == ["Build", "Adapt", "Sync"]
+
+
+def test_a_first_round_that_was_not_built_has_adapted_nothing() -> None:
+    worker = entered()
+    worker.place()
+    worker.step(None)
+    worker.step(Raised.PEER_LOST)
+    worker.place()
+    worker.log.clear()
+    worker.step(None)
+    worker.step(None)
+    assert worker.log == ["Build", "Sync"]
+
+
+def test_a_holder_keeps_its_own_commit() -> None:
+    worker = entered()
+    worker.train(commits=1)
+    worker.step(Raised.PEER_LOST)
+    worker.train()  # whose sync commits nothing
+    assert worker.participant.committed == Version(RoundId(1, 1), 1)
+
+
+# ---- what leads out of a round ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("raised", [Raised.PEER_LOST, Raised.UNPROVEN])
+def test_the_loss_of_a_peer_is_reported_before_the_worker_waits(raised: Raised) -> None:
+    worker = entered()
+    worker.train(commits=1)
+    assert worker.step(raised) == effects.WaitForChange()
+    kind = "collective_raised" if raised is Raised.PEER_LOST else "peer_unproven"
+    after = ["Digest", "say waiting", "ReturnToBoundary", "Forget"]
+    assert worker.log == ["Stopped", "Describe", f"say {kind}", "IsClean", *after]
+    message = worker.message[0]
+    assert "the traceback" in (message.collective_raised.traceback, message.peer_unproven.reason)
+
+
+@pytest.mark.parametrize("raised", [Raised.PEER_LOST, Raised.UNPROVEN, Raised.RUNTIME_ERROR])
+def test_of_a_round_that_was_aborted_nothing_is_reported(raised: Raised) -> None:
+    worker = entered()
+    worker.train(commits=1)
+    worker.abort()
+    assert worker.step(raised) == effects.WaitForChange()
+    assert worker.log == ["Stopped", "IsClean", "Digest", "say waiting", "ReturnToBoundary", "Forget"]
+
+
+@pytest.mark.parametrize(
+    ("raised", "aborted"), [(Raised.OWN, False), (Raised.OWN, True), (Raised.RUNTIME_ERROR, False)], ids=str
+)
+def test_the_scripts_own_error_ends_the_worker_at_once(raised: Raised, aborted: bool) -> None:
+    worker = entered()
+    worker.train()
+    if aborted:
+        worker.abort()
+    assert worker.step(raised) is End.FAILED
+    assert worker.log == []
+
+
+@pytest.mark.parametrize("place", [effects.Build, effects.Adapt, effects.Sync])
+def test_a_peer_may_be_lost_on_the_way_into_a_round(place: type[Effect]) -> None:
+    worker = entered()
+    worker.train(commits=1, boundaries=2)
+    worker.step(Raised.PEER_LOST)
+    offered = worker.offered
+    worker.place()
+    step = worker.step(None)
+    while not isinstance(step, place):
+        step = worker.step(None)
+    assert worker.step(Raised.PEER_LOST) == effects.WaitForChange()
+    assert worker.offered == offered  # the new round's boundaries do not count before its sync
+
+
+@pytest.mark.parametrize(
+    ("clean", "boundaries", "digest", "way"),
+    [
+        pytest.param(True, 3, "of the boundary", "ReturnToBoundary", id="clean"),
+        pytest.param(False, 1, "of the commit", "Restore", id="torn"),
+    ],
+)
+def test_what_is_offered_is_what_it_goes_back_to(clean: bool, boundaries: int, digest: str, way: str) -> None:
+    worker = entered(clean)
+    worker.train(commits=1, boundaries=2)
+    worker.step(Raised.PEER_LOST)
+    assert worker.offered == (Version(RoundId(1, 1), boundaries), digest)
+    assert worker.log[-3:] == ["say waiting", way, "Forget"]
+
+
+@pytest.mark.parametrize(
+    ("clean", "boundaries", "saves"),
+    [
+        pytest.param(True, 2, False, id="clean"),
+        pytest.param(False, 2, True, id="a-state-that-no-boundary-keeps"),
+        pytest.param(False, 0, False, id="that-was-committed-there"),
+    ],
+)
+def test_at_an_agreed_boundary_the_state_is_offered_as_it_is(clean: bool, boundaries: int, saves: bool) -> None:
+    worker = entered(clean)
+    worker.train(commits=1, boundaries=boundaries)
+    offer = worker.participant.live
+    assert worker.step(Raised.HOSTS_UPDATED) == effects.WaitForChange()
+    assert worker.offered == (offer, "of the boundary")
+    assert worker.log == ["Stopped", "Digest", "say waiting", "IsClean", *["Save"] * saves, "Forget"]
+    assert worker.participant.committed == (Version(RoundId(1, 1), 1) if clean else offer)
+
+
+def test_what_was_saved_at_an_agreed_boundary_is_offered_after_a_loss() -> None:
+    worker = entered(clean=False)
+    worker.train(commits=1, boundaries=2)
+    worker.step(Raised.HOSTS_UPDATED)
+    worker.place()
+    worker.step(None)
+    worker.step(Raised.PEER_LOST)
+    assert worker.offered == (Version(RoundId(1, 1), 3), "of the commit")
+
+
+def test_an_abort_reaches_a_worker_that_is_done() -> None:
+    worker = entered()
+    worker.train(commits=1)
+    worker.step(None)
+    worker.abort()
+    assert worker.step(None) == effects.WaitForChange()
+    assert worker.log[-5:] == ["IsClean", "Digest", "say waiting", "ReturnToBoundary", "Forget"]
+    assert "Describe" not in worker.log
+
+
+# ---- boundaries -------------------------------------------------------------------------------------------------
+
+
+def test_the_first_boundary_of_a_round_is_reported() -> None:
+    worker = entered()
+    worker.train()
+    assert [worker.boundary() for _ in range(3)] == [Verdict.PASS] * 3
+    assert worker.log == ["FirstBoundary"]
+
+
+def test_a_boundary_waits_for_the_others_and_reports_it() -> None:
+    worker = entered()
+    worker.train()
+    worker.take(hosts_updated=pb.HostsUpdated(round_id=worker.round_id, number=1))
+    assert worker.boundary() == effects.WaitForChange(for_verdict=True)
+
+
+def test_a_boundary_that_stops_and_one_after_it() -> None:
+    worker = entered()
+    worker.train()
+    worker.stop_here()
+    assert worker.boundary() is Verdict.STOP
+    assert [worker.boundary() for _ in range(2)] == [effects.Complain(Complaint.CALLED_AGAIN)] * 2
+
+
+def test_a_boundary_of_a_broken_round_and_one_after_it() -> None:
+    worker = entered()
+    worker.train()
+    worker.abort()
+    assert worker.boundary() is Verdict.ABORT
+    assert worker.boundary() == effects.Complain(Complaint.CALLED_AGAIN)
+
+
+def test_a_function_that_swallows_the_interrupt_and_returns() -> None:
+    worker = entered()
+    worker.train()
+    worker.stop_here()
+    worker.boundary()
+    worker.log.clear()
+    assert worker.step(None) == effects.Complain(Complaint.RETURNED)
+    assert worker.log == []  # it is not done
+
+
+def test_a_function_that_swallows_an_abort_and_returns_goes_back() -> None:
+    worker = entered()
+    worker.train(commits=1)
+    worker.abort()
+    worker.boundary()
+    assert worker.step(None) == effects.WaitForChange()
+    assert worker.log[-2:] == ["ReturnToBoundary", "Forget"]
+
+
+# ---- between two runs -------------------------------------------------------------------------------------------
+
+
+def test_what_the_script_changes_between_two_runs_is_offered() -> None:
+    worker = entered()
+    worker.train(commits=1, boundaries=2)
+    worker.step(None)
+    worker.take(finish=pb.Finish(round_id=worker.round_id))
+    assert worker.step(None) is End.FINISHED
+    worker.log.clear()
+    worker.enter()
+    assert worker.log == ["Save", "Keep", "Digest", "say waiting"]
+    assert worker.offered == (Version(RoundId(1, 1), 3), "of the commit")
+    assert worker.message[-1].waiting.ordinal == 2
+
+
+def test_a_worker_that_has_trained_in_no_round_has_nothing_to_mark() -> None:
+    worker = entered()
+    worker.take(skip=pb.Skip(ordinal=1))
+    assert worker.step(None) is End.SKIPPED
+    worker.log.clear()
+    worker.enter()
+    assert worker.log == ["Digest", "say waiting"]
+    assert worker.offered[0] == NO_VERSION
