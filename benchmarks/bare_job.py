@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
 
 from benchmarks.records import Recorder
-from benchmarks.workload import Numbered, make_loader, make_model, options, told_to_stop, train_step
+from benchmarks.workload import Numbered, make_loader, make_model, options, stop_requested, train_step
 from edriver.worker.backend.sever import gloo_devices, sever_gloo
 
 SEVER_SECONDS = 0.01
@@ -35,7 +35,7 @@ SEVER_SECONDS = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place in a round, as the parent tells it: the round's number, rank, size, and the port of rank 0's store."""
+    """A place in a round, from the parent: the round's number, rank, size, and the port of rank 0's store."""
 
     round: int
     rank: int
@@ -44,7 +44,7 @@ class Place:
 
 
 class Places:
-    """What the parent has told, in order.
+    """The places that the parent has sent, in order.
 
     Args:
         talk: the socket to the parent.
@@ -101,7 +101,7 @@ class Counting(nn.Module):
 def train(
     flags: argparse.Namespace, recorder: Recorder, model: Counting, optimizer: torch.optim.Optimizer, place: Place
 ) -> None:
-    """Train in one place until told to stop, writing down every step."""
+    """Train in one place until the file named stop exists, and record every step."""
     wrapped = DistributedDataParallel(model, forward_sync_buffers=False)
     data = Numbered(flags.samples)
     sampler: DistributedSampler[int] = DistributedSampler(data, place.size, place.rank, seed=7)
@@ -117,7 +117,7 @@ def train(
             model.step.fill_(step)
             recorder.done(step, "")
         epoch += 1
-        if told_to_stop(flags.folder):
+        if stop_requested(flags.folder):
             return
 
 

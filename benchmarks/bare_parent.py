@@ -44,7 +44,7 @@ def start(flags: list[str]) -> Child:
 
 
 def place(children: list[Child], number: int) -> None:
-    """Tell all of them their places in the next round; the first one's store serves it."""
+    """Send all of them their places in the next round; the first one's store serves it."""
     for rank, child in enumerate(children):
         message = {"round": number, "rank": rank, "size": len(children), "store": children[0].store}
         child.talk.sendall(f"{json.dumps(message)}\n".encode())

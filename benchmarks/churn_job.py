@@ -13,13 +13,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 import edriver
 from benchmarks.records import Recorder
-from benchmarks.workload import Numbered, digest_of, make_loader, make_model, options, told_to_stop, train_step
+from benchmarks.workload import Numbered, digest_of, make_loader, make_model, options, stop_requested, train_step
 from edriver.worker import topology
 
 
 @edriver.run
 def train(state: edriver.TorchState, data: Numbered, flags: argparse.Namespace, recorder: Recorder) -> None:
-    """Train until told to stop, writing down every step."""
+    """Train until the file named stop exists, and record every step."""
 
     def digest() -> str:
         rest = (state.step, state.epoch, state.sampler.state_dict())
@@ -43,7 +43,7 @@ def train(state: edriver.TorchState, data: Numbered, flags: argparse.Namespace, 
             else:
                 state.check_host_updates()
         state.epoch += 1
-        if told_to_stop(flags.folder):
+        if stop_requested(flags.folder):
             return
 
 

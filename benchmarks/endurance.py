@@ -14,7 +14,7 @@ SLOWEST = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """How long nobody trained after a wave.
+    """How long training paused after a wave.
 
     Attributes:
         kill: the number of the wave's last kill, from 1.

@@ -46,12 +46,12 @@ class Judgement:
     Attributes:
         goal: the goal.
         value: the median, or the ratio of the medians; None: it was not measured.
-        met: whether the goal is met; what was not measured is not.
+        connected: whether the goal is met; what was not measured is not.
     """
 
     goal: Goal
     value: float | None
-    met: bool
+    connected: bool
 
 
 def judge(goal: Goal, figures: Figures) -> Judgement:
@@ -61,9 +61,9 @@ def judge(goal: Goal, figures: Figures) -> Judgement:
         below = figures.median(goal.over)
         value = value / below if value is not None and below else None
     if value is None:
-        return Judgement(goal, None, met=False)
-    met = (goal.most is None or value <= goal.most) and (goal.least is None or value >= goal.least)
-    return Judgement(goal, value, met)
+        return Judgement(goal, None, connected=False)
+    connected = (goal.most is None or value <= goal.most) and (goal.least is None or value >= goal.least)
+    return Judgement(goal, value, connected)
 
 
 def _kill(part: str) -> list[Goal]:
@@ -82,6 +82,18 @@ def _kill(part: str) -> list[Goal]:
     ]
 
 
+def _restarts(part: str, name: str) -> list[Goal]:
+    return [
+        Goal(
+            f"{part}: {name} of torchrun's script under torchrun, against restart mode",
+            Key(part, "torchrun", name),
+            least=5,
+            over=Key(part, "restart mode", name),
+        ),
+        Goal(f"{part}: samples lost in restart mode", Key(part, "restart mode", "samples lost"), most=0),
+    ]
+
+
 def _whole(part: str) -> list[Goal]:
     return [
         Goal(f"{part}: {name}", Key(part, "edriver", name), most=0) for name in ("samples lost", "samples repeated")
@@ -95,6 +107,10 @@ def _ours(part: str, name: str) -> Key:
 GOALS = (
     *_kill("K1"),
     *_kill("K0"),
+    *_restarts("K1", "downtime"),
+    *_restarts("K0", "downtime"),
+    *_restarts("UP", "longest pause"),
+    *_restarts("DOWN", "longest pause"),
     Goal("STOP: end of the lease to the next finished step", _ours("STOP", "after the lease"), most=0.150),
     Goal("UP: longest pause", _ours("UP", "longest pause"), most=0.080),
     Goal(

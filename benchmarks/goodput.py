@@ -1,4 +1,4 @@
-"""GOODPUT: an event every ten seconds, and which part of an undisturbed run's steps are made all the same.
+"""GOODPUT: with an event every ten seconds, the share of an undisturbed run's steps that a run makes.
 
 The undisturbed run is measured right before and right after: on a virtual machine, minutes make a tenth of difference.
 """

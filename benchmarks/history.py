@@ -94,7 +94,7 @@ class History:
 
     @property
     def rounds(self) -> list[Round]:
-        """The rounds that anybody entered, in order."""
+        """The rounds that at least one worker entered, in order."""
         return [self._rounds[number] for number in sorted(self._rounds) if self._rounds[number].starts]
 
     def counted(self) -> Iterator[tuple[Round, int]]:
@@ -106,9 +106,9 @@ class History:
                 yield current, step
 
     def steps_lost(self) -> int:
-        """How many steps were trained again that a process which goes on had finished; if none does, that any had.
+        """How many steps that a surviving process had finished were trained again.
 
-        What only the dead had finished, nobody can go on from: the rest had not got all that the step takes.
+        Steps that only dead processes had finished do not count, unless all are dead: no other has their results.
         """
         return sum(self._steps_lost(one, two) for one, two in pairwise(self.rounds))
 

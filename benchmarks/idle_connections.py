@@ -1,8 +1,8 @@
-"""What strangers who connect and say nothing cost a run: `python -m benchmarks.idle_connections`. As root.
+"""What idle unauthenticated connections cost a run: `python -m benchmarks.idle_connections`. As root.
 
 Two workers train on two hosts (network namespaces). In turns another host opens connections, or does not: 1,100 to each
 of a worker's two ports, its store's and its Gloo listener's; or, with `--at driver`, 1,300 to the TCP port of a driver
-that may have 1,024 descriptors. The strangers' process gives way to all others, since it would sit on another machine.
+that may have 1,024 descriptors. Their process has the lowest priority, since it would run on another machine.
 Prints one JSON object:
 
 - ratio: steps a second with these connections, by those without; the median of the turns.
@@ -57,8 +57,8 @@ def workers(there: Site) -> list[int]:
 
 def missing_events(log: Path) -> int:
     """How many events an event log of a run that has ended lacks."""
-    told = [json.loads(line) for line in log.read_text().splitlines()]
-    return int(told[-1]["seq"]) - sum("seq" in line for line in told)
+    reported = [json.loads(line) for line in log.read_text().splitlines()]
+    return int(reported[-1]["seq"]) - sum("seq" in line for line in reported)
 
 
 @contextlib.contextmanager

@@ -32,7 +32,7 @@ EXIT_BOUND = 300.0
 
 
 class HarnessError(Exception):
-    """A run did not do what it had to, in time.
+    """A run did not do in time what the benchmark expects.
 
     Attributes:
         what: what it did, or what was waited for.
@@ -80,7 +80,7 @@ class Job(abc.ABC):
 
     Attributes:
         folder: the run's own, with the output and the records of its processes.
-        history: what the records have told so far.
+        history: what was read of the records so far.
         workload: as given.
     """
 
@@ -119,13 +119,17 @@ class Job(abc.ABC):
         """Ask for another number of workers."""
         raise NotImplementedError
 
+    def settle(self) -> None:
+        """Wait for what a system prepares behind the training, if it does."""
+        return
+
     @property
     def launched(self) -> float:
         """When the first process of the run was started, in seconds of the monotonic clock."""
         return self._launched
 
     def keep(self) -> None:
-        """Leave the folder for whoever wants to know what happened. An exception does that too."""
+        """Keep the folder for a look at what happened; an exception keeps it, too."""
         self._keep = True
 
     def processes(self) -> dict[int, str]:
@@ -209,7 +213,7 @@ class Job(abc.ABC):
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that nobody listens at just now."""
+    """A TCP port of the loopback interface that is free at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

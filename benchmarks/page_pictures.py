@@ -21,7 +21,7 @@ from rich.console import Console
 from benchmarks.page_speed import serving, until
 from edriver.client import Client, here
 from edriver.commands.report import report
-from edriver.commands.top import LINES, screen
+from edriver.commands.top import MAX_SHOWN_EVENTS, screen
 from tests.process.chromium import CHROMIUM, FLAGS
 from tests.process.running import ROOT, running
 
@@ -53,14 +53,14 @@ def lives_through(client: Client) -> None:
 def wait_for(client: Client, size: int, steps: int) -> None:
     """Wait until so many have trained for so many steps."""
     began: int | None = None
-    for told in client.watch_progress(client.snapshot().seq):
-        if not told.HasField("progress"):
+    for response in client.watch_progress(client.snapshot().seq):
+        if not response.HasField("progress"):
             continue
         if client.status().size != size:
             began = None
         elif began is None:
-            began = told.progress.steps
-        elif told.progress.steps >= began + steps:
+            began = response.progress.steps
+        elif response.progress.steps >= began + steps:
             return
     raise AssertionError("the run ended too soon")
 
@@ -68,7 +68,7 @@ def wait_for(client: Client, size: int, steps: int) -> None:
 def top_page(client: Client) -> str:
     """What `edriver top` shows, as a page."""
     console = Console(record=True, width=110, file=io.StringIO())
-    console.print(screen(client.status(), [event for event in client.events() if event.text][-LINES:]))
+    console.print(screen(client.status(), [event for event in client.events() if event.text][-MAX_SHOWN_EVENTS:]))
     return console.export_html()
 
 

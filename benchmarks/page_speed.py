@@ -35,9 +35,9 @@ from edriver.common.store_address import StoreAddress
 from edriver.dashboard.feed import Feed
 from edriver.dashboard.server import PageServer, runner_of
 from edriver.driver.core import actions, events
-from edriver.driver.core.cause import Cause, CauseKind, Exit
-from edriver.driver.core.ranks import Candidate, plan_round
+from edriver.driver.core.cause import AgentFault, AgentFaultKind, Cause, CauseKind
 from edriver.driver.core.roster import WorkerState
+from edriver.driver.core.rounds.ranks import Candidate, plan_round
 from edriver.driver.observe.cause_text import cause_text
 from tests.process.chromium import CHROMIUM, FLAGS
 
@@ -88,8 +88,8 @@ class Large(Simulated):
         """A round ends by the loss of a worker, and the next one begins; returns what is said."""
         self.number += 1
         worker = self.membership.roster.workers[worker_id]
-        said = Exit(-9, f"was killed by SIGKILL in round {self.number - 1}")
-        cause = Cause(CauseKind.KILLED, worker.name, detail=said)
+        fault = AgentFault(AgentFaultKind.ENDED, f"gone in round {self.number - 1}")
+        cause = Cause(CauseKind.LOST_WITH_HOST, worker.name, detail=fault)
         candidates = [
             Candidate(each.worker_id, each.host, each.slot, NO_VERSION, StoreAddress("a", 4000))
             for each in self.membership.roster.workers.values()
@@ -109,7 +109,7 @@ class Large(Simulated):
         return cause_text(cause)
 
     def _take(self, event: events.Event, step: list[Any], loss: Cause | None = None) -> None:
-        self.chronicle.take(event, step, loss, [])
+        self.event_history.take(event, step, loss, [])
         self.status.announce()
 
 
@@ -125,7 +125,7 @@ async def large(hosts: int, rounds: int, seconds: int) -> dict[str, Any]:
             await feed.begin()
             following = asyncio.create_task(feed.follow())
             served = PageServer(feed, "s")
-            runner = runner_of(served.app, patience=0.1)
+            runner = runner_of(served.app, shutdown_timeout=0.1)
             await runner.setup()
             listening = await served.callers.listen(runner, "127.0.0.1", 0)
             try:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from edriver.common.wire import round_id_of
+from edriver.common.wire import epoch_seconds, round_id_of, round_times_of
 from edriver.driver.observe.recovery_phases import spans
 from edriver.history.records import message_of
 from edriver.v1 import status_pb2
@@ -25,14 +25,14 @@ PHASES = ("detect", "notify", "sever", "rejoin", "rendezvous", "group", "sync", 
 
 @dataclass(frozen=True, slots=True)
 class RoundLine:
-    """One round, as the event log tells it.
+    """One round, as the event log records it.
 
     Attributes:
         round: its id.
         cause: why the round before ended.
         noticed: when the death that ended it was noticed; None: it was no death.
         members: for each member, when it had passed which of STAGES.
-        ended: when the driver told the round before to end; None: there was none.
+        ended: when the driver ended the previous round; None: there was none.
     """
 
     round: str
@@ -42,7 +42,7 @@ class RoundLine:
     ended: float | None = None
 
     def last(self, stage: str) -> float | None:
-        """When the last member had passed it; None: none says so."""
+        """When the last member had passed it; None: no member reported it."""
         return max((member[stage] for member in self.members if stage in member), default=None)
 
 
@@ -50,18 +50,22 @@ def parse(lines: Iterable[str]) -> list[RoundLine]:
     """The rounds of an event log, in order; a last line without its end is passed over."""
     whole = (message_of(status_pb2.Event, json.loads(line)) for line in lines if line.endswith("\n"))
     rounds = [event.round for event in whole if event.HasField("round")]
-    return [_round(told) for told in rounds if told.members and (told.HasField("under_way") or told.HasField("ended"))]
+    return [
+        _round(reported)
+        for reported in rounds
+        if reported.members and (reported.HasField("first_step_time") or reported.HasField("end_time"))
+    ]
 
 
-def _round(told: status_pb2.Round) -> RoundLine:
+def _round(reported: status_pb2.Round) -> RoundLine:
     members = (
-        {stage: time for stage in STAGES if (time := getattr(member.times, stage))}
-        for member in told.members
+        {stage: time for stage, time in round_times_of(member.times).items() if stage in STAGES}
+        for member in reported.members
         if member.HasField("times")
     )
-    noticed = told.noticed if told.HasField("noticed") else None
-    ended = told.before_ended if told.HasField("before_ended") else None
-    return RoundLine(str(round_id_of(told.round_id)), told.cause, noticed, tuple(members), ended)
+    noticed = epoch_seconds(reported.detect_time) if reported.HasField("detect_time") else None
+    ended = epoch_seconds(reported.previous_end_time) if reported.HasField("previous_end_time") else None
+    return RoundLine(str(round_id_of(reported.round_id)), reported.cause.text, noticed, tuple(members), ended)
 
 
 def read_event_log(path: Path) -> list[RoundLine]:
@@ -71,7 +75,7 @@ def read_event_log(path: Path) -> list[RoundLine]:
 
 
 def phases_of_kill(rounds: Iterable[RoundLine], killed: float) -> dict[str, float]:
-    """Seconds of each phase of the recovery from a kill, by "phase: NAME"; nothing if the log does not tell of it.
+    """Seconds of each phase of the recovery from a kill, by "phase: NAME"; empty if the log lacks the recovery.
 
     Args:
         rounds: the event log.

@@ -22,7 +22,7 @@ def processes_of(mark: str) -> dict[int, str]:
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
-            with contextlib.suppress(OSError):  # it has ended meanwhile, or is somebody else's
+            with contextlib.suppress(OSError):  # it has ended meanwhile, or belongs to another user
                 if wanted in (entry / "environ").read_bytes().split(b"\0"):
                     found[int(entry.name)] = (
                         (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")

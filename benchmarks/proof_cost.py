@@ -1,9 +1,10 @@
-"""What the proof of membership costs: rounds of processes of this machine, built with it and without, in turn.
+"""The cost of the proof of membership: rounds of processes of this machine, built with and without it, in turn.
 
     python -m benchmarks.proof_cost [--size 4] [--rounds 60]
 
-A round is torn down and built anew, as after a loss. The time of a round is the median of its ranks', from the place to
-the group; every other round leaves out the proof. docs/benchmarks/proof.md has the figures.
+A round is torn down and built anew, as after a loss. The time of a round is the median of its ranks', from the
+assignment to the group; every other round leaves out the proof. docs/benchmarks/proof.md has
+the figures.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import argparse
 import statistics
 
-from tests.torch.group_ranks import members, place
+from tests.torch.group_ranks import assignment, members
 
 
 def main() -> None:
@@ -25,7 +26,7 @@ def main() -> None:
         for number in range(1, options.rounds + 1):
             proven = bool(number % 2)
             for rank, member in enumerate(group):
-                member.begin("time_build", place(number, rank, group[0].store, options.size), proven)
+                member.begin("time_build", assignment(number, rank, group[0].store, options.size), proven)
             taken = [member.end() for member in group]
             assert not any(outcome.error for outcome in taken), taken
             if number > 4:
@@ -33,10 +34,10 @@ def main() -> None:
             for member in group:
                 member.call("teardown")
     with_proof, without = (sorted(seconds[proven]) for proven in (True, False))
+    times = (f"{1000 * statistics.median(taken):.2f} ms" for taken in (without, with_proof))
     print(
-        f"{options.size} workers, {len(with_proof)} rounds each: built in {1000 * statistics.median(without):.2f} ms "
-        f"without the proof, {1000 * statistics.median(with_proof):.2f} ms with it (medians; quartiles "
-        f"{_quartiles(without)} and {_quartiles(with_proof)})"
+        f"{options.size} workers, {len(with_proof)} rounds each: built without the proof in "
+        f"{next(times)}, with it {next(times)} (medians; quartiles {_quartiles(without)} and {_quartiles(with_proof)})"
     )
 
 

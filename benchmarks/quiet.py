@@ -1,4 +1,4 @@
-"""What edriver itself takes: memory and processor of driver and agents, and how soon the driver speaks."""
+"""What edriver itself uses: memory and processor of driver and agents, and the time to the driver's first output."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from edriver.worker.assignment import Assignment
 from edriver.worker.group.membership_proof import SECRET_BYTES
 from edriver.worker.group.round_group import RoundGroup
 from edriver.worker.group.store import StoreClient
-from edriver.worker.group.store_transport import StoreWire
+from edriver.worker.group.store_transport import StoreTransport
 
 SIZE, REPEATS, TIMEOUT = 4, 20, 60.0
 Span = tuple[float, float]
@@ -80,7 +80,7 @@ def _worker(rank: int, pipe: Connection, barrier: Barrier) -> None:
     stores: list[StoreClient] = []
 
     def build_bare(number: int) -> None:
-        store = StoreClient("127.0.0.1", port, TIMEOUT, StoreWire())
+        store = StoreClient("127.0.0.1", port, TIMEOUT, StoreTransport())
         store.connect()
         stores.append(store)  # what a client has set goes when it hangs up, and torch holds on to its C++ half only
         prefixed = PrefixStore(f"bare/{number}", store)

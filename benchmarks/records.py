@@ -1,7 +1,7 @@
 """What a training job writes down while it trains: one file a process, one JSON line a fact, in order.
 
-A line is written before what it tells about goes on (a batch before its gradient can reach anybody, a finished step
-before its boundary), so a process that is killed has told all that others can depend on.
+A line is written before its fact can affect other processes (a batch before its gradient is sent, a finished step
+before its boundary), so a killed process has recorded all that others can depend on.
 """
 
 from __future__ import annotations

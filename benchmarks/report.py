@@ -14,7 +14,7 @@ from benchmarks.figures import Figures, Key, unit_of
 from benchmarks.goals import GOALS, judge
 from benchmarks.phases import PHASES
 
-SYSTEMS = ("edriver", "bare", "torchft", "torchrun")
+SYSTEMS = ("edriver", "restart mode", "bare", "torchft", "torchrun")
 EXPLANATION = Path(__file__).with_name("explanation.md")
 
 
@@ -54,7 +54,7 @@ def goals_table(figures: Figures) -> str:
         if goal.of.part in measured:
             found = judge(goal, figures)
             value = "not measured" if found.value is None else goal.unit(found.value)
-            rows.append((goal.what, value, goal.bound, "yes" if found.met else "**no**"))
+            rows.append((goal.what, value, goal.bound, "yes" if found.connected else "**no**"))
     return _markdown(("what", "measured", "goal", "met"), rows)
 
 
@@ -71,7 +71,7 @@ def figures_table(figures: Figures) -> str:
 
 
 def phases_table(figures: Figures) -> str:
-    """Where the time of a recovery goes; empty if no event log told."""
+    """Where the time of a recovery goes; empty without an event log."""
     rows = []
     for phase in PHASES:
         columns = [_spread("", figures.values(Key(part, "edriver", f"phase: {phase}"))) for part in ("K1", "K0")]

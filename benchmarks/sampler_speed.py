@@ -1,4 +1,4 @@
-"""What an epoch's indices cost: `python -m benchmarks.sampler_speed`.
+"""The cost of an epoch's indices: `python -m benchmarks.sampler_speed`.
 
 ElasticSampler over 10^8 samples beside torch's DistributedSampler over 10^7, which draws a permutation of all of them
 and makes a list of it before it gives out the first. One process, rank 0 of four. Prints one JSON object: seconds.
@@ -28,7 +28,7 @@ COUNT = 2_000_000
 def main() -> None:
     """Draw and print."""
     torch.set_num_threads(1)
-    topology.enter(replace(topology.ALONE, size=RANKS))
+    topology.enter(replace(topology.SINGLE_WORKER, size=RANKS))
     elastic = ElasticSampler(range(ELASTIC_LENGTH))
     distributed: DistributedSampler[int] = DistributedSampler(range(DISTRIBUTED_LENGTH), num_replicas=RANKS, rank=0)  # type: ignore[arg-type]  # a sequence will do
     found = {}

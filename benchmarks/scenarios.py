@@ -86,6 +86,7 @@ def _from_the_news(job: EdriverJob, now: float, adoption: float) -> dict[str, fl
 def _warm_up(job: Job, size: int) -> None:
     job.launch(size)
     job.wait_for_steps(size=size, steps=WARM_STEPS)
+    job.settle()
 
 
 def _first_step(job: Job, now: float, size: int | None = None) -> float:

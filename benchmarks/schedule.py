@@ -1,8 +1,8 @@
 """Random churn: what happens to a run, and when. Pure: a seed gives the same schedule every time.
 
-A schedule is a row of bursts. Within a burst one thing happens shortly after the other, in the middle of whatever the
-first has set off; between bursts the run may recover. Kills never take the last worker that holds the state: which one
-is spared is decided when it is known who there is.
+A schedule is a sequence of bursts. Within a burst one event follows shortly after the other, during the recovery from
+the first; between bursts the run may recover. Kills never hit the last worker that holds the state: which one is spared
+is chosen when the members are known.
 """
 
 from __future__ import annotations

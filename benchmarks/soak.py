@@ -165,7 +165,7 @@ def _began(current: Round) -> float:
 
 
 def run(waves: list[Wave], outcome: Outcome, say: Callable[[str], None]) -> None:
-    """Soak one run; the outcome says what was found, also if this is left by an exception."""
+    """Soak one run; what was found is in the outcome, also if an exception ends this."""
     workload = Workload(hidden=256, step_seconds=0.05)
     with EdriverJob(workload) as job:
         began = time.monotonic()
@@ -194,7 +194,7 @@ def run(waves: list[Wave], outcome: Outcome, say: Callable[[str], None]) -> None
 
 
 def _end(job: EdriverJob) -> Iterator[str]:
-    """End the run in good order; yields what is wrong with how it ended or with its records."""
+    """End the run in order; yields what is wrong with its end or its records."""
     code = job.finish()
     if code != 0:
         yield f"the run ended with {code}"

@@ -3,10 +3,10 @@
     python -m benchmarks.ssh_starts [--output docs/benchmarks/ssh.md]        prints one JSON object: seconds by name
 
 One real sshd on loopback stands for all hosts: the configuration of ssh that is written for this leads a name of its
-own to it for each. In an agent's place that sshd starts a few lines of shell, which take the invitation and say so:
-hosts have processors of their own, and 64 agents on this one's would be all that is measured. What the connections add
-is the difference between runs that take turns: with a ProxyCommand that connects at once, with one that waits a second
-first, and with one host whose ProxyCommand never says a word.
+own to it for each. Instead of an agent that sshd starts a few lines of shell, which read the invitation and confirm it:
+64 agents on this machine's processors would dominate what is measured, while real hosts have processors of their own.
+The cost of the connections is the difference between runs that take turns: with a ProxyCommand that connects at once,
+with one that waits a second first, and with one host whose ProxyCommand never answers.
 
 Measured is from the start of `edriver` to the moment at which the last host that answers has its invitation: the
 driver's own start, and for each host a client and a server of ssh that agree on keys. It takes bash and sshd.
@@ -126,8 +126,8 @@ def starts(way: Way, hosts: int, folder: Path, port: int) -> dict[str, float]:
     answering = names[:-1] if way.silent else names
     mark = secrets.token_hex(8)
     path = _ssh(folder, port, way, names[-1])
-    said = folder / "starts"
-    said.write_text("")
+    message = folder / "starts"
+    message.write_text("")
     began = time.monotonic()
     driver = subprocess.Popen(
         [sys.executable, "-m", "edriver", "-np", str(hosts), "-H", ",".join(f"{name}:1" for name in names), "true"],
@@ -146,24 +146,24 @@ def starts(way: Way, hosts: int, folder: Path, port: int) -> dict[str, float]:
         start_new_session=True,
     )
     try:
-        return _wait_for(said, answering, began)
+        return _wait_for(message, answering, began)
     finally:
         driver.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             driver.wait(BOUND)
         kill_all(mark)
-        for pid in re.findall(r"^\d+", said.read_text(), re.MULTILINE):  # sshd leaves them
+        for pid in re.findall(r"^\d+", message.read_text(), re.MULTILINE):  # sshd leaves them
             kill(int(pid))
 
 
-def _wait_for(said: Path, names: Sequence[str], began: float) -> dict[str, float]:
+def _wait_for(message: Path, names: Sequence[str], began: float) -> dict[str, float]:
     found: dict[str, float] = {}
     while len(found) < len(names):
-        for name in re.findall(r"--host (node\d+);", said.read_text()):
+        for name in re.findall(r"--host (node\d+);", message.read_text()):
             found.setdefault(name, time.monotonic() - began)
         if time.monotonic() > began + BOUND:
             missing = ", ".join(name for name in names if name not in found)
-            raise HarnessError(f"not started in {BOUND:g} s: {missing}", said.parent)
+            raise HarnessError(f"not started in {BOUND:g} s: {missing}", message.parent)
         time.sleep(LOOK_SECONDS)
     return found
 

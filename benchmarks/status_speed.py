@@ -1,15 +1,15 @@
-"""What it costs to be watched: `python -m benchmarks.status_speed`.
+"""What watchers and queries cost the driver: `python -m benchmarks.status_speed`.
 
 A driver's parts without a run around them: hosts and workers exist in the core's records only, everything else (the
 chronicle, StatusService over a unix socket, the client in a process of its own) is real. Prints one JSON object:
 
 - query_ms: a GetRun of a run of 1,000 hosts with 8 workers each, as a client sees it; the median of 50.
-- watched_core: the part of a core that the driver's process needs at 64 workers, each heard of once a second, for 50
-  watchers and 100 queries a second; the median of 3 turns.
-- bare_core: the same of a grpc.aio server that knows nothing: it gives the same answer to all who ask, and tells each
-  watcher the same once a second. In turns with the other.
+- watched_core: the part of a core that the driver's process needs at 64 workers, each of which reports once a second,
+  for 50 watchers and 100 queries a second; the median of 3 turns.
+- bare_core: the same of a grpc.aio server without logic: one constant answer to all queries, and one constant event a
+  second to each watcher. In turns with the other.
 - busy_core: watched_core on a machine that trains: as many processes as it has cores compute beside the driver, at the
-  same priority. Who is woken has to wait for its turn there, and finds more to do when it comes.
+  same priority. A process that is woken has to wait for its turn there, and then finds more to do.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from edriver.common.store_address import StoreAddress
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import actions, events
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.ranks import Candidate, plan_round
 from edriver.driver.core.roster import Worker, WorkerState
-from edriver.driver.core.round import Round
+from edriver.driver.core.rounds.ranks import Candidate, plan_round
+from edriver.driver.core.rounds.round import Round
 from edriver.driver.core.settings import Settings
-from edriver.driver.observe.event_history import Chronicle
-from edriver.driver.observe.progress import Pace
+from edriver.driver.observe.event_history import EventHistory
+from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.rpc.agent_service import SERVER_OPTIONS
 from edriver.driver.rpc.status import StatusServer
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2, status_pb2, status_pb2_grpc
@@ -60,7 +60,7 @@ parent = os.getppid()
 while os.getppid() == parent:
     sum(range(10000))
 """
-"""Computes for as long as whoever has started it lives, however that ends."""
+"""Computes until its parent process ends, however that happens."""
 
 
 class Simulated:
@@ -69,9 +69,9 @@ class Simulated:
     def __init__(self, hosts: int, slots: int) -> None:
         size = hosts * slots
         self.membership = Membership(Settings(np=size, min_np=1, max_np=size), now=0.0)
-        self.pace = Pace(time.monotonic)
-        self.chronicle = Chronicle(self.membership, self.pace, time.time)
-        self.status = StatusServer("simulated", self.membership, self.chronicle, time.time)
+        self.tracker = ProgressTracker(time.monotonic)
+        self.event_history = EventHistory(self.membership, self.tracker, time.time)
+        self.status = StatusServer("simulated", self.membership, self.event_history, time.time)
         self.size = size
         self.step = 0
         names = [f"host{number}" for number in range(hosts)]
@@ -86,23 +86,25 @@ class Simulated:
             Candidate(w.worker_id, w.host, w.slot, NO_VERSION, StoreAddress("a", 4000)) for w in roster.workers.values()
         ]
         plan = plan_round(RoundId(1, 1), 1, candidates, first=True)
-        self.membership.round = Round(plan, set(plan.workers), 0.0)
+        self.membership.state.round = Round(plan, set(plan.workers), 0.0)
         started = [actions.StartWorker(worker_id, "", 0, background=False) for worker_id in roster.workers]
-        self.chronicle.take(events.Ticked(), [*started, actions.AssignRound(plan)], None, [])
+        self.event_history.take(events.Ticked(), [*started, actions.AssignRound(plan)], None, [])
 
     def beat(self) -> None:
-        """Each worker says how far it has come."""
+        """Each worker reports its progress."""
         self.step += 20
-        said = notification_pb2.Standing(round_id=rounds_pb2.RoundId(incarnation=1, n=1), boundaries=self.step)
+        message = notification_pb2.WorkerProgress(round_id=rounds_pb2.RoundId(incarnation=1, n=1), boundaries=self.step)
         for worker_id in range(1, self.size + 1):
-            self.chronicle.heard(agent_pb2.WorkerStanding(worker_id=worker_id, pid=worker_id, standing=said))
+            self.event_history.record_progress(
+                agent_pb2.WorkerHeartbeat(worker_id=worker_id, pid=worker_id, progress=message)
+            )
 
 
 class Bare(StatusServer):
     """What gRPC itself costs: answers that never change, and cost nothing to find."""
 
     def __init__(self, run: Simulated) -> None:
-        super().__init__("bare", run.membership, run.chronicle, time.time)
+        super().__init__("bare", run.membership, run.event_history, time.time)
         self._same = run.status.answer()
 
     def answer(self) -> status_pb2.GetRunResponse:

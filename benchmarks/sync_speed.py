@@ -1,4 +1,4 @@
-"""What a sync of 400 MB costs beside a flat broadcast of as many bytes: `python -m benchmarks.sync_speed`.
+"""The speed of a sync of 400 MB beside a flat broadcast of as many bytes: `python -m benchmarks.sync_speed`.
 
 Four ranks over Gloo on loopback, in processes like those of workers. What is timed is `TorchState.sync()`, from the
 source's live tensors to the receivers' live tensors, which have a commit of them besides. Receivers are as newcomers:
@@ -91,7 +91,7 @@ def _state_of_many(rank: int) -> TorchState:
 
 
 def _place(rank: int, receivers: tuple[int, ...]) -> Assignment:
-    return replace(topology.ALONE, rank=rank, size=RANKS, source=0, receivers=receivers)
+    return replace(topology.SINGLE_WORKER, rank=rank, size=RANKS, source=0, receivers=receivers)
 
 
 def _timed(action: Callable[[], object]) -> float:

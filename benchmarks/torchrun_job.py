@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
 
 from benchmarks.records import Recorder
-from benchmarks.workload import Numbered, make_loader, make_model, options, told_to_stop, train_step
+from benchmarks.workload import Numbered, make_loader, make_model, options, stop_requested, train_step
 
 CHECKPOINT_STEPS = 10
 
@@ -54,7 +54,7 @@ def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Prog
 
 
 def train(flags: argparse.Namespace) -> None:
-    """Train until told to stop, writing down every step."""
+    """Train until the file named stop exists, and record every step."""
     rank, size = dist.get_rank(), dist.get_world_size()
     data = Numbered(flags.samples)
     model = make_model(flags.hidden)
@@ -79,7 +79,7 @@ def train(flags: argparse.Namespace) -> None:
                 save(checkpoint, progress, model, optimizer)
         progress.epoch += 1
         progress.consumed = 0
-        if told_to_stop(flags.folder):
+        if stop_requested(flags.folder):
             return
 
 

@@ -14,6 +14,7 @@ from benchmarks.scenarios import killed, resized, stopped
 from benchmarks.speed import speed
 from benchmarks.under_edriver import EdriverJob
 from benchmarks.under_nothing import BareJob
+from benchmarks.under_restart_mode import RestartJob
 from benchmarks.under_torchft import TorchftJob, installed
 from benchmarks.under_torchrun import TorchrunJob
 
@@ -52,6 +53,9 @@ def trials(commit_steps: int, seed: int) -> list[Trial]:
     def edriver() -> EdriverJob:
         return EdriverJob(ours)
 
+    def restart() -> RestartJob:
+        return RestartJob(Workload())
+
     def torchft() -> TorchftJob:
         return TorchftJob(Workload())
 
@@ -62,6 +66,7 @@ def trials(commit_steps: int, seed: int) -> list[Trial]:
     for part, rank in (("K1", 2), ("K0", 0)):
         found += [
             Trial(part, "edriver", 16, partial(killed, edriver, rank)),
+            Trial(part, "restart mode", 20, partial(killed, restart, rank)),
             Trial(part, "bare", 9, partial(killed, bare, rank)),
             Trial(part, "torchft", 15, partial(killed, torchft, rank)),
             Trial(part, "torchrun", 20, partial(killed, partial(torchrun, 4), rank)),
@@ -69,6 +74,7 @@ def trials(commit_steps: int, seed: int) -> list[Trial]:
     for part, before, after in (("UP", 2, 4), ("DOWN", 4, 2)):
         found += [
             Trial(part, "edriver", 14, partial(resized, edriver, before, after)),
+            Trial(part, "restart mode", 20, partial(resized, restart, before, after)),
             Trial(part, "torchft", 13, partial(resized, torchft, before, after)),
             Trial(part, "torchrun", 22, partial(resized, partial(torchrun, 2), before, after)),
         ]

@@ -1,4 +1,4 @@
-"""What a process holds at a moment, from /proc: memory, descriptors, threads; and which processes were not reaped."""
+"""A process's resources at a moment, from /proc: memory, descriptors, threads; and which processes were not reaped."""
 
 from __future__ import annotations
 

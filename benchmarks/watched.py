@@ -1,8 +1,8 @@
-"""What it costs a run to be watched: `python -m benchmarks.watched`.
+"""What watchers and queries cost a run: `python -m benchmarks.watched`.
 
-Two workers train, and in turns 50 watchers and 100 queries a second ask the driver, or nobody does. The watchers are
-one process, which gives way to all others: they would sit on other machines. This is done twice: for workers that wait,
-as for a GPU, and for workers that compute. Prints one JSON object with an object for each, `waiting` and `computing`:
+Two workers train. In every second turn 50 watchers and 100 queries a second ask the driver. The watchers are one
+process at the lowest priority, since they would run on other machines. This is done twice: for workers that wait, as
+for a GPU, and for workers that compute. Prints one JSON object with an object for each, `waiting` and `computing`:
 
 - ratio: steps a second while it is watched, by those while it is not; the median of the turns.
 - driver, watched_driver: the part of a core that the driver needs.
@@ -21,7 +21,7 @@ from statistics import median
 from benchmarks.jobs import ROOT, Workload, end_well_on_sigterm
 from benchmarks.processes import usage_of
 from benchmarks.under_edriver import EdriverJob
-from edriver.agent.workers.priority import LAST, lower
+from edriver.agent.workers.priority import ENDED_NICENESS, lower
 from edriver.client import here
 
 WORKERS, WARM_STEPS = 2, 50
@@ -70,8 +70,8 @@ def measure(workload: Workload, turns: int) -> dict[str, float]:
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,
             )
-            os.setpriority(os.PRIO_PROCESS, watchers.pid, LAST)
-            lower(watchers.pid, LAST)  # where the kernel schedules by session, that alone counts
+            os.setpriority(os.PRIO_PROCESS, watchers.pid, ENDED_NICENESS)
+            lower(watchers.pid, ENDED_NICENESS)  # where the kernel schedules by session, that alone counts
             watched.append(Turn(job))
             watchers.wait()
         job.finish()

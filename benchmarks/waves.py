@@ -1,8 +1,8 @@
 """Who is killed in a soak, and when. Pure: a seed gives the same waves every time.
 
-Kills come in waves of one or two; the next wave comes when the run is whole again. A run has reigns: each begins with a
-fall, in which every wave kills rank 0 first, and goes on with an elder, a worker that no wave touches, so that there is
-one that lives through hundreds of kills.
+Kills come in waves of one or two; the next wave comes when the run has all its workers again. A run is divided into
+reigns: each begins with a fall, in which every wave kills rank 0 first, and goes on with an elder, a worker that no
+wave kills, so that one worker survives hundreds of kills.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ REIGN = 500
 """Kills in a reign, more or less."""
 
 FALL = 0.35
-"""The share of a reign's kills for which nobody is spared. Three of four of them hit rank 0: a quarter of all."""
+"""The share of a reign's kills that may hit any worker. Three of four of them hit rank 0: a quarter of all."""
 
 PAIRS = 0.8
 """The share of waves that kill two."""

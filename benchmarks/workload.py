@@ -82,8 +82,8 @@ def train_step(
     optimizer.step()
 
 
-def told_to_stop(folder: Path) -> bool:
-    """Whether rank 0 has been told to stop; the same answer on all ranks. A collective, at the end of an epoch."""
+def stop_requested(folder: Path) -> bool:
+    """Whether rank 0 sees the file named stop; the same answer on all ranks. A collective, at the end of an epoch."""
     flag = torch.tensor([(folder / "stop").exists()], dtype=torch.int32)
     dist.broadcast(flag, 0)
     return bool(flag.item())
