@@ -1,6 +1,7 @@
-# Everything runs in .venv, which the first target that needs it makes. PYTHON: 3.11 or newer.
+# Everything runs in .venv, which the first target that needs it makes. PYTHON: 3.11 or newer. `lint` needs npm, too.
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
+BUF ?= 1.75.0
 SEEDS ?= 20000
 SCHEDULES ?= 30
 REPEATS ?= 5
@@ -10,14 +11,18 @@ JOBS ?= 4
 INPUTS ?= 100000
 
 py := .venv/bin/python
+buf := .venv/buf-$(BUF)/node_modules/.bin/buf
+
+export PYTHONDONTWRITEBYTECODE = # else each of the thousand processes of the tests compiles edriver anew
 
 .PHONY: demo test lint format types docs proto proto-check unit sim fuzz attacks long churn bench soak kills trouble matrix installable dist clean
 
 demo: .venv/ready ## the digits job on this machine, with a kill and a resize shown live
 	$(py) examples/digits/demo.py
 
-test: lint types proto-check docs ## everything that must hold before a change lands
-	$(py) -m pytest --numprocesses $(JOBS) --dist worksteal
+test: .venv/ready ## everything that must hold before a change lands
+	$(MAKE) --jobs 2 --output-sync=target lint types proto-check docs
+	$(py) -m pytest --numprocesses $(JOBS) --dist worksteal --durations 20
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -30,14 +35,20 @@ test: lint types proto-check docs ## everything that must hold before a change l
 	$(py) -m pip install --quiet "$(TORCH)" -e ".[bench]"
 	touch $@
 
-lint: .venv/ready ## ruff, and who may import whom (pyproject.toml)
+$(buf): | .venv/ready
+	npm install --silent --no-save --no-audit --no-fund --prefix .venv/buf-$(BUF) @bufbuild/buf@$(BUF)
+
+lint: .venv/ready $(buf) ## ruff, who may import whom (pyproject.toml), and buf's rules for proto/ (buf.yaml)
 	$(py) -m ruff check
 	$(py) -m ruff format --check
 	.venv/bin/lint-imports
+	$(buf) lint
+	$(buf) format --diff --exit-code
 
-format: .venv/ready
+format: .venv/ready $(buf)
 	$(py) -m ruff check --fix
 	$(py) -m ruff format
+	$(buf) format --write
 
 types: .venv/ready
 	$(py) -m mypy

@@ -4,9 +4,8 @@ set -eu
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 "$(dirname "$0")/proto.sh" "$out" 2>/dev/null
-rm -rf edriver/v1/__pycache__
 touch "$out/edriver/v1/__init__.py"
-if ! diff -r "$out/edriver/v1" edriver/v1; then
+if ! diff -r --exclude __pycache__ "$out/edriver/v1" edriver/v1; then
     echo "edriver/v1 is stale: run 'make proto' and commit what it changes" >&2
     exit 1
 fi

@@ -7,7 +7,7 @@ could as well go to a chat room or a database.
 from __future__ import annotations
 
 import argparse
-import time
+import datetime
 from pathlib import Path
 
 from edriver.client import find
@@ -22,12 +22,12 @@ def main() -> None:
     flags = parser.parse_args()
     with find(flags.run, flags.credentials) as run:
         known = run.snapshot()
-        print(f"run {run.run_id}: {known.run.doing}; {len(known.run.workers)} workers")
-        for told in run.watch_progress(since=known.seq):
-            if told.HasField("progress"):
-                print(f"    {progress_text(told.progress)}")
-            elif told.event.text:
-                print(f"{time.strftime('%H:%M:%S', time.localtime(told.event.time))} {told.event.text}")
+        print(f"run {run.run_id}: {known.run.activity.text}; {len(known.run.workers)} workers")
+        for response in run.watch_progress(since=known.seq):
+            if response.HasField("progress"):
+                print(f"    {progress_text(response.progress)}")
+            elif response.event.text:
+                print(f"{response.event.time.ToDatetime(datetime.UTC).astimezone():%H:%M:%S} {response.event.text}")
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ class TrainingRun:
         environ: its environment.
 
     Attributes:
-        processes: rank to process id in the current round, as far as the ranks have said so.
+        processes: rank to process id in the current round, for the ranks that have printed it.
         size: how many workers the current round has; 0 before the first.
         epochs: how many epochs have ended in the current round.
     """

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from edriver.agent import dial_in
 from edriver.cli import main
 from edriver.commands import dashboard, report, status, steer, top
+from edriver.rendezvous import command as rendezvous
 from scripts.docs_site.markdown import cell, table
 
 
@@ -16,8 +17,10 @@ def page() -> str:
     parsers = [
         main.parser(),
         *(command.parser() for command in (status, top, dashboard, report)),
-        *(steer.parser(verb) for verb in main.STEERING),
+        *(steer.parser(verb) for verb in main.CONTROL_COMMANDS),
         dial_in.parser(),
+        rendezvous.parser(),
+        rendezvous.status_parser(),
     ]
     return "\n".join(line for parser in parsers for line in _command(parser))
 

@@ -23,28 +23,37 @@ WORKER_BOUNDS: Final = (
     ("an agent's heartbeat to the driver, every", "edriver.agent.control_stream.HEARTBEAT_PERIOD"),
     (
         "an agent finds nothing listening at the driver's address for, and ends",
-        "edriver.agent.control_stream.GONE_BOUND",
+        "edriver.agent.control_stream.DRIVER_GONE_TIMEOUT",
     ),
-    ("workers leave in good order once their agent has received SIGTERM", "edriver.agent.agent.DRAIN_BOUND"),
-    ("and after that, between SIGTERM and SIGKILL to them", "edriver.agent.agent.TERMINATION_GRACE"),
+    ("workers leave in good order once their agent has received SIGTERM", "edriver.agent.agent.DRAIN_TIMEOUT"),
+    ("and after that, between SIGTERM and SIGKILL to them", "edriver.agent.worker.TERMINATION_GRACE"),
     (
         "a worker whose agent's stream has ended ends its process group after",
-        "edriver.worker.rounds.notification.ORPHANED_AFTER",
+        "edriver.worker.rounds.notification.ORPHAN_TIMEOUT",
     ),
-    ("the members of a group prove their membership within", "edriver.worker.group.proven_pairs.PROOF_BOUND"),
-    ("a caller at a worker's store proves that it is a member within", "edriver.worker.group.store.STRANGER_SECONDS"),
-    ("a store that has no free descriptor pauses for", "edriver.worker.group.store._ACCEPT_PAUSE"),
+    ("the members of a group prove their membership within", "edriver.worker.group.proven_pairs.PROOF_TIMEOUT"),
+    (
+        "a caller at a worker's store proves that it is a member within",
+        "edriver.worker.group.store_server.AUTHENTICATION_TIMEOUT",
+    ),
+    ("a store that has no free descriptor pauses for", "edriver.worker.group.store_server._ACCEPT_RETRY_DELAY"),
     (
         "Gloo accepts what connected before its listener was closed within",
-        "edriver.worker.backend.listener_filter.QUEUE_BOUND",
+        "edriver.worker.backend.listener_filter.QUEUE_TIMEOUT",
     ),
-    ("NCCL's communicators abort within, or the worker ends", "edriver.worker.backend.nccl.ABORT_BOUND"),
+    ("NCCL's communicators abort within, or the worker ends", "edriver.worker.backend.nccl.ABORT_TIMEOUT"),
     (
         "a worker leaves a collective of an aborted round within, or is suspected",
-        "edriver.worker.rounds.loop.STUCK_BOUND",
+        "edriver.worker.rounds.severing.STUCK_BOUND",
     ),
-    ("a worker reports that it stands still in a collective after", "edriver.worker.watch.blocked.BLOCKED_AFTER"),
-    ("a script's thread that keeps the process is named after", "edriver.worker.watch.lingering.LINGERS_AFTER"),
+    (
+        "a worker reports that it stands still in a collective after",
+        "edriver.worker.watch.blocked.BLOCKED_REPORT_DELAY",
+    ),
+    (
+        "a script's thread that keeps the process is named after",
+        "edriver.worker.watch.lingering.LINGERING_REPORT_DELAY",
+    ),
 )
 """What agents and workers wait for, by the constant's name."""
 
@@ -60,11 +69,11 @@ def _settings() -> Iterator[str]:
     for group in top._action_groups:
         rows = []
         for action in group._group_actions:
-            if action.dest in explain.NO_SETTINGS:
+            if action.dest in explain.OMITTED_FLAGS:
                 continue
             text, origin = explain.value_of(action.dest, flags, judged, frozenset({"np"}))
             link = f"[`{flag_of(action)}`](command-line.md#{anchor_of(action)})"
-            rows.append((link, cell(_at_home(text)), cell("as given" if origin == explain.FLAG else origin)))
+            rows.append((link, cell(_at_home(text)), cell("as given" if origin == explain.FLAG_ORIGIN else origin)))
         if rows:
             yield f"### {group.title and group.title[0].upper() + group.title[1:]}\n"
             yield table(("setting", "default", "origin"), rows)

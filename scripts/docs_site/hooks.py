@@ -1,7 +1,7 @@
 """MkDocs' hooks: adds the pages that no file of docs/ holds, and fills in what is generated.
 
-In a page, `{{ --worker-lease }}` is that flag's default, `{{ edriver.common.limits.SLOTS }}` that constant, and
-`{{ table metrics }}` a generated part of the reference (parts.py lists them).
+In a page, `{{ --worker-lease }}` is that flag's default, `{{ edriver.common.limits.MAX_HOST_SLOTS }}` that constant,
+and `{{ table metrics }}` a generated part of the reference (parts.py lists them).
 """
 
 from __future__ import annotations

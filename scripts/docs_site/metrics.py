@@ -10,14 +10,14 @@ from prometheus_client.core import Metric
 from edriver.common.ids import NO_VERSION
 from edriver.common.store_address import StoreAddress
 from edriver.discovery.hosts import Host, HostSet
-from edriver.discovery.poller import Polls
+from edriver.discovery.poll_filter import Polls
 from edriver.driver.core import events
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.settings import Settings
-from edriver.driver.observe.event_history import Chronicle
+from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.metrics.counters import EventMetrics
 from edriver.driver.observe.metrics.gauges import RunGauges
-from edriver.driver.observe.progress import Pace
+from edriver.driver.observe.progress import ProgressTracker
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2
 from scripts.docs_site.markdown import cell, table
 
@@ -41,7 +41,7 @@ def page() -> str:
 def sample_registry() -> CollectorRegistry:
     """The metrics of a run in which all there is to be seen has happened."""
     membership = Membership(Settings(np=1, min_np=1, max_np=1), now=0.0, draw=lambda: 0.5)
-    chronicle = Chronicle(membership, Pace(lambda: 1.0), lambda: 1.0)
+    event_history = EventHistory(membership, ProgressTracker(lambda: 1.0), lambda: 1.0)
     polls = Polls()
     polls.add(1.0, 2.0, believed=True)
     for event in (
@@ -49,15 +49,15 @@ def sample_registry() -> CollectorRegistry:
         events.AgentConnected("a", 1),
         events.WorkerWaiting(1, 1, NO_VERSION, StoreAddress("127.0.0.1", 1), ""),
     ):
-        chronicle.take(event, membership.step(event, 1.0), None, [])
-    standing = notification_pb2.Standing(
+        event_history.take(event, membership.step(event, 1.0), None, [])
+    standing = notification_pb2.WorkerProgress(
         round_id=rounds_pb2.RoundId(incarnation=1, n=1), boundaries=1, epoch=0, samples_done=1, samples=2
     )
     standing.reported["loss"] = 1.0
-    chronicle.heard(agent_pb2.WorkerStanding(worker_id=1, standing=standing))
+    event_history.record_progress(agent_pb2.WorkerHeartbeat(worker_id=1, progress=standing))
     registry = CollectorRegistry()
     EventMetrics(registry)
-    registry.register(RunGauges("", membership, chronicle, polls, ask=lambda look: look()))
+    registry.register(RunGauges("", membership, event_history, polls, ask=lambda look: look()))
     return registry
 
 

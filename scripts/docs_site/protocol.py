@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -18,6 +19,7 @@ from google.protobuf.descriptor_pb2 import (
     ServiceDescriptorProto,
 )
 
+from edriver.common.wire import timestamp
 from edriver.text.event_lines import event_line
 from edriver.v1 import status_pb2
 from scripts.docs_site.markdown import cell, table
@@ -30,6 +32,7 @@ FILES: Final = {
     "agent.proto": "Between driver and agents",
     "notification.proto": "Between agent and workers",
     "rounds.proto": "What they share",
+    "rendezvous.proto": "A rendezvous for torchrun",
     "cause.proto": "Why something happened",
 }
 """The files and what each is for, in the order in which they are shown."""
@@ -59,7 +62,8 @@ def described() -> dict[str, Described]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "set")
         names = [f"edriver/v1/{name}" for name in FILES]
-        flags = [f"-I{ROOT / 'proto'}", "--include_source_info", f"--descriptor_set_out={out}"]
+        shipped = resources.files("grpc_tools") / "_proto"  # Timestamp and Duration
+        flags = [f"-I{ROOT / 'proto'}", f"-I{shipped}", "--include_source_info", f"--descriptor_set_out={out}"]
         if protoc.main(["protoc", *flags, *names]) != 0:
             raise RuntimeError("protoc cannot compile proto/edriver/v1")
         files = FileDescriptorSet.FromString(out.read_bytes()).file
@@ -100,9 +104,15 @@ def events() -> str:
 def event_line_example() -> str:
     """A line of the event log, as the driver writes it."""
     worker = status_pb2.WorkerStatus(
-        worker_id=3, host="b", slot=1, state=status_pb2.WORKER_STATE_TRAINING, rank=2, pid=4711, since=1735689590.0
+        worker_id=3,
+        host="b",
+        slot=1,
+        state=status_pb2.WORKER_STATE_TRAINING,
+        rank=2,
+        pid=4711,
+        start_time=timestamp(1735689590.0),
     )
-    event = status_pb2.Event(seq=12, time=1735689600.0, text="worker 3 (b:1) is ready", worker=worker)
+    event = status_pb2.Event(seq=12, time=timestamp(1735689600.25), text="worker 3 (b:1) is ready", worker=worker)
     return f"```json\n{event_line(event)}```"
 
 
@@ -159,4 +169,6 @@ def _type(field: FieldDescriptorProto, maps: Mapping[str, Sequence[FieldDescript
 
 def _link(type_name: str) -> str:
     short = type_name.rpartition(".")[2]
+    if type_name.startswith(".google.protobuf."):
+        return f"[{short}](https://protobuf.dev/reference/protobuf/google.protobuf/#{short.lower()})"
     return f"[{short}](proto.md#{short})"
