@@ -88,7 +88,11 @@ class Run:
 
     def end(self) -> int:
         """Wait for the end; returns the exit code."""
-        code = self.process.wait(timeout=BOUND)
+        try:
+            code = self.process.wait(timeout=BOUND)
+        except subprocess.TimeoutExpired:
+            left = "\n".join(self.left_behind())
+            raise AssertionError(f"not done after {BOUND:g} s:\n{self.text}\nstill there:\n{left}") from None
         self._reader.join(timeout=BOUND)
         return code
 
