@@ -102,6 +102,7 @@ def test_a_loss_while_the_others_are_in_a_long_call(tmp_path: Path) -> None:
     with running(["-np", "3", "--min-np", "2", *never, *LONG_CALL], tmp_path, environ) as run:
         run.line("rank 0 calls")
         run.line("rank 1 calls")
+        run.line("rank 2 waits")  # and has printed what it took before
         pids = run.pids()
         os.kill(pids[2], signal.SIGKILL)
         run.line(rf"rank 0 of 2 pid {pids[0]} at step 3")

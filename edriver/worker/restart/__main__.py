@@ -19,6 +19,7 @@ def main() -> None:
     imports = Path(os.environ["EDRIVER_IMPORTS"])
     standby.preload(imports)
 
+    from edriver.worker.restart import destroyed_group
     from edriver.worker.restart.first_step import take_first_step
     from edriver.worker.restart.one_round import OneRound
     from edriver.worker.restart.thread_count import set_thread_count
@@ -33,6 +34,7 @@ def main() -> None:
     place = torchrun_environment(assignment, os.environ)
     os.environ.update(place)
     worker.remember_imports(imports, place)
+    destroyed_group.keep()
     with worker.ending():
         run_script(words)
 

@@ -34,10 +34,12 @@ def call() -> None:
 def train(state: edriver.TorchState) -> None:
     print(f"rank {edriver.rank()} of {edriver.size()} pid {os.getpid()} at step {state.step}", flush=True)
     for index, sample in enumerate(sampler):
-        if state.step == 3 and edriver.size() == RANKS and edriver.rank() < CALLERS:
-            print(f"rank {edriver.rank()} calls", flush=True)
-            with edriver.phase(os.environ["PHASE"]):
-                call()
+        if state.step == 3 and edriver.size() == RANKS:
+            calls = edriver.rank() < CALLERS
+            print(f"rank {edriver.rank()} {'calls' if calls else 'waits'}", flush=True)
+            if calls:
+                with edriver.phase(os.environ["PHASE"]):
+                    call()
         dist.all_reduce(torch.ones(1))
         sampler.record_batch(index, 1)
         state.step += 1
