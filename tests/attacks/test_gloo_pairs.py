@@ -26,7 +26,7 @@ from tests.process.running import Run, running
 ROUNDS = int(os.environ.get("ATTACKED_ROUNDS", "6"))
 OTHER_ACCOUNT = 65_534
 MOST_WON = 8
-"""Rounds after which a stranger that has won as many leaves the run alone: on some machines it wins nearly every race."""
+"""Rounds after which a stranger that has won as many leaves the run alone: some machines let it win every race."""
 
 WON = r"^edriver: round \S+ ended: .*did not prove"
 """A line of a run that says that the stranger has won a round."""

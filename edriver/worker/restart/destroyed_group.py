@@ -1,10 +1,10 @@
 """Keeping the process group that a script has destroyed, until its process ends or the script destroys another.
 
 A script ends with destroy_process_group, and then lets go of its DistributedDataParallel, whose C++ half may hold the
-group's last reference (torch 2.13, torch/csrc/distributed/c10d/reducer.cpp). It is destroyed with the interpreter's lock
-held, and waits for the group's thread. That thread may still be letting go of the last collective's tensors, for which it
-waits for the lock: the script has ended, and its process never does. Where Python has a reference too, nothing is destroyed
-at that point.
+group's last reference (torch 2.13, torch/csrc/distributed/c10d/reducer.cpp). It is destroyed with the interpreter's
+lock held, and waits for the group's thread. That thread may still be letting go of the last collective's tensors, for
+which it waits for the lock: the script has ended, and its process never does. Where Python has a reference too, nothing
+is destroyed at that point.
 """
 
 from __future__ import annotations
