@@ -83,7 +83,7 @@ def test_a_send_that_nothing_can_free(tmp_path: Path) -> None:
         for rank in range(3):
             run.line(f"rank {rank} of 3")
         pids = run.pids()
-        wait_for_unread(pids[1], 10_000)
+        wait_for_full_buffers(pids[1], [pids[0], pids[2]])
         os.kill(pids[1], signal.SIGKILL)
         run.line("a collective of the aborted round cannot be freed")
         run.line(rf"rank 0 of 1 pid {pids[2]}")
@@ -98,7 +98,7 @@ def test_a_background_send_that_nothing_can_free(tmp_path: Path) -> None:
         for rank in range(3):
             run.line(f"rank {rank} of 3")
         pids = run.pids()
-        wait_for_unread(pids[1], 10_000)
+        wait_for_full_buffers(pids[1], [pids[0], pids[2]])
         os.kill(pids[1], signal.SIGKILL)
         run.line("a group of an earlier round cannot be torn down")
         run.line(rf"rank 0 of 1 pid {pids[0]}")
@@ -106,15 +106,27 @@ def test_a_background_send_that_nothing_can_free(tmp_path: Path) -> None:
         assert run.gone(), run.left_behind()
 
 
-def wait_for_unread(pid: int, count: int) -> None:
-    """Wait until so many bytes lie unread in a connection of this process (proc(5): /proc/net/tcp)."""
+def wait_for_full_buffers(receiver: int, senders: list[int]) -> None:
+    """Wait until bytes lie unread in a connection of a process that is stopped, and nothing more is being sent to it.
+
+    A send that still copies into a buffer when its receiver is killed fails, and is no longer stuck.
+    """
     deadline = time.monotonic() + BOUND
+    before: list[int] = []
     while True:
-        sockets = {str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()}
-        rows = [row.split() for row in TCP.read_text().splitlines()[1:]]
-        if any(f"socket:[{row[9]}]" in sockets and int(row[4].partition(":")[2], 16) > count for row in rows):
+        sockets = {str(fd.readlink()) for fd in Path(f"/proc/{receiver}/fd").iterdir()}
+        rows = [row.split() for row in TCP.read_text().splitlines()[1:]]  # proc_pid_net(5)
+        unread = [int(row[4].partition(":")[2], 16) for row in rows if f"socket:[{row[9]}]" in sockets]
+        if max(unread) > 10_000 and unread == before and not any(map(runs, senders)):
             return
+        before = unread
         assert time.monotonic() < deadline, "no worker sends"
+
+
+def runs(pid: int) -> bool:
+    """Whether a thread of this process has, or waits for, a processor."""
+    states = (task.read_text().rpartition(")")[2].split()[0] for task in Path(f"/proc/{pid}/task").glob("*/stat"))
+    return "R" in states
 
 
 def all_have_passed(run: Run, size: int, step: int) -> dict[int, int]:
