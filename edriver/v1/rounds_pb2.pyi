@@ -175,6 +175,7 @@ class RoundAssignment(_message.Message):
     RECEIVERS_FIELD_NUMBER: _builtins.int
     SECRET_FIELD_NUMBER: _builtins.int
     FAILURES_FIELD_NUMBER: _builtins.int
+    GUARDED_FIELD_NUMBER: _builtins.int
     size: _builtins.int
     source: _builtins.int
     """The rank that sends its state, and the ranks that receive it, ascending. The others take no part in the sync."""
@@ -182,6 +183,10 @@ class RoundAssignment(_message.Message):
     """What the members prove their membership with to one another; drawn for the round, never written down."""
     failures: _builtins.int
     """How many rounds have ended by a failure so far."""
+    guarded: _builtins.bool
+    """Whether the members name their connections to one another through the store before any byte of them is read: the run
+    has met a process that took a member's place.
+    """
     @_builtins.property
     def round_id(self) -> Global___RoundId: ...
     @_builtins.property
@@ -200,10 +205,11 @@ class RoundAssignment(_message.Message):
         receivers: _abc.Iterable[_builtins.int] | None = ...,
         secret: _builtins.bytes = ...,
         failures: _builtins.int = ...,
+        guarded: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id", "store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "receivers", b"receivers", "round_id", b"round_id", "secret", b"secret", "size", b"size", "source", b"source", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "guarded", b"guarded", "receivers", b"receivers", "round_id", b"round_id", "secret", b"secret", "size", b"size", "source", b"source", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -28,6 +28,7 @@ class Assignment:
         host_rank: its host's place among the hosts of the round.
         host_count: how many hosts have members.
         failures: how many rounds have ended by a failure before this one.
+        guarded: whether the members name their connections to one another before any byte of them is read.
     """
 
     round_id: RoundId
@@ -44,3 +45,4 @@ class Assignment:
     host_rank: int = 0
     host_count: int = 1
     failures: int = 0
+    guarded: bool = False

@@ -1,14 +1,32 @@
-"""A training job in which a collective breaks every few steps: one round follows the other, ROUNDS times."""
+"""A training job in which a collective breaks every few steps: one round follows the other, ROUNDS times.
+
+Each time its workers connect to one another LATE seconds after they have published where they listen, as on a machine
+that is busy at the worst moment.
+"""
 
 import os
+import time
 
 import torch
 import torch.distributed as dist
 
 import edriver
+from edriver.worker.group.store import StoreClient
 from tests.quick_start import start_quickly
 
 start_quickly()
+
+LATE = float(os.environ.get("LATE", "0"))
+look_up = StoreClient.multi_get
+
+
+def look_up_late(store: StoreClient, keys: list[str]) -> list[bytes]:
+    """Answer where the others listen."""
+    time.sleep(LATE)
+    return look_up(store, keys)
+
+
+setattr(StoreClient, "multi_get", look_up_late)  # noqa: B010
 
 STEPS = 3 * int(os.environ["ROUNDS"])
 

@@ -62,7 +62,8 @@ def _indented(lines: Iterable[str]) -> Iterator[str]:
 def _rendered_plan(plan: RoundPlan) -> Iterator[str]:
     version = "none" if plan.version == NO_VERSION else str(plan.version)
     store = f"{plan.store.host}:{plan.store.port}"
-    yield f"assign round {plan.round_id}: ordinal {plan.ordinal}, version {version}, store {store}"
+    guarded = ", guarded" if plan.guarded else ""
+    yield f"assign round {plan.round_id}: ordinal {plan.ordinal}, version {version}, store {store}{guarded}"
     for seat in plan.seats:
         receives = ", receives" if seat.rank in plan.receivers else ""
         yield f"    rank {seat.rank}: worker {seat.worker_id} in {seat.host}:{seat.slot}{receives}"

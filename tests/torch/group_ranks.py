@@ -347,7 +347,7 @@ class _Worker:
 
     def bypass_the_proof(self) -> None:
         """Have torch make groups in another way than the one that is wrapped."""
-        setattr(gloo_groups, "when_made", lambda then: None)  # noqa: B010
+        setattr(gloo_groups, "when_made", lambda *_: None)  # noqa: B010
 
     def several_groups(self) -> float:
         """Make a group of each rank alone and one of all but rank 0; returns the sum of ranks in this rank's."""

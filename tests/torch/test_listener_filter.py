@@ -13,6 +13,7 @@ from datetime import timedelta
 import pytest
 from torch._C._distributed_c10d import HashStore, ProcessGroupGloo
 
+from edriver.system import sockets
 from edriver.system.sockets import duplicate
 from edriver.worker.backend import checks, listener_filter
 from edriver.worker.backend.listener_filter import close_listeners
@@ -64,7 +65,7 @@ def test_nothing_new_connects_and_the_group_goes_on() -> None:
 
 def test_connections_over_ipv6_are_refused_too() -> None:
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as listener:
-        assert listener_filter.trouble_with(listener) == ""
+        assert sockets.drop_all(listener) == ""
         with socket.socket(socket.AF_INET6) as caller:
             caller.setblocking(False)
             caller.connect_ex(listener.getsockname())
@@ -127,7 +128,7 @@ def test_a_group_of_one_is_closed_too() -> None:
 
 
 def test_a_system_without_socket_filters_leaves_listeners_open_and_groups_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener_filter, "_SO_ATTACH_FILTER", -1)
+    monkeypatch.setattr(sockets, "_SO_ATTACH_FILTER", -1)
     pair = Pair()
     assert close_listeners(lambda: pair.devices().values(), 2) == set()
     assert pair.all_reduce() == [2.0, 2.0]

@@ -204,7 +204,8 @@ class Membership:
             first=run.unequal(chosen.version),
             failures=run.budgets.failures.total,
         )
-        plan = self._with_what_is_lost(plan)
+        # Costs fractions of a second, so that only those runs are guarded that have met another process.
+        plan = replace(self._with_what_is_lost(plan), guarded=run.budgets.unproven.total > 0)
         for seat in plan.seats:
             worker = run.roster.workers[seat.worker_id]
             worker.state, worker.rank = WorkerState.TRAINING, seat.rank

@@ -197,6 +197,7 @@ def assignments_by_host(action: actions.AssignRound, secret: bytes) -> Iterator[
         receivers=plan.receivers,
         secret=secret,
         failures=plan.failures,
+        guarded=plan.guarded,
     )
     for host, on_host in seats.items():
         yield (host, agent_pb2.AssignRound(round=shared, members=on_host))

@@ -24,12 +24,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]  # torch/distributed/__init__.py has it
 
+from edriver.system import sockets
 from edriver.worker.backend import (
     default_group,
     gloo_groups,
     grad_scaler,
     interpreter,
-    listener_filter,
     tensors,
     torch_groups,
 )
@@ -123,7 +123,7 @@ def _scaler_is_known() -> str:
 
 def _listeners_take_a_filter() -> str:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener_filter.trouble_with(listener)
+        return sockets.drop_all(listener)
 
 
 GROUP_CHECKS: Final = (

@@ -2,19 +2,23 @@
 
 Interfaces: ProcessGroupGloo's constructor, through which all of a process's Gloo groups come (the default one, those of
 `new_group` and DeviceMesh, and the helper that TORCH_DISTRIBUTED_DEBUG=DETAIL adds), and which is wrapped, once; its
-alltoall_base; how the error of a Work that was not done in time begins. `split_group` makes its groups in C++, past the
+alltoall_base; how the error of a Work that was not done in time begins; that the constructor takes a store, a rank, a
+size, and a timeout or options. `split_group` makes its groups in C++, past the
 constructor: it asks the store for a clone, which edriver's refuses.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
 import torch
 import torch.distributed as dist
+
+from edriver.worker.backend import guarded_devices
+from edriver.worker.backend.guarded_devices import GuardedDevice
 
 _TIMEOUT_PREFIX: Final = "Operation timed out"
 
@@ -38,22 +42,30 @@ class _Made:
     """What is called for each group.
 
     Attributes:
+        devices: called before each group of more than one rank is made: the devices that it is to have; None: torch's.
         then: called with each new group.
         count: how many have been made since the constructor was wrapped.
     """
 
+    devices: Callable[[], Collection[GuardedDevice] | None] | None = None
     then: Callable[[Backend], object] | None = None
     count = 0
 
 
-def when_made(then: Callable[[Backend], object] | None) -> None:
+def when_made(
+    then: Callable[[Backend], object] | None, devices: Callable[[], Collection[GuardedDevice] | None] | None = None
+) -> None:
     """Have each Gloo group that this process makes passed on before its maker gets it; None: no longer.
+
+    Args:
+        then: takes the group.
+        devices: called before a group of more than one rank is made: the devices that it is to have; None: torch's own.
 
     If torch no longer makes groups by this constructor, nothing is ever passed on. `made` tells that: a round whose
     group has not come this way is refused, because its connections are not proven.
     """
     _wrap()
-    _Made.then = then
+    _Made.then, _Made.devices = then, devices
 
 
 def made() -> int:
@@ -95,7 +107,13 @@ def _wrap() -> None:
 
     @functools.wraps(make)
     def make_known(self: Any, *args: Any, **kwargs: Any) -> None:
-        make(self, *args, **kwargs)
+        given = dict(zip(("store", "rank", "size", "timeout"), args, strict=False)) | kwargs
+        if _Made.devices is not None and given["size"] > 1 and (devices := _Made.devices()):
+            limit = given.get("options", given.get("timeout"))
+            limit = getattr(limit, "_timeout", limit)  # of options, if it is these
+            make(self, given["store"], given["rank"], given["size"], guarded_devices.options(devices, limit))
+        else:
+            make(self, *args, **kwargs)
         _Made.count += 1
         if _Made.then is not None:
             _Made.then(self)

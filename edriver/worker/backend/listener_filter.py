@@ -17,18 +17,13 @@ freed.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import socket
 import struct
 import time
 from collections.abc import Callable, Collection
 
-from edriver.system.sockets import duplicate
+from edriver.system.sockets import drop_all, duplicate
 from edriver.worker.backend.sever import Descriptor, GlooDevice
-
-_SO_ATTACH_FILTER = 26
-_DROP_ALL = struct.pack("=HBBI", 0x06, 0, 0, 0)
-"""A classic BPF program of one instruction, "return 0": so many bytes of a packet are let through."""
 
 _PAIR_NUMBER_BYTES = 8
 """Bytes with which each member's connection to a listener begins."""
@@ -69,7 +64,7 @@ def close_listeners(find: Callable[[], Collection[GlooDevice]], size: int) -> se
             stack.enter_context(listener)
             if len(device.connections) - len(_silent(device)) < size - 1:
                 continue
-            if trouble_with(listener):  # which the worker has logged at its start (checks.py)
+            if drop_all(listener):  # which the worker has logged at its start (checks.py)
                 continue
             closed.add(device.listener.inode)
             waited |= _await_queue(listener)
@@ -78,16 +73,6 @@ def close_listeners(find: Callable[[], Collection[GlooDevice]], size: int) -> se
             for connection in _silent(device):
                 _shut_down(connection)
     return closed
-
-
-def trouble_with(listener: socket.socket) -> str:
-    """Let nothing new connect to this socket; answers why that cannot be done; empty: it is done."""
-    program = ctypes.create_string_buffer(_DROP_ALL)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", 1, ctypes.addressof(program)))
-    except OSError as error:
-        return f"this system has no socket filters: {error.strerror}"
-    return ""
 
 
 def _await_queue(listener: socket.socket) -> bool:

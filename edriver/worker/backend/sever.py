@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from edriver.system.descriptors import links
-from edriver.system.sockets import duplicate
+from edriver.system.sockets import duplicate, hear
 
 _EPOLL_LINK = "anon_inode:[eventpoll]"
 _FDINFO_FOLDER = Path("/proc/self/fdinfo")
@@ -117,6 +117,7 @@ def release_waiting_pairs(device: GlooDevice, pairs: int) -> None:
     if listener is None:
         return
     with listener:
+        hear(listener)  # what it was guarded from can do no more harm: the round is over
         address = listener.getsockname()
         for pair in range(pairs):
             with socket.socket(listener.family, socket.SOCK_STREAM) as caller, contextlib.suppress(OSError):

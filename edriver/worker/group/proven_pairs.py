@@ -21,8 +21,10 @@ from edriver.worker.assignment import Assignment
 from edriver.worker.backend import gloo_groups
 from edriver.worker.backend.gloo_callers import Caller, names_of, suspects
 from edriver.worker.backend.gloo_groups import Backend
+from edriver.worker.backend.guarded_devices import GuardedDevice
 from edriver.worker.backend.sever import GlooDevice
 from edriver.worker.errors import UnprovenPeerError
+from edriver.worker.group.connection_guard import ConnectionGuard
 from edriver.worker.group.membership_proof import PROOF_BYTES, MembershipProof
 from edriver.worker.group.store import StoreClient
 
@@ -44,6 +46,7 @@ class PairsOfRound:
         store: this worker's connection to the round's store, in which each group has keys of its own.
         devices: the round's Gloo devices, as they are when it is called.
         close: lets nothing new connect to a group of so many ranks; called with that number once the group is proven.
+        guard: has the connections of each group named before they are read; None: the round is not guarded.
         proven: the groups that have been proven, or tried to, by the names that they have in the round's store.
     """
 
@@ -51,6 +54,7 @@ class PairsOfRound:
     store: StoreClient
     devices: Callable[[], Mapping[int, GlooDevice]]
     close: Callable[[int], object]
+    guard: ConnectionGuard | None = None
     proven: set[str] = field(default_factory=set)
     _proving: int = 0
     _seen: list[Caller] = field(default_factory=list)
@@ -76,6 +80,8 @@ class PairsOfRound:
         self.proven.add(name)
         if group.size() > 1:
             self._prove(group, name, again)
+            if self.guard is not None:
+                self.guard.rest()
         self.close(group.size())
 
     def _prove(self, group: Backend, name: str, again: bool) -> None:
@@ -125,7 +131,7 @@ _current: PairsOfRound | None = None
 
 def enter(pairs: PairsOfRound) -> None:
     """From now on groups that this process makes belong to this round. Main thread only."""
-    gloo_groups.when_made(_prove)
+    gloo_groups.when_made(_prove, _devices)
     global _current
     _current = pairs
 
@@ -133,7 +139,13 @@ def enter(pairs: PairsOfRound) -> None:
 def leave() -> None:
     """No round is on: groups are what torch makes of them."""
     global _current
-    _current = None
+    left, _current = _current, None
+    if left is not None and left.guard is not None:
+        left.guard.close()
+
+
+def _devices() -> list[GuardedDevice] | None:
+    return None if _current is None or _current.guard is None else _current.guard.guard()
 
 
 def _prove(group: Backend) -> None:

@@ -10,7 +10,7 @@ import atexit
 import logging
 import threading
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -33,6 +33,7 @@ from edriver.worker.backend.peer_loss import looks_like_peer_loss
 from edriver.worker.backend.sever import GlooDevice, gloo_devices, release_waiting_pairs, sever_gloo
 from edriver.worker.errors import PeerLostError
 from edriver.worker.group import proven_pairs
+from edriver.worker.group.connection_guard import ConnectionGuard
 from edriver.worker.group.proven_pairs import PairsOfRound
 from edriver.worker.group.store import StoreClient
 from edriver.worker.group.store_server import StoreServer
@@ -149,7 +150,7 @@ class RoundGroup:
         self._check_room(assignment)
         store = StoreClient(*assignment.store, timeout, self._wire)
         current = _CurrentGroup(assignment, store, frozenset(gloo_devices()))
-        current.pairs = PairsOfRound(assignment, store, partial(_devices, current), partial(self._close, current))
+        current.pairs = _pairs_of(current, timeout, partial(self._close, current), self._wire)
         try:
             with self._lock:
                 self._check(assignment)
@@ -339,6 +340,20 @@ def _refuse_existing_group() -> None:
             "a default process group exists already: edriver makes one for each round, so take init_process_group out "
             "of the script, or call destroy_process_group before edriver.run"
         )
+
+
+def _pairs_of(
+    current: _CurrentGroup, timeout: float, close: Callable[[int], object], wire: StoreTransport
+) -> PairsOfRound:
+    assignment = current.assignment
+
+    def connect() -> StoreClient:
+        store = StoreClient(*assignment.store, timeout, wire)
+        store.connect()
+        return store
+
+    guard = ConnectionGuard(assignment.round_id, assignment.size, connect) if assignment.guarded else None
+    return PairsOfRound(assignment, current.store, partial(_devices, current), close, guard)
 
 
 def _descriptors(assignment: Assignment) -> int:

@@ -158,6 +158,7 @@ class Participant:
             host_rank=seat.host_rank,
             host_count=seat.host_count,
             failures=shared.failures,
+            guarded=shared.guarded,
         )
         self.round_id = round_id
         self.boundaries = 0

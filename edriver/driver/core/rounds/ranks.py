@@ -70,6 +70,7 @@ class RoundPlan:
         failures: how many rounds have ended by a failure before it.
         steps_lost: steps beyond that version that its holders had made, and cannot go back to,
         torn: and why; empty: that has been said already.
+        guarded: whether its members name their connections to one another before any byte of them is read.
     """
 
     round_id: RoundId
@@ -81,6 +82,7 @@ class RoundPlan:
     failures: int = 0
     steps_lost: int = 0
     torn: str = ""
+    guarded: bool = False
 
     @property
     def workers(self) -> tuple[int, ...]:

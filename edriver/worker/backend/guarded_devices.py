@@ -1,0 +1,132 @@
+"""Gloo devices that read nothing from a connection until a member of the round has named it. Checked with torch 2.13.0.
+
+A Gloo device hands a connection to whichever of its pairs the first 8 bytes name (gloo/transport/tcp/listener.cc), and
+the numbers of pairs are small: another process of the machine, or of the network, can be faster than the member that is
+meant. Here the kernel drops all data that the device's connections bring (edriver.system.sockets), until a member
+has said from where it has connected. What was dropped the sender's kernel sends again, after some 0.2 s.
+
+Interfaces: ProcessGroupGloo.create_device, create_default_device and _Options (_devices, _timeout), by which a group
+takes devices that were made before it. If they change, making a device raises AttributeError, and so does the round's
+group.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
+
+from edriver.system.sockets import drop_data, duplicate, hear
+from edriver.worker.backend.sever import Descriptor, GlooDevice, gloo_devices
+from edriver.worker.backend.torch_groups import default_timeout
+
+ATTEMPTS = 20
+"""Devices that are made before one is used to which another process had connected before it was guarded."""
+
+Address = tuple[str, int]
+"""An IP address and a port, as socket.getsockname has them."""
+
+
+class Connection(NamedTuple):
+    """One end of a connection of this process.
+
+    Attributes:
+        descriptor: it.
+        near: its address,
+        far: and that of the other end.
+    """
+
+    descriptor: Descriptor
+    near: Address
+    far: Address
+
+
+class GuardedDevice(NamedTuple):
+    """A device whose connections are heard one by one.
+
+    Attributes:
+        device: what a group takes.
+        listener: its listening socket's inode.
+        address: where it listens.
+    """
+
+    device: Any
+    listener: int
+    address: Address
+
+
+def make_devices() -> list[GuardedDevice]:
+    """Make the devices that torch would make for a group of this process, guarded.
+
+    Raises:
+        RuntimeError: this system has no socket filters, or the devices cannot be found.
+    """
+    names = os.environ.get("GLOO_SOCKET_IFNAME")
+    return [_make(name) for name in names.split(",")] if names else [_make(None)]
+
+
+def options(devices: Collection[GuardedDevice], timeout: timedelta | None) -> Any:
+    """What ProcessGroupGloo's constructor takes in place of a timeout, to use these devices."""
+    made = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    made._devices = [device.device for device in devices]
+    made._timeout = default_timeout() if timeout is None else timeout
+    return made
+
+
+def callees(device: GlooDevice, address: Address) -> Iterator[Connection]:
+    """The connections that this end has made, and that stand."""
+    return (found for found in _standing(device) if found.near != address)
+
+
+def callers(device: GlooDevice, address: Address) -> Iterator[Connection]:
+    """The connections that have come in."""
+    return (found for found in _standing(device) if found.near == address)
+
+
+def listen_to(connection: Connection) -> None:
+    """Read what this connection brings, from its first byte on."""
+    duplicated = duplicate(connection.descriptor.fd, connection.descriptor.inode)
+    if duplicated is not None:
+        with duplicated:
+            hear(duplicated)
+
+
+def _make(interface: str | None) -> GuardedDevice:
+    for attempt in range(1, ATTEMPTS + 1):
+        before = gloo_devices().keys()
+        gloo = dist.ProcessGroupGloo
+        device = gloo.create_default_device() if interface is None else gloo.create_device(interface=interface)
+        found = [one for inode, one in gloo_devices().items() if inode not in before]
+        if len(found) != 1:
+            raise RuntimeError(f"{len(found)} Gloo devices were found where one was made")
+        listener = duplicate(found[0].listener.fd, found[0].listener.inode)
+        if listener is None:
+            raise RuntimeError("a Gloo device's listening socket was closed as soon as it was made")
+        with listener:
+            if trouble := drop_data(listener):
+                raise RuntimeError(f"connections cannot be guarded: {trouble}")
+            address = _address(listener.getsockname())
+        # One that was complete before the filter is not dropped.
+        if attempt == ATTEMPTS or not gloo_devices()[found[0].listener.inode].connections:
+            return GuardedDevice(device, found[0].listener.inode, address)
+    raise AssertionError("the last attempt returns")
+
+
+def _standing(device: GlooDevice) -> Iterator[Connection]:
+    for descriptor in device.connections:
+        duplicated = duplicate(descriptor.fd, descriptor.inode)
+        if duplicated is None:
+            continue
+        with duplicated:
+            try:
+                ends = _address(duplicated.getsockname()), _address(duplicated.getpeername())
+            except OSError:
+                continue  # not connected yet, or no longer
+        yield Connection(descriptor, *ends)
+
+
+def _address(name: tuple[Any, ...]) -> Address:
+    return name[0], name[1]
