@@ -27,28 +27,25 @@ PATIENT = ("--start-timeout", f"{BOUND:g}")
 """The first round has all workers, however long they take on a loaded machine. A test's own flags come after."""
 
 
-class Run:
-    """A driver process. Its output is read by a thread; tests wait for lines of it, never for time.
+class Printing:
+    """A process whose output a thread reads: tests wait for lines of it, never for time.
 
     Args:
-        args: edriver's arguments.
-        folder: the working folder.
-        environ: more variables for it and its workers.
-        through: the command that runs it, such as `ip netns exec NAME`.
+        command: what it runs.
+        folder: its working folder.
+        environ: more variables for it.
     """
 
     def __init__(
-        self, args: list[str], folder: Path, environ: dict[str, str] | None = None, through: Sequence[str] = ()
+        self, command: Sequence[str], folder: Path | None = None, environ: Mapping[str, str] | None = None
     ) -> None:
-        self.mark = uuid.uuid4().hex
         self.lines: list[str] = []
         self._changed = threading.Condition()
         self._ended = False
-        python_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         self.process = subprocess.Popen(
-            [*through, sys.executable, "-m", "edriver", *PATIENT, *args],
+            command,
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": python_path, "EDRIVER_TEST": self.mark, **(environ or {})},
+            env={**os.environ, **(environ or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -95,6 +92,32 @@ class Run:
             raise AssertionError(f"not done after {BOUND:g} s:\n{self.text}\nstill there:\n{left}") from None
         self._reader.join(timeout=BOUND)
         return code
+
+    def left_behind(self) -> list[str]:
+        """Living processes that it has left."""
+        return []
+
+
+class Run(Printing):
+    """A driver process.
+
+    Args:
+        args: edriver's arguments.
+        folder: the working folder.
+        environ: more variables for it and its workers.
+        through: the command that runs it, such as `ip netns exec NAME`.
+    """
+
+    def __init__(
+        self, args: list[str], folder: Path, environ: dict[str, str] | None = None, through: Sequence[str] = ()
+    ) -> None:
+        self.mark = uuid.uuid4().hex
+        python_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        super().__init__(
+            [*through, sys.executable, "-m", "edriver", *PATIENT, *args],
+            folder,
+            {"PYTHONPATH": python_path, "EDRIVER_TEST": self.mark, **(environ or {})},
+        )
 
     def pids(self) -> dict[int, int]:
         """The workers' pids by rank, as the scripts have printed them last."""

@@ -6,24 +6,20 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.process.running import BOUND, SCRIPTS, edriver
+from tests.process.running import SCRIPTS, Printing, edriver
 from tests.rendezvous_server import Server, serving
 
 
-class Node:
-    """An agent of torchrun; a thread reads what it prints."""
+class Node(Printing):
+    """An agent of torchrun."""
 
     def __init__(self, name: str, server: Server, folder: Path, nodes: str) -> None:
-        self.lines: list[str] = []
-        self._changed = threading.Condition()
-        self.process = subprocess.Popen(
+        super().__init__(
             [
                 *(sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}", "--nproc-per-node=1"),
                 *("--rdzv-id=job", "--rdzv-backend=edriver", f"--rdzv-endpoint={server.endpoint}"),
@@ -31,36 +27,8 @@ class Node:
                 *("--local-addr=127.0.0.1", "--max-restarts=3", "--monitor-interval=0.1"),
                 *(str(SCRIPTS / "torchrun_job.py"), str(folder / "end")),
             ],
-            env={**os.environ, "NODE": name, "EDRIVER_RENDEZVOUS_CREDENTIALS": str(server.credentials_file)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
+            environ={"NODE": name, "EDRIVER_RENDEZVOUS_CREDENTIALS": str(server.credentials_file)},
         )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            with self._changed:
-                self.lines.append(line.rstrip("\n"))
-                self._changed.notify_all()
-        self.process.stdout.close()
-        with self._changed:
-            self.lines.append("(ended)")
-            self._changed.notify_all()
-
-    def line(self, pattern: str) -> re.Match[str]:
-        def found() -> re.Match[str] | None:
-            return next((match for line in self.lines if (match := re.search(pattern, line))), None)
-
-        with self._changed:
-            self._changed.wait_for(lambda: found() or "(ended)" in self.lines, timeout=BOUND)
-            match = found()
-        assert match, "\n".join(self.lines)
-        return match
 
     def kill(self) -> None:
         """The agent and its worker, as when the machine is gone."""
@@ -68,11 +36,6 @@ class Node:
             for pid in map(int, child.read_text().split()):
                 os.kill(pid, signal.SIGKILL)
         self.process.kill()
-
-    def end(self) -> int:
-        code = self.process.wait(timeout=BOUND)
-        self._reader.join(timeout=BOUND)
-        return code
 
 
 @contextmanager
