@@ -15,7 +15,7 @@ buf := .venv/buf-$(BUF)/node_modules/.bin/buf
 
 export PYTHONDONTWRITEBYTECODE = # else each of the thousand processes of the tests compiles edriver anew
 
-.PHONY: demo test lint format types docs proto proto-check unit sim fuzz attacks long churn bench soak kills trouble matrix installable dist clean
+.PHONY: demo test lint format types docs proto proto-check unit sim fuzz attacks long libraries churn bench soak kills trouble matrix installable dist clean
 
 demo: .venv/ready ## the digits job on this machine, with a kill and a resize shown live
 	$(py) examples/digits/demo.py
@@ -33,6 +33,10 @@ test: .venv/ready ## everything that must hold before a change lands
 
 .venv/bench-ready: .venv/ready
 	$(py) -m pip install --quiet "$(TORCH)" -e ".[bench]"
+	touch $@
+
+.venv/libraries-ready: .venv/ready
+	$(py) -m pip install --quiet "$(TORCH)" -e ".[libraries]"
 	touch $@
 
 $(buf): | .venv/ready
@@ -76,6 +80,9 @@ attacks: .venv/ready ## attacks on live runs, the long ones too: make test runs 
 
 long: .venv/ready ## the tests that take minutes, which make test leaves out
 	$(py) -m pytest -m long
+
+libraries: .venv/libraries-ready ## scripts of Hugging Face, Lightning and others, unchanged, through the loss of a worker
+	$(py) -m pytest -m libraries
 
 churn: .venv/ready ## random churn over real processes: make churn SCHEDULES=30
 	$(py) -m benchmarks.churn_check --schedules $(SCHEDULES)

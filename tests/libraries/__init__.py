@@ -1,0 +1,1 @@
+"""Scripts for the libraries that most people train with, unchanged, in restart mode: `make libraries`."""
