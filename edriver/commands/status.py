@@ -97,8 +97,9 @@ def mode_text(mode: status_pb2.RunMode.ValueType) -> str:
 
 def failure_text(failure: status_pb2.WorkerFailure) -> str:
     """The root cause of the latest failures, with the exception's own line if there is one."""
-    said = failure.traceback.strip().splitlines()[-1:]
-    return ": ".join(["last failure", failure.cause.text, *said])
+    text = f"last failure: {failure.cause.text}"
+    said = failure.traceback.strip().rpartition("\n")[2]
+    return text if text.endswith(said) else f"{text}: {said}"
 
 
 def counts(run: Run) -> list[str]:

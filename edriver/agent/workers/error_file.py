@@ -31,14 +31,15 @@ def read(path: Path) -> tuple[bytes, float]:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
         return b"", 0.0
-    with open(descriptor, "rb") as file:  # noqa: PTH123  a descriptor: a pipe must not be waited for
+    try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_ERROR_FILE_BYTES:
             return b"", 0.0
-        try:
-            return file.read(MAX_ERROR_FILE_BYTES), found.st_mtime
-        except OSError:
-            return b"", 0.0
+        return os.read(descriptor, MAX_ERROR_FILE_BYTES), found.st_mtime
+    except OSError:
+        return b"", 0.0
+    finally:
+        os.close(descriptor)
 
 
 def recorded_error(data: bytes, changed: float) -> agent_pb2.RecordedError | None:
