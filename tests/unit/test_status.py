@@ -71,6 +71,16 @@ def test_restart_mode_and_the_latest_failure_stay_shown() -> None:
     )
 
 
+def test_of_workers_that_end_together_the_one_with_the_oldest_error_file_failed_first() -> None:
+    story = Story(Mode.RESTART)
+    story.begin_round()
+    story.take(events.WorkerEnding(1), 3.0)
+    story.take(events.WorkerExited(1, 3, recorded=events.RecordedError("RuntimeError: connection closed", 50.0)), 3.0)
+    assert story.reported(3.0)[2].startswith("last failure: worker 1 (rank 0, a:0) exited with code 3")
+    story.take(events.WorkerExited(2, -15, recorded=events.RecordedError(TRACEBACK, 49.5)), 3.5)  # it was stopped
+    assert story.reported(4.0)[2] == ("last failure: worker 2 (rank 1, a:1) raised an exception: ValueError: bad batch")
+
+
 def test_a_run_from_its_start_to_its_first_round() -> None:
     story = Story()
     assert story.reported(0.0) == ["run abcd, 0 s, elastic mode: starting", NOTHING]
