@@ -93,6 +93,8 @@ class RestartTrainee:
         self.glitch = False
         self.running = False
         self.ended = False
+        self.zero = False
+        self.step = 0
         self._job = job
         self._report = report
         self._watcher = watcher
@@ -131,9 +133,9 @@ class RestartTrainee:
 
     def _train(self, members: frozenset[int]) -> Steps[None]:
         assert self.participant.assignment is not None
-        zero = self.participant.assignment.rank == 0
+        zero = self.zero = self.participant.assignment.rank == 0
         self.participant.handles_signal = self._job.way == "signal"
-        begin = self._watcher.checkpoint
+        begin = self.step = self._watcher.checkpoint
         loaded = yield Meet("load", members, begin)
         assert set(loaded.values()) == {begin}, f"ranks load different checkpoints: {loaded}"
         for step in range(begin + 1, self._job.steps + 1):
@@ -143,10 +145,12 @@ class RestartTrainee:
             if self.glitch:
                 raise Severed
             yield Meet(step, members, None)
+            self.step = step
             asked = self.participant.signalled
             if self._job.way == "call" or (self._job.way == "rank 0" and zero):
                 asked = yield from self._checkpoint_requested()
-            if zero and (asked or step % self._job.save_every == 0):
+            due = step % self._job.save_every == 0 or step == self._job.steps
+            if zero and (asked or due):
                 yield Sleep(self._step_time())
                 self._watcher.checkpoint = step
         if zero:

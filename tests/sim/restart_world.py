@@ -13,14 +13,19 @@ from typing import Any
 
 from edriver.common.ids import RoundId
 from edriver.driver.core import actions
+from edriver.driver.core.cause import CauseKind
 from edriver.driver.core.mode import Mode
 from edriver.driver.core.settings import Settings
 from edriver.driver.rpc.translate import event_of_report
 from edriver.v1 import notification_pb2 as pb
 from tests.sim.faults import Nemesis
-from tests.sim.invariants import check
+from tests.sim.invariants import AVOIDABLE, check
 from tests.sim.restart_trainee import RestartJob, RestartTrainee
 from tests.sim.world import Process, SimHost, World
+
+
+SAVE_BOUND = 600.0
+"""Virtual seconds after which an agreed stop is forced."""
 
 
 class RestartInvariants:
@@ -30,12 +35,19 @@ class RestartInvariants:
         self._world = world
         self.checkpoint = 0
         self._ended: dict[RoundId, set[int]] = {}
+        self._stop_ordered: tuple[RoundId, float] | None = None
 
     def after_step(self, orders: list[actions.Action]) -> None:
         core = self._world.core
         limit = core.settings.reset_limit
         for order in orders:
             match order:
+                case actions.StopAt(_, round_id):
+                    self._stop_ordered = round_id, self._world.clockwork.now
+                case actions.Abort(_, round_id, cause) if cause.kind is CauseKind.MEMBERS_CHANGE:
+                    self._check_saved(round_id)
+                case actions.Abort(_, _, cause):
+                    check(cause.kind not in AVOIDABLE, f"nothing but the protocol itself ends a round: {cause}")
                 case actions.AssignRound() if limit is not None:
                     spent = core.state.budgets.failures.total
                     check(spent <= limit, f"a round begins after {spent} failures, of which {limit} are allowed")
@@ -43,6 +55,20 @@ class RestartInvariants:
                     seats = self._world.seats
                     whole = [r for r, ended in self._ended.items() if ended == set(seats[r].values())]
                     check(bool(whole), f"success, and in no round have all scripts ended: {self._ended}")
+
+    def _check_saved(self, round_id: RoundId) -> None:
+        """Scripts that save on request by a call have saved their last step, unless they are silent or slow."""
+        if self._stop_ordered is None or self._stop_ordered[0] != round_id:
+            return
+        now, at = self._world.clockwork.now, self._stop_ordered[1]
+        members = [p for p in self._world.processes() if p.trainee.participant.round_id == round_id]
+        if self._world.restart_job.way not in ("call", "rank 0") or now - at > SAVE_BOUND:
+            return
+        for process in members:
+            other: Any = process.trainee
+            if other.zero:
+                # A script that goes on after it has saved is stopped at its next call, one step later.
+                check(other.step <= self.checkpoint + 1, f"step {other.step} is lost, {self.checkpoint} is saved")
 
     def script_begins(self, trainee: RestartTrainee) -> None:
         mine = trainee.participant.round_id
