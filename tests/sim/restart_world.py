@@ -42,14 +42,14 @@ class RestartInvariants:
         limit = core.settings.reset_limit
         for order in orders:
             match order:
-                case actions.StopAt(_, round_id):
+                case actions.StopAt(round_id=round_id):
                     self._stop_ordered = round_id, self._world.clockwork.now
                 case actions.Abort(_, round_id, cause) if cause.kind is CauseKind.MEMBERS_CHANGE:
                     self._check_saved(round_id)
                 case actions.Abort(_, _, cause):
                     check(cause.kind not in AVOIDABLE, f"nothing but the protocol itself ends a round: {cause}")
-                case actions.AssignRound() if limit is not None:
-                    spent = core.state.budgets.failures.total
+                case actions.AssignRound(plan) if limit is not None:
+                    spent = plan.failures
                     check(spent <= limit, f"a round begins after {spent} failures, of which {limit} are allowed")
                 case actions.FinishRun() if order.end is actions.RunEnd.DONE:
                     seats = self._world.seats
