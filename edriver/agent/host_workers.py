@@ -7,10 +7,14 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 from edriver.agent.settings import AgentSettings
 from edriver.agent.terms import Terms
 from edriver.agent.worker import Worker
+from edriver.agent.workers import error_file
+from edriver.agent.workers.capture import OutputFile
+from edriver.agent.workers.log_files import ERROR_FILE
 from edriver.agent.workers.processes import Processes, SpawnError
 from edriver.agent.workers.standbys import STANDBY_DELAY, Standbys
 from edriver.agent.workers.worker_files import WorkerFiles
@@ -127,8 +131,7 @@ class HostWorkers:
         for member, notice in assignment_notices(order):
             if worker := self._workers.get(member.worker_id):
                 slots.append(worker.slot)
-                worker.capture.rank = member.rank
-                worker.unresponsive.round_id.CopyFrom(order.round.round_id)
+                worker.assign(order.round, member)
                 worker.link.deliver(notice)
         if self._terms.restart_mode is not None:
             if self._standby_timer:
@@ -190,18 +193,42 @@ class HostWorkers:
     async def _part_from(self, worker: Worker, code: int, tail: str, reaped: float) -> None:
         cause = worker.memory.verdict() if code in KILLED and not worker.stopped else None
         await worker.link.ended(LAST_WORDS if code >= 0 else 0)
-        self._report_exit(worker.worker_id, 0 if worker.outstayed else code, tail, reaped, cause)
-        await worker.close()
         files = WorkerFiles(self._settings.folder, worker.worker_id)
+        recorded = None if code == 0 else self._recorded_error(files.error, worker.log_folder)
+        self._report_exit(worker.worker_id, 0 if worker.outstayed else code, tail, reaped, cause, recorded)
+        await worker.close()
         for left in (files.life, files.store, files.error):
             left.unlink(missing_ok=True)
         del self._workers[worker.worker_id]
         if not self._workers:
             self._all_gone.set()
 
-    def _report_exit(self, worker_id: int, code: int, tail: str, reaped: float, cause: cause_pb2.Cause | None) -> None:
+    @staticmethod
+    def _recorded_error(path: Path, log_folder: Path | None) -> agent_pb2.RecordedError | None:
+        """What the script has written to its error file, of which a copy is kept beside its other files."""
+        data, changed = error_file.read(path)
+        if data and log_folder:
+            copy = OutputFile(log_folder / ERROR_FILE)
+            copy.write(data)
+            copy.close()
+        return error_file.recorded_error(data, changed) if data else None
+
+    def _report_exit(
+        self,
+        worker_id: int,
+        code: int,
+        tail: str,
+        reaped: float,
+        cause: cause_pb2.Cause | None,
+        recorded: agent_pb2.RecordedError | None = None,
+    ) -> None:
         exited = agent_pb2.WorkerExited(
-            worker_id=worker_id, code=code, tail=wire_text(tail), reap_time=timestamp(reaped), cause=cause
+            worker_id=worker_id,
+            code=code,
+            tail=wire_text(tail),
+            reap_time=timestamp(reaped),
+            cause=cause,
+            recorded_error=recorded,
         )
         self._send(agent_pb2.ConnectRequest(worker_exited=exited))
 

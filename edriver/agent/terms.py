@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from edriver.agent.settings import AgentSettings
+from edriver.agent.workers.log_files import SHOWN, Destination, LogFiles, worker_files
 from edriver.agent.workers.ready_socket import READY_SOCKET
 from edriver.agent.workers.worker_environment import (
     ELASTIC_DEFAULTS,
@@ -18,6 +21,8 @@ from edriver.common.tls_files import write_tls_files
 from edriver.common.wire import span_seconds
 from edriver.system.own_addresses import is_loopback
 from edriver.v1 import agent_pb2
+
+logger = logging.getLogger("edriver.agent")
 
 
 class Terms:
@@ -34,6 +39,7 @@ class Terms:
         exit_timeout: seconds that its process may take to end after its script.
         stall_limits: seconds that each phase may last; 0, or none: for ever.
         restart_mode: what workers in restart mode have to know; None: the run is in another mode.
+        logs: where their output goes once they have a place; None: all of it to the driver.
     """
 
     def __init__(self, settings: AgentSettings, environment: Mapping[str, str]) -> None:
@@ -49,6 +55,7 @@ class Terms:
         self.exit_timeout = 0.0
         self.stall_limits: Mapping[str, float] = {}
         self.restart_mode: agent_pb2.RestartMode | None = None
+        self.logs: LogFiles | None = None
 
     def take(self, welcome: agent_pb2.Welcome) -> None:
         """Take a Welcome in; the first TLS credentials that come are kept in the agent's folder."""
@@ -59,6 +66,8 @@ class Terms:
         self.exit_timeout = span_seconds(welcome.exit_timeout)
         self.stall_limits = {phase: span_seconds(limit) for phase, limit in welcome.stall_limits.items()}
         self.restart_mode = welcome.restart_mode if welcome.HasField("restart_mode") else None
+        if welcome.restart_mode.HasField("logs") and self.logs is None:
+            self.logs = self._log_files(welcome.restart_mode.logs)
         if welcome.HasField("credentials") and self._papers is None:
             self._papers = write_tls_files(welcome.credentials, self._settings.folder)
 
@@ -109,6 +118,19 @@ class Terms:
             )
         return environment
 
-    def output_folder(self, slot: int) -> Path | None:
-        """Where the output of a slot's workers is written; None: nowhere."""
-        return Path(self._output_folder, f"{self._settings.host}.{slot}") if self._output_folder else None
+    def destinations(self, order: agent_pb2.StartWorker) -> tuple[Destination, Destination]:
+        """Where the stdout and the stderr of a worker go that is to be started."""
+        if not self._output_folder:
+            return SHOWN
+        return worker_files(Path(self._output_folder, f"{self._settings.host}.{order.slot}"), order.worker_id)
+
+    def _log_files(self, choice: agent_pb2.WorkerLogs) -> LogFiles | None:
+        run_id, host = self._settings.run_id, self._settings.host
+        try:
+            folder = choice.folder or tempfile.mkdtemp(prefix="edriver_logs_")
+        except OSError as error:
+            logger.warning("the workers' output is not kept: no folder can be made for it: %s", error)
+            return None
+        if not choice.folder:
+            logger.warning("the workers' output is kept in %s (--log-dir)", folder)
+        return LogFiles(Path(folder, f"{run_id}_{host}"), choice)

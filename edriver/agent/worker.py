@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 from edriver.agent.health.cpu_use import CPU_WINDOW, CpuUseWatch, processor_seconds
 from edriver.agent.health.memory_watch import MemoryWatch
@@ -24,7 +25,7 @@ from edriver.common.lease import Lease
 from edriver.common.wire import timestamp
 from edriver.system import stack_dump
 from edriver.system.life_lock import LifeLock
-from edriver.v1 import agent_pb2, notification_pb2
+from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2
 
 logger = logging.getLogger("edriver.agent")
 
@@ -53,6 +54,7 @@ class Worker:
         capture: its output.
         memory: whether it is the kernel that ends it, for want of memory.
         unresponsive: whether it is silent for too long.
+        log_folder: the folder of its files in restart mode; None: there is none.
         trainer: the process that trains: the command's own, unless that is a shell or the like; 0: not known yet.
         outstayed: whether its script had ended well, and what its command still did took too long.
         stopped: whether this agent has stopped it.
@@ -77,7 +79,6 @@ class Worker:
         self._life: LifeLock | None = life
         self._signal_group = signal_group
         self._send = send
-        self._forward = forward
         self._loop = asyncio.get_running_loop()
         lease = Lease(terms.worker_lease, self._loop.time)
         bound = terms.exit_timeout
@@ -93,10 +94,12 @@ class Worker:
             self._heard,
             self._lives,
         )
-        output_folder = terms.output_folder(order.slot)
-        self.capture = Capture(order.worker_id, order.slot, output_folder, stdout, stderr, self._forward_line)
+        destinations = terms.destinations(order)
+        heard = self.link.show_life
+        self.capture = Capture(order.worker_id, order.slot, stdout, stderr, forward, heard, destinations)
         self.memory = MemoryWatch(self.pid)
         self.unresponsive = UnresponsiveWatch(self._ask_where_it_stands)
+        self.log_folder: Path | None = None
         self.trainer = 0
         self.outstayed = False
         self.stopped = False
@@ -111,6 +114,14 @@ class Worker:
             self.trainer = pid
             name = f"life of {self.worker_id}"
             threading.Thread(target=self._watch, args=(self._life,), name=name, daemon=True).start()
+
+    def assign(self, shared: rounds_pb2.RoundAssignment, member: rounds_pb2.RankAssignment) -> None:
+        """It has a place in a round: its output has that rank from now on, and goes where that place's does."""
+        self.capture.rank = member.rank
+        self.unresponsive.round_id.CopyFrom(shared.round_id)
+        if logs := self._terms.logs:
+            self.log_folder = logs.of_worker(shared.failures, member.local_rank)
+            self.capture.lead_to(logs.destinations(shared.failures, member.local_rank))
 
     def look(self) -> None:
         """Look how it does; to be called when `link.next_tick` has passed."""
@@ -162,10 +173,6 @@ class Worker:
             self._effort = CpuUseWatch(lambda: processor_seconds(self.trainer), self._loop.time, window)
         if self._effort.was_busy():
             self.link.show_life()
-
-    def _forward_line(self, line: agent_pb2.OutputLine) -> None:
-        self.link.show_life()
-        self._forward(line)
 
     def _report(self, message: notification_pb2.Report) -> None:
         report = agent_pb2.WorkerReport(worker_id=self.worker_id, report=message)

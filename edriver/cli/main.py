@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from edriver.cli.horovodrun_flags import refusal_of
+from edriver.cli.torchrun_flags import TORCHRUN_GROUP, add_torchrun_flags
 from edriver.common import defaults
 from edriver.common.stall_limits import DEFAULT_STALL_LIMITS, text_of
 from edriver.driver.core.mode import Mode
@@ -113,6 +114,7 @@ def flags_parser() -> argparse.ArgumentParser:
     _add_ssh_flags(top.add_argument_group("other hosts (reached by ssh, as your ssh configuration says)"))
     _add_failure_flags(top.add_argument_group("waiting and failures (times in seconds)"))
     _add_output_flags(top.add_argument_group("output"))
+    add_torchrun_flags(top.add_argument_group(TORCHRUN_GROUP))
     return top
 
 

@@ -47,7 +47,7 @@ def report(arguments: Sequence[str]) -> str:
     if isinstance(run_id, str) and is_host_name(run_id):  # it becomes part of a file's name
         name = run_id
     output = flags.output or Path(f"edriver-{Path(name).name}.html")
-    page = html_report(history, name, records.run)
+    page = html_report(history, name, records.run, records.failure)
     try:
         with os.fdopen(open_private(output, os.O_TRUNC), "w", encoding="utf-8", errors="replace") as file:
             file.write(page)
@@ -55,4 +55,4 @@ def report(arguments: Sequence[str]) -> str:
         raise RunError(f"--output {output}: {error.strerror}") from None
     except ValueError as error:  # a NUL in the path
         raise RunError(f"--output {str(output)!a}: {error}") from None
-    return f"{text_summary(history, records.run)}\n{output}"
+    return f"{text_summary(history, records.run, records.failure)}\n{output}"

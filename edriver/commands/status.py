@@ -71,21 +71,35 @@ def listed(runs: Sequence[Run]) -> Iterator[str]:
     """Several runs in words, two lines each, the oldest first."""
     for run in sorted(runs, key=lambda run: epoch_seconds(run.start_time)):
         size = f"{count_text(run.size, 'worker')} ({limits_text(run.min_np, run.max_np)})"
-        yield f"run {run.run_id}, {time_text(lasted(run))}, {size}: {run.activity.text}"
+        yield f"run {run.run_id}, {time_text(lasted(run))}, {mode_text(run.mode)}, {size}: {run.activity.text}"
         yield f"    {shlex.join(run.command)}"
     yield "more of one of them: edriver status --run ID"
 
 
 def lines(run: Run) -> Iterator[str]:
     """A run in words: itself, its hosts, its workers."""
-    yield f"run {run.run_id}, {lasted(run):.0f} s: {run.activity.text}"
+    yield f"run {run.run_id}, {lasted(run):.0f} s, {mode_text(run.mode)}: {run.activity.text}"
     if run.HasField("progress"):
         yield progress_text(run.progress)
     rounds, *why, lost = counts(run)
     yield f"{rounds}; {', '.join(why)}; {lost}"
+    if run.HasField("last_failure"):
+        yield failure_text(run.last_failure)
     for host in run.hosts:
         yield f"host {host.name} ({count_text(host.slots, 'slot')}) {host_text(host)}"
     yield from map(worker_text, run.workers)
+
+
+def mode_text(mode: status_pb2.RunMode.ValueType) -> str:
+    """How a run's script is kept going: elastic mode, restart mode."""
+    return f"{status_pb2.RunMode.Name(mode).removeprefix('RUN_MODE_').lower()} mode"
+
+
+def failure_text(failure: status_pb2.WorkerFailure) -> str:
+    """The root cause of the latest failures, with the exception's own line if there is one."""
+    text = f"last failure: {failure.cause.text}"
+    said = failure.traceback.strip().rpartition("\n")[2]
+    return text if text.endswith(said) else f"{text}: {said}"
 
 
 def counts(run: Run) -> list[str]:

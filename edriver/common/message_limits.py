@@ -181,6 +181,7 @@ _RULES_BY_FIELD: Final[Mapping[str, Rule]] = {
     "ForwardOutputRequest.lines": _lines,
     "Heartbeat.workers": _workers,
     "WorkerExited.tail": _text,
+    "RecordedError.traceback": _text,
     "Failed.traceback": _text,
     "CollectiveRaised.traceback": _text,
     "Stalled.stacks": _text,

@@ -53,6 +53,8 @@ def facts(history: History, run: Mapping[str, Any]) -> Iterator[tuple[str, str]]
     """
     if command := run.get("command"):
         yield "command", shlex.join(map(str, command)) if isinstance(command, list) else str(command)
+    if mode := run.get("mode"):
+        yield "mode", str(mode)
     spent = history.now - history.began
     yield "time", f"{_date(history.began)}, {time_text(spent)}"
     ended = history.ended
@@ -88,20 +90,21 @@ def facts(history: History, run: Mapping[str, Any]) -> Iterator[tuple[str, str]]
         yield "reached", "; ".join(words)
 
 
-def text_summary(history: History, run: Mapping[str, Any]) -> str:
-    """The facts, a line each."""
+def text_summary(history: History, run: Mapping[str, Any], failure: str = "") -> str:
+    """The facts, a line each, and after them of what the run failed, if it did."""
     listed = list(facts(history, run))
     width = max(len(word) for word, _ in listed)
-    return "\n".join(f"{word:<{width}}  {sentence}" for word, sentence in listed)
+    return "\n".join([*(f"{word:<{width}}  {sentence}" for word, sentence in listed), *failure.splitlines()])
 
 
-def html_report(history: History, name: str, run: Mapping[str, Any]) -> str:
+def html_report(history: History, name: str, run: Mapping[str, Any], failure: str = "") -> str:
     """The page, in one file that needs no other.
 
     Args:
         history: the run's.
         name: the run's id, or whatever it is called.
         run: what its run.json says.
+        failure: of what it failed, in words; empty: it has not.
 
     Raises:
         RunError: plotly is not installed.
@@ -128,7 +131,7 @@ def html_report(history: History, name: str, run: Mapping[str, Any]) -> str:
         page_file("index.html"),
         title=escape(f"edriver run {name}"),
         head=head,
-        summary=_summary(history, name, run),
+        summary=_summary(history, name, run, failure),
         data="\n".join(body),
     )
 
@@ -139,9 +142,10 @@ def script_safe(data: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _summary(history: History, name: str, run: Mapping[str, Any]) -> str:
+def _summary(history: History, name: str, run: Mapping[str, Any], failure: str) -> str:
     rows = "".join(f"<dt>{escape(word)}</dt><dd>{escape(text)}</dd>" for word, text in facts(history, run))
-    inner = f"<h1>Run {escape(name)}</h1><dl>{rows}</dl>{_table(history)}"
+    said = f'<div class="scroll" tabindex="0"><pre>{escape(failure)}</pre></div>' if failure else ""
+    inner = f"<h1>Run {escape(name)}</h1><dl>{rows}</dl>{said}{_table(history)}"
     return f'<section class="summary" aria-label="Summary">{inner}</section>'
 
 

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
 from edriver.common import defaults
 from edriver.common import limits as bounds
@@ -27,6 +27,7 @@ from edriver.driver.launch.local import interface_address
 from edriver.driver.plugins import PluginError, plugin
 from edriver.driver.rpc.dial_in_hosts import DialInHosts
 from edriver.driver.training_script import ModeChoice, PythonCommand, mode_of
+from edriver.driver.worker_logs import StreamChoice, WorkerLogs, local_ranks
 from edriver.system.private_files import open_private
 from edriver.system.record_folder import default_root
 from edriver.system.ssh_client import SshOptions, identity_error
@@ -45,6 +46,9 @@ DIAL_IN_LAUNCHER: Final = "dial-in"
 
 THIS_MACHINE = "this machine"
 """Where the workers are if no flag says it."""
+
+
+Judged = TypeVar("Judged")
 
 
 class UsageError(Exception):
@@ -72,6 +76,7 @@ class RunOptions:
         driver_timeout: seconds that agents wait for a driver that is silent, and not known to be gone.
         insecure: whether other hosts are reached without TLS and token.
         output_folder: absolute path of the folder for the workers' output files; empty: none are written.
+        logs: where the output of workers in restart mode goes; None: it is printed.
         event_log: the file to which the event log is appended; None: none is written.
         metrics: the address and port at which Prometheus finds metrics, 0 for any port; None: there are none.
         records: the folder in which the run gets a folder for its records; None: it has none: they were declined,
@@ -98,6 +103,7 @@ class RunOptions:
     driver_timeout: float = defaults.DRIVER_TIMEOUT
     insecure: bool = False
     output_folder: str = ""
+    logs: WorkerLogs | None = None
     event_log: Path | None = None
     metrics: tuple[str, int] | None = None
     records: Path | None = None
@@ -157,7 +163,8 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         worker_lease=_lease_of("--worker-lease", flags.worker_lease),
         driver_timeout=_lease_of("--driver-timeout", flags.driver_timeout),
         insecure=flags.insecure,
-        output_folder=_folder_of(flags.output_filename),
+        output_folder=_folder_of("--output-filename", flags.output_filename),
+        logs=_logs_of(flags, mode),
         event_log=_event_log_of(flags.event_log),
         metrics=_metrics_of(flags.metrics_port, flags.metrics_address),
         records=_records_of(flags, os.environ),
@@ -363,12 +370,44 @@ def _interface_of(name: str | None) -> str:
     return name
 
 
-def _folder_of(name: str | None) -> str:
+def _folder_of(flag: str, name: str | None) -> str:
     if name is None:
         return ""
     if not name or (Path(name).exists() and not Path(name).is_dir()):
-        raise UsageError(f"--output-filename {name!r} is not a folder: give one, or a name that does not exist yet")
+        raise UsageError(f"{flag} {name!r} is not a folder: give one, or a name that does not exist yet")
     return str(Path(name).absolute())
+
+
+def _logs_of(flags: argparse.Namespace, mode: ModeChoice) -> WorkerLogs | None:
+    given = {
+        "--log-dir": flags.log_dir,
+        "--redirects": flags.redirects,
+        "--tee": flags.tee,
+        "--local-ranks-filter": flags.local_ranks_filter,
+    }
+    first = next((flag for flag, text in given.items() if text is not None), None)
+    if first is None:
+        return None
+    if mode.mode is not Mode.RESTART:
+        raise UsageError(
+            f"{first} is for restart mode, in which a worker has one local rank: give --output-filename instead, or "
+            "--mode restart"
+        )
+    if flags.output_filename is not None:
+        raise UsageError(f"--output-filename and {first} both say where output goes: give one of them")
+    return WorkerLogs(
+        _folder_of("--log-dir", flags.log_dir),
+        _read("--redirects", flags.redirects, StreamChoice.of, StreamChoice()),
+        _read("--tee", flags.tee, StreamChoice.of, StreamChoice()),
+        _read("--local-ranks-filter", flags.local_ranks_filter, local_ranks, ()),
+    )
+
+
+def _read(flag: str, text: str | None, reader: Callable[[str], Judged], default: Judged) -> Judged:
+    try:
+        return default if text is None else reader(text)
+    except ValueError as error:
+        raise UsageError(f"{flag}: {error}") from None
 
 
 def _metrics_of(port: int | None, address: str | None) -> tuple[str, int] | None:

@@ -20,7 +20,7 @@ from edriver.common.wire import timestamp
 from edriver.driver.core import actions, events
 from edriver.driver.observe.console.failure_report import Tally, failure_report, success_report, with_last_output
 from edriver.driver.observe.console.output import Output
-from edriver.driver.observe.records.recorder import describe
+from edriver.driver.observe.records.recorder import describe, describe_failure
 from edriver.driver.options import RunOptions
 from edriver.driver.progress_lines import tell_progress
 from edriver.driver.rpc.agent_service import SERVER_OPTIONS
@@ -123,6 +123,8 @@ class Session:
                 parts.stops.note_end()
                 await parts.shutdown.end()
                 beating.cancel()
+                finish = self._completed(finish)
+                parts.recorder.end_with(lambda: self._record_failure(finish))
         finally:
             await parts.shutdown.leave_no_agent()
             parts.credentials.withdraw()
@@ -160,6 +162,7 @@ class Session:
             "np": settings.np,
             "min_np": settings.min_np,
             "max_np": settings.max_np,
+            "mode": self._options.mode.mode.value,
             "hosts": self._options.hosts,
         }
         describe(self._records, about)
@@ -181,13 +184,24 @@ class Session:
             )
             _log.info("%s", success_report(tally))
             return 0
-        failures = finish.failures
-        for event in self._parts.inbox.drain():  # came in while the agents ended their workers
-            if isinstance(event, events.WorkerExited):
-                failures = with_last_output(failures, event.worker_id, event.tail)
+        _log.error("%s", failure_report(finish))
         stopped_by = self._parts.stops.signal
-        end = actions.RunEnd.STOPPED if stopped_by else finish.end  # it may have ended of what it was stopped by
-        _log.error("%s", failure_report(replace(finish, end=end, failures=failures)))
         if self._records and not stopped_by:
             _log.error("records: %s", self._records)
         return 128 + stopped_by if stopped_by else 1
+
+    def _completed(self, finish: actions.FinishRun) -> actions.FinishRun:
+        """How the run ended, with what came in while the agents ended their workers."""
+        if finish.end is actions.RunEnd.DONE:
+            return finish
+        failures, workers = finish.failures, self._parts.membership.roster.workers
+        for event in self._parts.inbox.drain():
+            if isinstance(event, events.WorkerExited) and (worker := workers.get(event.worker_id)):
+                failures = with_last_output(failures, worker.name, event, stopped=not worker.live)
+        # It may have ended of what it was stopped by.
+        end = actions.RunEnd.STOPPED if self._parts.stops.signal else finish.end
+        return replace(finish, end=end, failures=failures)
+
+    def _record_failure(self, finish: actions.FinishRun) -> None:
+        if self._records and finish.end is actions.RunEnd.FAILED:
+            describe_failure(self._records, failure_report(finish))

@@ -32,6 +32,7 @@ from edriver.driver.rpc.issued_credentials import IssuedCredentials
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.driver.rpc.status import StatusServer
 from edriver.driver.rpc.tcp_endpoint import TcpEndpoint
+from edriver.driver.rpc.translate import worker_logs_message
 from edriver.driver.shutdown import Shutdown
 from edriver.driver.stop_requests import StopRequests
 from edriver.system.runs import SOCKET_NAME
@@ -46,7 +47,8 @@ INBOX_LIMIT: Final = 10_000
 def _restart_mode(options: RunOptions) -> agent_pb2.RestartMode | None:
     if options.settings.mode.members_survive:
         return None
-    return agent_pb2.RestartMode(max_restarts=options.settings.reset_limit)
+    logs = worker_logs_message(options.logs) if options.logs else None
+    return agent_pb2.RestartMode(max_restarts=options.settings.reset_limit, logs=logs)
 
 
 class Wiring:

@@ -2,7 +2,7 @@
 
 The folder, `$XDG_STATE_HOME/edriver/RUN_ID` (without the variable: `~/.local/state/edriver/RUN_ID`), has `run.json`, an
 object that says what the run was to be, and `events.jsonl`: a line for each event as the event log has it, and between
-them `{"time": T, "progress": {...}}`.
+them `{"time": T, "progress": {...}}`. That of a run that has failed has `failure.txt`: of what, in words.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from edriver.system.record_folder import EVENTS_FILE, RUN_FILE, default_root
+from edriver.system.record_folder import EVENTS_FILE, FAILURE_FILE, RUN_FILE, default_root
 from edriver.v1 import status_pb2
+
+MAX_FAILURE_CHARACTERS: Final = 1024 * 1024
+"""Most characters that are read of what a run failed of."""
 
 Kind = TypeVar("Kind", bound=Message)
 
@@ -34,10 +37,12 @@ class Records:
     Attributes:
         events: the file of its events.
         run: what run.json says; empty: there is none.
+        failure: of what the run failed, in words; empty: it has not, or there is no record of it.
     """
 
     events: Path
     run: Mapping[str, Any] = field(default_factory=dict)
+    failure: str = ""
 
 
 def records_of(named: str, environ: Mapping[str, str] = os.environ) -> Records:
@@ -69,15 +74,24 @@ def _records_in(folder: Path) -> Records:
     if not events.is_file():
         raise RecordError(f"{folder} is not the folder of a run: there is no {EVENTS_FILE} in it")
     file = folder / RUN_FILE
+    failure = _failure_in(folder)
     if not file.is_file():
-        return Records(events)
+        return Records(events, failure=failure)
     try:
         run = json.loads(file.read_bytes())
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{file} is not JSON: {error}") from None
     if not isinstance(run, dict):
         raise RecordError(f"{file} is not an object")
-    return Records(events, run)
+    return Records(events, run, failure)
+
+
+def _failure_in(folder: Path) -> str:
+    try:
+        with (folder / FAILURE_FILE).open(encoding="utf-8", errors="replace") as file:
+            return file.read(MAX_FAILURE_CHARACTERS).strip()
+    except OSError:
+        return ""
 
 
 def read(path: Path) -> Iterator[status_pb2.Event | status_pb2.ProgressSample]:

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-RUN_FILE, EVENTS_FILE, TRACE_FILE = "run.json", "events.jsonl", "trace.json"
-"""The files in it: what was run; what happened, and how training went on; the same for Perfetto."""
+RUN_FILE, EVENTS_FILE, TRACE_FILE, FAILURE_FILE = "run.json", "events.jsonl", "trace.json", "failure.txt"
+"""The files in it: what was run; what happened, and how training went on; the same for Perfetto; of what it failed."""
 
 MAX_KEPT_RUNS: Final = 100
 """Runs that are kept in the default folder."""
@@ -68,7 +68,7 @@ def remove_old(root: Path, now: float, kept: int = MAX_KEPT_RUNS) -> list[Path]:
         if now - written > MIN_REMOVAL_AGE and _is_evidently_ours(folder):
             with contextlib.suppress(OSError):
                 # What makes it evident goes last: should this be cut short, the next run goes on with it.
-                for name in (TRACE_FILE, EVENTS_FILE, RUN_FILE):
+                for name in (FAILURE_FILE, TRACE_FILE, EVENTS_FILE, RUN_FILE):
                     (folder / name).unlink(missing_ok=True)
                 folder.rmdir()
                 removed.append(folder)
@@ -89,7 +89,7 @@ def _is_evidently_ours(folder: Path) -> bool:
     try:
         if not stat.S_ISDIR(folder.lstat().st_mode) or folder.stat().st_uid != os.getuid():
             return False
-        if not {entry.name for entry in folder.iterdir()} <= {RUN_FILE, EVENTS_FILE, TRACE_FILE}:
+        if not {entry.name for entry in folder.iterdir()} <= {RUN_FILE, EVENTS_FILE, TRACE_FILE, FAILURE_FILE}:
             return False
         about = json.loads((folder / RUN_FILE).read_bytes())
     except (OSError, ValueError):

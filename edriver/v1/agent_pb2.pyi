@@ -12,6 +12,7 @@ from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -22,6 +23,28 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _Streams:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _StreamsEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Streams.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    STREAMS_UNSPECIFIED: _Streams.ValueType  # 0
+    """None."""
+    STREAMS_STDOUT: _Streams.ValueType  # 1
+    STREAMS_STDERR: _Streams.ValueType  # 2
+    STREAMS_BOTH: _Streams.ValueType  # 3
+
+class Streams(_Streams, metaclass=_StreamsEnumTypeWrapper):
+    """Streams are standard output, standard error, both or none. The values are torchrun's."""
+
+STREAMS_UNSPECIFIED: Streams.ValueType  # 0
+"""None."""
+STREAMS_STDOUT: Streams.ValueType  # 1
+STREAMS_STDERR: Streams.ValueType  # 2
+STREAMS_BOTH: Streams.ValueType  # 3
+Global___Streams: _TypeAlias = Streams  # noqa: Y015
 
 @_typing.final
 class ConnectRequest(_message.Message):
@@ -294,22 +317,116 @@ class RestartMode(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MAX_RESTARTS_FIELD_NUMBER: _builtins.int
+    LOGS_FIELD_NUMBER: _builtins.int
     max_restarts: _builtins.int
     """How many failures the run survives; absent: any number."""
+    @_builtins.property
+    def logs(self) -> Global___WorkerLogs:
+        """Where the workers' output goes; absent: all of it to the driver."""
+
     def __init__(
         self,
         *,
         max_restarts: _builtins.int | None = ...,
+        logs: Global___WorkerLogs | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_restarts", b"_max_restarts", "max_restarts", b"max_restarts"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_restarts", b"_max_restarts", "logs", b"logs", "max_restarts", b"max_restarts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_restarts", b"_max_restarts", "max_restarts", b"max_restarts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_restarts", b"_max_restarts", "logs", b"logs", "max_restarts", b"max_restarts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_restarts: _TypeAlias = _typing.Literal["max_restarts"]  # noqa: Y015
     _WhichOneofArgType__max_restarts: _TypeAlias = _typing.Literal["_max_restarts", b"_max_restarts"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_restarts) -> _WhichOneofReturnType__max_restarts | None: ...
 
 Global___RestartMode: _TypeAlias = RestartMode  # noqa: Y015
+
+@_typing.final
+class WorkerLogs(_message.Message):
+    """WorkerLogs is where the output of workers in restart mode goes, as torchrun's flags of these names say it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FOLDER_FIELD_NUMBER: _builtins.int
+    REDIRECTS_FIELD_NUMBER: _builtins.int
+    TEE_FIELD_NUMBER: _builtins.int
+    SHOWN_LOCAL_RANKS_FIELD_NUMBER: _builtins.int
+    folder: _builtins.str
+    """--log-dir: the folder for their files; empty: each agent makes one of its own."""
+    @_builtins.property
+    def redirects(self) -> Global___StreamChoice:
+        """--redirects: streams that are written to files, and not shown."""
+
+    @_builtins.property
+    def tee(self) -> Global___StreamChoice:
+        """--tee: streams that are written to files, and shown."""
+
+    @_builtins.property
+    def shown_local_ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """--local-ranks-filter: the local ranks whose output is shown; empty: all."""
+
+    def __init__(
+        self,
+        *,
+        folder: _builtins.str = ...,
+        redirects: Global___StreamChoice | None = ...,
+        tee: Global___StreamChoice | None = ...,
+        shown_local_ranks: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["redirects", b"redirects", "tee", b"tee"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["folder", b"folder", "redirects", b"redirects", "shown_local_ranks", b"shown_local_ranks", "tee", b"tee"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkerLogs: _TypeAlias = WorkerLogs  # noqa: Y015
+
+@_typing.final
+class StreamChoice(_message.Message):
+    """StreamChoice is some streams of some workers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ByLocalRankEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: Global___Streams.ValueType
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: Global___Streams.ValueType = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    BY_LOCAL_RANK_FIELD_NUMBER: _builtins.int
+    OTHERS_FIELD_NUMBER: _builtins.int
+    others: Global___Streams.ValueType
+    """Those of all others."""
+    @_builtins.property
+    def by_local_rank(self) -> _containers.ScalarMap[_builtins.int, Global___Streams.ValueType]:
+        """By local rank."""
+
+    def __init__(
+        self,
+        *,
+        by_local_rank: _abc.Mapping[_builtins.int, Global___Streams.ValueType] | None = ...,
+        others: Global___Streams.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_local_rank", b"by_local_rank", "others", b"others"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StreamChoice: _TypeAlias = StreamChoice  # noqa: Y015
 
 @_typing.final
 class WorkerCredentials(_message.Message):
@@ -589,6 +706,7 @@ class WorkerExited(_message.Message):
     TAIL_FIELD_NUMBER: _builtins.int
     REAP_TIME_FIELD_NUMBER: _builtins.int
     CAUSE_FIELD_NUMBER: _builtins.int
+    RECORDED_ERROR_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.int
     code: _builtins.int
     """Its exit code; negative: the signal that ended it."""
@@ -602,6 +720,10 @@ class WorkerExited(_message.Message):
     def cause(self) -> _cause_pb2.Cause:
         """Why it ended, where its agent knows more than the code says; absent: it does not."""
 
+    @_builtins.property
+    def recorded_error(self) -> Global___RecordedError:
+        """What was in its error file; absent: there was none that could be read."""
+
     def __init__(
         self,
         *,
@@ -610,14 +732,43 @@ class WorkerExited(_message.Message):
         tail: _builtins.str = ...,
         reap_time: _timestamp_pb2.Timestamp | None = ...,
         cause: _cause_pb2.Cause | None = ...,
+        recorded_error: Global___RecordedError | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "reap_time", b"reap_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "reap_time", b"reap_time", "recorded_error", b"recorded_error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "code", b"code", "reap_time", b"reap_time", "tail", b"tail", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "code", b"code", "reap_time", b"reap_time", "recorded_error", b"recorded_error", "tail", b"tail", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WorkerExited: _TypeAlias = WorkerExited  # noqa: Y015
+
+@_typing.final
+class RecordedError(_message.Message):
+    """RecordedError is what a script has written to its error file (TORCHELASTIC_ERROR_FILE), as torch's @record does."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRACEBACK_FIELD_NUMBER: _builtins.int
+    RECORD_TIME_FIELD_NUMBER: _builtins.int
+    traceback: _builtins.str
+    """The traceback; where there is none, the message."""
+    @_builtins.property
+    def record_time(self) -> _timestamp_pb2.Timestamp:
+        """When the exception was recorded, by the clock of its host; absent: the file does not say."""
+
+    def __init__(
+        self,
+        *,
+        traceback: _builtins.str = ...,
+        record_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["record_time", b"record_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["record_time", b"record_time", "traceback", b"traceback"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordedError: _TypeAlias = RecordedError  # noqa: Y015
 
 @_typing.final
 class HostLeaving(_message.Message):

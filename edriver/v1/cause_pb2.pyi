@@ -326,7 +326,9 @@ class Cause(_message.Message):
     phase: _builtins.str
     """In which phase it stands still: init, step, commit, eval or save."""
     error: _builtins.str
-    """Of an exception of the script's: its type, and where it was raised."""
+    """Of an exception of the script's: its type, and where it was raised. Also of one that a worker had recorded in its error
+    file before its process ended.
+    """
     detail: _builtins.str
     """What an agent, a tool or the operator says about it, in their own words."""
     preempted: _builtins.bool

@@ -24,6 +24,28 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _RunMode:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RunModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RunMode.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RUN_MODE_UNSPECIFIED: _RunMode.ValueType  # 0
+    RUN_MODE_ELASTIC: _RunMode.ValueType  # 1
+    """It calls edriver.run: its processes outlive their rounds, and hold the state."""
+    RUN_MODE_RESTART: _RunMode.ValueType  # 2
+    """It is run anew in every round, by new processes, and loads its own checkpoint."""
+
+class RunMode(_RunMode, metaclass=_RunModeEnumTypeWrapper):
+    """RunMode is how a script is kept going."""
+
+RUN_MODE_UNSPECIFIED: RunMode.ValueType  # 0
+RUN_MODE_ELASTIC: RunMode.ValueType  # 1
+"""It calls edriver.run: its processes outlive their rounds, and hold the state."""
+RUN_MODE_RESTART: RunMode.ValueType  # 2
+"""It is run anew in every round, by new processes, and loads its own checkpoint."""
+Global___RunMode: _TypeAlias = RunMode  # noqa: Y015
+
 class _WorkerState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -194,6 +216,8 @@ class Run(_message.Message):
     STEPS_LOST_FIELD_NUMBER: _builtins.int
     COMMAND_FIELD_NUMBER: _builtins.int
     UPTIME_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    LAST_FAILURE_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     version: _builtins.str
     """The driver's release."""
@@ -212,6 +236,8 @@ class Run(_message.Message):
     """Rounds that ended because a connection did not prove to lead to a member: no worker failed."""
     steps_lost: _builtins.int
     """Steps that were made, and had to be made again, as far as they were heard of."""
+    mode: Global___RunMode.ValueType
+    """How its script is kept going."""
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When it began."""
@@ -248,6 +274,10 @@ class Run(_message.Message):
     def uptime(self) -> _duration_pb2.Duration:
         """For how long it has gone on, by the driver's monotonic clock; absent: not known."""
 
+    @_builtins.property
+    def last_failure(self) -> Global___WorkerFailure:
+        """The root cause of the latest failures; absent: no worker has failed."""
+
     def __init__(
         self,
         *,
@@ -272,10 +302,12 @@ class Run(_message.Message):
         steps_lost: _builtins.int = ...,
         command: _abc.Iterable[_builtins.str] | None = ...,
         uptime: _duration_pb2.Duration | None = ...,
+        mode: Global___RunMode.ValueType = ...,
+        last_failure: Global___WorkerFailure | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "activity", b"activity", "now", b"now", "progress", b"progress", "round_id", b"round_id", "start_time", b"start_time", "uptime", b"uptime"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "activity", b"activity", "last_failure", b"last_failure", "now", b"now", "progress", b"progress", "round_id", b"round_id", "start_time", b"start_time", "uptime", b"uptime"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "activity", b"activity", "command", b"command", "failures", b"failures", "hosts", b"hosts", "max_np", b"max_np", "min_np", b"min_np", "now", b"now", "np", b"np", "preemptions", b"preemptions", "progress", b"progress", "resizes", b"resizes", "round_id", b"round_id", "rounds", b"rounds", "run_id", b"run_id", "size", b"size", "start_time", b"start_time", "steps_lost", b"steps_lost", "unproven", b"unproven", "uptime", b"uptime", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "activity", b"activity", "command", b"command", "failures", b"failures", "hosts", b"hosts", "last_failure", b"last_failure", "max_np", b"max_np", "min_np", b"min_np", "mode", b"mode", "now", b"now", "np", b"np", "preemptions", b"preemptions", "progress", b"progress", "resizes", b"resizes", "round_id", b"round_id", "rounds", b"rounds", "run_id", b"run_id", "size", b"size", "start_time", b"start_time", "steps_lost", b"steps_lost", "unproven", b"unproven", "uptime", b"uptime", "version", b"version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
     _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015
@@ -287,6 +319,34 @@ class Run(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__round_id) -> _WhichOneofReturnType__round_id | None: ...
 
 Global___Run: _TypeAlias = Run  # noqa: Y015
+
+@_typing.final
+class WorkerFailure(_message.Message):
+    """WorkerFailure is what is known of a worker that has failed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CAUSE_FIELD_NUMBER: _builtins.int
+    TRACEBACK_FIELD_NUMBER: _builtins.int
+    traceback: _builtins.str
+    """The exception that it has reported, or recorded in its error file; empty: there is none."""
+    @_builtins.property
+    def cause(self) -> _cause_pb2.Cause:
+        """How it was lost, with its text."""
+
+    def __init__(
+        self,
+        *,
+        cause: _cause_pb2.Cause | None = ...,
+        traceback: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "traceback", b"traceback"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkerFailure: _TypeAlias = WorkerFailure  # noqa: Y015
 
 @_typing.final
 class HostStatus(_message.Message):

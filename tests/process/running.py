@@ -203,6 +203,15 @@ class Hosts:
 
 def edriver(*words: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run `edriver WORD ...` to its end: a query or an order to a running run."""
-    command = [sys.executable, "-m", "edriver", *words]
+    command = [sys.executable, "-X", "faulthandler", "-m", "edriver", *words]
     everything = {**os.environ, "PYTHONPATH": str(ROOT), **(environ or {})}
-    return subprocess.run(command, env=everything, capture_output=True, text=True, timeout=BOUND)
+    process = subprocess.Popen(command, env=everything, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        out, err = process.communicate(timeout=BOUND)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)  # the fault handler prints where each thread stands
+        out, err = process.communicate(timeout=SOON)
+        raise AssertionError(f"{words} was not done after {BOUND:g} s:\n{out}\n{err}") from None
+    finally:
+        process.kill()
+    return subprocess.CompletedProcess(command, process.returncode, out, err)

@@ -103,3 +103,4 @@ def test_an_error_is_the_runs_answer(tmp_path: Path, how: dict[str, str], said: 
         assert "1 round ended by a failure, more than --reset-limit 0" in report
         assert said in report
         assert "edriver/worker/restart" not in report
+        assert "[rank0]" not in run.text  # torch puts the rank of the one that failed before its traceback

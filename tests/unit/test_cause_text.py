@@ -40,6 +40,11 @@ OF_A_WORKER: list[tuple[CauseKind, Detail | None, str]] = [
     (CauseKind.EXITED, why.Exit(1), "exited with code 1"),
     (
         CauseKind.EXITED,
+        why.Exit(1, recorded=ScriptError("ValueError", "train.py", 3, "train")),
+        "exited with code 1 after it had recorded ValueError at train.py:3, in train",
+    ),
+    (
+        CauseKind.EXITED,
         why.Exit(0),
         "exited with code 0 before its edriver.run was done (does the script call edriver.run, and not exit inside it?)",
     ),
@@ -347,6 +352,11 @@ def test_what_a_line_a_status_and_a_host_say() -> None:
             Cause(CauseKind.OUT_OF_MEMORY, SECOND, detail=why.Exit(-9, memory_limit=7), preempted=True),
             {"worker_id": 2, "rank": 1, "host": "b", "slot": 1, "code": -9, "memory_limit": 7, "preempted": True},
             id="killed",
+        ),
+        pytest.param(
+            Cause(CauseKind.KILLED, NEW, detail=why.Exit(-6, recorded=ERROR)),
+            {"worker_id": 3, "host": "b", "slot": 0, "code": -6, "error": "ValueError at train.py:17, in train"},
+            id="killed-after-an-error",
         ),
         pytest.param(
             Cause(CauseKind.RAISED, NEW, detail=ERROR),

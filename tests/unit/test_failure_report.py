@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import textwrap
+from dataclasses import replace
 
 import pytest
 
@@ -16,6 +17,7 @@ from edriver.driver.core.cause import (
     TimedOut,
     WorkerName,
 )
+from edriver.driver.core.events import RecordedError, WorkerExited
 from edriver.driver.core.failures.script_error import script_error
 from edriver.driver.observe.console.failure_report import (
     MAX_TAIL_LINES,
@@ -130,9 +132,60 @@ def test_a_long_traceback_keeps_the_exception() -> None:
 
 def test_last_words_complete_the_failure_they_belong_to() -> None:
     early = raised(WorkerName(3, "a", 1, 2), TRACEBACK)
-    assert with_last_output((early, KILLED), 3, "epoch 1\n")[0].tail == "epoch 1\n"
-    assert with_last_output((early, KILLED), 3, "epoch 1\n")[1] is KILLED
-    assert with_last_output((KILLED,), 4, "other") == (KILLED,)
+    completed = with_last_output((early, KILLED), early.worker, WorkerExited(3, 1, "epoch 1\n"))
+    assert completed[0].tail == "epoch 1\n"
+    assert completed[1] is KILLED
+    assert with_last_output((KILLED,), KILLED.worker, WorkerExited(4, -9, "other")) == (KILLED,)
+
+
+def test_a_process_that_died_without_a_word_is_shown_with_its_error_file() -> None:
+    aborted = exited(WorkerName(3, "a", 1, 2), -6, "")
+    end = WorkerExited(3, -6, "Fatal Python error: Aborted\n", recorded=RecordedError(TRACEBACK, 50.0))
+    assert text_of(*with_last_output((aborted,), aborted.worker, end)) == textwrap.dedent("""\
+        failed: worker 3 (rank 2, a:1) was killed by SIGABRT
+          Traceback (most recent call last):
+            File "train.py", line 3, in train
+              raise ValueError("bad batch")
+          ValueError: bad batch
+          its last lines of output:
+            Fatal Python error: Aborted
+        so the run ended: every worker failed before training began
+        """)
+
+
+def test_the_oldest_error_file_names_the_root_cause_whatever_was_noticed_first() -> None:
+    first, second = exited(WorkerName(3, "a", 1, 2), 1, ""), exited(WorkerName(4, "b", 0, 3), 1, "")
+    of_first = WorkerExited(3, 1, recorded=RecordedError("RuntimeError: connection closed", 51.0))
+    of_second = WorkerExited(4, 1, recorded=RecordedError(TRACEBACK, 50.0))
+    noticed = with_last_output((KILLED, first, second), first.worker, of_first)
+    assert [failure.worker for failure in noticed] == [KILLED.worker, first.worker, second.worker]
+    known = with_last_output(noticed, second.worker, of_second)
+    assert [failure.worker for failure in known] == [KILLED.worker, second.worker, first.worker]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "stopped", "failures"),
+    [
+        pytest.param(RecordedError(TRACEBACK, 49.9), True, [2, 3], id="before"),
+        pytest.param(RecordedError(TRACEBACK, 50.1), True, [3], id="after"),
+        pytest.param(RecordedError(TRACEBACK, 0.0), True, [3], id="unknown-when"),
+        pytest.param(RecordedError(TRACEBACK, 49.9), False, [3], id="not-stopped"),
+        pytest.param(None, True, [3], id="no-file"),
+    ],
+)
+def test_a_worker_that_was_stopped_had_failed_if_its_file_is_older(
+    recorded: RecordedError | None, stopped: bool, failures: list[int]
+) -> None:
+    known = (replace(RAISED, recorded_time=50.0),)
+    end = WorkerExited(2, -15, recorded=recorded)
+    completed = with_last_output(known, WorkerName(2, "a", 0, 1), end, stopped=stopped)
+    assert [failure.worker.worker_id for failure in completed] == failures
+    assert text_of(*completed).startswith(f"failed: worker {failures[0]}")
+
+
+def test_a_failure_without_a_time_is_not_overruled_by_a_file() -> None:
+    end = WorkerExited(2, -15, recorded=RecordedError(TRACEBACK, 1.0))
+    assert with_last_output((KILLED,), WorkerName(2, "a", 0, 1), end, stopped=True) == (KILLED,)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import math
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,10 @@ from edriver.driver.core.settings import Settings
 from edriver.driver.launch.launcher import LaunchContext
 from edriver.driver.launch.ssh import SshLauncher
 from edriver.driver.options import RunOptions, UsageError, options_of
+from edriver.driver.worker_logs import StreamChoice, Streams, WorkerLogs
+
+LOGS = "-np 1 --mode restart"
+A_PY = f"{shlex.quote(sys.executable)} a.py"
 
 
 def read(line: str) -> RunOptions:
@@ -112,6 +117,19 @@ def test_discovery_script_is_not_looked_at_yet() -> None:
     assert isinstance(read("-np 2 --host-discovery-script ./missing.sh sh").source, HostDiscoveryScript)
 
 
+def test_torchruns_flags_about_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert read(f"{LOGS} {A_PY}").logs is None
+    assert read(f"{LOGS} --tee 3 {A_PY}").logs == WorkerLogs(tee=StreamChoice(Streams.BOTH))
+    line = f"{LOGS} --log-dir d --redirects 1:2 --tee 0:3 --local-ranks-filter 0,2 {A_PY}"
+    assert read(line).logs == WorkerLogs(
+        str(tmp_path / "d"),
+        StreamChoice(by_local_rank={1: Streams.STDERR}),
+        StreamChoice(by_local_rank={0: Streams.BOTH}),
+        (0, 2),
+    )
+
+
 def test_output_folder_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert read("-np 1 --output-filename logs/run sh").output_folder == str(tmp_path / "logs" / "run")
@@ -180,6 +198,17 @@ def test_where_metrics_are(line: str, where: tuple[str, int] | None) -> None:
         ),
         pytest.param(
             "-np 1 --output-filename /dev/null sh", "--output-filename '/dev/null' is not a folder", id="output"
+        ),
+        pytest.param("-np 1 --tee 3 sh", "--tee is for restart mode, in which a worker has one", id="tee-elastic"),
+        pytest.param("-np 1 --log-dir d sh", "--log-dir is for restart mode", id="log-dir-elastic"),
+        pytest.param(f"{LOGS} --log-dir /dev/null {A_PY}", "--log-dir '/dev/null' is not a folder", id="log-dir"),
+        pytest.param(f"{LOGS} -r 4 {A_PY}", "--redirects: '4' is neither 0 (no stream), 1 (st", id="redirects"),
+        pytest.param(f"{LOGS} -t 0:3,1 {A_PY}", "--tee: '0:3,1' is neither", id="tee"),
+        pytest.param(f"{LOGS} --local-ranks-filter 0;1 {A_PY}", "--local-ranks-filter: '0;1' is no l", id="filter"),
+        pytest.param(
+            f"{LOGS} --output-filename d --tee 3 {A_PY}",
+            "--output-filename and --tee both say",
+            id="two-outputs",
         ),
     ],
 )

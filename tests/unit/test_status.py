@@ -16,6 +16,7 @@ from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.core.membership import Membership
+from edriver.driver.core.mode import Mode
 from edriver.driver.core.settings import Settings
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
@@ -25,29 +26,68 @@ from edriver.v1 import cause_pb2, status_pb2
 NOTHING = "0 rounds; 0 failures, 0 preemptions, 0 resizes; 0 steps lost"
 
 
+TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3\nValueError: bad batch\n'
+
+
 class Story:
     """A run that began at 0, and what an observer reads of it."""
 
-    def __init__(self) -> None:
-        self.membership = Membership(Settings(np=2, min_np=1, max_np=2), now=0.0)
+    def __init__(self, mode: Mode = Mode.ELASTIC) -> None:
+        self.membership = Membership(Settings(np=2, min_np=1, max_np=2, mode=mode), now=0.0)
         self.event_history = EventHistory(self.membership, ProgressTracker(lambda: 0.0), lambda: 0.0)
+        self._now = 0.0
+        self._server = StatusServer("abcd", self.membership, self.event_history, lambda: self._now)
 
     def take(self, event: events.Event, now: float) -> None:
-        self.event_history.take(event, self.membership.step(event, now), None, [])
+        if self.event_history.take(event, self.membership.step(event, now), None, []):
+            self._server.announce()
+
+    def begin_round(self) -> None:
+        self.take(events.HostsObserved(HostSet((Host("a", 2),))), 0.0)
+        self.take(events.AgentConnected("a", 1), 1.0)
+        for worker in (1, 2):
+            self.take(events.WorkerWaiting(worker, 1, NO_VERSION, StoreAddress("10.0.0.1", 4000 + worker), ""), 2.0)
 
     def reported(self, now: float) -> list[str]:
-        server = StatusServer("abcd", self.membership, self.event_history, lambda: now)
+        self._now = now
         context: object = None
-        return list(lines(asyncio.run(server.GetRun(status_pb2.GetRunRequest(), context)).run))  # type: ignore[arg-type]
+        return list(lines(asyncio.run(self._server.GetRun(status_pb2.GetRunRequest(), context)).run))  # type: ignore[arg-type]
+
+
+def test_restart_mode_and_the_latest_failure_stay_shown() -> None:
+    story = Story(Mode.RESTART)
+    story.begin_round()
+    assert story.reported(2.0)[0] == "run abcd, 2 s, restart mode: round 1.1: 2 workers on a"
+    story.take(events.WorkerEnding(2), 3.0)
+    story.take(events.WorkerExited(2, -6, recorded=events.RecordedError(TRACEBACK, 3.0)), 3.0)
+    story.take(events.WorkerExited(1, -15), 3.5)
+    for worker in (3, 4):
+        story.take(events.WorkerWaiting(worker, 1, NO_VERSION, StoreAddress("10.0.0.1", 4000 + worker), ""), 4.0)
+    said = story.reported(5.0)
+    assert said[0] == "run abcd, 5 s, restart mode: round 1.2: 2 workers on a"
+    assert said[2] == (
+        "last failure: worker 2 (rank 1, a:1) was killed by SIGABRT after it had recorded ValueError at train.py:3: "
+        "ValueError: bad batch"
+    )
+
+
+def test_of_workers_that_end_together_the_one_with_the_oldest_error_file_failed_first() -> None:
+    story = Story(Mode.RESTART)
+    story.begin_round()
+    story.take(events.WorkerEnding(1), 3.0)
+    story.take(events.WorkerExited(1, 3, recorded=events.RecordedError("RuntimeError: connection closed", 50.0)), 3.0)
+    assert story.reported(3.0)[2].startswith("last failure: worker 1 (rank 0, a:0) exited with code 3")
+    story.take(events.WorkerExited(2, -15, recorded=events.RecordedError(TRACEBACK, 49.5)), 3.5)  # it was stopped
+    assert story.reported(4.0)[2] == ("last failure: worker 2 (rank 1, a:1) raised an exception: ValueError: bad batch")
 
 
 def test_a_run_from_its_start_to_its_first_round() -> None:
     story = Story()
-    assert story.reported(0.0) == ["run abcd, 0 s: starting", NOTHING]
+    assert story.reported(0.0) == ["run abcd, 0 s, elastic mode: starting", NOTHING]
     story.take(events.HostsObserved(HostSet((Host("a", 2), Host("b", 1)))), 0.0)
     story.take(events.AgentConnected("a", 1), 1.0)
     assert story.reported(1.0) == [
-        "run abcd, 1 s: waiting: 0 of 2 workers are ready",
+        "run abcd, 1 s, elastic mode: waiting: 0 of 2 workers are ready",
         NOTHING,
         "host a (2 slots) is used",
         "host b (1 slot) has not answered yet",
@@ -57,7 +97,7 @@ def test_a_run_from_its_start_to_its_first_round() -> None:
     for worker in (1, 2):
         story.take(events.WorkerWaiting(worker, 1, NO_VERSION, StoreAddress("10.0.0.1", 4000 + worker), ""), 2.0)
     assert story.reported(3.4) == [
-        "run abcd, 3 s: round 1.1: 2 workers on a",
+        "run abcd, 3 s, elastic mode: round 1.1: 2 workers on a",
         NOTHING.replace("0 rounds", "1 round"),
         "host a (2 slots) is used",
         "host b (1 slot) has not answered yet",
@@ -68,10 +108,7 @@ def test_a_run_from_its_start_to_its_first_round() -> None:
 
 def test_a_strangers_connection_is_counted_apart() -> None:
     story = Story()
-    story.take(events.HostsObserved(HostSet((Host("a", 2),))), 0.0)
-    story.take(events.AgentConnected("a", 1), 1.0)
-    for worker in (1, 2):
-        story.take(events.WorkerWaiting(worker, 1, NO_VERSION, StoreAddress("10.0.0.1", 4000 + worker), ""), 2.0)
+    story.begin_round()
     story.take(events.PeerUnproven(2, RoundId(1, 1), "connected from 127.0.0.1:4711"), 3.0)
     assert story.reported(4.0)[1] == (
         "1 round; 0 failures, 0 preemptions, 0 resizes, 1 unproven connection; 0 steps lost"
@@ -85,7 +122,8 @@ def test_why_a_host_is_not_used() -> None:
     story.take(events.DrainRequested("b", None, "it runs hot"), 1.0)
     story.take(events.AgentConnected("c", 3), 1.0)
     story.take(events.WorkerExited(1, 1, ""), 2.0)
-    assert story.reported(2.0)[2:5] == [
+    assert story.reported(2.0)[2:6] == [
+        "last failure: worker 1 (c:0) exited with code 1",
         "host a (2 slots) is not used: ssh: no route",
         "host b (2 slots) is drained: it runs hot",
         "host c (1 slot) is used",
@@ -115,6 +153,7 @@ def test_an_answer_serves_others_for_a_moment_unless_something_happens() -> None
 def test_several_in_few_words() -> None:
     younger = status_pb2.Run(
         run_id="b",
+        mode=status_pb2.RUN_MODE_ELASTIC,
         start_time=timestamp(50.0),
         now=timestamp(110.0),
         activity=cause_pb2.Cause(text="starting"),
@@ -124,6 +163,7 @@ def test_several_in_few_words() -> None:
     )
     older = status_pb2.Run(
         run_id="a",
+        mode=status_pb2.RUN_MODE_RESTART,
         start_time=timestamp(10.0),
         now=timestamp(110.0),
         activity=cause_pb2.Cause(text="round 1.1"),
@@ -132,9 +172,9 @@ def test_several_in_few_words() -> None:
         max_np=2,
     )
     assert list(listed([younger, older])) == [
-        "run a, 1 min 40 s, 1 worker (1 to 2): round 1.1",
+        "run a, 1 min 40 s, restart mode, 1 worker (1 to 2): round 1.1",
         "    ",
-        "run b, 1 min 0 s, 0 workers (1 to 2): starting",
+        "run b, 1 min 0 s, elastic mode, 0 workers (1 to 2): starting",
         "    'a b'",
         "more of one of them: edriver status --run ID",
     ]
@@ -175,4 +215,4 @@ def test_the_duration_of_a_run_is_measured_by_a_monotonic_clock() -> None:
     server = StatusServer("abcd", story.membership, story.event_history, lambda: -86400.0, steady=lambda: next(times))
     run = server.answer().run
     assert span_seconds(run.uptime) == 75.0
-    assert next(lines(run)).startswith("run abcd, 75 s: ")
+    assert next(lines(run)).startswith("run abcd, 75 s, elastic mode: ")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
+from edriver.agent.workers.log_files import SHOWN, Destination
 from edriver.system.private_files import open_private
 from edriver.v1 import agent_pb2
 
@@ -71,16 +72,26 @@ class Tail:
 
 
 class OutputFile:
-    """One file of a worker's output. A disk that is full or gone is logged once and never disturbs the worker."""
+    """One file of a worker's output. A disk that is full or gone is logged once and never disturbs the worker.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: the file. It is made private to the user, its folder is made, too.
+        append: whether what it has stays.
+    """
+
+    def __init__(self, path: Path, *, append: bool = False) -> None:
         self._path = path
         self._file: BinaryIO | None = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.fdopen(open_private(path, os.O_TRUNC), "wb", buffering=0)
+            self._file = os.fdopen(open_private(path, os.O_APPEND if append else os.O_TRUNC), "wb", buffering=0)
         except OSError as error:
             self._give_up(error)
+
+    @property
+    def lost(self) -> bool:
+        """Whether it does not take what is written."""
+        return self._file is None
 
     def write(self, data: bytes) -> None:
         """Append bytes as they are."""
@@ -106,16 +117,24 @@ class PipeReader:
 
     Args:
         fd: its end to read, non-blocking; closed by `finish`.
-        file: where all that comes is written, or None.
-        on_line: called with each line.
+        on_line: called with each line, and whether it is to be shown.
     """
 
-    def __init__(self, fd: int, file: OutputFile | None, on_line: Callable[[bytes], None]) -> None:
+    def __init__(self, fd: int, on_line: Callable[[bytes, bool], None]) -> None:
         self._fd = fd
-        self._file = file
+        self._file: OutputFile | None = None
+        self._shown = True
         self._on_line = on_line
         self._splitter = LineSplitter()
         asyncio.get_running_loop().add_reader(fd, self._read)
+
+    def lead_to(self, destination: Destination) -> None:
+        """What is read from now on goes there; if its file cannot be written, it is shown instead."""
+        if self._file:
+            self._file.close()
+        path = destination.file
+        self._file = OutputFile(path, append=destination.append) if path else None
+        self._shown = destination.shown
 
     def _read(self) -> int:
         """Read once; returns the number of bytes, 0 if there are none for now or for ever."""
@@ -128,9 +147,13 @@ class PipeReader:
             return 0
         if self._file:
             self._file.write(data)
-        for line in self._splitter.feed(data):
-            self._on_line(line)
+        self._pass_on(self._splitter.feed(data))
         return len(data)
+
+    def _pass_on(self, lines: list[bytes]) -> None:
+        shown = self._shown or (self._file is not None and self._file.lost)
+        for line in lines:
+            self._on_line(line, shown)
 
     def finish(self) -> None:
         """The worker has exited: take what is in the pipe, and close it.
@@ -140,8 +163,7 @@ class PipeReader:
         left = MAX_DRAIN_BYTES
         while left > 0 and (count := self._read()):
             left -= count
-        for line in self._splitter.flush():
-            self._on_line(line)
+        self._pass_on(self._splitter.flush())
         asyncio.get_running_loop().remove_reader(self._fd)
         os.close(self._fd)
         if self._file:
@@ -154,10 +176,11 @@ class Capture:
     Args:
         worker_id: the worker,
         slot: and its slot: both are put on each line.
-        folder: where its files go, worker.<id>.stdout and worker.<id>.stderr; None: nowhere.
         stdout: the ends to read of its pipes, non-blocking; closed by `finish`.
         stderr: see above.
-        forward: called with each line, in the order in which they are read.
+        forward: called with each line that is to be shown, in the order in which they are read.
+        heard: called for each line.
+        destinations: where its stdout and its stderr go.
 
     Attributes:
         rank: the worker's rank in the current round, for its lines from now on; None before its first round.
@@ -167,38 +190,45 @@ class Capture:
         self,
         worker_id: int,
         slot: int,
-        folder: Path | None,
         stdout: int,
         stderr: int,
         forward: Callable[[agent_pb2.OutputLine], None],
+        heard: Callable[[], None],
+        destinations: tuple[Destination, Destination] = SHOWN,
     ) -> None:
         self.rank: int | None = None
         self._worker_id = worker_id
         self._slot = slot
-        self._folder = folder
         self._forward = forward
+        self._heard = heard
         self._tail = Tail()
         self._readers = (self._reader(stdout, is_stderr=False), self._reader(stderr, is_stderr=True))
+        self.lead_to(destinations)
+
+    def lead_to(self, destinations: tuple[Destination, Destination]) -> None:
+        """What is read from now on of its stdout, and of its stderr, goes there."""
+        for reader, destination in zip(self._readers, destinations, strict=True):
+            reader.lead_to(destination)
 
     def finish(self) -> str:
         """The worker has exited: take in what it still wrote.
 
         Returns:
-            the last lines of its output.
+            the last lines of its output, whether they were shown or not.
         """
         for reader in self._readers:
             reader.finish()
         return self._tail.text()
 
     def _reader(self, fd: int, *, is_stderr: bool) -> PipeReader:
-        name = f"worker.{self._worker_id}.{'stderr' if is_stderr else 'stdout'}"
-        file = OutputFile(self._folder / name) if self._folder else None
-        return PipeReader(fd, file, lambda line: self._take(line, is_stderr))
+        return PipeReader(fd, lambda line, shown: self._take(line, is_stderr, shown))
 
-    def _take(self, line: bytes, is_stderr: bool) -> None:
+    def _take(self, line: bytes, is_stderr: bool, shown: bool) -> None:
         self._tail.add(line)
-        self._forward(
-            agent_pb2.OutputLine(
-                worker_id=self._worker_id, slot=self._slot, rank=self.rank, stderr=is_stderr, text=line
+        self._heard()
+        if shown:
+            self._forward(
+                agent_pb2.OutputLine(
+                    worker_id=self._worker_id, slot=self._slot, rank=self.rank, stderr=is_stderr, text=line
+                )
             )
-        )

@@ -146,14 +146,17 @@ class Failure:
     Attributes:
         worker: the worker.
         cause: how it was lost.
-        traceback: the exception that left the training function, if it reported one.
+        traceback: the exception that left the training function, if it reported one; else that of its error file.
         tail: its last lines of output.
+        recorded_time: when its error file says that the exception was recorded, in seconds since the epoch; 0: it does
+            not, or there is none.
     """
 
     worker: WorkerName
     cause: Cause
     traceback: str = ""
     tail: str = ""
+    recorded_time: float = 0.0
 
 
 class RunEnd(enum.Enum):

@@ -146,11 +146,13 @@ class Exit:
         code: its exit code; negative: the signal that ended it.
         reason: what the operating system says of a process that could not be started.
         memory_limit: bytes that its cgroup may use; None: not known, or without a limit.
+        recorded: the exception in the error file that its script has written; None: there is none.
     """
 
     code: int
     reason: str = ""
     memory_limit: int | None = None
+    recorded: ScriptError | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,6 +181,19 @@ class ExitReason:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordedError:
+    """What a script has written to its error file, as torch's @record does.
+
+    Attributes:
+        traceback: the traceback; where there is none, the message.
+        time: when it was recorded, in seconds since the epoch; 0: the file does not say.
+    """
+
+    traceback: str
+    time: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerExited:
     """A worker's process was reaped.
 
@@ -190,6 +203,7 @@ class WorkerExited:
         tail: its last lines of output, for the report of the root cause.
         reaped: when, in seconds since the epoch, for the event log.
         reason: what its agent knows beyond the code; None: nothing.
+        recorded: what was in its error file; None: there was none.
     """
 
     worker_id: int
@@ -197,6 +211,7 @@ class WorkerExited:
     tail: str = ""
     reaped: float = 0.0
     reason: ExitReason | None = None
+    recorded: RecordedError | None = None
 
 
 @dataclass(frozen=True, slots=True)

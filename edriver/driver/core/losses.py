@@ -24,8 +24,9 @@ def loss_of(event: Loss, worker: WorkerName) -> Cause:
     match event:
         case events.WorkerExited(code=code, reason=events.ExitReason(kind, said, memory_limit)):
             return Cause(kind, worker, detail=Exit(code, said, memory_limit))
-        case events.WorkerExited(_, code):
-            return Cause(CauseKind.KILLED if code < 0 else CauseKind.EXITED, worker, detail=Exit(code))
+        case events.WorkerExited(_, code, recorded=recorded):
+            error = script_error(recorded.traceback) if recorded else None
+            return Cause(CauseKind.KILLED if code < 0 else CauseKind.EXITED, worker, detail=Exit(code, recorded=error))
         case events.WorkerEnding():
             return Cause(CauseKind.ENDED, worker)
         case events.WorkerFailed(_, traceback):

@@ -108,7 +108,8 @@ class Membership:
         elif run.round and not run.round.running:
             self._rounds.rejoining(run.round)
         run.actions += run.staffing.skip_those_behind(run.ordinal, run.round)
-        if self._forming:
+        # The end of a run whose limit is spent may wait for the exit that says why.
+        if self._forming and run.budgets.overspent(run.now) is None:
             if not run.settings.mode.members_survive:  # no survivor is in need of the processor
                 run.actions += run.staffing.start_workers(run.now, background=False)
             self._form(fitting)

@@ -12,6 +12,8 @@ from edriver.common.store_address import StoreAddress
 from edriver.discovery.hosts import HostSet
 from edriver.driver.core.actions import Failure
 from edriver.driver.core.cause import Cause, WorkerName
+from edriver.driver.core.events import WorkerExited
+from edriver.driver.core.failures.root_cause import with_last_words
 from edriver.driver.core.rounds.ranks import Candidate
 
 
@@ -106,9 +108,10 @@ class Worker:
         """What an operator may know it by."""
         return WorkerName(self.worker_id, self.host, self.slot, self.rank)
 
-    def failure(self, cause: Cause, tail: str = "") -> Failure:
-        """What is known of it, now that it has failed."""
-        return Failure(self.name, cause, self.traceback, tail)
+    def failure(self, cause: Cause, end: WorkerExited | None = None) -> Failure:
+        """What is known of it, now that it has failed; `end` is that of its process, once that is known."""
+        failure = Failure(self.name, cause, self.traceback)
+        return failure if end is None else with_last_words(failure, end)
 
 
 @dataclass(slots=True)

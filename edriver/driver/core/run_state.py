@@ -9,6 +9,7 @@ from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
 from edriver.driver.core.actions import Action, Failure, FinishRun, Leave, RunEnd
 from edriver.driver.core.cause import Cause, CauseKind, TimedOut
 from edriver.driver.core.failures.budgets import Budgets
+from edriver.driver.core.failures.root_cause import in_order
 from edriver.driver.core.failures.suspicion import Suspects
 from edriver.driver.core.roster import Roster, Worker, WorkerState
 from edriver.driver.core.rounds.ranks import Candidate
@@ -106,4 +107,4 @@ class RunState:
     def finish(self, end: RunEnd, cause: Cause) -> None:
         """End the run."""
         self.ended = True
-        self.act(FinishRun(end, cause, () if end is RunEnd.DONE else tuple(self.failures.values())))
+        self.act(FinishRun(end, cause, () if end is RunEnd.DONE else in_order(self.failures.values())))

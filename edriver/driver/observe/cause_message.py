@@ -45,8 +45,10 @@ def obstacle_messages(causes: Iterable[Cause]) -> list[cause_pb2.Cause]:
 
 def _fill(message: cause_pb2.Cause, detail: why.Detail | None) -> None:
     match detail:
-        case why.Exit(code, reason, memory_limit):
+        case why.Exit(code, reason, memory_limit, recorded):
             message.code, message.detail = code, reason
+            if recorded is not None:
+                message.error = str(recorded)
             if memory_limit is not None:
                 message.memory_limit = memory_limit
         case why.AgentFault(fault, reason, seconds):

@@ -79,6 +79,8 @@ def worker_text(worker: WorkerName) -> str:
 def worker_words(cause: Cause) -> str:
     """A cause of a worker, as text that follows its name; empty: the cause is of another kind."""
     match cause.kind, cause.detail:
+        case ((CauseKind.EXITED | CauseKind.KILLED), why.Exit(code, recorded=ScriptError() as error)):
+            return f"{exit_text(code)} after it had recorded {error}"
         case ((CauseKind.EXITED | CauseKind.KILLED), why.Exit(code)):
             hint = " before its edriver.run was done (does the script call edriver.run, and not exit inside it?)"
             return exit_text(code) + (hint if code == 0 else "")

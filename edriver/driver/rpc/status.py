@@ -12,9 +12,12 @@ import grpc
 
 from edriver.common.release import VERSION
 from edriver.common.wire import duration, round_id_message, timestamp
+from edriver.driver.core.actions import Failure
 from edriver.driver.core.cause import Cause
+from edriver.driver.core.failures.root_cause import in_order
 from edriver.driver.core.membership import Membership
-from edriver.driver.observe.cause_message import activity_message
+from edriver.driver.core.mode import Mode
+from edriver.driver.observe.cause_message import activity_message, cause_with_text
 from edriver.driver.observe.event_buffer import ForgottenError
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.snapshots import host_status, size_of
@@ -35,6 +38,9 @@ PROGRESS_PERIOD: Final = 1.0
 
 MAX_WATCH_WAIT: Final = 3600.0
 """Seconds after which a watcher looks again, though nothing was announced."""
+
+
+_MODES: Final = {Mode.ELASTIC: status_pb2.RUN_MODE_ELASTIC, Mode.RESTART: status_pb2.RUN_MODE_RESTART}
 
 
 class StatusServer(status_pb2_grpc.StatusServiceServicer):
@@ -68,9 +74,12 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         self._news = asyncio.Event()
         self._answer = status_pb2.GetRunResponse()
         self._answered = -math.inf
+        self._last_failure: Failure | None = None
 
     def announce(self) -> None:
         """Something has been added to the event history."""
+        if failures := in_order(self._membership.state.failures.values()):
+            self._last_failure = failures[0]
         self._news.set()
         self._news = asyncio.Event()
 
@@ -169,8 +178,12 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
             progress=self._event_history.tracker.progress(),
             steps_lost=self._event_history.tracker.steps_lost,
             command=self._command,
+            mode=_MODES[membership.settings.mode],
             uptime=None if self._steady is None else duration(self._steady() - self._started),
         )
         if current and current.running:
             run.round_id.CopyFrom(round_id_message(current.plan.round_id))
+        if failure := self._last_failure:
+            run.last_failure.cause.CopyFrom(cause_with_text(failure.cause))
+            run.last_failure.traceback = failure.traceback
         return run

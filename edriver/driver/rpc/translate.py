@@ -7,6 +7,7 @@ from typing import Final
 
 from edriver.common.wire import (
     duration,
+    epoch_seconds,
     round_id_message,
     round_id_of,
     round_times_of,
@@ -20,11 +21,19 @@ from edriver.driver.core import actions, events
 from edriver.driver.core.cause import CauseKind
 from edriver.driver.core.mode import CheckpointWay
 from edriver.driver.observe.cause_message import cause_with_text
+from edriver.driver.worker_logs import StreamChoice, Streams, WorkerLogs
 from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, rounds_pb2
 
 _CHECKPOINT_WAYS: Final = {
     notification_pb2.CHECKPOINT_WAY_SIGNAL: CheckpointWay.SIGNAL,
     notification_pb2.CHECKPOINT_WAY_CALL: CheckpointWay.CALL,
+}
+
+_STREAMS: Final = {
+    Streams.NONE: agent_pb2.STREAMS_UNSPECIFIED,
+    Streams.STDOUT: agent_pb2.STREAMS_STDOUT,
+    Streams.STDERR: agent_pb2.STREAMS_STDERR,
+    Streams.BOTH: agent_pb2.STREAMS_BOTH,
 }
 
 
@@ -92,6 +101,29 @@ def exit_reason_of(exited: agent_pb2.WorkerExited) -> events.ExitReason | None:
     if kind is None:
         return None
     return events.ExitReason(kind, cause.detail, cause.memory_limit if cause.HasField("memory_limit") else None)
+
+
+def worker_logs_message(logs: WorkerLogs) -> agent_pb2.WorkerLogs:
+    """Where workers' output goes, for the agents."""
+    return agent_pb2.WorkerLogs(
+        folder=logs.folder,
+        redirects=_stream_choice(logs.redirects),
+        tee=_stream_choice(logs.tee),
+        shown_local_ranks=logs.shown_local_ranks,
+    )
+
+
+def _stream_choice(choice: StreamChoice) -> agent_pb2.StreamChoice:
+    named = {rank: _STREAMS[streams] for rank, streams in choice.by_local_rank.items()}
+    return agent_pb2.StreamChoice(by_local_rank=named, others=_STREAMS[choice.others])
+
+
+def recorded_error_of(exited: agent_pb2.WorkerExited) -> events.RecordedError | None:
+    """What was in a worker's error file; None: there was none."""
+    if not exited.HasField("recorded_error"):
+        return None
+    recorded = exited.recorded_error
+    return events.RecordedError(recorded.traceback, epoch_seconds(recorded.record_time))
 
 
 Notified = (

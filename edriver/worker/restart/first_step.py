@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 
 import torch
 import torch.distributed as dist
@@ -19,6 +20,7 @@ def take_first_step() -> None:
     What torch imports and starts only then is there afterwards; the group's numbers begin anew with the script's own.
     """
     torch_code.import_dynamo()
+    hook = sys.excepthook
     try:
         store = dist.HashStore()  # type: ignore[attr-defined]  # documented
         dist.init_process_group("gloo", store=store, rank=0, world_size=1)
@@ -29,4 +31,5 @@ def take_first_step() -> None:
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+        sys.excepthook = hook  # else the script's tracebacks have this group's rank before the script's own
     grow_heap()

@@ -7,6 +7,7 @@ from dataclasses import replace
 from edriver.driver.core import events
 from edriver.driver.core.actions import Abort, StopWorker
 from edriver.driver.core.cause import AgentFault, Cause, CauseKind
+from edriver.driver.core.failures.root_cause import earlier_failure
 from edriver.driver.core.losses import loss_of
 from edriver.driver.core.roster import Worker, WorkerState
 from edriver.driver.core.rounds.round import Round
@@ -30,7 +31,7 @@ class WorkerLosses:
         self._run = run
         self.late_failure: Cause | None = None
 
-    def lose(self, worker: Worker, cause: Cause, tail: str = "", own: bool = True) -> None:
+    def lose(self, worker: Worker, cause: Cause, end: events.WorkerExited | None = None, own: bool = True) -> None:
         """The worker has failed. Its round, if it is in one, is void; its slot rests if the fault was the worker's own.
 
         One whose place is being taken away may well die of that: it is a preemption's, unless its script raised.
@@ -38,7 +39,7 @@ class WorkerLosses:
         run = self._run
         cause = replace(cause, preempted=not worker.traceback and not run.roster.keeps(worker))
         if len(run.failures) < FAILURES_KEPT:
-            run.failures[worker.worker_id] = worker.failure(cause, tail)
+            run.failures[worker.worker_id] = worker.failure(cause, end)
         if own and not cause.preempted:
             run.staffing.quarantine.worker_failed(worker, run.now)
         current = run.round
@@ -76,11 +77,13 @@ class WorkerLosses:
         cause = loss_of(event, worker.name)
         if not worker.live:
             if known := run.failures.get(worker.worker_id):  # now its last words are known
-                run.failures[worker.worker_id] = worker.failure(cause if worker.ending else known.cause, event.tail)
+                run.failures[worker.worker_id] = worker.failure(cause if worker.ending else known.cause, event)
+            elif earlier := earlier_failure(tuple(run.failures.values()), worker.name, event):
+                run.failures[worker.worker_id] = earlier
         elif event.code == 0 and (worker.state is WorkerState.FINISHED or self._has_run(worker)):
             run.staffing.slot_of(worker).completed = True
         else:
-            self.lose(worker, cause, event.tail, own=not self.dragged(worker))
+            self.lose(worker, cause, event, own=not self.dragged(worker))
 
     def _has_run(self, worker: Worker) -> bool:
         """Whether a member ends in good order although others go on: the script is no function that must return."""

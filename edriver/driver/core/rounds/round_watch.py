@@ -67,6 +67,8 @@ class RoundWatch:
         newcomers = run.staffing.ready_newcomers(run.ordinal, run.now, patient=interrupt is None)
         survive = run.settings.mode.members_survive
         wanted = wanted_members(members, newcomers, fitting, run.staffing.most, keeps_state=survive)
+        if current.done and not survive:
+            wanted = members  # a restart would have scripts that have run to their end make their last steps again
         if current.completed:
             return  # some have run the whole script: the others are to finish it
         if interrupt is None:

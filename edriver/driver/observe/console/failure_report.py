@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from edriver.driver.core.actions import Failure, FinishRun, RunEnd
-from edriver.driver.core.cause import Cause
+from edriver.driver.core.cause import Cause, WorkerName
+from edriver.driver.core.events import WorkerExited
+from edriver.driver.core.failures.root_cause import earlier_failure, in_order, with_last_words
 from edriver.driver.core.failures.script_error import ScriptError, script_error
 from edriver.driver.observe.cause_text import cause_text, worker_text
 from edriver.text.cause_names import UNPROVEN_CONNECTION
@@ -58,12 +60,23 @@ def failure_report(finish: FinishRun) -> str:
     return "\n".join(_stopped(finish) if finish.end is RunEnd.STOPPED else _failed(finish))
 
 
-def with_last_output(failures: Sequence[Failure], worker_id: int, tail: str) -> tuple[Failure, ...]:
-    """The failures once a worker among them has been reaped, which is when its last lines of output are known."""
-    return tuple(
-        replace(failure, tail=tail) if failure.worker.worker_id == worker_id and not failure.tail else failure
-        for failure in failures
-    )
+def with_last_output(
+    failures: Sequence[Failure], worker: WorkerName, end: WorkerExited, *, stopped: bool = False
+) -> tuple[Failure, ...]:
+    """The failures once a worker has been reaped, which is when its last lines and its error file are known.
+
+    Args:
+        failures: the failures.
+        worker: the worker.
+        end: the end of its process.
+        stopped: whether it was stopped because of them: its error file may show that it had failed before.
+    """
+    if any(failure.worker.worker_id == worker.worker_id for failure in failures):
+        return in_order(
+            with_last_words(each, end) if each.worker.worker_id == worker.worker_id else each for each in failures
+        )
+    earlier = earlier_failure(failures, worker, end) if stopped else None
+    return in_order([*failures, earlier] if earlier else failures)
 
 
 def _failed(finish: FinishRun) -> Iterator[str]:

@@ -160,6 +160,13 @@ def describe(folder: Path, about: dict[str, Any]) -> None:
     file.close()
 
 
+def describe_failure(folder: Path, report: str) -> None:
+    """Write into a run's folder of what it failed; once, after everything else."""
+    file = RecordFile(folder / record_folder.FAILURE_FILE, "record")
+    file.append([f"{report}\n"])
+    file.close()
+
+
 class Recorder:
     """Takes what happens and has a thread write it. Never blocks but in `close`.
 
@@ -189,6 +196,7 @@ class Recorder:
         self._size = 0
         self._overflow_logged = False
         self._closing = False
+        self._last: Callable[[], object] = lambda: None
         self._last_progress = -1.0
         self._thread: threading.Thread | None = None
 
@@ -213,6 +221,10 @@ class Recorder:
         if self._writers and progress_is_due(now - self._began, self._last_progress):
             self._last_progress = now - self._began
             self._put([((now, progress), progress.ByteSize())])
+
+    def end_with(self, last: Callable[[], object]) -> None:
+        """Have the thread do this once all is written."""
+        self._last = last
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
         """Wait until all is written, for so many seconds at most."""
@@ -254,6 +266,7 @@ class Recorder:
                 self._size -= sum(size for _, size in taken)
         for writer in self._writers:
             writer.close()
+        self._last()
 
 
 def _write_in_order(

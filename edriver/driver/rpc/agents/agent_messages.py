@@ -10,7 +10,7 @@ from edriver.driver.core import events
 from edriver.driver.rpc.agents.agent_identity import AgentIdentity
 from edriver.driver.rpc.agents.agent_peer import AgentPeer
 from edriver.driver.rpc.agents.fault_log import FaultLog
-from edriver.driver.rpc.translate import event_of_report, exit_reason_of
+from edriver.driver.rpc.translate import event_of_report, exit_reason_of, recorded_error_of
 from edriver.v1 import agent_pb2
 
 _OF_A_WORKER: Final = frozenset(
@@ -65,7 +65,8 @@ class AgentMessages:
             case "worker_exited":
                 exited = message.worker_exited
                 reaped, reason = epoch_seconds(exited.reap_time), exit_reason_of(exited)
-                return events.WorkerExited(exited.worker_id, exited.code, exited.tail, reaped, reason)
+                recorded = recorded_error_of(exited)
+                return events.WorkerExited(exited.worker_id, exited.code, exited.tail, reaped, reason, recorded)
             case "lease_expired":
                 return events.LeaseExpired(message.lease_expired.worker_id, span_seconds(self._welcome.worker_lease))
             case "lease_renewed":

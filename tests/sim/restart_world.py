@@ -1,0 +1,165 @@
+"""Runs of restart mode with faults drawn from a seed: `python -m tests.sim.restart_world --seeds N`."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from edriver.common.ids import RoundId
+from edriver.driver.core import actions
+from edriver.driver.core.cause import CauseKind
+from edriver.driver.core.mode import Mode
+from edriver.driver.core.settings import Settings
+from edriver.driver.rpc.translate import event_of_report
+from edriver.v1 import notification_pb2 as pb
+from tests.sim.faults import Nemesis
+from tests.sim.invariants import AVOIDABLE, check
+from tests.sim.restart_trainee import RestartJob, RestartTrainee
+from tests.sim.world import Process, SimHost, World
+
+
+SAVE_BOUND = 600.0
+"""Virtual seconds after which an agreed stop is forced."""
+
+
+class RestartInvariants:
+    """What must hold in restart mode."""
+
+    def __init__(self, world: RestartWorld) -> None:
+        self._world = world
+        self.checkpoint = 0
+        self._ended: dict[RoundId, set[int]] = {}
+        self._stop_ordered: tuple[RoundId, float] | None = None
+
+    def after_step(self, orders: list[actions.Action]) -> None:
+        core = self._world.core
+        limit = core.settings.reset_limit
+        for order in orders:
+            match order:
+                case actions.StopAt(round_id=round_id):
+                    self._stop_ordered = round_id, self._world.clockwork.now
+                case actions.Abort(_, round_id, cause) if cause.kind is CauseKind.MEMBERS_CHANGE:
+                    self._check_saved(round_id)
+                case actions.Abort(_, _, cause):
+                    check(cause.kind not in AVOIDABLE, f"nothing but the protocol itself ends a round: {cause}")
+                case actions.AssignRound(plan) if limit is not None:
+                    spent = plan.failures
+                    check(spent <= limit, f"a round begins after {spent} failures, of which {limit} are allowed")
+                case actions.FinishRun() if order.end is actions.RunEnd.DONE:
+                    seats = self._world.seats
+                    whole = [r for r, ended in self._ended.items() if ended == set(seats[r].values())]
+                    check(bool(whole), f"success, and in no round have all scripts ended: {self._ended}")
+
+    def _check_saved(self, round_id: RoundId) -> None:
+        """Scripts that save on request by a call have saved their last step, unless they are silent or slow."""
+        if self._stop_ordered is None or self._stop_ordered[0] != round_id:
+            return
+        now, at = self._world.clockwork.now, self._stop_ordered[1]
+        members = [p for p in self._world.processes() if p.trainee.participant.round_id == round_id]
+        if self._world.restart_job.way not in ("call", "rank 0") or now - at > SAVE_BOUND:
+            return
+        for process in members:
+            other: Any = process.trainee
+            if other.zero:
+                # A script that goes on after it has saved is stopped at its next call, one step later.
+                check(other.step <= self.checkpoint + 1, f"step {other.step} is lost, {self.checkpoint} is saved")
+
+    def script_begins(self, trainee: RestartTrainee) -> None:
+        mine = trainee.participant.round_id
+        for process in self._world.processes():
+            other = process.trainee
+            assert isinstance(other, RestartTrainee)
+            if other.running and process.host.cut_since is None:
+                theirs = other.participant.round_id
+                check(theirs == mine, f"worker {other.worker_id} of {theirs} still runs as {mine} begins")
+
+    def script_ended(self, trainee: RestartTrainee) -> None:
+        self._ended.setdefault(trainee.participant.round_id, set()).add(trainee.worker_id)
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if name in ("process_ended", "collective_completed", "bug_met"):
+            return lambda *_: None
+        raise AttributeError(name)
+
+
+class RestartWorld(World):
+    """A simulated run in restart mode."""
+
+    restart_job: RestartJob
+
+    def _start_worker(self, host: SimHost, worker_id: int) -> None:
+        if not host.alive:
+            return
+
+        def report(message: pb.Report) -> None:
+            event = event_of_report(worker_id, message)
+            assert event is not None
+            host.up.send(lambda: self._feed_if_alive(host, event))
+
+        def step_time() -> float:
+            return self.rng.uniform(0.02, 0.1) * (50 if worker_id in self.slow else 1)
+
+        watcher: Any = self.invariants
+        trainee: Any = RestartTrainee(worker_id, self.restart_job, report, watcher, self.rng.uniform(0.5, 3), step_time)
+        process = Process(worker_id, host, trainee)
+        host.processes[worker_id] = process
+        if host.name in self.bad_hosts:
+            self.clockwork.after(self.rng.expovariate(0.3), lambda: self._break(process))
+        self._advance(process, None, None)
+
+
+class RestartNemesis(Nemesis):
+    """Faults of a run in restart mode."""
+
+    def __init__(self, seed: int, log: Callable[[str], None] | None = None) -> None:
+        super().__init__(seed, log)
+        draw = random.Random(seed ^ 0x2E57)
+        limit = draw.choice((None, None, None, 1, 3))
+        settings: Settings = replace(self.world.core.settings, mode=Mode.RESTART, reset_limit=limit)
+        bad = self.world.bad_hosts
+        self.world = RestartWorld(seed, settings, self.world.job, log)
+        watcher: Any = RestartInvariants(self.world)
+        self.world.invariants = watcher
+        self.world.fabric.completed_in = lambda _round: None
+        self.world.bad_hosts = bad
+        self.world.restart_job = RestartJob(
+            steps=draw.choice((10, 100, 300)),
+            save_every=draw.choice((1, 5, 20)),
+            way=draw.choice(("", "signal", "call", "rank 0")),
+            last_evaluation=draw.choice((0.0, 0.0, 10.0)),
+        )
+        self.world.ordered, self.world.happened = self._react, self._surprise
+
+    def _check_convergence(self) -> None:
+        """After some have run the whole script, a round keeps its size."""
+
+
+def main() -> int:
+    """Parse the command line and run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--seed", type=int)
+    options = parser.parse_args()
+    if options.seed is not None:
+        print(RestartNemesis(options.seed, print).run())
+        return 0
+    ends: Counter[str] = Counter()
+    for seed in range(options.first, options.first + options.seeds):
+        try:
+            ends[RestartNemesis(seed).run().cause.kind.value] += 1
+        except Exception as error:
+            ends["violation"] += 1
+            print(f"seed {seed}: {error!r}"[:300], traceback.format_exc(limit=-1)[-300:] if ends["violation"] < 3 else "")
+    print(dict(ends))
+    return 1 if ends["violation"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
