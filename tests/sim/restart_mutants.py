@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from edriver.driver.core.cause import Cause, CauseKind
 from edriver.driver.core.failures.worker_losses import WorkerLosses
 from edriver.driver.core.rounds.agreed_restart import AgreedRestarts
+from edriver.driver.core.rounds.round_watch import RoundWatch
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -57,17 +59,19 @@ def a_save_is_not_heard_of(patch: pytest.MonkeyPatch) -> None:
 
 def a_resize_is_a_failure(patch: pytest.MonkeyPatch) -> None:
     """A change of the members spends --max-restarts."""
-    from edriver.driver.core.rounds.round_watch import RoundWatch
+    patch.setattr(RoundWatch, "_change_of", lambda *_: Cause(CauseKind.LEFT_ROUND))
 
-    original = RoundWatch._change_of
 
-    def change_of(self: RoundWatch, members: set[int], wanted: set[int]) -> Any:
-        from edriver.driver.core.cause import Cause, CauseKind
+def a_resize_stops_scripts_that_are_done(patch: pytest.MonkeyPatch) -> None:
+    """A newcomer restarts the others when some have run the whole script: it may go on for ever."""
+    original = RoundWatch.running
 
-        changed = original(self, members, wanted)
-        return Cause(CauseKind.LEFT_ROUND) if changed else changed
+    def running(self: RoundWatch, current: Any, fitting: set[int]) -> None:
+        done, current.done = current.done, {} if current.done.keys() != current.members else current.done
+        original(self, current, fitting)
+        current.done = done
 
-    patch.setattr(RoundWatch, "_change_of", change_of)
+    patch.setattr(RoundWatch, "running", running)
 
 
 RESTART_MUTANTS: list[Patch] = [
@@ -77,4 +81,5 @@ RESTART_MUTANTS: list[Patch] = [
     a_saved_checkpoint_is_not_waited_for,
     a_save_is_not_heard_of,
     a_resize_is_a_failure,
+    a_resize_stops_scripts_that_are_done,
 ]

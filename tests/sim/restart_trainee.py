@@ -127,9 +127,13 @@ class RestartTrainee:
         if participant.stop_ordered:
             yield from self._wait_to_be_stopped()
         self._report(participant.done())
-        while participant.stage is Stage.DONE:
+        while self._is_done:
             yield WaitChange()
         return 0
+
+    @property
+    def _is_done(self) -> bool:
+        return self.participant.stage is Stage.DONE
 
     def _train(self, members: frozenset[int]) -> Steps[None]:
         assert self.participant.assignment is not None

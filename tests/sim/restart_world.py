@@ -23,7 +23,6 @@ from tests.sim.invariants import AVOIDABLE, check
 from tests.sim.restart_trainee import RestartJob, RestartTrainee
 from tests.sim.world import Process, SimHost, World
 
-
 SAVE_BOUND = 600.0
 """Virtual seconds after which an agreed stop is forced."""
 
@@ -154,9 +153,11 @@ def main() -> int:
     for seed in range(options.first, options.first + options.seeds):
         try:
             ends[RestartNemesis(seed).run().cause.kind.value] += 1
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  whatever it is, it is this seed's
             ends["violation"] += 1
-            print(f"seed {seed}: {error!r}"[:300], traceback.format_exc(limit=-1)[-300:] if ends["violation"] < 3 else "")
+            print(
+                f"seed {seed}: {error!r}"[:300], traceback.format_exc(limit=-1)[-300:] if ends["violation"] < 3 else ""
+            )
     print(dict(ends))
     return 1 if ends["violation"] else 0
 
