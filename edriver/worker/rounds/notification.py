@@ -33,6 +33,10 @@ faster, and so is the tether (edriver.system.tether), where they are."""
 PARTING_TIMEOUT = 1.0
 """Seconds that the agent may take to read the last reports."""
 
+SERVER_END_TIMEOUT = 5.0
+"""Seconds for the service to end after that. A thread of gRPC's that comes out of C++ while the interpreter is shutting
+down would abort the process."""
+
 MAX_QUEUED_REPORTS = 1000
 """Most reports that may wait for the agent; a worker makes a handful per round."""
 
@@ -148,7 +152,7 @@ class NotificationServer(notification_pb2_grpc.NotificationServiceServicer):
         if not hasattr(sys, "last_type"):  # no exception has ended the script
             self._reports.put(pb.Report(script_ended=pb.ScriptEnded()))
         self._reports.put(None)
-        self._server.stop(grace=PARTING_TIMEOUT).wait(PARTING_TIMEOUT)
+        self._server.stop(grace=PARTING_TIMEOUT).wait(PARTING_TIMEOUT + SERVER_END_TIMEOUT)
 
     def report(self, report: pb.Report) -> None:
         """Say something to the driver, in order with the answers to notices; a forked child has no say."""
