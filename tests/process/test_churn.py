@@ -1,4 +1,8 @@
-"""Random churn over real processes, `make churn` in short: kills, resizes, and both in the middle of recovery."""
+"""Random churn over real processes, `make churn` in short: kills, resizes, and both in the middle of recovery.
+
+Two survivors at least are left each time: one that hangs in a send which nothing can free (edriver/worker/backend/sever.py) is
+replaced then. A single one is left alone, as it alone holds the state; `make churn` draws such schedules, too.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,9 @@ from benchmarks.schedule import schedule_of
 @pytest.mark.parametrize(
     "seed",
     [
-        pytest.param(178, id="two-killed-at-once-rank-0-among-them"),
-        pytest.param(116, id="rank-0-killed-again-during-recovery-then-all-hosts-replaced"),
-        pytest.param(172, id="a-change-undone-then-rank-0-killed"),
+        pytest.param(56, id="two-killed-at-once-rank-0-among-them"),
+        pytest.param(2112, id="rank-0-killed-again-during-recovery-then-all-hosts-replaced"),
+        pytest.param(368, id="a-change-undone-then-rank-0-killed"),
     ],
 )
 def test_every_epoch_visits_every_sample_once(seed: int) -> None:
