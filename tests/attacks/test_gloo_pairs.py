@@ -21,7 +21,7 @@ import pytest
 
 from edriver.worker.group.membership_proof import PROOF_BYTES
 from tests.linked_hosts import make_namespace
-from tests.process.running import Run, running
+from tests.process.running import BOUND, Run, running
 
 ROUNDS = int(os.environ.get("ATTACKED_ROUNDS", "6"))
 OTHER_ACCOUNT = 65_534
@@ -106,7 +106,7 @@ def test_another_account_that_races_for_connections_gets_nothing_into_the_run(
     with running(command, tmp_path, environ, through=["ip", "netns", "exec", namespace]) as run:
         stranger = Stranger(namespace, loot, how, size=2)
         try:
-            code = run.end()
+            code = run.end(BOUND + 6.0 * rounds)
         finally:
             stranger.end()
     won = len(re.findall(WON, run.text, re.MULTILINE))

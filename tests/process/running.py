@@ -83,13 +83,13 @@ class Printing:
         """All that has been printed."""
         return "\n".join(self.lines)
 
-    def end(self) -> int:
-        """Wait for the end; returns the exit code."""
+    def end(self, bound: float = BOUND) -> int:
+        """Wait for the end, for so many seconds; returns the exit code."""
         try:
-            code = self.process.wait(timeout=BOUND)
+            code = self.process.wait(timeout=bound)
         except subprocess.TimeoutExpired:
             left = "\n".join(self.left_behind())
-            raise AssertionError(f"not done after {BOUND:g} s:\n{self.text}\nstill there:\n{left}") from None
+            raise AssertionError(f"not done after {bound:g} s:\n{self.text}\nstill there:\n{left}") from None
         self._reader.join(timeout=BOUND)
         return code
 
