@@ -1,4 +1,4 @@
-"""In a guarded round a stranger gets no connection of a group, however fast it is."""
+"""In a guarded round a stranger that comes before the members gets no connection of a group."""
 
 from __future__ import annotations
 

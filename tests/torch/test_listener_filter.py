@@ -105,9 +105,9 @@ def test_a_caller_that_waits_to_be_accepted_is_disconnected() -> None:
         socket.create_server(("127.0.0.1", 0)) as listener,
         socket.create_connection(listener.getsockname(), LIMIT_SECONDS),
     ):
-        assert listener_filter._await_queue(listener)  # nothing accepts it: given up at the bound
+        assert listener_filter.await_queue(listener)  # nothing accepts it: given up at the bound
         listener.accept()[0].close()
-        assert not listener_filter._await_queue(listener)
+        assert not listener_filter.await_queue(listener)
 
 
 def test_a_group_that_connects_at_first_use_is_left_open() -> None:

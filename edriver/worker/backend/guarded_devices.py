@@ -13,6 +13,7 @@ group.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Collection, Iterator
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -20,11 +21,15 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 
 from edriver.system.sockets import drop_data, duplicate, hear
+from edriver.worker.backend.listener_filter import await_queue
 from edriver.worker.backend.sever import Descriptor, GlooDevice, gloo_devices
 from edriver.worker.backend.torch_groups import default_timeout
 
-ATTEMPTS = 20
+ATTEMPTS = 100
 """Devices that are made before one is used to which another process had connected before it was guarded."""
+
+ACCEPT_TIME = 0.002
+"""Seconds for which Gloo's thread may have a connection that it does not watch yet."""
 
 Address = tuple[str, int]
 """An IP address and a port, as socket.getsockname has them."""
@@ -109,7 +114,9 @@ def _make(interface: str | None) -> GuardedDevice:
             if trouble := drop_data(listener):
                 raise RuntimeError(f"connections cannot be guarded: {trouble}")
             address = _address(listener.getsockname())
-        # One that was complete before the filter is not dropped.
+            # A connection that was complete before the filter is not dropped. It is seen once Gloo has accepted it.
+            if await_queue(listener):
+                time.sleep(ACCEPT_TIME)
         if attempt == ATTEMPTS or not gloo_devices()[found[0].listener.inode].connections:
             return GuardedDevice(device, found[0].listener.inode, address)
     raise AssertionError("the last attempt returns")

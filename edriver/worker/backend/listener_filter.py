@@ -67,7 +67,7 @@ def close_listeners(find: Callable[[], Collection[GlooDevice]], size: int) -> se
             if drop_all(listener):  # which the worker has logged at its start (checks.py)
                 continue
             closed.add(device.listener.inode)
-            waited |= _await_queue(listener)
+            waited |= await_queue(listener)
     for device in find() if waited else devices:
         if device.listener.inode in closed and len(device.connections) > size - 1:
             for connection in _silent(device):
@@ -75,7 +75,7 @@ def close_listeners(find: Callable[[], Collection[GlooDevice]], size: int) -> se
     return closed
 
 
-def _await_queue(listener: socket.socket) -> bool:
+def await_queue(listener: socket.socket) -> bool:
     """Wait until Gloo has accepted what came before the filter; answers whether there was anything."""
     deadline = time.monotonic() + QUEUE_TIMEOUT
     waited = False

@@ -1,8 +1,8 @@
 """Members of a guarded round name their connections to one another, through the round's store, which only they can use.
 
 What a member has named is read; what comes over any other connection never reaches Gloo (backend/guarded_devices.py).
-A process that is no member can thus no longer take a member's place, however fast it is. It takes some 0.2 s for each
-time that a member waits for one which waits in turn, and is done once a run has met such a process.
+A process that is no member can thus take a member's place only in the moment before its device has a filter. It takes
+some 0.2 s for each time that a member waits for one which waits in turn, and is done once a run has met such a process.
 """
 
 from __future__ import annotations
