@@ -9,6 +9,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from edriver.common.ids import RoundId
@@ -16,12 +17,11 @@ from edriver.driver.core import actions
 from edriver.driver.core.cause import CauseKind
 from edriver.driver.core.mode import Mode
 from edriver.driver.core.settings import Settings
-from edriver.driver.rpc.translate import event_of_report
 from edriver.v1 import notification_pb2 as pb
 from tests.sim.faults import Nemesis
 from tests.sim.invariants import AVOIDABLE, check
 from tests.sim.restart_trainee import RestartJob, RestartTrainee
-from tests.sim.world import Process, SimHost, World
+from tests.sim.world import World
 
 SAVE_BOUND = 600.0
 """Virtual seconds after which an agreed stop is forced."""
@@ -92,25 +92,10 @@ class RestartWorld(World):
 
     restart_job: RestartJob
 
-    def _start_worker(self, host: SimHost, worker_id: int) -> None:
-        if not host.alive:
-            return
-
-        def report(message: pb.Report) -> None:
-            event = event_of_report(worker_id, message)
-            assert event is not None
-            host.up.send(lambda: self._feed_if_alive(host, event))
-
-        def step_time() -> float:
-            return self.rng.uniform(0.02, 0.1) * (50 if worker_id in self.slow else 1)
-
+    def _trainee(self, worker_id: int, report: Callable[[pb.Report], None]) -> Any:
         watcher: Any = self.invariants
-        trainee: Any = RestartTrainee(worker_id, self.restart_job, report, watcher, self.rng.uniform(0.5, 3), step_time)
-        process = Process(worker_id, host, trainee)
-        host.processes[worker_id] = process
-        if host.name in self.bad_hosts:
-            self.clockwork.after(self.rng.expovariate(0.3), lambda: self._break(process))
-        self._advance(process, None, None)
+        boot, step_time = self.rng.uniform(0.5, 3), partial(self._step_time, worker_id)
+        return RestartTrainee(worker_id, self.restart_job, report, watcher, boot, step_time)
 
 
 class RestartNemesis(Nemesis):

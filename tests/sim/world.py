@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from edriver.agent.host_workers import assignment_notices
@@ -236,23 +237,28 @@ class World:
             assert event is not None
             host.up.send(lambda: self._feed_if_alive(host, event))
 
+        process = Process(worker_id, host, self._trainee(worker_id, report))
+        host.processes[worker_id] = process
+        if host.name in self.bad_hosts:
+            self.clockwork.after(self.rng.expovariate(0.3), lambda: self._break(process))
+        self._advance(process, None, None)
+
+    def _trainee(self, worker_id: int, report: Callable[[pb.Report], None]) -> Trainee:
+        """What a worker runs that has just been started."""
+
         def tear_down() -> None:
             self.invariants.round_begun(trainee)
             for round_id in list(self.seats):
                 if round_id < trainee.participant.round_id:
                     self.fabric.leave(round_id, worker_id)
 
-        def tracker() -> float:
-            return self.rng.uniform(0.02, 0.1) * (50 if worker_id in self.slow else 1)
+        boundary_passed, boot = self.invariants.boundary_passed, self.rng.uniform(0.5, 3)
+        step_time = partial(self._step_time, worker_id)
+        trainee = Trainee(worker_id, self.job, report, boundary_passed, tear_down, boot, step_time)
+        return trainee
 
-        trainee = Trainee(
-            worker_id, self.job, report, self.invariants.boundary_passed, tear_down, self.rng.uniform(0.5, 3), tracker
-        )
-        process = Process(worker_id, host, trainee)
-        host.processes[worker_id] = process
-        if host.name in self.bad_hosts:
-            self.clockwork.after(self.rng.expovariate(0.3), lambda: self._break(process))
-        self._advance(process, None, None)
+    def _step_time(self, worker_id: int) -> float:
+        return self.rng.uniform(0.02, 0.1) * (50 if worker_id in self.slow else 1)
 
     def _feed_if_alive(self, host: SimHost, event: events.Event) -> None:
         if not host.abandoned and (self.hosts.get(host.name) is host or not host.alive):

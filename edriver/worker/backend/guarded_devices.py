@@ -87,7 +87,7 @@ def callees(device: GlooDevice, address: Address) -> Iterator[Connection]:
 
 
 def callers(device: GlooDevice, address: Address) -> Iterator[Connection]:
-    """The connections that have come in."""
+    """The connections that others have made to this device."""
     return (found for found in _standing(device) if found.near == address)
 
 
@@ -100,26 +100,31 @@ def listen_to(connection: Connection) -> None:
 
 
 def _make(interface: str | None) -> GuardedDevice:
-    for attempt in range(1, ATTEMPTS + 1):
-        before = gloo_devices().keys()
-        gloo = dist.ProcessGroupGloo
-        device = gloo.create_default_device() if interface is None else gloo.create_device(interface=interface)
-        found = [one for inode, one in gloo_devices().items() if inode not in before]
-        if len(found) != 1:
-            raise RuntimeError(f"{len(found)} Gloo devices were found where one was made")
-        listener = duplicate(found[0].listener.fd, found[0].listener.inode)
-        if listener is None:
-            raise RuntimeError("a Gloo device's listening socket was closed as soon as it was made")
-        with listener:
-            if trouble := drop_data(listener):
-                raise RuntimeError(f"connections cannot be guarded: {trouble}")
-            address = _address(listener.getsockname())
-            # A connection that was complete before the filter is not dropped. It is seen once Gloo has accepted it.
-            if await_queue(listener):
-                time.sleep(ACCEPT_TIME)
-        if attempt == ATTEMPTS or not gloo_devices()[found[0].listener.inode].connections:
-            return GuardedDevice(device, found[0].listener.inode, address)
-    raise AssertionError("the last attempt returns")
+    made = _make_once(interface)
+    for _ in range(ATTEMPTS - 1):
+        if not gloo_devices()[made.listener].connections:
+            break
+        made = _make_once(interface)
+    return made
+
+
+def _make_once(interface: str | None) -> GuardedDevice:
+    before = gloo_devices().keys()
+    gloo = dist.ProcessGroupGloo
+    device = gloo.create_default_device() if interface is None else gloo.create_device(interface=interface)
+    found = [one for inode, one in gloo_devices().items() if inode not in before]
+    if len(found) != 1:
+        raise RuntimeError(f"{len(found)} Gloo devices were found where one was made")
+    listener = duplicate(found[0].listener.fd, found[0].listener.inode)
+    if listener is None:
+        raise RuntimeError("a Gloo device's listening socket was closed as soon as it was made")
+    with listener:
+        if trouble := drop_data(listener):
+            raise RuntimeError(f"connections cannot be guarded: {trouble}")
+        # A connection that was complete before the filter is not dropped. It is seen once Gloo has accepted it.
+        if await_queue(listener):
+            time.sleep(ACCEPT_TIME)
+        return GuardedDevice(device, found[0].listener.inode, _address(listener.getsockname()))
 
 
 def _standing(device: GlooDevice) -> Iterator[Connection]:
