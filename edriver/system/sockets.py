@@ -30,6 +30,12 @@ _DROP_DATA: Final = (
     (0x06, 0, 0, _WHOLE),  # nothing but a header
     (0x06, 0, 0, 0),
 )
+_DROP_RESETS: Final = (
+    (0x30, 0, 0, 13),  # the TCP header's flags
+    (0x45, 0, 1, 0x04),  # RST
+    (0x06, 0, 0, 0),
+    (0x06, 0, 0, _WHOLE),
+)
 """Instructions as in linux/filter.h: code, two jumps, a constant."""
 
 
@@ -70,6 +76,20 @@ def drop_data(connection: socket.socket) -> str:
     Answers why that cannot be done; empty: it is done.
     """
     return _attach(connection, _DROP_DATA)
+
+
+def drop_resets(connection: socket.socket) -> str:
+    """Keep a TCP connection from being reset by its peer; answers why that cannot be done; empty: it is done.
+
+    A peer's kernel also sends a reset when the peer's process dies with bytes unread. This one's then goes on sending,
+    for as long as `give_up_after` says.
+    """
+    return _attach(connection, _DROP_RESETS)
+
+
+def give_up_after(connection: socket.socket, seconds: float) -> None:
+    """Have the kernel drop a TCP connection, open or closed, whose peer has acknowledged nothing for so long."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(seconds * 1000))
 
 
 def hear(connection: socket.socket) -> None:

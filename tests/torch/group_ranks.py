@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent import futures
 from datetime import timedelta
+from multiprocessing import connection
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,11 @@ class Member:
         self._process.kill()
         self._process.join()
 
+    @property
+    def answer(self) -> Connection:
+        """Where the outcome of a command arrives."""
+        return self._commands
+
     def _receive(self, pipe: Connection) -> Any:
         assert pipe.poll(LIMIT_SECONDS), "no answer from the worker"
         return pipe.recv()
@@ -185,6 +191,13 @@ def members(
     finally:
         for member in started:
             member.kill()
+
+
+def first_to_end(group: Sequence[Member]) -> Member:
+    """Wait for the member whose command ends first."""
+    ended = connection.wait([member.answer for member in group], LIMIT_SECONDS)
+    assert ended, "no member has ended its command"
+    return next(member for member in group if member.answer in ended)
 
 
 def build(group: Sequence[Member], round_number: int) -> None:
@@ -234,6 +247,7 @@ class _Worker:
         self._commands = commands
         self.group = RoundGroup(address, wire=wire)
         self._subgroup: dist.ProcessGroup | None = None
+        self._broadcasts: list[dist.Work] = []
         self._loader: Any = None
         self._unauthenticated: list[_Stranger] = []
 
@@ -266,6 +280,16 @@ class _Worker:
         total = torch.ones(1000)
         dist.all_reduce(total)
         return float(total[0])
+
+    def start_broadcast(self) -> None:
+        """Take part in one from rank 0, and do not wait for its end."""
+        work = dist.broadcast(torch.ones(1000), 0, async_op=True)
+        assert work is not None
+        self._broadcasts.append(work)
+
+    def end_broadcasts(self) -> None:
+        for work in self._broadcasts:
+            work.wait()
 
     def new_group(self) -> None:
         self._subgroup = dist.new_group()

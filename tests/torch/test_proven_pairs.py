@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 import psutil
 import pytest
 
-from tests.torch.group_ranks import Member, Outcome, assignment, build, members
+from tests.torch.group_ranks import Member, Outcome, assignment, build, first_to_end, members
 
 PREAMBLE = struct.Struct("=6Q")
 """Of a message of Gloo's: bytes in all, kind, slot, offset, length, remote offset (gloo/transport/tcp/pair.h)."""
@@ -152,7 +152,8 @@ def test_a_round_whose_group_is_made_past_the_proof_is_refused() -> None:
         for rank, member in enumerate(group):
             member.call("bypass_the_proof")
             member.begin("build", assignment(1, rank, group[0].store, 2))
-        outcomes = [group[0].end()]
-        outcomes.append(group[1].sever(1))  # it may wait for the other, which has left
+        left = first_to_end(group)
+        outcomes = [left.end()]
+        outcomes += [member.sever(1) for member in group if member is not left]  # it may wait for the one that has left
     assert all(outcome.error for outcome in outcomes), outcomes
     assert any("in which none is proven" in outcome.error for outcome in outcomes), outcomes

@@ -16,7 +16,14 @@ import pytest
 import torch
 from torch._C._distributed_c10d import HashStore, ProcessGroupGloo
 
-from edriver.worker.backend.sever import Descriptor, GlooDevice, gloo_devices, sever_gloo
+from edriver.worker.backend.sever import (
+    LINGER_TIMEOUT,
+    Descriptor,
+    GlooDevice,
+    gloo_devices,
+    sever_gloo,
+    survive_resets,
+)
 
 LIMIT = timedelta(seconds=60)
 """Longer than any test: what is freed was freed by severing."""
@@ -110,6 +117,26 @@ def test_a_descriptor_that_means_something_else_by_now_is_not_cut() -> None:
         current = Descriptor(fd, os.fstat(fd).st_ino)
         assert sever_gloo([GlooDevice(current, (current,))]) == 1
         assert near.recv(1) == b""
+
+
+def test_what_a_dead_peers_system_answers_is_not_heard_until_the_connection_is_severed() -> None:
+    with loopback() as (near, far):
+        fd = near.fileno()
+        connection = Descriptor(fd, os.fstat(fd).st_ino)
+        device = GlooDevice(connection, (connection,))
+        survive_resets([device])
+        near.sendall(b"unread")
+        far.close()
+        near.sendall(b"more")
+        near.sendall(b"and more")
+        near.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            near.recv(1)
+        assert sever_gloo([device]) == 1
+        assert near.recv(1) == b""
+        near.sendall(b"on its way")
+        timeout = near.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+        assert timeout == LINGER_TIMEOUT * 1000, "the kernel would go on sending for minutes"
 
 
 def test_a_closed_descriptor_is_not_cut() -> None:

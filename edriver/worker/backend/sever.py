@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from edriver.system.descriptors import links
-from edriver.system.sockets import duplicate, hear
+from edriver.system.sockets import drop_resets, duplicate, give_up_after, hear
 
 _EPOLL_LINK = "anon_inode:[eventpoll]"
 _FDINFO_FOLDER = Path("/proc/self/fdinfo")
@@ -45,6 +45,9 @@ _WATCHED_PATTERN = re.compile(
     r"^tfd:\s+(\d+) events:\s+([0-9a-f]+) data:\s+([0-9a-f]+)\s+pos:\S+ ino:([0-9a-f]+) ", re.MULTILINE
 )
 _ARMED_EVENTS = select.EPOLLIN | select.EPOLLOUT
+LINGER_TIMEOUT = 5.0
+"""Seconds for which the kernel may go on sending to a peer that is dead, once a connection has been shut down."""
+
 _LOW_HALF = 0xFFFFFFFF
 """Where an event loop that keeps descriptors as user data (an int in a union of 8 bytes) keeps them."""
 
@@ -94,11 +97,28 @@ def sever_gloo(devices: Collection[GlooDevice]) -> int:
 
     Two things stay stuck, because Gloo forgets to tell them of the error (signalException in pair.cc passes over the
     queue of unfinished writes), whether the connection was severed or the peer died: a send of which only a part fitted
-    into the socket's buffer, or that met a closed connection before Gloo's thread did; and a receive from any source.
-    Nothing that is done to the sockets afterwards wakes them: the pair is closed, and its descriptor with it.
+    into the socket's buffer; and a receive from any source. Nothing that is done to the sockets afterwards wakes them:
+    the pair is closed, and its descriptor with it. What else would be forgotten: see `survive_resets`.
     """
     connections = [connection for device in devices for connection in device.connections]
     return sum(_shut_down(connection) and connection.armed for connection in connections)
+
+
+def survive_resets(devices: Collection[GlooDevice]) -> None:
+    """Let no reset through to the devices' connections, so that no write of Gloo's fails.
+
+    Gloo's own thread writes what a peer has just asked for. If the peer dies first and leaves bytes unread, its system
+    resets the connection and the write fails. Gloo then forgets the send, which has left the queue of pending ones, and
+    its caller hangs (docs/benchmarks/gloo.md says how often). Without the reset the write succeeds, and the send ends,
+    or raises when the connection is severed. The dead peer's agent reports the death at once, so no reset is needed.
+
+    To be called once a group is built. A system without socket filters stays as it was (see listener_filter.py).
+    """
+    for connection in (connection for device in devices for connection in device.connections):
+        duplicated = duplicate(connection.fd, connection.inode)
+        if duplicated is not None:
+            with duplicated:
+                drop_resets(duplicated)
 
 
 def release_waiting_pairs(device: GlooDevice, pairs: int) -> None:
@@ -175,6 +195,7 @@ def _shut_down(descriptor: Descriptor) -> bool:
         return False
     with connection:
         try:
+            give_up_after(connection, LINGER_TIMEOUT)
             # For reading only. Gloo reads the end of file, raises and closes. Were writing shut down too, a send in the
             # moment before would fail and be forgotten: see sever_gloo.
             connection.shutdown(socket.SHUT_RD)

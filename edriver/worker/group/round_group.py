@@ -30,7 +30,13 @@ from edriver.worker.backend.interpreter import never_destroy
 from edriver.worker.backend.listener_filter import close_listeners
 from edriver.worker.backend.nccl import Communicator, Nccl, abort_together, nccl_here
 from edriver.worker.backend.peer_loss import looks_like_peer_loss
-from edriver.worker.backend.sever import GlooDevice, gloo_devices, release_waiting_pairs, sever_gloo
+from edriver.worker.backend.sever import (
+    GlooDevice,
+    gloo_devices,
+    release_waiting_pairs,
+    sever_gloo,
+    survive_resets,
+)
 from edriver.worker.errors import PeerLostError
 from edriver.worker.group import proven_pairs
 from edriver.worker.group.connection_guard import ConnectionGuard
@@ -168,9 +174,8 @@ class RoundGroup:
             store.close()
             if isinstance(error, PeerLostError) or not (self._is_severed(assignment) or looks_like_peer_loss(error)):
                 raise
-            raise PeerLostError(
-                f"a peer was lost while round {assignment.round_id}'s process group was built"
-            ) from error
+            text = f"a peer was lost while round {assignment.round_id}'s process group was built"
+            raise PeerLostError(text) from error
 
     def build_alone(self) -> None:
         """Build the group of a world of one, in which DistributedDataParallel works as anywhere. Main thread only.
@@ -237,7 +242,7 @@ class RoundGroup:
         self._disposal.start()
 
     def _close(self, current: _CurrentGroup, size: int) -> None:
-        """Let nothing new connect to the group that has just been proven, of so many ranks."""
+        """Let nothing new connect to the group that has just been proven, of so many ranks, and no reset end a send."""
         own: dict[int, GlooDevice] = {}
 
         def find() -> Collection[GlooDevice]:
@@ -248,6 +253,7 @@ class RoundGroup:
             self._check(current.assignment)
             current.released |= close_listeners(find, size)
             current.built |= own.keys()
+        survive_resets(own.values())
 
     def _check_room(self, assignment: Assignment) -> None:
         """See that there are descriptors for a round, if need be once an earlier one's have been closed."""
