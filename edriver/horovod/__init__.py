@@ -63,6 +63,7 @@ from edriver.horovod.collectives.reductions import grouped_reducescatter as grou
 from edriver.horovod.collectives.reductions import grouped_reducescatter_async as grouped_reducescatter_async
 from edriver.horovod.collectives.reductions import reducescatter as reducescatter
 from edriver.horovod.collectives.reductions import reducescatter_async as reducescatter_async
+from edriver.horovod.collectives.sparse import sparse_allreduce_async as sparse_allreduce_async
 from edriver.horovod.compression import Compression as Compression
 from edriver.horovod.compression import Compressor as Compressor
 from edriver.horovod.errors import HorovodInternalError as HorovodInternalError

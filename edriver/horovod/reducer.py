@@ -20,9 +20,9 @@ import torch
 from edriver.common.ids import NO_ROUND
 from edriver.horovod import basics
 from edriver.horovod.buckets import Bucket, bucketed
-from edriver.horovod.collectives.movements import allgather
 from edriver.horovod.collectives.negotiation import Agreement, Call, Reduction, agree, outline, shared
 from edriver.horovod.collectives.reductions import Average, ReduceOp
+from edriver.horovod.collectives.sparse import sparse_allreduce_async
 from edriver.horovod.compression import Compressor
 from edriver.horovod.process_sets import Lane, ProcessSet
 
@@ -238,21 +238,7 @@ class GradientReducer:
         if gradient is None:
             nothing = param.new_empty(0, *param.shape[1:])
             gradient = torch.sparse_coo_tensor(torch.empty(1, 0, dtype=torch.int64), nothing, param.shape)
-        param.grad = sparse_reduced(gradient, name, self._op, self._members)
-
-
-def sparse_reduced(gradient: torch.Tensor, name: str, op: ReduceOp, members: ProcessSet) -> torch.Tensor:
-    """The sum (or average) of the members' sparse tensors, whose rows are gathered.
-
-    Raises:
-        MismatchError: the members call different things.
-        HorovodInternalError: a member is gone.
-    """
-    own = gradient.detach().coalesce()
-    indices = allgather(own.indices().t().contiguous(), f"{name}.indices", members).t()
-    values = allgather(own.values(), f"{name}.values", members)
-    total = torch.sparse_coo_tensor(indices, values, own.shape).coalesce()
-    return total / members.size() if op is Average else total
+        param.grad = sparse_allreduce_async(gradient, name, self._op, self._members)()
 
 
 def _hooked(param: torch.Tensor, place: int, reducer: weakref.ref[GradientReducer]) -> Any:

@@ -88,6 +88,11 @@ def groups_and_handles(rank: int) -> None:
         pass
     assert [hvd.synchronize(h)[0].item() for h in handles] == [*(3.0 * i for i in range(10)), 3]
     assert in_place.tolist() == [3] * 5
+    entries = torch.sparse_coo_tensor(torch.tensor([[rank, 3, 3]]), torch.tensor([3.0, 2.0, 4.0]), (4,))
+    both = [hvd.sparse_allreduce_async(entries, f"entries {op}", op) for op in (hvd.Sum, hvd.Average)]
+    assert [handle().to_dense().tolist() for handle in both] == [[3.0, 3.0, 3.0, 18.0], [1.0, 1.0, 1.0, 6.0]]
+    empty = torch.zeros(4).to_sparse() if rank else torch.ones(4).to_sparse()
+    assert hvd.sparse_allreduce_async(empty, "some", hvd.Sum)().to_dense().tolist() == [1.0] * 4
 
 
 def movements(rank: int) -> None:
@@ -192,6 +197,7 @@ def mistakes(rank: int) -> None:
         (lambda: hvd.alltoall(torch.ones(3, 1 + odd)), ("(any, 1)", "(any, 2)")),
         (lambda: hvd.alltoall(torch.ones(3), torch.tensor([1, 1, 1 - odd])), ("do not share out", "rank 2")),
         (lambda: hvd.reducescatter(torch.ones(3 + odd)), ("(3)", "(4)")),
+        (lambda: hvd.sparse_allreduce_async(torch.ones(3 + odd).to_sparse(), "s", hvd.Sum), ("(3)", "(4)")),
         (lambda: hvd.broadcast_parameters({"w": torch.ones(2 + odd)}, 0), ("w: float32 (2)", "w: float32 (3)")),
         (lambda: hvd.barrier() if odd else hvd.allreduce(torch.ones(1)), ("barrier", "allreduce")),
         (lambda: hvd.allreduce_(torch.ones(2)) if odd else hvd.broadcast_(torch.ones(2), 0), ("broadcast",)),
@@ -212,12 +218,14 @@ def mistakes(rank: int) -> None:
         (lambda: hvd.alltoall(torch.ones(4)), "4 rows cannot be shared out evenly to 3"),
         (lambda: hvd.broadcast(torch.ones(1), 3), "rank 3 is not among"),
         (lambda: hvd.allreduce(torch.ones(2).to_sparse()), "sparse_coo tensor cannot be reduced"),
+        (lambda: hvd.sparse_allreduce_async(torch.ones(2), "s", hvd.Sum), "strided tensor is not sparse"),
     ):
         with pytest.raises(ValueError, match=words_of_all):
             call_of_all()
     refusals: list[Callable[[], object]] = [
         lambda: hvd.allreduce(torch.ones(1), op=hvd.Adasum),
         lambda: hvd.reducescatter(torch.ones(3), op=hvd.Max),
+        lambda: hvd.sparse_allreduce_async(torch.ones(3).to_sparse(), "s", hvd.Max),
     ]
     for refused_op in refusals:
         with pytest.raises(NotImplementedError, match=r"Adasum|Average or hvd\.Sum"):
