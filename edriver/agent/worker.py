@@ -91,6 +91,7 @@ class Worker:
             self._expired,
             self._exit_overdue,
             bound,
+            self._fell_quiet,
             self._heard,
             self._lives,
         )
@@ -177,6 +178,9 @@ class Worker:
     def _report(self, message: notification_pb2.Report) -> None:
         report = agent_pb2.WorkerReport(worker_id=self.worker_id, report=message)
         self._send(agent_pb2.ConnectRequest(worker_report=report))
+
+    def _fell_quiet(self) -> None:
+        self._send(agent_pb2.ConnectRequest(worker_quiet=agent_pb2.WorkerQuiet(worker_id=self.worker_id)))
 
     def _expired(self) -> None:
         self._send(agent_pb2.ConnectRequest(lease_expired=agent_pb2.LeaseExpired(worker_id=self.worker_id)))

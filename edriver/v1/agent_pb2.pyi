@@ -63,6 +63,7 @@ class ConnectRequest(_message.Message):
     HOST_LEAVING_FIELD_NUMBER: _builtins.int
     AGENT_ENDING_FIELD_NUMBER: _builtins.int
     LEASE_RENEWED_FIELD_NUMBER: _builtins.int
+    WORKER_QUIET_FIELD_NUMBER: _builtins.int
     EXIT_OVERDUE_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     """Counts this side's messages from 1; 0 for those that are not sent again (Hello, Heartbeat)."""
@@ -87,6 +88,8 @@ class ConnectRequest(_message.Message):
     @_builtins.property
     def lease_renewed(self) -> Global___LeaseRenewed: ...
     @_builtins.property
+    def worker_quiet(self) -> Global___WorkerQuiet: ...
+    @_builtins.property
     def exit_overdue(self) -> Global___ExitOverdue: ...
     def __init__(
         self,
@@ -102,13 +105,14 @@ class ConnectRequest(_message.Message):
         host_leaving: Global___HostLeaving | None = ...,
         agent_ending: Global___AgentEnding | None = ...,
         lease_renewed: Global___LeaseRenewed | None = ...,
+        worker_quiet: Global___WorkerQuiet | None = ...,
         exit_overdue: Global___ExitOverdue | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["agent_ending", b"agent_ending", "exit_overdue", b"exit_overdue", "heartbeat", b"heartbeat", "hello", b"hello", "host_leaving", b"host_leaving", "kind", b"kind", "lease_expired", b"lease_expired", "lease_renewed", b"lease_renewed", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_report", b"worker_report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent_ending", b"agent_ending", "exit_overdue", b"exit_overdue", "heartbeat", b"heartbeat", "hello", b"hello", "host_leaving", b"host_leaving", "kind", b"kind", "lease_expired", b"lease_expired", "lease_renewed", b"lease_renewed", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_quiet", b"worker_quiet", "worker_report", b"worker_report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "agent_ending", b"agent_ending", "exit_overdue", b"exit_overdue", "heartbeat", b"heartbeat", "hello", b"hello", "host_leaving", b"host_leaving", "kind", b"kind", "lease_expired", b"lease_expired", "lease_renewed", b"lease_renewed", "seq", b"seq", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_report", b"worker_report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "agent_ending", b"agent_ending", "exit_overdue", b"exit_overdue", "heartbeat", b"heartbeat", "hello", b"hello", "host_leaving", b"host_leaving", "kind", b"kind", "lease_expired", b"lease_expired", "lease_renewed", b"lease_renewed", "seq", b"seq", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_quiet", b"worker_quiet", "worker_report", b"worker_report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "heartbeat", "worker_report", "worker_exited", "lease_expired", "worker_ending", "host_leaving", "agent_ending", "lease_renewed", "exit_overdue"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "heartbeat", "worker_report", "worker_exited", "lease_expired", "worker_ending", "host_leaving", "agent_ending", "lease_renewed", "worker_quiet", "exit_overdue"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -836,7 +840,7 @@ Global___LeaseExpired: _TypeAlias = LeaseExpired  # noqa: Y015
 
 @_typing.final
 class LeaseRenewed(_message.Message):
-    """LeaseRenewed says that a worker whose lease had expired answers again."""
+    """LeaseRenewed says that a worker whose lease had expired, or that was quiet, answers again."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -854,6 +858,27 @@ class LeaseRenewed(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LeaseRenewed: _TypeAlias = LeaseRenewed  # noqa: Y015
+
+@_typing.final
+class WorkerQuiet(_message.Message):
+    """WorkerQuiet says that a worker has not answered for half of its lease."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    worker_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        worker_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkerQuiet: _TypeAlias = WorkerQuiet  # noqa: Y015
 
 @_typing.final
 class ExitOverdue(_message.Message):

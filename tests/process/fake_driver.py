@@ -103,6 +103,11 @@ class FakeDriver(agent_pb2_grpc.AgentServiceServicer):
             if message.WhichOneof("kind") == "worker_report" and message.worker_report.report.WhichOneof("kind") == kind
         ]
 
+    def kinds_about(self, worker_id: int) -> list[str]:
+        """The kinds of the messages about a worker, in order."""
+        kinds = [(message, message.WhichOneof("kind")) for message in self.messages]
+        return [kind for message, kind in kinds if kind and getattr(message, kind).worker_id == worker_id]
+
     async def waiting(self, count: int = 1) -> None:
         """Wait until this many workers have reported Waiting."""
         await self.until(lambda: len(self.reports("waiting")) >= count)

@@ -415,8 +415,22 @@ async def test_a_stopped_worker_loses_its_lease_once_and_one_that_answers_keeps_
         await on.driver.until(lambda: signs_of_life() > seen + 1)
         on.driver.stop_worker(1, grace=0)
         assert (await on.driver.exit_of(1)).code == -signal.SIGKILL
-        kinds = [message.WhichOneof("kind") for message in on.driver.messages]
-        assert kinds == ["worker_report", "worker_report", "lease_expired", "worker_exited"]
+        assert on.driver.kinds_about(1) == ["worker_report", "worker_quiet", "lease_expired", "worker_exited"]
+        assert "lease_expired" not in on.driver.kinds_about(2)
+        await finish(on)
+
+
+@in_loop
+async def test_a_worker_that_is_quiet_and_answers_again_is_reported_as_such() -> None:
+    async with host(FAKE_WORKER, worker_lease=4) as on:
+        on.driver.start_worker(1)
+        await on.driver.waiting()
+        (worker,) = await on.driver.numbers(1)
+        os.kill(worker, signal.SIGSTOP)
+        await on.driver.until(lambda: "worker_quiet" in on.driver.kinds_about(1))
+        os.kill(worker, signal.SIGCONT)
+        await on.driver.until(lambda: "lease_renewed" in on.driver.kinds_about(1))
+        assert on.driver.kinds_about(1).count("worker_quiet") == 1
         await finish(on)
 
 

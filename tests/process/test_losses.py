@@ -15,8 +15,8 @@ import pytest
 
 from tests.linked_hosts import INTERFACE, give_address, linked_hosts, make_namespace
 from tests.process.running import BOUND, SCRIPTS, Run, running
+from tests.unread import unread_bytes
 
-TCP = Path("/proc/net/tcp")
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 
 
@@ -116,9 +116,7 @@ def wait_for_full_buffers(receiver: int, senders: list[int]) -> None:
     deadline = time.monotonic() + BOUND
     before: list[int] = []
     while True:
-        sockets = {str(fd.readlink()) for fd in Path(f"/proc/{receiver}/fd").iterdir()}
-        rows = [row.split() for row in TCP.read_text().splitlines()[1:]]  # proc_pid_net(5)
-        unread = [int(row[4].partition(":")[2], 16) for row in rows if f"socket:[{row[9]}]" in sockets]
+        unread = unread_bytes(receiver)
         if max(unread) > 10_000 and unread == before and not any(map(runs, senders)):
             return
         before = unread

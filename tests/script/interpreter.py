@@ -20,6 +20,7 @@ One command a line:
     ending W ...                     WorkerEnding
     exited W ... with CODE[: TAIL]   WorkerExited
     expired W ...                    LeaseExpired
+    quiet W ...                      WorkerQuiet
     answered W ...                   WorkerAnswered
     stuck W [round=R]                WorkerStuck
     overdue W                        ExitOverdue
@@ -292,6 +293,10 @@ class Interpreter:
     def _do_expired(self, words: Words) -> Iterator[str]:
         for name in words.names:
             yield from self._tell(events.LeaseExpired(int(name), LEASE))
+
+    def _do_quiet(self, words: Words) -> Iterator[str]:
+        for name in words.names:
+            yield from self._tell(events.WorkerQuiet(int(name)))
 
     def _do_answered(self, words: Words) -> Iterator[str]:
         for name in words.names:

@@ -5,7 +5,7 @@ A mutant is a patch of one rule. If the simulation stays green with one in place
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -320,7 +320,21 @@ def suspicion_is_for_good(patch: pytest.MonkeyPatch) -> None:
 
 def silence_breaks_no_round(patch: pytest.MonkeyPatch) -> None:
     """The others go on waiting for a member that is silent."""
-    patch.setattr(Suspects, "breaking", lambda self, current: None)
+    patch.setattr(Suspects, "breaking", lambda self, current, now: None)
+
+
+def quiet_is_for_good(patch: pytest.MonkeyPatch) -> None:
+    """A worker that was quiet once is taken for one that is about to be silent, also when it has answered."""
+    original = Suspects._wake
+
+    def wake(self: Suspects, worker_id: int, kinds: Collection[CauseKind]) -> bool:
+        quiet = worker_id in self._quiet
+        found = original(self, worker_id, kinds)
+        if quiet:
+            self._quiet.add(worker_id)
+        return found
+
+    patch.setattr(Suspects, "_wake", wake)
 
 
 def outlived_slots_are_kept(patch: pytest.MonkeyPatch) -> None:
@@ -334,6 +348,7 @@ MUTANTS: tuple[Patch, ...] = (
     suspects_are_never_killed,
     suspicion_is_for_good,
     silence_breaks_no_round,
+    quiet_is_for_good,
     stop_at_the_highest_report,
     stop_at_the_lowest_report,
     members_do_not_wait_for_the_verdict,

@@ -42,6 +42,8 @@ class Watcher(Protocol):
 
     checkpoint: int
 
+    def is_beyond_reach(self, trainee: RestartTrainee) -> bool: ...
+
     def script_begins(self, trainee: RestartTrainee) -> None: ...
 
     def script_ended(self, trainee: RestartTrainee) -> None: ...
@@ -113,6 +115,8 @@ class RestartTrainee:
             return 0
         seats = yield Meet("who", frozenset(), None)
         self.running = True
+        while self._watcher.is_beyond_reach(self):
+            yield WaitChange()  # until its agent ends it: what it would train on is another round's by now
         self._watcher.script_begins(self)
         try:
             yield from self._train(frozenset(seats.values()))

@@ -69,6 +69,10 @@ class RestartInvariants:
                 # A script that goes on after it has saved is stopped at its next call, one step later.
                 check(other.step <= self.checkpoint + 1, f"step {other.step} is lost, {self.checkpoint} is saved")
 
+    def is_beyond_reach(self, trainee: RestartTrainee) -> bool:
+        """Whether its host was given up while it was cut off: nothing that was ordered since has arrived there."""
+        return all(process.worker_id != trainee.worker_id for process in self._world.processes())
+
     def script_begins(self, trainee: RestartTrainee) -> None:
         mine = trainee.participant.round_id
         for process in self._world.processes():

@@ -22,9 +22,9 @@ def test_many_seeds() -> None:
 @pytest.mark.parametrize("mutant", RESTART_MUTANTS, ids=lambda m: m.__name__)
 def test_mutant_is_caught(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant(monkeypatch)
-    for seed in range(300):
+    for seed in range(600):
         try:
             RestartNemesis(seed).run()
         except AssertionError:
             return
-    pytest.fail(f"300 seeds do not notice that {mutant.__doc__}")
+    pytest.fail(f"600 seeds do not notice that {mutant.__doc__}")

@@ -28,6 +28,7 @@ from tests.sim.trainee import BUG_LINE, Job, Trainee
 AGENT_LEASE = 5.0
 WORKER_LEASE = 5.0
 STALL_LIMIT = 3.0
+BLOCKED_LOOK = 0.5
 BLOCKED_AFTER = 2.5
 SHELL_SECONDS = 300.0
 
@@ -398,9 +399,11 @@ class World:
         process.frozen = True
         # Its last word may be older than the stop: the agent asks now and then.
         lease = WORKER_LEASE - self.rng.uniform(0, 1)
+        if seconds > lease / 2:
+            self.clockwork.after(lease / 2, lambda: self._tell(process, events.WorkerQuiet(process.worker_id)))
         if seconds > lease:
             self.clockwork.after(lease, lambda: self._tell(process, events.LeaseExpired(process.worker_id, lease)))
-        self.clockwork.after(seconds, lambda: self._thaw(process, received=seconds > lease))
+        self.clockwork.after(seconds, lambda: self._thaw(process, received=seconds > lease / 2))
 
     def _tell(self, process: Process, event: events.Event) -> None:
         if process.alive:
@@ -429,7 +432,10 @@ class World:
     def _tell_blocked(self, process: Process, ticket: int, seconds: float) -> None:
         """The training thread has stood still in a collective, or goes on."""
         participant = process.trainee.participant
-        if process.alive and ticket == process.ticket and participant.stage is Stage.ASSIGNED and not process.frozen:
+        current = process.alive and ticket == process.ticket and participant.stage is Stage.ASSIGNED
+        if current and process.frozen and seconds > 0:  # it looks again when it runs again
+            self.clockwork.after(BLOCKED_LOOK, lambda: self._tell_blocked(process, ticket, seconds))
+        elif current and not process.frozen:
             process.blocked = seconds > 0
             event = event_of_report(process.worker_id, participant.blocked(seconds))
             assert event is not None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edriver.agent.health.memory_watch import MemoryWatch, limit_of, memory_groups, oom_kills
+from edriver.agent.health.memory_watch import END_BOUND, MemoryWatch, limit_of, memory_groups, oom_kills
 from edriver.v1.cause_pb2 import CAUSE_KIND_MAYBE_OUT_OF_MEMORY, CAUSE_KIND_OUT_OF_MEMORY, Cause
 
 V2 = "0::/kubepods.slice/pod7.slice/worker.scope\n"
@@ -59,6 +59,7 @@ class Machine:
         (self.proc / "7").mkdir(parents=True)
         (self.proc / "7" / "cgroup").write_text(cgroup)
         self.events.parent.mkdir(parents=True)
+        self.now = 0.0
         self.kills(0, 0)
 
     def kills(self, here: int, machine: int) -> None:
@@ -67,7 +68,7 @@ class Machine:
         (self.proc / "vmstat").write_text(VMSTAT.format(machine))
 
     def watch(self) -> MemoryWatch:
-        return MemoryWatch(7, self.proc, self.root)
+        return MemoryWatch(7, self.proc, self.root, lambda: self.now)
 
 
 LAYOUTS = [
@@ -95,7 +96,20 @@ def test_an_earlier_kill_of_another_process_is_not_its_own(tmp_path: Path) -> No
     watch = machine.watch()
     machine.kills(1, 1)
     watch.look()
+    machine.now += END_BOUND
+    watch.look()
     assert watch.verdict() is None
+
+
+def test_a_look_between_the_kill_and_the_end_changes_nothing(tmp_path: Path) -> None:
+    """The kernel counts a kill, then takes the process's memory back, takes it out of its cgroup, and lets it end."""
+    machine = Machine(tmp_path, V1, Path("memory/docker/4f/memory.oom_control"))
+    watch = machine.watch()
+    machine.kills(1, 1)
+    watch.look()
+    (machine.proc / "7" / "cgroup").write_text("4:memory:/\n")
+    watch.look()
+    assert watch.verdict() == Cause(kind=CAUSE_KIND_OUT_OF_MEMORY)
 
 
 def test_the_limit_may_be_that_of_a_cgroup_above(tmp_path: Path) -> None:

@@ -6,12 +6,17 @@ memory.limit_in_bytes of v1 (admin-guide/cgroup-v1/memory.rst), and /proc/vmstat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from edriver.v1 import cause_pb2
+
+END_BOUND: Final = 10.0
+"""Seconds that a process may take to end once the kernel has counted that it kills it: its memory is given back first.
+A kill that is older was of another process."""
 
 UNLIMITED_BYTES: Final = 1 << 60
 """What v1 writes where there is no limit is about 2^63, rounded to pages."""
@@ -76,22 +81,51 @@ class MemoryWatch:
         pid: the process.
         proc: where the kernel's files about processes are,
         root: and those about cgroups.
+        clock: seconds that only grow.
     """
 
-    def __init__(self, pid: int, proc: Path = Path("/proc"), root: Path = Path("/sys/fs/cgroup")) -> None:
+    def __init__(
+        self,
+        pid: int,
+        proc: Path = Path("/proc"),
+        root: Path = Path("/sys/fs/cgroup"),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._cgroup = proc / str(pid) / "cgroup"
         self._machine = proc / "vmstat"
         self._root = root
+        self._clock = clock
+        self._changed_at: float | None = None
         self._group: MemoryGroup | None = None
-        self.look()
+        self._known: int | None = None
+        self._known_of_machine: int | None = None
+        self._note(self._counts())
 
     def look(self) -> None:
-        """Note the count as it is; a process may be moved to another cgroup, so that is looked up each time."""
-        with suppress(OSError):  # it has just ended: what was noted last is what counts
+        """Note the counts, to be called while the process is there. It may be moved to another cgroup meanwhile.
+
+        A change counts once it has lasted for END_BOUND: the process may be about to end of what was counted, and the
+        kernel takes it out of its cgroup before it can be reaped.
+        """
+        found = self._counts()
+        if found == (self._group, self._known, self._known_of_machine):
+            self._changed_at = None
+        elif self._changed_at is None:
+            self._changed_at = self._clock()
+        elif self._clock() >= self._changed_at + END_BOUND:
+            self._note(found)
+
+    def _counts(self) -> tuple[MemoryGroup | None, int | None, int | None]:
+        """Its cgroup, and the kills in that and on the machine."""
+        group = self._group
+        with suppress(OSError):  # it has just ended
             groups = memory_groups(self._cgroup.read_text(), self._root)
-            self._group = next((group for group in groups if self._count(group) is not None), None)
-        self._known = self._count(self._group)
-        self._known_of_machine = _kills_in(self._machine)
+            group = next((group for group in groups if self._count(group) is not None), None)
+        return group, self._count(group), _kills_in(self._machine)
+
+    def _note(self, found: tuple[MemoryGroup | None, int | None, int | None]) -> None:
+        self._group, self._known, self._known_of_machine = found
+        self._changed_at = None
 
     def verdict(self) -> cause_pb2.Cause | None:
         """Why the process, which SIGKILL has ended, was killed; None if it was not the kernel that did it."""

@@ -50,7 +50,8 @@ class WorkerLink:
         on_overdue: called once, when the worker's service has ended and its process, without a sign of life for the
             exit_timeout, has not.
         exit_timeout: seconds.
-        on_answered: called when a worker whose lease had expired answers again or is found alive.
+        on_quiet: called when it has been silent for half of the lease, once per silence.
+        on_answered: called when a worker that was quiet, or whose lease had expired, answers again or is found alive.
         lives: called repeatedly once the lease is over, with the seconds of silence; returns whether the process is
             alive according to the kernel.
     """
@@ -65,6 +66,7 @@ class WorkerLink:
         on_expired: Callable[[], None],
         on_overdue: Callable[[], None],
         exit_timeout: float,
+        on_quiet: Callable[[], None] = lambda: None,
         on_answered: Callable[[], None] = lambda: None,
         lives: Callable[[float], bool] = lambda _seconds: False,
     ) -> None:
@@ -75,9 +77,11 @@ class WorkerLink:
         self._on_expired = on_expired
         self._on_overdue = on_overdue
         self._exit_timeout = exit_timeout
+        self._on_quiet = on_quiet
         self._on_answered = on_answered
         self._lives = lives
         self._overflowed = False
+        self._quiet = False
         self._expired = False
         self._parting = False
         self._pings = 0
@@ -125,6 +129,9 @@ class WorkerLink:
             else:
                 self._expire()
             return  # it is asked no more: what it was asked before lies unread, and is answered when it can
+        if not (self._parting or self._quiet) and self._lease.silence >= self._lease.duration / 2:
+            self._quiet = True
+            self._on_quiet()
         if not self._stream.done() and self._lease.silence >= min(
             self._lease.duration / PINGS_PER_LEASE, MAX_PING_INTERVAL
         ):
@@ -149,8 +156,8 @@ class WorkerLink:
         self.socket_path.unlink(missing_ok=True)
 
     def _note_life(self) -> None:
-        if self._expired and not self._overflowed:
-            self._expired = False
+        if (self._expired or self._quiet) and not self._overflowed:
+            self._expired = self._quiet = False
             self._on_answered()
 
     def _expire(self) -> None:

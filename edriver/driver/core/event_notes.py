@@ -75,7 +75,7 @@ class EventNotes:
                         run.round.errors[worker_id] = error
                     self._losses.lose(worker, Cause(CauseKind.RAISED, worker.name, detail=error))
                     worker.stop_at = run.now + run.settings.leave_grace  # it has last words to print
-            case events.LeaseExpired() | events.WorkerStalled() | events.WorkerStuck():
+            case events.WorkerQuiet() | events.LeaseExpired() | events.WorkerStalled() | events.WorkerStuck():
                 run.suspects.note(event, run.round, run.now)
             case events.ExitOverdue(worker_id):
                 if (worker := run.roster.workers.get(worker_id)) and worker.live:

@@ -241,8 +241,15 @@ class ExitOverdue:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerQuiet:
+    """A worker has not answered its agent for half of its lease."""
+
+    worker_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerAnswered:
-    """A worker whose lease had expired answers again."""
+    """A worker whose lease had expired, or that was quiet, answers again."""
 
     worker_id: int
 
@@ -357,6 +364,7 @@ Event = (
     | WorkerEnding
     | WorkerExited
     | LeaseExpired
+    | WorkerQuiet
     | WorkerAnswered
     | WorkerStuck
     | ExitOverdue

@@ -136,7 +136,7 @@ class Membership:
             run.act(AbandonAgent(host, agent_id, Cause(CauseKind.HOST_LOST, host=host, detail=fault)))
         for worker, suspicion in suspects.to_kill(at):
             self._losses.expire(worker, suspicion.cause, suspicion.own)
-        if current and (found := suspects.breaking(current)):
+        if current and (found := suspects.breaking(current, run.now)):
             worker, cause = found
             current.lost.add(worker.worker_id)
             self._losses.abort(current, replace(cause, preempted=not run.roster.keeps(worker)))

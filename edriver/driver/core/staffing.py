@@ -5,6 +5,8 @@ dismissed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import takewhile
+from typing import Final
 
 from edriver.driver.core import events
 from edriver.driver.core.actions import Action, Skip, StartAgent, StartWorker, StopAgent, StopWorker
@@ -13,6 +15,10 @@ from edriver.driver.core.failures.quarantine import Quarantine
 from edriver.driver.core.roster import HostRecord, Roster, Slot, Worker, WorkerState
 from edriver.driver.core.rounds.round import Round
 from edriver.driver.core.settings import Settings
+
+PLACEMENT_WINDOW: Final = 3.0
+"""Seconds from the first agent's start within which workers are started in the order of discovery: for that long, a
+host waits for those before it."""
 
 
 class DiscoveryTrouble:
@@ -59,6 +65,7 @@ class Staffing:
         self._agents = 0
         self._workers = 0
         self._trouble: dict[str, Cause] = {}
+        self._in_order_until: float | None = None
 
     def slot_of(self, worker: Worker) -> Slot:
         """The record of the worker's slot."""
@@ -95,6 +102,8 @@ class Staffing:
         for record in list(self._roster.hosts.values()):
             if record.wanted and record.agent_id is None and record.start.free_at <= now:
                 self._agents += 1
+                if self._in_order_until is None:
+                    self._in_order_until = now + PLACEMENT_WINDOW
                 record.agent_id = self._agents
                 yield StartAgent(record.name, record.agent_id)
             elif not record.wanted and not any(self._roster.on(record.name)):
@@ -136,17 +145,34 @@ class Staffing:
                 yield StopWorker(worker.worker_id, worker.host, self._settings.leave_grace)
 
     def start_workers(self, now: float, background: bool) -> Iterator[Action]:
-        """Fill free slots, oldest host first, up to `most` workers that have a slot."""
+        """Fill free slots, oldest host first, up to `most` workers that have a slot.
+
+        At the start a host waits for those before it: which workers are the oldest, and which hosts are used where
+        there are more slots than `most`, does not depend on whose agent was the quickest.
+        """
         room = self.most - len(self._roster.fitting())
         if room <= 0:
             return
         excluded = self.quarantine.excluded_hosts(now)
-        free = [place for place in self._roster.free_slots(now) if place[0].name not in excluded]
+        turn = self._hosts_in_turn(now)
+        free = [
+            (record, slot)
+            for record, slot in self._roster.free_slots(now)
+            if record.name in turn and record.name not in excluded
+        ]
         for record, slot in free[:room]:
             self._workers += 1
             worker = Worker(self._workers, record.name, slot, started=now)
             self._roster.workers[worker.worker_id] = worker
             yield StartWorker(worker.worker_id, record.name, slot, background)
+
+    def _hosts_in_turn(self, now: float) -> set[str]:
+        """The hosts whose workers may be started."""
+        hosts = self._roster.hosts
+        if self._in_order_until is None or now >= self._in_order_until:
+            return set(hosts)
+        awaited = set(self._awaited())
+        return set(takewhile(lambda name: name not in awaited, hosts))
 
     def booting(self) -> bool:
         """Whether a worker with a slot is on its way."""
@@ -234,6 +260,8 @@ class Staffing:
     def deadlines(self) -> Iterator[float]:
         """When something may be due here."""
         yield from self.quarantine.deadlines()
+        if self._in_order_until is not None and self._awaited():
+            yield self._in_order_until
         for worker in self._roster.workers.values():
             if worker.stop_at is not None:
                 yield worker.stop_at

@@ -106,6 +106,13 @@ class StepWatch:
         self._stepped.clear()
         self._at_step = None
 
+    def begin(self) -> None:
+        """A step begins, before it changes anything. Optimizers of torch are watched; for others, call this."""
+        self.begun += 1
+        if self._at_step is None and not self._late:
+            self._at_step = self._collectives()
+        self._before_step()
+
     def expose(self, reason: str) -> None:
         """Take note that members are torn at times at which others may be lost; logged once, by rank 0."""
         if self._late:
@@ -146,7 +153,7 @@ class StepWatch:
             return args, {**kwargs, "closure": self._beginning_after(kwargs["closure"])}
         if len(args) > 1 and callable(args[1]):
             return (args[0], self._beginning_after(args[1]), *args[2:]), kwargs
-        self._begin()
+        self.begin()
         return None
 
     def _beginning_after(self, closure: Callable[[], Any]) -> Callable[[], Any]:
@@ -157,16 +164,10 @@ class StepWatch:
             loss = closure()
             if not begun:
                 begun = True
-                self._begin()
+                self.begin()
             return loss
 
         return evaluate
-
-    def _begin(self) -> None:
-        self.begun += 1
-        if self._at_step is None and not self._late:
-            self._at_step = self._collectives()
-        self._before_step()
 
     def _made(self, place: int, _optimizer: Optimizer, _args: tuple[Any, ...], _kwargs: dict[Any, Any]) -> None:
         self._stepped.add(place)

@@ -79,8 +79,8 @@ class StuckWatch:
         return state_of(self._stat) in "SD"
 
 
-_OUR_WAITING_FILES: Final = ("/worker/sync/relay.py", "/horovod/collectives/handles.py")
-"""Where edriver itself waits for peers in C++."""
+_OUR_WAITING_FILES: Final = ("/worker/sync/relay.py", "/horovod/collectives/handles.py", "/worker/group/store.py")
+"""Where edriver itself waits for peers, in C++ or for a key of the round's store."""
 
 
 def in_collective(ident: int) -> bool:

@@ -92,6 +92,7 @@ class Suspects:
         self._roster = roster
         self._workers: dict[int, Suspicion] = {}
         self._agents: dict[str, tuple[int, AgentFault]] = {}  # by host: its agent, and why it is suspected
+        self._quiet: set[int] = set()  # workers that have not answered for half of their lease
         self._spared_until = float("-inf")
 
     def __contains__(self, worker_id: int) -> bool:
@@ -105,6 +106,8 @@ class Suspects:
     def note(self, event: events.Event, last: Round | None, now: float) -> None:
         """Record a suspicion against a worker. The first one is kept."""
         match event:
+            case events.WorkerQuiet(worker_id):
+                self._quiet.add(worker_id)
             case events.LeaseExpired(worker_id):
                 self._suspect(worker_id, event, now)
             case events.WorkerStalled(worker_id, round_id, _, _, stacks):
@@ -133,31 +136,40 @@ class Suspects:
         come to life one after the other.
         """
         before = len(self._workers)
+        woken = False
         match event:
             case events.AgentConnected(host) if host in self._agents:
                 del self._agents[host]
                 self._clear({w.worker_id for w in self._roster.on(host)}, {CauseKind.UNREACHABLE})
             case events.WorkerAnswered(worker_id) | events.BoundaryReached(worker_id):
-                self._clear({worker_id}, {CauseKind.SILENT})
+                woken = self._wake(worker_id, {CauseKind.SILENT})
             case (
                 events.WorkerWaiting(worker_id)
                 | events.WorkerDone(worker_id)
                 | events.CollectiveRaised(worker_id)
                 | events.FirstBoundaryPassed(worker_id)
             ):
-                self._clear({worker_id}, {CauseKind.SILENT, *IDLE_KINDS})
+                woken = self._wake(worker_id, {CauseKind.SILENT, *IDLE_KINDS})
         cleared = len(self._workers) < before
-        if cleared:
+        if cleared or (woken and self._workers):
             self._spared_until = now + self._settings.wake_window
         return cleared
+
+    def _wake(self, worker_id: int, kinds: Collection[CauseKind]) -> bool:
+        """A worker has shown that it lives; returns whether it was quiet."""
+        self._clear({worker_id}, kinds)
+        quiet = worker_id in self._quiet
+        self._quiet.discard(worker_id)
+        return quiet
 
     def _clear(self, workers: set[int], kinds: Collection[CauseKind]) -> None:
         self._workers = {w: s for w, s in self._workers.items() if not (w in workers and s.cause.kind in kinds)}
 
     def forget_the_gone(self) -> None:
         """Drop those that have been given up, or have ended, since."""
-        if self._workers or self._agents:
+        if self._workers or self._agents or self._quiet:
             known = self._roster.workers
+            self._quiet = {w for w in self._quiet if w in known and known[w].live}
             self._workers = {w: s for w, s in self._workers.items() if w in known and known[w].live}
             hosts = self._roster.hosts
             self._agents = {h: a for h, a in self._agents.items() if h in hosts and hosts[h].agent_id == a[0]}
@@ -199,20 +211,30 @@ class Suspects:
         fresh = worker.waiting_since >= since or at.now >= since + SIMULTANEITY_WINDOW
         return fresh and (worker.offer.version != NO_VERSION or at.best == NO_VERSION)
 
-    def breaking(self, current: Round) -> tuple[Worker, Cause] | None:
+    def breaking(self, current: Round, now: float) -> tuple[Worker, Cause] | None:
         """For whose sake a round is to be aborted, and why; None: nothing would be gained, or it is over already.
 
         If all of its members are silent, none of them waits for another, and one word of theirs is enough to go on.
-        One that stands still has to leave the round to show that it does not.
+        What stops them all stops them one after the other, and wakes them so: one that is quiet is about to be silent,
+        and while they wake up those that are still silent have their time. One that stands still has to leave the round
+        to show that it does not.
         """
         if current.finished or current.abort_cause is not None:
             return None
         found = [(self._roster.workers[w], self._workers[w]) for w in current.order(current.members) if w in self]
         idle = any(suspicion.idle for _, suspicion in found)
-        if not found or not (idle or len(found) < len(current.members)):
+        if not found or not (idle or self._awake(current, now)):
             return None
         worker, suspicion = found[0]
         return worker, suspicion.cause
+
+    def _awake(self, current: Round, now: float) -> bool:
+        """Whether a member waits for those that are suspected."""
+        if not self._settings.mode.members_survive:  # none is about to go on after the round in any case
+            return any(w not in self._workers for w in current.members)
+        return now >= self._spared_until and any(
+            w not in self._workers and w not in self._quiet for w in current.members
+        )
 
     def overdue(self, now: float) -> list[tuple[Worker, Suspicion]]:
         """Those that have been left alone for the whole of --elastic-timeout."""

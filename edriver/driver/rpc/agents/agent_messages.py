@@ -14,7 +14,15 @@ from edriver.driver.rpc.translate import event_of_report, exit_reason_of, record
 from edriver.v1 import agent_pb2
 
 _OF_A_WORKER: Final = frozenset(
-    {"worker_report", "worker_ending", "worker_exited", "lease_expired", "lease_renewed", "exit_overdue"}
+    {
+        "worker_report",
+        "worker_ending",
+        "worker_exited",
+        "worker_quiet",
+        "lease_expired",
+        "lease_renewed",
+        "exit_overdue",
+    }
 )
 """What an agent says of one of its workers."""
 
@@ -67,6 +75,8 @@ class AgentMessages:
                 reaped, reason = epoch_seconds(exited.reap_time), exit_reason_of(exited)
                 recorded = recorded_error_of(exited)
                 return events.WorkerExited(exited.worker_id, exited.code, exited.tail, reaped, reason, recorded)
+            case "worker_quiet":
+                return events.WorkerQuiet(message.worker_quiet.worker_id)
             case "lease_expired":
                 return events.LeaseExpired(message.lease_expired.worker_id, span_seconds(self._welcome.worker_lease))
             case "lease_renewed":
