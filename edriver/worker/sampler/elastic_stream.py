@@ -1,0 +1,221 @@
+"""The elastic stream: shards of unknown length, each sample once per epoch through any sequence of resizes and losses.
+
+`stream_course.py` says how the workers share it, `stream_loader.py` how it is read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
+
+from torch.utils.data import default_collate
+
+from edriver.common.ids import RoundId
+from edriver.worker import topology
+from edriver.worker.sampler.stream_block import Block
+from edriver.worker.sampler.stream_course import Course, Terms
+from edriver.worker.sampler.stream_loader import StreamLoader
+from edriver.worker.sampler.stream_reader import ShardReading
+from edriver.worker.sampler.stream_shards import Progress, shard_order
+
+logger = logging.getLogger("edriver.worker")
+
+
+class ElasticStream:
+    """Shares a sequence of shards among the workers, and remembers which samples are done.
+
+    Give it to the state (`TorchState(..., stream=stream)`), so that it is committed and synced; call `set_epoch` at the
+    start of every epoch, and a boundary after every step:
+
+        stream = edriver.ElasticStream(files, read)
+        state = edriver.TorchState(model, optimizer, stream=stream, epoch=0)
+        ...
+        stream.set_epoch(state.epoch)
+        for batch in stream.loader(batch_size=32, num_workers=2):
+            step(batch)
+            state.commit()
+
+    Each sample of an epoch is trained on once, by one of the workers: a batch counts as done from the boundary on that
+    follows it, and what was read ahead does not. All workers make equally many steps. The shards' lengths need not be
+    known.
+
+    Args:
+        shards: what there is to read, such as names of files; the same on all workers. They are opened in the workers,
+            or in the processes of their loaders.
+        read: given a shard, returns an iterable of its samples, the same ones in the same order each time. Where it has
+            `state_dict` and `load_state_dict` (with a state that JSON can hold), reading is taken up by them; else the
+            samples that are done are read and passed over.
+        shuffle: whether an epoch begins the shards in an order drawn from (seed, epoch). Within a shard nothing is
+            shuffled.
+        seed: the shuffle's seed, the same on all workers.
+
+    Raises:
+        ValueError: there are no shards.
+    """
+
+    def __init__(
+        self, shards: Sequence[Any], read: Callable[[Any], Iterable[Any]], *, shuffle: bool = True, seed: int = 0
+    ) -> None:
+        if not len(shards):
+            raise ValueError("an ElasticStream needs at least one shard: it was given none")
+        self.shards = shards
+        self.shuffle = shuffle
+        self._read = read
+        self._seed = seed
+        self._epoch = 0
+        self._progress = Progress(len(shards))
+        self._course: Course | None = None
+        self._round: RoundId | None = None
+        self._said = False
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is under way."""
+        return self._epoch
+
+    @property
+    def seed(self) -> int:
+        """The shuffle's seed."""
+        return self._seed
+
+    def set_epoch(self, epoch: int) -> None:
+        """Start an epoch with all shards; does nothing where that epoch is already under way.
+
+        Where the loader of the epoch before was not iterated to its end, a warning is logged, once.
+        """
+        if epoch == self._epoch:
+            return
+        course = self._course
+        if course is not None and not course.exhausted and not self._said and topology.current().rank == 0:
+            self._said = True
+            logger.warning(
+                "epoch %d of the stream is left unfinished, after %d samples: the rest is skipped. Iterate all of the "
+                "loader, and call set_epoch when it is done",
+                self._epoch,
+                course.progress().samples_done(),
+            )
+        self._epoch = epoch
+        self._progress = Progress(len(self.shards))
+        self._course = None
+
+    def loader(
+        self,
+        batch_size: int,
+        *,
+        drop_last: bool = False,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        **options: Any,
+    ) -> StreamLoader:
+        """Batches of this worker's samples; each iteration goes on from where the epoch stands.
+
+        At the end of an epoch, fewer samples are left than all workers together have in a step. They are handed out in
+        one smaller batch, which is of the same size on all workers: where they cannot be split evenly, some are
+        repeated, fewer than there are workers.
+
+        Args:
+            batch_size: samples in a batch of each worker; the same on all workers.
+            drop_last: leave out that last batch. How many samples that skips is logged at the end of the epoch.
+            collate_fn: makes a batch of a list of samples, where they are read; as DataLoader's.
+            options: of torch's DataLoader: num_workers, prefetch_factor, pin_memory, timeout, worker_init_fn,
+                multiprocessing_context. With persistent_workers=True its processes live as long as this loader: make it
+                outside of the function that edriver.run wraps, and they go on in the next round.
+
+        Raises:
+            ValueError: batch_size is not positive, or an option would have samples chosen in another way.
+        """
+        if batch_size < 1:
+            raise ValueError(f"a batch has at least one sample, and batch_size is {batch_size}")
+        collate = default_collate if collate_fn is None else collate_fn
+        reading = ShardReading(self.shards, self._read, collate)
+        return StreamLoader(reading, lambda: self._begin(batch_size, drop_last), self._check, collate, options)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is done, as plain values: the same on all ranks at a boundary."""
+        return {"epoch": self._epoch, "seed": self._seed, **self._done().state()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go to what `state_dict` returned.
+
+        Raises:
+            ValueError: the state is of more or of fewer shards.
+            KeyError: it is not an ElasticStream's state.
+        """
+        self._progress = Progress.of_state(state_dict, len(self.shards))
+        self._epoch, self._seed = state_dict["epoch"], state_dict["seed"]
+        self._course = None
+
+    def kept(self) -> tuple[int, int, Progress | Block, int]:
+        """What a boundary keeps: epoch, seed, and what never changes once it is made."""
+        if self._course is None:
+            return self._epoch, self._seed, self._progress, 0
+        return self._epoch, self._seed, self._course.block, self._course.steps
+
+    def bring_back(self, kept: tuple[int, int, Progress | Block, int]) -> None:
+        """Go back to what `kept` answered."""
+        self._epoch, self._seed, done, steps = kept
+        self._progress = done.after(steps) if isinstance(done, Block) else done
+        self._course = None
+
+    def reset(self) -> None:
+        """Share out what is left among the current round's workers: called at the start of every round.
+
+        Raises:
+            RuntimeError: this worker has no rank yet.
+        """
+        self._progress = self._done()
+        self._course = None
+        self._round = topology.current().round_id
+
+    def __len__(self) -> int:
+        """Refuse: a stream is iterated by its loader.
+
+        Raises:
+            TypeError: always.
+        """
+        self._refuse()
+
+    def __iter__(self) -> NoReturn:
+        """Refuse: a stream is iterated by its loader.
+
+        Raises:
+            TypeError: always.
+        """
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise TypeError(
+            "an ElasticStream is no data set for a DataLoader, whose processes would not know which samples are done: "
+            "iterate stream.loader(batch_size=...), which takes a DataLoader's arguments"
+        )
+
+    def _done(self) -> Progress:
+        return self._progress if self._course is None else self._course.progress()
+
+    def _begin(self, batch_size: int, drop_last: bool) -> Course:
+        """A new course through what is left."""
+        place = topology.current()
+        if self._round is None:
+            self._round = place.round_id
+        if self._round != place.round_id:
+            raise RuntimeError(
+                f"this stream belongs to round {self._round}, which is over, so it would repeat and miss samples: give "
+                "it to the state, as in TorchState(..., stream=stream), or make it inside the training function"
+            )
+        self._progress = self._done()
+        order = shard_order(len(self.shards), self.shuffle, self._seed, self._epoch)
+        terms = Terms(self._epoch, self._seed, self.shuffle, len(self.shards), batch_size, drop_last)
+        self._course = Course(self._progress, order, place.rank, place.size, terms)
+        return self._course
+
+    def _check(self, course: Course) -> None:
+        """Called before each batch but the first of an iteration.
+
+        Raises:
+            RuntimeError: the stream has begun another iteration, epoch or round since.
+        """
+        if course is not self._course:
+            raise RuntimeError(
+                "this iteration of the stream's loader is over: another one, an epoch or a round has begun since. Make "
+                "a new iteration"
+            )

@@ -1,0 +1,93 @@
+"""A block: the batches that all workers hand out before they agree again.
+
+Each worker has read ahead, and says which samples it holds. From that all of them compute the same: what the batches of
+each worker are, and how many steps the block has, which is as many as the worker has that can make the fewest. So what
+is done after any number of steps is known to all without another message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from edriver.worker.sampler.stream_plan import cut, samples_in
+from edriver.worker.sampler.stream_shards import Piece, Progress
+
+MAX_STEPS = 32
+"""Batches of each worker in a block, at most: so many are held in memory, and reports are exchanged once in so many."""
+
+
+class Part(NamedTuple):
+    """What of a batch one lane has.
+
+    Attributes:
+        lane: which of the worker's readers holds these samples: 0 or, with DataLoader processes, one of them.
+        pieces: the samples.
+    """
+
+    lane: int
+    pieces: list[Piece]
+
+
+Batch = list[Part]
+"""Of one worker. Nearly all have a single part: only where no lane has a whole batch left are they put together."""
+
+
+def batches_of(lanes: Sequence[Sequence[Piece]], batch_size: int) -> list[Batch]:
+    """The batches that a worker can make of what its lanes hold, MAX_STEPS at most; lanes take turns."""
+    held = [list(pieces) for pieces in lanes]
+    batches: list[Batch] = []
+    turn = 0
+    while len(batches) < MAX_STEPS:
+        turns = [(turn + i) % len(held) for i in range(len(held))]
+        whole = [lane for lane in turns if samples_in(held[lane]) >= batch_size]
+        if whole:
+            batches.append([Part(whole[0], cut(held[whole[0]], batch_size))])
+            turn = whole[0] + 1
+            continue
+        if sum(map(samples_in, held)) < batch_size:
+            break
+        batch: Batch = []
+        missing = batch_size
+        for lane in turns:
+            if pieces := cut(held[lane], missing):
+                batch.append(Part(lane, pieces))
+                missing -= samples_in(pieces)
+        batches.append(batch)
+    return batches
+
+
+class Block:
+    """Some steps of all workers.
+
+    Args:
+        before: what was done when it began; not copied.
+        batches: of each worker, at least as many as there are steps.
+
+    Attributes:
+        steps: how many there are.
+    """
+
+    def __init__(self, before: Progress, batches: Sequence[Sequence[Batch]]) -> None:
+        self.steps = min((len(mine) for mine in batches), default=0)
+        self._before = before
+        self._batches = batches
+        self._reached = before.copy()
+        self._at = 0
+
+    def of(self, rank: int) -> Sequence[Batch]:
+        """A worker's batches."""
+        return self._batches[rank][: self.steps]
+
+    def after(self, steps: int) -> Progress:
+        """What is done after so many steps of the block."""
+        assert 0 <= steps <= self.steps
+        if steps < self._at:
+            self._reached, self._at = self._before.copy(), 0
+        while self._at < steps:
+            for mine in self._batches:
+                for part in mine[self._at]:
+                    for piece in part.pieces:
+                        self._reached.take(piece)
+            self._at += 1
+        return self._reached.copy()

@@ -1,0 +1,178 @@
+"""The course of an epoch through one round: what to read, what the workers agree on, and the blocks that follow.
+
+Every worker has a `Course` of its own. All of them are given the same reports, so all agree.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from edriver.worker.sampler.stream_block import Batch, Block, batches_of
+from edriver.worker.sampler.stream_plan import Plan
+from edriver.worker.sampler.stream_shards import Piece, Progress, Range
+
+
+class Terms(NamedTuple):
+    """What must be the same on all workers, or they would train on different samples than others believe."""
+
+    epoch: int
+    seed: int
+    shuffle: bool
+    shards: int
+    batch_size: int
+    drop_last: bool
+
+
+class Report(NamedTuple):
+    """What a worker says when it has read ahead.
+
+    Attributes:
+        terms: see Terms.
+        lanes: the samples that each of its lanes holds, in the order in which they are to be handed out.
+        ended: shards of which it has seen the end, and their lengths.
+        readers: where to take up reading shards: see Progress.readers.
+    """
+
+    terms: Terms
+    lanes: list[list[Piece]]
+    ended: dict[int, int]
+    readers: dict[int, tuple[int, str]]
+
+    def text(self) -> str:
+        """As it is sent."""
+        return json.dumps(
+            [self.terms, self.lanes, list(self.ended.items()), [(s, *reader) for s, reader in self.readers.items()]],
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def of(cls, text: str) -> Report:
+        """What was sent."""
+        terms, lanes, ended, readers = json.loads(text)
+        return cls(
+            Terms(*terms),
+            [[Piece(*piece) for piece in lane] for lane in lanes],
+            dict(ended),
+            {shard: (at, state) for shard, at, state in readers},
+        )
+
+
+class Course:
+    """One worker's view of an epoch, from where it stands to its end or to the end of the round.
+
+    Args:
+        progress: where the epoch stands; not changed.
+        order: of the shards in this epoch.
+        rank: this worker's.
+        size: how many workers there are.
+        terms: see Terms.
+
+    Attributes:
+        block: what is being handed out.
+        steps: how many batches of the block have been handed out.
+        finished: whether nothing is left to hand out after the block.
+        dropped: how many samples are left then.
+        exhausted: whether all of it has been handed out.
+    """
+
+    def __init__(self, progress: Progress, order: Sequence[int], rank: int, size: int, terms: Terms) -> None:
+        self._terms = terms
+        self._rank = rank
+        self._size = size
+        self._progress = progress.copy()  # when the block has been handed out
+        self._plan = Plan(self._progress.open_shards(order), size, terms.batch_size)
+        self._last_batch = 0  # samples in the epoch's last batch, once it is being read
+        self.block = Block(self._progress, [[] for _ in range(size)])
+        self.steps = 0
+        self.finished = False
+        self.dropped = 0
+        self.exhausted = False
+
+    @property
+    def is_rank_0(self) -> bool:
+        """Whether this worker is the one that speaks for all."""
+        return self._rank == 0
+
+    def progress(self) -> Progress:
+        """What is done, with what has been handed out."""
+        return self.block.after(self.steps)
+
+    def to_read(self) -> list[Range]:
+        """What this worker is to hold when the block has been handed out."""
+        if self._last_batch:
+            return self._plan.padded(self._rank)
+        return self._plan.ranges(self._rank, self._progress)
+
+    def batches(self) -> Sequence[Batch]:
+        """This worker's batches of the block."""
+        return self.block.of(self._rank)
+
+    def readers(self) -> dict[int, tuple[int, str]]:
+        """Where to take up reading shards."""
+        return self._progress.readers
+
+    @property
+    def batch_size(self) -> int:
+        """Samples in the batches that are being read."""
+        return self._last_batch or self._terms.batch_size
+
+    def report(self, lanes: list[list[Piece]], ended: dict[int, int], readers: dict[int, tuple[int, str]]) -> str:
+        """What this worker sends, once the block has been read ahead for."""
+        new = {s: reader for s, reader in readers.items() if self._progress.readers.get(s) != tuple(reader)}
+        return Report(self._terms, lanes, ended, new).text()
+
+    def agree(self, reports: Sequence[str]) -> None:
+        """Begin the next block; one without steps is to be read ahead for again.
+
+        Args:
+            reports: what all workers have sent, in the order of their ranks.
+
+        Raises:
+            ValueError: the workers disagree about the stream, or about the length of a shard.
+        """
+        assert self.steps == self.block.steps, "the block has not been handed out"
+        said = [Report.of(text) for text in reports]
+        self._compare(said)
+        progress = self._progress
+        for report in said:
+            for shard, length in report.ended.items():
+                progress.learn(shard, length)
+        everywhere = sorted((shard, *reader) for report in said for shard, reader in report.readers.items())
+        # Where several workers read a shard, what the one says that is behind holds for all.
+        progress.readers.update({shard: (at, state) for shard, at, state in reversed(everywhere)})
+        for shard in [shard for shard in progress.readers if not progress.left(shard)]:
+            del progress.readers[shard]
+        self.block, self.steps = Block(progress, [batches_of(report.lanes, self.batch_size) for report in said]), 0
+        self._progress = self.block.after(self.block.steps)
+        if self._last_batch:
+            self.finished = True
+        elif not self._plan.balance(self._progress) and not self.block.steps:
+            self._redistribute()
+
+    def _redistribute(self) -> None:
+        """A worker has read all that it was to read, and has no whole batch."""
+        progress = self._progress
+        if self._plan.share(progress):
+            return
+        left = sum(stop - start for s in range(progress.shards) for start, stop in progress.left(s) if stop is not None)
+        if left >= self._size * self._terms.batch_size:
+            self._plan.move(progress, left // (self._size * self._terms.batch_size) * self._terms.batch_size)
+        elif left and not self._terms.drop_last:
+            self._last_batch = -(-left // self._size)
+            self._plan.move(progress, self._last_batch)
+            self._plan.pad(self._last_batch)
+        else:
+            self.finished, self.dropped = True, left
+
+    def _compare(self, said: Sequence[Report]) -> None:
+        for rank, report in enumerate(said):
+            differing = [n for n in Terms._fields if getattr(report.terms, n) != getattr(said[0].terms, n)]
+            if differing:
+                name = differing[0]
+                raise ValueError(
+                    f"rank {rank} iterates a stream with {name} {getattr(report.terms, name)!r}, and rank 0 one with "
+                    f"{getattr(said[0].terms, name)!r}: all workers must make the same stream and the same loader, and "
+                    "call set_epoch with the same epoch"
+                )

@@ -1,0 +1,234 @@
+"""The loader of a stream: batches in the worker, from what the processes of a DataLoader read.
+
+A pass through the DataLoader hands out one block and reads ahead for the next one. Requests go round among its
+processes (lanes), so each lane's samples are held by one process. The last few batches of a block are requested after
+the report, so that the workers' reports cross while the script still trains on them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from edriver.worker.sampler.stream_block import MAX_STEPS, Batch
+from edriver.worker.sampler.stream_course import Course
+from edriver.worker.sampler.stream_exchange import Exchange
+from edriver.worker.sampler.stream_reader import Reader, Reply, Request, ShardReading
+from edriver.worker.sampler.stream_shards import Piece, Range
+
+logger = logging.getLogger("edriver.worker")
+
+_REFUSED = {
+    "sampler": "the stream decides which samples this worker has",
+    "batch_sampler": "the stream decides which samples this worker has",
+    "shuffle": "give shuffle to the ElasticStream: it shuffles shards",
+    "in_order": "batches are handed out in order on all workers",
+}
+_NO_REQUEST = Request(pieces=[], collated=False, ranges=[], ahead=0, keep=None, readers={})
+"""For a process whose turn it is while it has nothing to do."""
+
+
+class StreamLoader:
+    """Batches of a stream: made by `ElasticStream.loader`."""
+
+    def __init__(
+        self,
+        dataset: ShardReading,
+        begin: Callable[[], Course],
+        check: Callable[[Course], None],
+        collate: Callable[[list[Any]], Any],
+        options: dict[str, Any],
+    ) -> None:
+        for name, why in _REFUSED.items():
+            if name in options:
+                raise ValueError(f"ElasticStream.loader takes no {name}: {why}")
+        self._begin = begin
+        self._check = check
+        self._collate = collate
+        self._dataset = dataset
+        self._lanes = max(1, options.get("num_workers", 0))
+        self._kept: _Processes | None = None
+        keeps = options.pop("persistent_workers", False)
+        self._options = options
+        processes = _Processes(dataset, options)  # or a mistake in the options would show in the first round alone
+        if keeps:
+            self._kept = processes
+
+    def __len__(self) -> int:
+        """Refuse.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError("the length of a stream is not known before it has been read: iterate its loader to the end")
+
+    def __iter__(self) -> Iterator[Any]:
+        """Batches of this worker, from where the epoch stands."""
+        course = self._begin()
+        processes = self._kept or _Processes(self._dataset, self._options)
+        lanes = _Lanes(self._lanes)
+        last = False
+        while not last:
+            last = course.finished
+            yield from self._pass(course, lanes, processes)
+        course.exhausted = True
+        if course.dropped and course.is_rank_0:
+            logger.warning(
+                "samples that are left out at the end of the epoch, as drop_last asks for: %d, fewer than a batch for "
+                "each worker",
+                course.dropped,
+            )
+
+    def _pass(self, course: Course, lanes: _Lanes, processes: _Processes) -> Iterator[Any]:
+        """Hand out the block and, unless it is the last one, read ahead for the next and agree on it."""
+        last = course.finished
+        batches = course.batches()
+        ranges = [] if last else lanes.split(course.to_read())
+        requests, answers = self._requests(batches, ranges, lanes.ahead(course.batch_size), course.readers())
+        replies = processes.answer(requests)
+        samples: list[Any] = []
+        reports: list[Reply] = []
+        exchange = None
+        for parts_left in answers:
+            reply = next(replies)
+            if reply.held is not None:
+                reports.append(reply)
+                if len(reports) == self._lanes:
+                    exchange = Exchange(_report(course, reports))
+            if parts_left is None:
+                continue
+            if parts_left or samples:
+                samples += reply.batch
+                if parts_left:
+                    continue
+            batch = self._collate(samples) if samples else reply.batch
+            samples = []
+            course.steps += 1
+            yield batch
+            self._check(course)
+        if exchange is not None:
+            lanes.note([reply.held or [] for reply in reports])
+            course.agree(exchange.texts())
+
+    def _requests(
+        self,
+        batches: Sequence[Batch],
+        ranges: list[list[Range]],
+        ahead: int,
+        readers: dict[int, Reader],
+    ) -> tuple[list[Request], list[int | None]]:
+        """The requests of a pass, and for each the parts of its batch that follow; None: it is for no batch."""
+        requests: list[Request] = []
+        answers: list[int | None] = []
+
+        def ask(lane: int, answer: int | None, request: Request) -> None:
+            while len(requests) % self._lanes != lane:
+                requests.append(_NO_REQUEST)
+                answers.append(None)
+            shards = {piece.shard for piece in request.pieces} | {part.shard for part in request.ranges}
+            requests.append(request._replace(readers={shard: readers[shard] for shard in shards & readers.keys()}))
+            answers.append(answer)
+
+        def ask_for_reports(before: int) -> None:
+            for lane in range(self._lanes):
+                keep = [
+                    piece for batch in batches[before:] for part in batch if part.lane == lane for piece in part.pieces
+                ]
+                ask(lane, None, _NO_REQUEST._replace(ranges=ranges[lane], ahead=ahead, keep=keep))
+
+        early = self._lanes if len(batches) > 2 * self._lanes else 0
+        for number, batch in enumerate(batches):
+            if early and ranges and number == len(batches) - early:
+                ask_for_reports(number)
+            reads = ranges and early <= number < len(batches) - early
+            for at, part in enumerate(batch):
+                request = _NO_REQUEST._replace(pieces=part.pieces, collated=len(batch) == 1)
+                if reads:
+                    share = (number + 1 - early) / (len(batches) - 2 * early)
+                    request = request._replace(ranges=ranges[part.lane], ahead=round(share * ahead))
+                ask(part.lane, len(batch) - at - 1, request)
+        if ranges and not early:
+            ask_for_reports(len(batches))
+        return requests, answers
+
+
+class _Processes:
+    """A DataLoader whose processes live as long as this; each pass is an iteration of it.
+
+    Args:
+        dataset: answers requests.
+        options: of the DataLoader.
+    """
+
+    def __init__(self, dataset: ShardReading, options: dict[str, Any]) -> None:
+        self._requests: list[Request] = []
+        self._loader: DataLoader[Reply] = DataLoader(
+            dataset,
+            batch_size=None,
+            sampler=self._requests,
+            collate_fn=_as_it_is,
+            persistent_workers=options.get("num_workers", 0) > 0,
+            **options,
+        )
+
+    def answer(self, requests: Sequence[Request]) -> Iterator[Reply]:
+        """The answers, in order; what has not been answered yet of an earlier pass is dropped."""
+        self._requests[:] = requests
+        return iter(self._loader) if requests else iter(())
+
+
+class _Lanes:
+    """Which of a worker's shards are read by which of its processes. A shard stays where it is open.
+
+    Args:
+        count: how many processes there are.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._of_shard: dict[int, int] = {}
+        self._begun: set[int] = set()
+        self._steps = count
+
+    def split(self, ranges: Sequence[Range]) -> list[list[Range]]:
+        """Each lane's ranges."""
+        shards = dict.fromkeys(part.shard for part in ranges)
+        self._of_shard = {shard: lane for shard, lane in self._of_shard.items() if shard in shards}
+        queues: list[list[int]] = [[] for _ in range(self._count)]
+        for shard in shards:
+            if shard in self._of_shard:
+                queues[self._of_shard[shard]].append(shard)
+        for shard in shards:
+            if shard not in self._of_shard:
+                min(queues, key=len).append(shard)
+        for idle in queues:
+            longest = max(queues, key=len)
+            if not idle and len(longest) > 1 and longest[-1] not in self._begun:
+                idle.append(longest.pop())
+        self._of_shard = {shard: lane for lane, queue in enumerate(queues) for shard in queue}
+        return [[part for part in ranges if self._of_shard[part.shard] == lane] for lane in range(self._count)]
+
+    def ahead(self, batch_size: int) -> int:
+        """How many samples each lane is to hold: at first one batch, so that training begins soon."""
+        return -(-self._steps // self._count) * batch_size
+
+    def note(self, held: Sequence[Sequence[Piece]]) -> None:
+        """These samples have been read."""
+        self._begun = {piece.shard for pieces in held for piece in pieces}
+        self._steps = min(2 * self._steps, max(MAX_STEPS, self._count))
+
+
+def _report(course: Course, reports: Sequence[Reply]) -> str:
+    ended: dict[int, int] = {}
+    readers: dict[int, Reader] = {}
+    for reply in reports:
+        ended.update(reply.ended)
+        readers.update(reply.readers)
+    return course.report([reply.held or [] for reply in reports], ended, readers)
+
+
+def _as_it_is(reply: Any) -> Any:
+    return reply

@@ -1,0 +1,393 @@
+"""ElasticStream: random schedules of losses, resizes and rollbacks; each sample is trained on exactly once.
+
+Workers are threads, with the real stream, its loader, and a TorchState. What all ranks have trained on is part of the
+state, as a model's parameters are: it goes back where the state goes back.
+"""
+
+from __future__ import annotations
+
+import array
+import copy
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from torch.utils.data import DataLoader
+
+import edriver
+from edriver.common.ids import RoundId
+from edriver.worker import topology
+from edriver.worker.sampler import stream_loader
+from edriver.worker.sampler.elastic_stream import ElasticStream
+from edriver.worker.sampler.stream_reader import Reply, Request
+
+SHARD = 100_000
+"""Sample n of shard s is s * SHARD + n."""
+
+BOUND = 60.0
+
+
+class LostError(Exception):
+    """A member of the round is gone."""
+
+
+class KilledError(Exception):
+    """This worker is."""
+
+
+class StoppedError(Exception):
+    """All members have stopped at the same boundary."""
+
+
+def plain(shard: tuple[int, int]) -> Iterator[int]:
+    number, length = shard
+    return iter(range(number * SHARD, number * SHARD + length))
+
+
+class Stateful:
+    """A reader that can be taken up."""
+
+    def __init__(self, shard: tuple[int, int]) -> None:
+        self._number, self._length = shard
+        self._at = 0
+
+    def __iter__(self) -> Iterator[int]:
+        while self._at < self._length:
+            self._at += 1
+            yield self._number * SHARD + self._at - 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self._at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self._at = state["at"]
+
+
+class Loader:
+    """A DataLoader whose processes are objects; one in so many requests goes to the wrong one."""
+
+    def __init__(self, dataset: Any, sampler: Sequence[Request], num_workers: int = 0, **_: Any) -> None:
+        self._processes = [copy.copy(dataset) for _ in range(max(1, num_workers))]
+        for process in self._processes:
+            process._open = {}
+        self._requests = sampler
+        self._astray = random.Random(num_workers)
+
+    def __iter__(self) -> Iterator[Reply]:
+        answers = []
+        for number, request in enumerate(list(self._requests)):
+            astray = request.keep is None and self._astray.random() < 0.02
+            answers.append(self._processes[(number + astray) % len(self._processes)][request])
+        return iter(answers)
+
+
+@dataclass
+class Round:
+    """What the members of a round wait for one another in."""
+
+    size: int
+    stop_at: int
+    kill: tuple[int, int, str] | None
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    given: dict[Any, dict[int, Any]] = field(default_factory=dict)
+    ended: bool = False
+
+    def gather(self, key: Any, rank: int, value: Any) -> list[Any]:
+        with self.changed:
+            found = self.given.setdefault(key, {})
+            found[rank] = value
+            self.changed.notify_all()
+            assert self.changed.wait_for(lambda: len(found) == self.size or self.ended, BOUND), f"waits for {key}"
+            if len(found) < self.size:
+                raise LostError
+            return [found[member] for member in range(self.size)]
+
+    def end(self) -> None:
+        with self.changed:
+            self.ended = True
+            self.changed.notify_all()
+
+
+class Here(threading.local):
+    """Where this thread is."""
+
+    place: Any
+    round: Round
+    exchanges: int
+
+
+here = Here()
+
+
+class Exchange:
+    def __init__(self, text: str) -> None:
+        here.exchanges += 1
+        self._key = ("exchange", here.exchanges)
+        with here.round.changed:
+            here.round.given.setdefault(self._key, {})[here.place.rank] = text
+
+    def texts(self) -> list[str]:
+        return here.round.gather(self._key, here.place.rank, here.round.given[self._key][here.place.rank])
+
+
+class Boundaries:
+    def boundary(self, committed: bool) -> None:
+        pass
+
+    def check(self) -> None:
+        pass
+
+
+class Worker:
+    """One worker: its stream and state; versions are counts of boundaries."""
+
+    def __init__(self, job: Job) -> None:
+        self.stream = ElasticStream(job.shards, Stateful if job.stateful else plain, seed=job.seed)
+        self.state = edriver.TorchState(stream=self.stream, trained=b"", epoch=0)
+        self.state.bind(Boundaries())
+        self.loader = self.stream.loader(
+            job.batch_size, drop_last=job.drop_last, num_workers=job.lanes, persistent_workers=True, collate_fn=tuple
+        )
+        self.version = self.committed = 0
+        self.failure: BaseException | None = None
+
+    def train(self, job: Job, the_round: Round, rank: int) -> None:
+        here.round, here.exchanges = the_round, 0
+        here.place = replace(topology.SINGLE_WORKER, round_id=RoundId(1, id(the_round)), rank=rank, size=the_round.size)
+        try:
+            self._train(job, the_round, rank)
+        except (LostError, KilledError, StoppedError):
+            pass
+        except BaseException as error:  # noqa: BLE001  the test looks at it
+            self.failure = error
+        finally:
+            the_round.end()
+
+    def _train(self, job: Job, the_round: Round, rank: int) -> None:
+        self.state.on_reset()
+        step = 0
+        while self.state.epoch < job.epochs:
+            self.stream.set_epoch(self.state.epoch)
+            for batch in self.loader:
+                step += 1
+                self._die(the_round, rank, step, "before")
+                self._step(the_round, rank, step, batch)
+                self._pass(job, the_round, rank, step)
+            step += 1
+            self._step(the_round, rank, step, ())
+            self.state.epoch += 1
+            self._pass(job, the_round, rank, step)
+
+    def _step(self, the_round: Round, rank: int, step: int, batch: Sequence[int]) -> None:
+        batches = the_round.gather(("step", step), rank, batch)
+        assert len({bool(each) for each in batches}) == 1, f"unequal steps: {batches}"
+        assert len({len(each) for each in batches}) == 1, f"unequal batches: {batches}"
+        self.state.trained += array.array("q", [sample for each in batches for sample in each]).tobytes()
+
+    def _pass(self, job: Job, the_round: Round, rank: int, step: int) -> None:
+        self._die(the_round, rank, step, "torn")
+        if step % job.commit_every == 0:
+            self.state.commit()
+        else:
+            self.state.check_host_updates()
+        self.version += 1
+        if step % job.commit_every == 0:
+            self.committed = self.version
+        self._die(the_round, rank, step, "after")
+        if step == the_round.stop_at:
+            the_round.gather("stop", rank, None)
+            raise StoppedError
+
+    def _die(self, the_round: Round, rank: int, step: int, where: str) -> None:
+        if the_round.kill == (rank, step, where):
+            raise KilledError
+
+    def go_back(self, torn: bool) -> None:
+        """To the last boundary, or to the last commit."""
+        if torn:
+            self.state.restore()
+            self.version = self.committed
+        else:
+            assert self.state.clean
+            self.state.return_to_boundary()
+
+
+@dataclass
+class Job:
+    seed: int
+    shards: list[tuple[int, int]]
+    batch_size: int
+    drop_last: bool
+    stateful: bool
+    lanes: int
+    commit_every: int
+    epochs: int = 2
+
+
+def job_of(rng: random.Random, seed: int) -> Job:
+    longest = rng.choice([3, 20, 60])
+    return Job(
+        seed,
+        shards=[(number, rng.randint(0, longest)) for number in range(rng.choice([1, 2, 5, 12]))],
+        batch_size=rng.choice([1, 2, 3, 8]),
+        drop_last=rng.random() < 0.5,
+        stateful=rng.random() < 0.5,
+        lanes=rng.choice([0, 1, 2, 3]),
+        commit_every=rng.choice([1, 3, 1000]),
+    )
+
+
+def run_job(job: Job, rng: random.Random) -> list[Worker]:
+    """Train to the end; returns the last round's workers."""
+    workers = [Worker(job) for _ in range(rng.randint(1, 4))]
+    for worker in workers:
+        worker.state.save()
+        worker.state.keep()
+    while True:
+        size = len(workers)
+        kill = (rng.randrange(size), rng.randint(1, 12), rng.choice(["before", "torn", "after"]))
+        the_round = Round(size, stop_at=rng.randint(1, 25), kill=kill if size > 1 and rng.random() < 0.6 else None)
+        threads = [
+            threading.Thread(target=worker.train, args=(job, the_round, rank), daemon=True)
+            for rank, worker in enumerate(workers)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(BOUND)
+            assert not thread.is_alive()
+        for worker in workers:
+            if worker.failure is not None:
+                raise worker.failure
+        if all(worker.state.epoch == job.epochs for worker in workers):
+            return workers
+        stopped = "stop" in the_round.given and len(the_round.given["stop"]) == size
+        if not stopped:
+            assert the_round.kill is not None
+            del workers[the_round.kill[0]]
+            for worker in workers:
+                worker.go_back(torn=rng.random() < 0.3)
+        elif size > 1 and rng.random() < 0.5:
+            del workers[rng.randrange(size)]
+        source = max(workers, key=lambda worker: worker.version)
+        workers += [Worker(job) for _ in range(rng.randint(0, 5 - len(workers)) if rng.random() < 0.5 else 0)]
+        rng.shuffle(workers)
+        for worker in workers:
+            if worker.version < source.version or not worker.state.has_commit:
+                worker.state._load(copy.deepcopy(source.state._capture()))
+                worker.version = worker.committed = source.version
+                worker.state.save()
+            worker.state.keep()
+            assert worker.state.digest(committed=False) == source.state.digest(committed=False)
+
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topology, "current", lambda: here.place)
+    monkeypatch.setattr(stream_loader, "Exchange", Exchange)
+    monkeypatch.setattr(stream_loader, "DataLoader", Loader)
+
+
+@pytest.mark.usefixtures("simulated")
+@pytest.mark.parametrize("seed", range(160))
+def test_each_sample_is_trained_on_once_through_any_losses_and_resizes(seed: int) -> None:
+    rng = random.Random(seed)
+    job = job_of(rng, seed)
+    workers = run_job(job, rng)
+    everything = Counter({sample: job.epochs for shard in job.shards for sample in plain(shard)})
+    for worker in workers:
+        trained = Counter(array.array("q", worker.state.trained))
+        missing, repeated = everything - trained, trained - everything
+        # Rounds of up to 5 workers: what is left out is less than a batch of each, what is repeated a row of the last.
+        assert missing.total() < (5 * job.batch_size * job.epochs if job.drop_last else 1)
+        assert repeated.total() <= (0 if job.drop_last else 4 * job.epochs)
+        assert set(trained) <= set(everything)
+
+
+def stream_of(*lengths: int) -> ElasticStream:
+    return ElasticStream(list(enumerate(lengths)), plain, shuffle=False)
+
+
+def test_a_dataloader_over_a_stream_is_refused() -> None:
+    loader: DataLoader[int] = DataLoader(stream_of(4))  # type: ignore[arg-type]  # what is tested
+    with pytest.raises(TypeError, match=r"iterate stream\.loader\(batch_size="):
+        list(loader)
+    with pytest.raises(TypeError, match=r"iterate stream\.loader\(batch_size="):
+        list(stream_of(4))
+
+
+@pytest.mark.parametrize("name", ["sampler", "batch_sampler", "shuffle", "in_order"])
+def test_options_that_choose_samples_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"takes no {name}"):
+        stream_of(4).loader(2, **{name: None})  # type: ignore[arg-type]
+
+
+def test_other_bad_input_is_named() -> None:
+    with pytest.raises(ValueError, match="at least one shard"):
+        stream_of()
+    with pytest.raises(ValueError, match="batch_size is 0"):
+        stream_of(4).loader(0)
+    with pytest.raises(TypeError, match="not known before it has been read"):
+        len(stream_of(4).loader(2))
+
+
+def test_a_stream_outside_the_state_raises_in_the_next_round() -> None:
+    stream = stream_of(8)
+    topology.enter(topology.SINGLE_WORKER)
+    try:
+        next(iter(stream.loader(2)))
+        topology.enter(replace(topology.SINGLE_WORKER, round_id=RoundId(1, 2)))
+        with pytest.raises(RuntimeError, match=r"belongs to round 0\.1, which is over.*give it to the state"):
+            next(iter(stream.loader(2)))
+    finally:
+        topology.leave()
+
+
+def test_an_iteration_ends_where_another_begins_and_what_it_read_ahead_is_not_lost() -> None:
+    stream = stream_of(40)
+    loader = stream.loader(2, collate_fn=tuple, num_workers=1, persistent_workers=True)
+    first = iter(loader)
+    assert [next(first) for _ in range(3)] == [(0, 1), (2, 3), (4, 5)]
+    assert [sample for batch in loader for sample in batch] == list(range(6, 40))
+    with pytest.raises(RuntimeError, match="this iteration of the stream's loader is over"):
+        next(first)
+
+
+@pytest.mark.parametrize(
+    ("batches", "words"), [(2, "epoch 0 of the stream is left unfinished, after 4 samples"), (9, "")]
+)
+def test_an_epoch_that_is_left_open_is_named(caplog: pytest.LogCaptureFixture, batches: int, words: str) -> None:
+    stream = stream_of(6, 3)
+    for _ in zip(range(batches), stream.loader(2), strict=False):
+        pass
+    stream.set_epoch(0)
+    assert not caplog.records, "it goes on"
+    stream.set_epoch(1)
+    assert words in caplog.text
+    assert len(caplog.records) == bool(words)
+
+
+def test_a_shard_that_is_shorter_the_second_time_is_refused() -> None:
+    lengths = [20, 5]
+    stream = ElasticStream(["a"], lambda _: iter(range(lengths.pop(0))))
+    next(iter(stream.loader(8)))
+    with pytest.raises(
+        ValueError, match=r"shard 0 \('a'\) ends at sample 5, and had more|shard 0 had 8 samples or more"
+    ):
+        list(stream.loader(8))
+
+
+def test_a_reader_is_taken_up_where_it_says_so() -> None:
+    stream = ElasticStream([(0, 500)], Stateful)
+    for _ in zip(range(60), stream.loader(2), strict=False):
+        pass
+    ((at, state),) = (stream.state_dict()["begun"][0]["reader"],)
+    assert state == f'{{"at": {at}}}'
+    assert 0 < at <= 120
+    again = ElasticStream([(0, 500)], Stateful)
+    again.load_state_dict(stream.state_dict())
+    assert [n for batch in again.loader(2) for n in batch.tolist()] == list(range(120, 500))
