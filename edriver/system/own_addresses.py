@@ -43,6 +43,18 @@ def is_own(family: int, where: Where) -> bool:
     return True
 
 
+def bound_at(address: str) -> socket.socket:
+    """A TCP socket that is bound to an address, at a port that was free, and does not listen yet.
+
+    Raises:
+        OSError: the address is none of this host.
+    """
+    family, kind, protocol, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
+    bound = socket.socket(family, kind, protocol)
+    bound.bind(where)
+    return bound
+
+
 def is_loopback(address: str) -> bool:
     """Whether only this machine can be reached by an address; of names, localhost alone counts."""
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -19,12 +18,14 @@ from edriver.common.ids import NO_VERSION
 from edriver.common.store_address import StoreAddress
 from edriver.common.wire import round_id_message, round_id_of
 from edriver.system import stack_dump
+from edriver.system.own_addresses import bound_at
 from edriver.v1 import notification_pb2 as pb
 from edriver.worker.assignment import Assignment
 from edriver.worker.backend.peer_loss import looks_like_peer_loss
 from edriver.worker.restart import checkpoint, standby
 from edriver.worker.restart.quick_end import QuickEnd
 from edriver.worker.restart.script import own_traceback
+from edriver.worker.restart.tensorflow_cluster import Store
 from edriver.worker.rounds.notification import NotificationServer
 from edriver.worker.rounds.participant import Participant, Stage, Verdict
 from edriver.worker.rounds.run import end_process_group
@@ -75,6 +76,18 @@ class OneRound:
                 return self._participant.assignment
         self._server.stop()
         return None
+
+    def store_of(self, assignment: Assignment) -> Store:
+        """The round's store: this worker's own where it is rank 0, else a connection to rank 0's.
+
+        Raises:
+            torch.distributed.DistError: it cannot be reached.
+        """
+        if assignment.rank == 0:
+            return self._store
+        address = assignment.store
+        store: Store = dist.TCPStore(address.host, address.port, is_master=False)  # type: ignore[attr-defined]  # documented
+        return store
 
     def remember_imports(self, path: Path, place: Mapping[str, str]) -> None:
         """From now on write down for the slot's standby, at each sign of life, what the script has imported."""
@@ -169,7 +182,7 @@ class OneRound:
         return answer
 
 
-def served_store(address: str) -> tuple[object, StoreAddress]:
+def served_store(address: str) -> tuple[Store, StoreAddress]:
     """A store of torch's own, which listens at this address alone, at a port that was free.
 
     It is there before the worker says that it is ready: should it become rank 0, the others know where to connect.
@@ -177,9 +190,7 @@ def served_store(address: str) -> tuple[object, StoreAddress]:
     Raises:
         OSError: the address is none of this host.
     """
-    family, kind, protocol, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, kind, protocol)
-    listener.bind(where)
+    listener = bound_at(address)
     listener.listen()
     host, port = listener.getsockname()[:2]
     store = dist.TCPStore(  # type: ignore[attr-defined]  # documented
