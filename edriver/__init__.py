@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from edriver.worker.restart.checkpoint import checkpoint_requested as checkpoint_requested
     from edriver.worker.rounds.run import run as run
     from edriver.worker.sampler.elastic_sampler import ElasticSampler as ElasticSampler
+    from edriver.worker.sampler.elastic_stream import ElasticStream as ElasticStream
     from edriver.worker.state.handlers import StateHandler as StateHandler
     from edriver.worker.state.handlers import register_handler as register_handler
     from edriver.worker.state.state import ObjectState as ObjectState
@@ -51,6 +52,7 @@ _SUBMODULES = {
     "checkpoint_requested": "worker.restart.checkpoint",
     "run": "worker.rounds.run",
     "ElasticSampler": "worker.sampler.elastic_sampler",
+    "ElasticStream": "worker.sampler.elastic_stream",
     "ObjectState": "worker.state.state",
     "State": "worker.state.state",
     "cross_rank": "worker.topology",

@@ -24,6 +24,7 @@ for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(_number, signal.SIG_DFL)
 
 
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # as in all of edriver's processes; gRPC looks at it when it is imported
 os.environ.setdefault(
     "OMP_NUM_THREADS", "1"
 )  # as in workers: threads of several processes wait for one another, busily

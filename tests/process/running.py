@@ -144,11 +144,17 @@ class Run(Printing):
         return found
 
     def gone(self, seconds: float = BOUND) -> bool:
-        """Wait until nothing of the run is left; False if something stays."""
+        """Wait until nothing of the run is left; False if something stays.
+
+        A process that is just being started has no environment for a moment, and is seen at a later look.
+        """
         deadline = time.monotonic() + seconds
-        for pid in [int(text.partition(":")[0]) for text in self.left_behind()]:
-            wait_for_exit(pid, max(0.0, deadline - time.monotonic()))
-        return not self.left_behind()
+        while left := self.left_behind():
+            if time.monotonic() >= deadline:
+                return False
+            for pid in [int(text.partition(":")[0]) for text in left]:
+                wait_for_exit(pid, max(0.0, deadline - time.monotonic()))
+        return True
 
 
 def wait_for_exit(pid: int, seconds: float = BOUND) -> bool:

@@ -17,7 +17,7 @@ FILES = sorted(
     path for room in ROOMS for path in (ROOT / room).rglob("*.py") if path.parent != ROOT / "worker" / "backend"
 )
 
-PROMISED: Final = {"_exit", "_asdict", "_SSLMethod"}
+PROMISED: Final = {"_exit", "_asdict", "_fields", "_replace", "_SSLMethod"}
 """Names that begin like private ones and are documented (os._exit, a named tuple's), or that only types use."""
 
 OF_BASE_CLASSES: Final = {"_names", "_saved_random", "_too_large"}

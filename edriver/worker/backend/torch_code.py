@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Final
+
+from torch.utils.data import _utils, get_worker_info
 
 from edriver.worker.backend.interpreter import without_collections
 
@@ -31,3 +34,31 @@ def import_dynamo() -> None:
     """
     with contextlib.suppress(ImportError), without_collections():
         importlib.import_module("torch._dynamo")
+
+
+@contextlib.contextmanager
+def without_worker_info() -> Iterator[None]:
+    """Have torch.utils.data.get_worker_info() answer None in a DataLoader's process.
+
+    Readers that shard what they read by it (datasets.IterableDataset, webdataset) would pass over samples of a shard
+    that is meant for this process alone.
+
+    Interface: torch.utils.data._utils.worker._worker_info.
+
+    Raises:
+        RuntimeError: torch keeps the answer elsewhere.
+    """
+    info = get_worker_info()
+    if info is None:
+        yield
+        return
+    _utils.worker._worker_info = None
+    try:
+        if get_worker_info() is not None:
+            raise RuntimeError(
+                "with this version of torch, get_worker_info() cannot be hidden from a reader that would shard by it: "
+                "use num_workers=0"
+            )
+        yield
+    finally:
+        _utils.worker._worker_info = info

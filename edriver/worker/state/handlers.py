@@ -24,6 +24,7 @@ from edriver.worker.backend.modules import StateOfModule, class_versions, is_man
 from edriver.worker.copies.small_copy import IMMUTABLE_TYPES, Fixed, NotSmallError
 from edriver.worker.copies.snapshot import TakeOver
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
+from edriver.worker.sampler.elastic_stream import ElasticStream
 from edriver.worker.state import added_groups
 
 
@@ -141,6 +142,18 @@ class SamplerHandler(StateDictHandler):
     def digest(self, tree: Any) -> object:
         """The cursor."""
         return tree
+
+
+class StreamHandler(SamplerHandler):
+    """An ElasticStream: what is done of each shard."""
+
+    def keep(self) -> Any:
+        """What the boundary's state can be computed from, without a copy."""
+        return Fixed(self.value.kept())
+
+    def bring_back(self, kept: Any) -> None:
+        """Go back to it."""
+        self.value.bring_back(kept.contents)
 
 
 class ModuleHandler(StateHandler):
@@ -351,6 +364,7 @@ register_handler(torch.nn.Module, ModuleHandler)
 register_handler(torch.amp.GradScaler, GradScalerHandler)
 register_handler(Optimizer, OptimizerHandler)
 register_handler(ElasticSampler, SamplerHandler)
+register_handler(ElasticStream, StreamHandler)
 
 
 def refuse_sharded_module(module: torch.nn.Module) -> None:

@@ -1,0 +1,69 @@
+"""Hugging Face Datasets in edriver's rounds: an IterableDataset as an ElasticStream. Checked with datasets 5.2.0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from edriver.worker.sampler.elastic_stream import ElasticStream
+
+
+def elastic_stream(dataset: Any, *, shuffle: bool = True, seed: int = 0) -> ElasticStream:
+    """A stream of a dataset, which has as many shards as files in most cases.
+
+    Args:
+        dataset: the `datasets.IterableDataset`, after `map`, `filter` and the like, and before anything splits it among
+            workers.
+        shuffle: see ElasticStream.
+        seed: see ElasticStream.
+
+    Raises:
+        TypeError: it is no IterableDataset.
+        ValueError: it has a shuffle buffer, of which no state can be kept.
+    """
+    read = ReadShard(dataset)
+    return ElasticStream(range(dataset.num_shards), read, shuffle=shuffle, seed=seed)
+
+
+class ReadShard:
+    """Reads a shard of a dataset, which has state_dict and load_state_dict of its own.
+
+    Args:
+        dataset: the IterableDataset.
+
+    Raises:
+        TypeError: it is none.
+        ValueError: it has a shuffle buffer.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        if not all(hasattr(dataset, name) for name in ("num_shards", "shard", "state_dict", "load_state_dict")):
+            raise TypeError(
+                f"a {type(dataset).__name__} is no datasets.IterableDataset: load it with streaming=True, or call its "
+                "to_iterable_dataset(num_shards=...); a map-style data set is for edriver.ElasticSampler"
+            )
+        if any(name.startswith("BufferShuffled") for name in _parts(dataset)):
+            raise ValueError(
+                "the dataset has a shuffle buffer, whose contents are in no state: samples would be lost when reading "
+                "is taken up. Leave shuffle(buffer_size=...) out: the ElasticStream shuffles shards, and what is to be "
+                "shuffled within them belongs into the files"
+            )
+        self._dataset = dataset
+
+    def __call__(self, shard: int) -> Iterable[Any]:
+        """The shard's samples."""
+        part: Iterable[Any] = self._dataset.shard(num_shards=self._dataset.num_shards, index=shard)
+        return part
+
+
+def _parts(dataset: Any) -> Iterator[str]:
+    """The classes of what a dataset is made of.
+
+    Its `_ex_iterable` is private: without it a shuffle buffer is not refused. There is no public way to ask for one.
+    """
+    left = [getattr(dataset, "_ex_iterable", None)]
+    while left:
+        part = left.pop()
+        if part is not None:
+            yield type(part).__name__
+            left += [getattr(part, "ex_iterable", None), *getattr(part, "ex_iterables", ())]

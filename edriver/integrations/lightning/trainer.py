@@ -1,0 +1,263 @@
+"""ElasticTrainer: one Trainer for all rounds of a process, whose `fit` is called in each of them.
+
+It lives as long as its process, so loggers, callbacks and optimizers do, too. A round that ends leads out of `fit` by
+one of edriver's exceptions, past Lightning's handling of failures: callbacks are not asked to save what is left, and
+no experiment is marked as failed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import BaseFinetuning, ModelSummary, StochasticWeightAveraging, WeightAveraging
+from lightning.pytorch.trainer.states import TrainerStatus
+
+from edriver.integrations.lightning.loggers import take_over
+from edriver.integrations.lightning.loops import ElasticEpochLoop, ElasticFitLoop, RestOfEpoch
+from edriver.integrations.lightning.progress import Callbacks, Counters, Metrics, Part
+from edriver.integrations.lightning.strategy import ElasticStrategy
+from edriver.worker.backend.peer_loss import looks_like_peer_loss
+from edriver.worker.errors import HostsUpdatedInterrupt
+from edriver.worker.sampler.elastic_sampler import ElasticSampler
+from edriver.worker.state.torch_state import TorchState
+
+_RESTART = "use restart mode, in which a script needs no change: edriver --mode restart"
+
+_STRATEGIES: dict[str, dict[str, Any]] = {
+    "auto": {},
+    "ddp": {},
+    "ddp_find_unused_parameters_true": {"find_unused_parameters": True},
+}
+
+_CALLBACKS = (BaseFinetuning, StochasticWeightAveraging, WeightAveraging)
+"""They keep copies of the model, or change its optimizers, in ways that no state_dict of theirs has."""
+
+
+class ElasticTrainer(Trainer):
+    """A Lightning Trainer whose training goes on in the same process when workers come and go.
+
+        trainer = ElasticTrainer(max_epochs=3)
+        state = trainer.elastic_state(model, sampler)
+
+        @edriver.run
+        def train(state):
+            trainer.fit(model, DataLoader(dataset, batch_size=8, sampler=sampler))
+
+    `fit` passes a boundary after each batch, after each validation and at the end of each epoch: a script must not
+    call `state.commit()` or `state.check_host_updates()` itself.
+
+    Args:
+        strategy: "auto", "ddp", "ddp_find_unused_parameters_true", or an ElasticStrategy.
+        devices: leave it out: each worker has one device, and edriver's -np says how many workers there are.
+        num_nodes: leave it out.
+        use_distributed_sampler: leave it out: the ElasticSampler splits the training data.
+        options: Trainer's.
+
+    Raises:
+        ValueError: an option contradicts that, or is of no use in elastic mode; says what to use instead.
+    """
+
+    fit_loop: ElasticFitLoop
+
+    def __init__(
+        self,
+        *,
+        strategy: str | ElasticStrategy = "auto",
+        devices: Any = "auto",
+        num_nodes: int = 1,
+        use_distributed_sampler: bool = False,
+        **options: Any,
+    ) -> None:
+        if use_distributed_sampler:
+            raise ValueError(
+                "use_distributed_sampler=True would have Lightning put a DistributedSampler in place of the "
+                "ElasticSampler, so samples would be repeated and missed when workers come or go: leave it out"
+            )
+        if num_nodes != 1 or devices not in ("auto", -1, "-1", 1, "1", [0]):
+            raise ValueError(
+                f"devices={devices!r} and num_nodes={num_nodes!r}: each worker has one device; leave both out, and "
+                "say with edriver's -np and -H how many workers there are, and where"
+            )
+        self._parts: dict[str, Part] = {}
+        self._elastic: TorchState | None = None
+        self._loader: RestOfEpoch | None = None
+        self._ended_by: BaseException | None = None
+        own = _strategy(strategy)
+        own.trainer = self
+        own.set_world_ranks()  # so that one worker prints what the constructor says
+        super().__init__(strategy=own, devices=1, use_distributed_sampler=False, **options)
+        limits, steps = self.fit_loop, self.fit_loop.epoch_loop
+        self.fit_loop = ElasticFitLoop(self, min_epochs=limits.min_epochs, max_epochs=limits.max_epochs)
+        self.fit_loop.epoch_loop = ElasticEpochLoop(self, min_steps=steps.min_steps, max_steps=steps.max_steps)
+        # Lightning's handler of SIGTERM has all workers end where one gets it.
+        self._signal_connector.register_signal_handlers = lambda: None
+
+    def elastic_state(self, model: LightningModule, sampler: ElasticSampler, **more: Any) -> TorchState:
+        """Make the state: everything that training continues from. Call it once, before `edriver.run`.
+
+        It moves the model to its device, and calls its `configure_model` and `configure_optimizers`, which no `fit`
+        calls again.
+
+        Args:
+            model: with all its parameters: what `setup` adds later is not in the state.
+            sampler: what the training DataLoader draws from.
+            more: attributes of the script's own, as `edriver.TorchState` takes them.
+
+        Returns:
+            A state with the attributes model, optimizer, sampler, and others of this class.
+
+        Raises:
+            ValueError: a callback cannot work in elastic mode.
+            TypeError: something cannot be kept, and why.
+        """
+        for callback in [*self.callbacks, *_list(model.configure_callbacks())]:
+            if isinstance(callback, _CALLBACKS):
+                raise ValueError(f"{type(callback).__name__} cannot be carried from worker to worker: {_RESTART}")
+        model.trainer = self
+        self.strategy.connect(model)
+        model.configure_model()
+        self.strategy.precision_plugin.convert_module(model)
+        self.strategy.model_to_device()
+        self.strategy.setup_optimizers(self)
+        optimizers = {f"optimizer_{i}": each for i, each in enumerate(self.strategy.optimizers[1:], 1)}
+        schedulers = {f"scheduler_{i}": c.scheduler for i, c in enumerate(self.strategy.lr_scheduler_configs)}
+        scaler = getattr(self.precision_plugin, "scaler", None)
+        self._parts = {"counters": Counters(self), "metrics": Metrics(self), "callback_states": Callbacks(self)}
+        self._elastic = TorchState(
+            model,
+            self.strategy.optimizers[0] if self.strategy.optimizers else None,
+            **optimizers,
+            **schedulers,
+            **({} if scaler is None else {"scaler": scaler}),
+            sampler=sampler,
+            **self._parts,
+            **more,
+        )
+        return self._elastic
+
+    def fit(self, model: LightningModule, *data: Any, ckpt_path: Any = None, **options: Any) -> None:
+        """Train, from where the state stands. Call it inside the function that `edriver.run` wraps.
+
+        Args:
+            model: the state's.
+            data: what Trainer.fit takes: the training loader, validation loaders, or a data module.
+            ckpt_path: a checkpoint that was made at the end of an epoch; only a run's first round loads it.
+            options: more of them.
+
+        Raises:
+            RuntimeError: there is no state yet, or no round.
+            ValueError: the model is not the state's.
+            TypeError: the training loader does not draw from the state's sampler.
+            Exception: what leads out of a round, or out of training.
+        """
+        if self._elastic is None:
+            raise RuntimeError(
+                "call trainer.elastic_state(model, sampler) before edriver.run, and trainer.fit after it"
+            )
+        if self._elastic.model is not model:
+            raise ValueError("trainer.fit was given another model than trainer.elastic_state")
+        for part in self._parts.values():
+            if ckpt_path is None or self._begun:
+                part.hold()
+            else:
+                part.waiting = None
+        super().fit(model, *data, ckpt_path=None if self._begun else ckpt_path, **options)
+        if self._ended_by is not None:
+            try:
+                raise self._ended_by
+            finally:
+                self._ended_by = None  # its traceback refers to the round's wrapper and process group
+
+    def _fit_impl(self, *args: Any, **kwargs: Any) -> None:
+        try:
+            super()._fit_impl(*args, **kwargs)
+        except BaseException as error:
+            if self.validating or self.sanity_checking:
+                self.fit_loop.epoch_loop.val_loop._module_mode.restore(self.lightning_module)
+            # Where DistributedDataParallel raised before it came to the module, the way there is still patched.
+            self.lightning_module.__dict__.pop("forward", None)
+            if not isinstance(error, HostsUpdatedInterrupt) and not looks_like_peer_loss(error):
+                raise
+            self._ended_by = error
+            self._teardown()
+            self.state.status, self.state.stage = TrainerStatus.INTERRUPTED, None
+
+    @property
+    def estimated_stepping_batches(self) -> int | float:
+        """max_steps: how many steps an epoch has depends on how many workers there are.
+
+        Raises:
+            ValueError: there is no max_steps.
+        """
+        if self.max_steps == -1 and self.max_epochs != -1:
+            raise ValueError(
+                "trainer.estimated_stepping_batches is not known in elastic mode, as an epoch has more steps where "
+                "there are fewer workers: give ElasticTrainer max_steps, or the scheduler a number of steps of your own"
+            )
+        return float("inf") if self.max_steps == -1 else self.max_steps
+
+    @property
+    def sampler(self) -> ElasticSampler:
+        """The state's sampler."""
+        assert self._elastic is not None, "fit checks that"
+        sampler: ElasticSampler = self._elastic.sampler
+        return sampler
+
+    @property
+    def _begun(self) -> bool:
+        """Whether the run has passed a boundary of this training."""
+        return self._parts["counters"].state_dict()["at"] is not None
+
+    def take_place(self) -> None:
+        """Adapt to the round: its rank is known, and its process group is there."""
+        if self._elastic is None:
+            return
+        take_over(self.loggers, self.strategy, self._begun)
+        if self._begun:
+            for callback in self.callbacks:
+                if isinstance(callback, ModelSummary):
+                    callback._max_depth = 0  # it was printed in the first round
+
+    def put_back(self) -> None:
+        """Bring the loops, the metrics and the callbacks to where the state stands."""
+        for part in self._parts.values():
+            part.put_back()
+
+    def rest_of_epoch(self, loader: object) -> RestOfEpoch:
+        """The training loader, for the epoch that is next or under way."""
+        epoch = self.fit_loop.epoch_loop
+        done = epoch.batch_progress.current.ready if epoch.mid_epoch else 0
+        self._loader = RestOfEpoch(loader, self.sampler, done)
+        return self._loader
+
+    def record_batch(self, batch_idx: int) -> None:
+        """Count a batch's samples as done."""
+        assert self._loader is not None, "it yielded the batch"
+        self._loader.record(batch_idx)
+
+    def pass_boundary(self) -> None:
+        """Pass a boundary."""
+        assert self._elastic is not None, "fit checks that"
+        self._elastic.check_host_updates()
+
+    def _run_sanity_check(self) -> None:
+        """Only where training begins."""
+        if not self._begun:
+            super()._run_sanity_check()
+
+
+def _strategy(given: object) -> ElasticStrategy:
+    if isinstance(given, ElasticStrategy):
+        return given
+    if isinstance(given, str) and given.lower() in _STRATEGIES:
+        return ElasticStrategy(**_STRATEGIES[given.lower()])
+    name = given if isinstance(given, str) else type(given).__name__
+    raise ValueError(
+        f"strategy={name!r} cannot be elastic: a worker must hold the whole state, in a process that edriver starts; "
+        f"leave it out for DistributedDataParallel, or {_RESTART}"
+    )
+
+
+def _list(given: Any) -> list[Any]:
+    return list(given) if isinstance(given, list | tuple) else [given]

@@ -1,0 +1,90 @@
+"""How far a Trainer has got, as a part of edriver's state, and how many steps are left of its run.
+
+This file imports nothing of transformers.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from edriver.worker.state.handlers import StateHandler, register_handler
+
+
+class Progress:
+    """What a Trainer goes on from, besides its model, its optimizer and its sampler.
+
+    Attributes:
+        values: small plain data, replaced as a whole and never changed in place; empty until the first step is done.
+        log_history: TrainerState's, the very list; entries are only added.
+    """
+
+    def __init__(self) -> None:
+        self.values: Mapping[str, Any] = {}
+        self.log_history: list[Any] = []
+
+
+class ProgressHandler(StateHandler):
+    """A Progress: a boundary keeps the log's length instead of the log, which grows without limit."""
+
+    value: Progress
+
+    def capture(self) -> Any:
+        """All of it."""
+        return {"values": self.value.values, "log_history": self.value.log_history}
+
+    def load(self, tree: Any) -> None:
+        """Take over copies."""
+        self.value.values = copy.deepcopy(tree["values"])
+        self.value.log_history[:] = copy.deepcopy(tree["log_history"])
+
+    def keep(self) -> Any:
+        """The values, and how many entries the log has."""
+        return {"values": self.value.values, "entries": len(self.value.log_history)}
+
+    def bring_back(self, kept: Any) -> None:
+        """Drop what has been logged since."""
+        self.value.values = copy.deepcopy(kept["values"])
+        del self.value.log_history[kept["entries"] :]
+
+    def digest(self, tree: Any) -> object:
+        """The steps done; measured times, which are in the log, differ between workers."""
+        return tree["values"].get("global_step", 0)
+
+
+register_handler(Progress, ProgressHandler)
+
+
+def planned(
+    global_step: int,
+    epoch: int,
+    rest: int,
+    full: int,
+    max_steps: int,
+    num_train_epochs: float,
+    position: float,
+) -> tuple[int, int]:
+    """Where the run ends, as of a round.
+
+    Args:
+        global_step: optimizer steps done.
+        epoch: the epoch that is under way, from 0,
+        rest: and how many steps are left of it with this round's workers.
+        full: how many a whole epoch takes with them.
+        max_steps: TrainingArguments' own; below 1 the epochs decide.
+        num_train_epochs: TrainingArguments' own.
+        position: how much of the epochs' data is done, in epochs.
+
+    Returns:
+        The number of epochs that are begun in all, and the number of steps in all.
+    """
+    if max_steps > 0:
+        later = max(0, max_steps - global_step - rest)
+        return epoch + 1 + math.ceil(later / max(1, full)), max_steps
+    if num_train_epochs >= epoch + 1:
+        left = rest + math.ceil((num_train_epochs - epoch - 1) * full)
+    else:
+        left = max(0, math.ceil((num_train_epochs - position) * full))
+    return math.ceil(num_train_epochs), global_step + left

@@ -1,0 +1,262 @@
+"""The callbacks that make model.fit elastic: they count what is done, and pass boundaries. Their order is free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Sampler
+
+from edriver.keras.elastic.fit import ElasticCallback, Fit, pass_over_one_batch
+from edriver.keras.elastic.state import KerasState
+from edriver.keras.optimizer import average_before_scaling
+from edriver.worker import topology
+from edriver.worker.sampler.elastic_sampler import ElasticSampler
+
+
+class CommitStateCallback(ElasticCallback):
+    """Passes a boundary after every batch, and commits the state with some of them.
+
+    A further boundary with a commit is passed once an epoch's last callback is done, when the next one begins or the
+    fit ends: an epoch is ended once, whatever happens.
+
+    Args:
+        state: the state.
+        batches_per_commit: with how many batches a commit is made; at the others `state.check_host_updates()` is
+            called, which costs next to nothing and keeps a failure from losing a step.
+
+    Raises:
+        TypeError: it is no KerasState.
+        ValueError: batches_per_commit is less than 1.
+    """
+
+    def __init__(self, state: KerasState, batches_per_commit: int = 1) -> None:
+        super().__init__()
+        if not isinstance(state, KerasState):
+            raise TypeError(f"CommitStateCallback takes a KerasState, not a {type(state).__name__}")
+        if batches_per_commit < 1:
+            raise ValueError(f"batches_per_commit is {batches_per_commit}: commit with every batch, 1, or less often")
+        self.state = state
+        self.batches_per_commit = batches_per_commit
+        self._batches = 0
+        self._epochs = 0
+        self._metrics: list[torch.Tensor] = []
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Begin to count.
+
+        Raises:
+            RuntimeError: the model has another optimizer than the state.
+        """
+        if self.model.optimizer is not self.state.optimizer:
+            raise RuntimeError(
+                "the model has another optimizer than the state, so what it learns would not be kept: call "
+                "model.compile outside of the function that elastic.run wraps, before KerasState"
+            )
+        average_before_scaling(self.model.optimizer)
+        self._batches = self._epochs = 0
+        self._metrics = self.state.metric_values()  # Keras resets them next
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """End the epoch before."""
+        super().on_epoch_begin(epoch, logs)
+        if self._epochs:
+            self._commit()
+        else:
+            self.state.put_back_callbacks()
+        self._epochs += 1
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Pass a boundary.
+
+        Raises:
+            HostsUpdatedInterrupt: all members stop here for a change of hosts.
+            PeerLostError: a member of this round is gone.
+        """
+        if not Fit.of(self).batch_done(batch, self.model):
+            return
+        self._batches += 1
+        if self._batches >= self.batches_per_commit:
+            self._batches = 0
+            self.state.commit()
+        else:
+            self.state.check_host_updates()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """End the last epoch."""
+        for member in Fit.of(self).members:
+            member.training_ends()
+        if self._epochs:
+            self._commit()
+        else:  # they have been reset all the same
+            self.state.put_back_callbacks()
+
+    def resumes(self, left: int) -> None:
+        """Let the metrics go on."""
+        self.state.put_back_metrics(self._metrics)
+
+    def _commit(self) -> None:
+        self._batches = 0
+        self.state.note_callbacks()
+        self.state.commit()
+
+
+class UpdateEpochStateCallback(ElasticCallback):
+    """Keeps `state.epoch`: how many epochs are done. Give model.fit `initial_epoch=state.epoch`.
+
+    Where a callback stops the training early it is set to model.fit's `epochs`, so that a fit which is entered again
+    does nothing.
+
+    Args:
+        state: the state.
+
+    Raises:
+        ValueError: it has no attribute of that name.
+    """
+
+    def __init__(self, state: KerasState) -> None:
+        super().__init__()
+        self.state = _with(state, "epoch")
+
+    def training_begins(self, epoch: int) -> None:
+        """Find out from which number Keras counts."""
+        Fit.of(self).offset = self.state.epoch - epoch
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Count it."""
+        self.state.epoch = Fit.of(self).offset + epoch + 1
+
+    def training_ends(self) -> None:
+        """See whether it was stopped."""
+        if self.model.stop_training:
+            self.state.epoch = Fit.of(self).offset + self.params["epochs"]
+
+
+class UpdateBatchStateCallback(ElasticCallback):
+    """Keeps `state.batch`: how many batches of the epoch are done. An epoch that is resumed is shorter by that.
+
+    Which samples these batches had is the sampler's matter: without a RecordBatchCallback the data begin anew.
+
+    Args:
+        state: the state.
+
+    Raises:
+        ValueError: it has no attribute of that name.
+    """
+
+    precedence = 1
+
+    def __init__(self, state: KerasState) -> None:
+        super().__init__()
+        self.state = _with(state, "batch")
+
+    def training_begins(self, epoch: int) -> None:
+        """Go on from where the state stands; later epochs are whole."""
+        Fit.of(self).batches_before = self.state.batch
+
+    def batch_done(self, batch: int) -> None:
+        """Count it."""
+        self.state.batch = Fit.of(self).batches_before + batch + 1
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Begin anew."""
+        self.state.batch = 0
+
+    def batches_left(self) -> int | None:
+        """What `steps_per_epoch`, or the length of the data, leaves."""
+        steps = self.params.get("steps")
+        return max(0, steps - self.state.batch) if self.state.batch and steps else None
+
+    def resumes(self, left: int) -> None:
+        """See that there is no train step where nothing is left."""
+        if left == 0 and max(member.precedence for member in Fit.of(self).members) == self.precedence:
+            pass_over_one_batch(self.model)
+
+
+class RecordBatchCallback(ElasticCallback):
+    """Has an ElasticSampler record each batch of model.fit's DataLoader: an epoch that is resumed has what remains.
+
+    It also starts the sampler's epochs, and makes `len(loader)` that of a whole epoch, because Keras asks for it once,
+    when a fit begins.
+
+    Args:
+        loader: the DataLoader that model.fit is given, whose sampler is an ElasticSampler. Give that to the state.
+
+    Raises:
+        TypeError: it is no DataLoader, has another sampler, or batches of its own making.
+    """
+
+    precedence = 2
+
+    def __init__(self, loader: Any) -> None:
+        super().__init__()
+        sampler, batch_size = getattr(loader, "sampler", None), getattr(loader, "batch_size", None)
+        if not isinstance(loader, DataLoader) or not isinstance(sampler, ElasticSampler) or not batch_size:
+            raise TypeError(
+                "RecordBatchCallback takes the torch DataLoader that model.fit is given, made with batch_size=... and "
+                "sampler=edriver.ElasticSampler(dataset)"
+            )
+        self._sampler = sampler
+        self._batch_size: int = batch_size
+        self._drop_last = loader.drop_last
+        batches: Any = loader.batch_sampler
+        if not isinstance(batches.sampler, _WholeEpochs):
+            batches.sampler = _WholeEpochs(self._sampler, self._batches)
+        self._whole: _WholeEpochs = batches.sampler
+
+    def epoch_begins(self, epoch: int) -> None:
+        """Start the epoch."""
+        self._sampler.set_epoch(epoch + Fit.of(self).offset)
+        self._whole.filled = False
+
+    def batch_done(self, batch: int) -> None:
+        """Record it."""
+        self._sampler.record_batch(batch, self._batch_size)
+
+    def batches_left(self) -> int | None:
+        """What the sampler has left for this rank."""
+        if not self._sampler.samples_done().done:
+            return None
+        return self._batches()
+
+    def resumes(self, left: int) -> None:
+        """See that there is no train step where nothing is left."""
+        if left == 0:
+            self._whole.filled = True
+            pass_over_one_batch(self.model)
+
+    def _batches(self) -> int:
+        share = len(self._sampler)
+        return share // self._batch_size if self._drop_last else -(-share // self._batch_size)
+
+
+class _WholeEpochs(Sampler[int]):
+    """An ElasticSampler as Keras is to see it.
+
+    Args:
+        elastic: the sampler.
+        batches: how many batches it has left for this rank.
+
+    Attributes:
+        filled: whether an epoch without any left gives samples all the same: Keras builds metrics from a batch before
+            the first epoch begins, and passes over one where an epoch has but its end left.
+    """
+
+    def __init__(self, elastic: ElasticSampler, batches: Callable[[], int]) -> None:
+        self._elastic = elastic
+        self._batches = batches
+        self.filled = True
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self))) if self.filled and not self._batches() else iter(self._elastic)
+
+    def __len__(self) -> int:
+        """How many samples of a whole epoch this rank has."""
+        return -(-self._elastic.samples_done().samples // topology.current().size)
+
+
+def _with(state: KerasState, name: str) -> KerasState:
+    if not hasattr(state, name):
+        raise ValueError(f"the state has no {name!r}: make it KerasState(model, {name}=0)")
+    return state
