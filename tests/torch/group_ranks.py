@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import gc
 import itertools
 import os
-import queue
 import signal
-import socket
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent import futures
-from datetime import timedelta
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import grpc
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import (
     DebugLevel,
     FileStore,
     PrefixStore,
-    ProcessGroupGloo,
     Store,
     set_debug_level,
 )
@@ -51,6 +44,7 @@ from edriver.worker.group.store import StoreClient
 from edriver.worker.group.store_transport import StoreTransport
 from edriver.worker.topology import SINGLE_WORKER
 from tests.linked_hosts import INTERFACE, LinkedHost
+from tests.torch.foreign_connections import AsyncioTcp, ForeignConnection, GlooGroup, GrpcTcp, PlainTcp
 from tests.torch.forks import FORKS
 
 LIMIT_SECONDS = 300.0
@@ -249,7 +243,7 @@ class _Worker:
         self._subgroup: dist.ProcessGroup | None = None
         self._broadcasts: list[dist.Work] = []
         self._loader: Any = None
-        self._unauthenticated: list[_Stranger] = []
+        self._foreign_connections: list[ForeignConnection] = []
 
     def build(self, where: Assignment) -> None:
         self.group.build(where, timeout=LIMIT_SECONDS)
@@ -402,15 +396,15 @@ class _Worker:
     def wait_until_published(self, where: Assignment) -> None:
         _client(where).get("published")
 
-    def open_strangers(self, path: str, rank: int, size: int) -> None:
+    def open_foreign_connections(self, path: str, rank: int, size: int) -> None:
         """Open connections that have nothing to do with the round, one of each kind."""
-        self._unauthenticated = [_PlainTcp(), _AsyncioTcp(), _GrpcTcp(), _GlooGroup(path, rank, size)]
-        self.use_strangers()  # gRPC connects at the first use
+        self._foreign_connections = [PlainTcp(), AsyncioTcp(), GrpcTcp(), GlooGroup(path, rank, size)]
+        self.use_foreign_connections()  # gRPC connects at the first use
 
-    def use_strangers(self) -> list[str]:
-        for stranger in self._unauthenticated:
-            stranger.use()
-        return [type(stranger).__name__ for stranger in self._unauthenticated]
+    def use_foreign_connections(self) -> list[str]:
+        for each in self._foreign_connections:
+            each.use()
+        return [type(each).__name__ for each in self._foreign_connections]
 
 
 def _client(where: Assignment) -> StoreClient:
@@ -439,68 +433,3 @@ class _HaltingStore(Store):
     def _halt(self) -> bytes:
         threading.Event().wait()
         raise AssertionError
-
-
-class _Stranger:
-    def use(self) -> None:
-        raise NotImplementedError
-
-
-class _PlainTcp(_Stranger):
-    def __init__(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            self._near = socket.create_connection(listener.getsockname(), LIMIT_SECONDS)
-            self._far, _ = listener.accept()
-
-    def use(self) -> None:
-        self._near.sendall(b"ping")
-        assert self._far.recv(4) == b"ping"
-
-
-class _AsyncioTcp(_Stranger):
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
-        self._reader, self._writer = self._run(self._connect())
-
-    def use(self) -> None:
-        self._writer.write(b"ping")
-        assert self._run(self._reader.readexactly(4)) == b"ping"
-
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            while data := await reader.read(64):
-                writer.write(data)
-
-        self._server = await asyncio.start_server(echo, "127.0.0.1", 0)
-        return await asyncio.open_connection(*self._server.sockets[0].getsockname())
-
-    def _run(self, task: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(task, self._loop).result(LIMIT_SECONDS)
-
-
-class _GrpcTcp(_Stranger):
-    def __init__(self) -> None:
-        self._server = grpc.server(futures.ThreadPoolExecutor(1))
-        handler: Any = grpc.stream_stream_rpc_method_handler(lambda requests, _: requests)
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("s", {"Echo": handler}),))
-        port = self._server.add_insecure_port("127.0.0.1:0")
-        self._server.start()
-        self._channel = grpc.insecure_channel(f"127.0.0.1:{port}")
-        self._requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        echo: Any = self._channel.stream_stream("/s/Echo")
-        self._answers: Iterator[bytes] = echo(iter(self._requests.get, b""))
-
-    def use(self) -> None:
-        self._requests.put(b"ping")
-        assert next(self._answers) == b"ping"
-
-
-class _GlooGroup(_Stranger):
-    """A Gloo group that the script made by itself, before the round."""
-
-    def __init__(self, path: str, rank: int, size: int) -> None:
-        self._group: Any = ProcessGroupGloo(FileStore(path, size), rank, size, timedelta(seconds=LIMIT_SECONDS))
-
-    def use(self) -> None:
-        self._group.allreduce([torch.ones(1)]).wait()

@@ -262,15 +262,15 @@ def test_data_loader_children_of_a_killed_peer_do_not_keep_the_others_waiting() 
 def test_connections_that_are_not_the_rounds_survive(tmp_path: Path) -> None:
     with members(2) as group:
         for rank, member in enumerate(group):
-            member.begin("open_strangers", str(tmp_path / "store"), rank, 2)
+            member.begin("open_foreign_connections", str(tmp_path / "store"), rank, 2)
         assert [member.end().error for member in group] == ["", ""]
         build(group, 1)
         group[0].begin("all_reduce")
         outcome = group[0].sever(1)
         assert outcome.looks_lost, outcome
         for member in group:
-            member.begin("use_strangers")
-        kinds = ["_PlainTcp", "_AsyncioTcp", "_GrpcTcp", "_GlooGroup"]
+            member.begin("use_foreign_connections")
+        kinds = ["PlainTcp", "AsyncioTcp", "GrpcTcp", "GlooGroup"]
         outcomes = [member.end() for member in group]
     assert [outcome.value for outcome in outcomes] == [kinds, kinds], outcomes
 
