@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -25,14 +25,18 @@ STOP = 12.0
 
 @contextmanager
 def stopped(pids: list[int]) -> Iterator[None]:
-    """These processes do not run while the body does."""
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+    """These processes do not run while the body does, in which they may be killed: what they survive, the test says."""
+    with ExitStack() as open_processes:
+        descriptors = [os.pidfd_open(pid) for pid in pids]
+        for descriptor in descriptors:
+            open_processes.callback(os.close, descriptor)
+            signal.pidfd_send_signal(descriptor, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for descriptor in descriptors:
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(descriptor, signal.SIGCONT)
 
 
 def parent_of(pid: int) -> int:

@@ -15,6 +15,7 @@ from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArgumen
 
 import edriver
 from edriver.integrations.transformers import ElasticTrainer
+from tests.libraries.points import Points, layers
 
 OUT = Path(os.environ.get("OUT", "."))
 OPTIONS = json.loads(os.environ.get("OPTIONS", "{}"))  # TrainingArguments
@@ -42,26 +43,12 @@ def may_die(where: str, step: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Points(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    """Points on a plane."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        x = torch.tensor([(index * 7 % 64) / 64, (index * 13 % 64) / 64])
-        return {"x": x, "labels": x.sum(), "index": torch.tensor(index)}
-
-
 class Model(torch.nn.Module):
     """A surface over the plane; it writes down what it is trained on, and may be killed there."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = torch.nn.Sequential(torch.nn.Linear(2, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+        self.layers = layers()
         self.taken: list[int] = []
         self.losses: list[float] = []
         self.step = 0

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 from accelerate.utils import DataLoaderConfiguration, GradientAccumulationPlugin
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
 
 import edriver
 from edriver.integrations.accelerate import ElasticAccelerator
 from edriver.integrations.transformers import ElasticTrainer
+from tests.libraries.points import Points, layers
 from tests.torch.elastic_world import Fate
 from tests.torch.fingerprint import fingerprint
 from tests.torch.kinds_of_training import STEPS, batch_of, new_model
@@ -65,27 +66,13 @@ def accelerated(fate: Fate) -> str:
     return fingerprint(state)
 
 
-class Points(Dataset[dict[str, torch.Tensor]]):
-    """Points on a plane."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        x = torch.tensor([(index * 7 % 64) / 64, (index * 13 % 64) / 64])
-        return {"x": x, "labels": x.sum(), "index": torch.tensor(index)}
-
-
 class Surface(torch.nn.Module):
     """A model of them, which knows what it was trained on since its last step."""
 
     def __init__(self, fate: Fate) -> None:
         super().__init__()
         torch.manual_seed(1)
-        self.layers = torch.nn.Sequential(torch.nn.Linear(2, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+        self.layers = layers()
         self.taken: list[int] = []
         self.step = 0
         self._fate = fate
