@@ -25,11 +25,18 @@ STEPS_BEFORE = 20
 _STEP = re.compile(r"rank (\d+) of (\d+) pid (\d+) step (\d+) at ([\d.]+)")
 
 
-def kills(kind: str, workers: int, count: int) -> Iterator[float]:
-    """Start a run, kill its last worker again and again, and yield the seconds until the others have made a step."""
+def kills(job: Path, kind: str, workers: int, count: int) -> Iterator[float]:
+    """Start a run, kill its last worker again and again, and yield the seconds until the others have made a step.
+
+    Args:
+        job: a script that prints a line after each step, as horovod_job.passed does.
+        kind: its argument.
+        workers: the size of a full round.
+        count: how many kills.
+    """
     command = [sys.executable, "-m", "edriver", "-np", str(workers), "--min-np", "1", "--cooldown-range", "0.1", "0.2"]
     run = subprocess.Popen(
-        [*command, "--no-records", sys.executable, str(JOB), kind],
+        [*command, "--no-records", sys.executable, str(job), kind],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -67,7 +74,7 @@ def main() -> None:
     given = arguments.parse_args()
     times: dict[str, list[float]] = {"horovod": [], "native": []}
     for kind in ("native", "horovod", "horovod", "native"):
-        times[kind].extend(kills(kind, given.workers, given.kills))
+        times[kind].extend(kills(JOB, kind, given.workers, given.kills))
     medians = {kind: statistics.median(each) for kind, each in times.items()}
     for kind, each in times.items():
         print(f"{kind}: median {medians[kind] * 1e3:.0f} ms of {[round(seconds * 1e3) for seconds in each]}")
