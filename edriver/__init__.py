@@ -68,6 +68,11 @@ _SUBMODULES = {
 __all__ = [*sorted(_SUBMODULES), "__version__"]
 
 
+def __dir__() -> list[str]:
+    """What a shell completes and help() lists: the names that are imported once they are used."""
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> object:
     if name not in _SUBMODULES:
         raise AttributeError(f"module 'edriver' has no attribute {name!r}")

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 from collections.abc import Iterator
 from typing import Final
 
 import shtab
 
-from edriver.agent import dial_in
-from edriver.cli.main import CONTROL_COMMANDS, STATUS_COMMANDS, flags_parser
-from edriver.commands import steer
-from edriver.rendezvous import command as rendezvous
+from edriver.cli.main import flags_parser
+from edriver.cli.subcommands import SUBCOMMANDS
 
 PATH_COMPLETIONS: Final = {"FILE": shtab.FILE, "SCRIPT": shtab.FILE, "DIR": shtab.DIRECTORY}
 """What completes an argument that the help calls so."""
@@ -40,12 +37,9 @@ def completion(shell: str) -> str:
 
 def words_of_edriver() -> Iterator[tuple[str, argparse.ArgumentParser]]:
     """What may come first on the command line in a flag's place, with the flags that follow it."""
-    yield "agent", dial_in.parser()
-    for word in CONTROL_COMMANDS:
-        yield word, steer.parser(word)
-    for word in STATUS_COMMANDS:
-        yield word, importlib.import_module(f"edriver.commands.{word}").parser()
-    yield "rendezvous", rendezvous.parser()
+    yield "run", flags_parser()
+    for word, subcommand in SUBCOMMANDS.items():
+        yield word, subcommand.parser()
 
 
 def _complete_paths(parser: argparse.ArgumentParser) -> None:

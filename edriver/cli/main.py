@@ -11,11 +11,12 @@ import math
 import os
 import secrets
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NoReturn
 
+from edriver.cli.hints import hint_of
 from edriver.cli.horovodrun_flags import refusal_of
+from edriver.cli.subcommands import EXIT_FAILED, EXIT_USAGE, GROUPS, SUBCOMMANDS
 from edriver.cli.torchrun_flags import TORCHRUN_GROUP, add_torchrun_flags
 from edriver.common import defaults
 from edriver.common.stall_limits import DEFAULT_STALL_LIMITS, text_of
@@ -24,37 +25,19 @@ from edriver.driver.core.settings import HOST_COOLDOWN, SLOT_COOLDOWN
 from edriver.system.descriptors import raise_limit
 from edriver.system.record_folder import MAX_KEPT_RUNS
 
-EXIT_FAILED, EXIT_USAGE = 1, 2
-"""Exit codes; 0 is a run that succeeded, 128 + n one that was stopped by signal n."""
+_DESCRIPTION_TEXT = """\
+Trains with PyTorch on hosts that come and go: starts the command once per slot, and keeps the
+training going, in the same processes, while hosts are added, removed or lost.
 
-CONTROL_COMMANDS = ("drain", "undrain", "resize", "stop")
-"""Commands that steer a running run."""
+  edriver [run] -np N [options] command [argument ...]
+"""
 
-STATUS_COMMANDS = ("status", "top", "dashboard", "report")
-"""Commands that show how a run stands, or how it went."""
-
-_EPILOG_TEXT = """\
+_EXAMPLE_TEXT = """\
 example:
   edriver -np 4 --min-np 2 --max-np 8 --host-discovery-script ./discover_hosts.sh python train.py
 
   Training starts with 4 workers, or after --start-timeout with the 2 to 4 that there is room for. From then on it
   follows the hosts that the script prints, one line host:slots each, between 2 and 8 workers.
-
-to a run that goes on:
-  edriver drain HOST[:SLOT]      leave a host, or one slot of it, in good order (edriver drain --help)
-  edriver undrain HOST[:SLOT]    use it again
-  edriver resize N               use at most N workers from now on
-  edriver stop                   end it
-  edriver status                 how it stands; edriver top: the same, live
-  edriver dashboard              a web page that follows it (pip install 'edriver[dashboard]')
-of a run that has ended:
-  edriver report RUN             one HTML file: size, goodput, every recovery
-before a run:
-  edriver doctor --hosts a,b     whether this machine and those have what it needs
-on a host that is to dial in:
-  edriver agent --driver HOST:PORT --credentials FILE
-for torchrun --rdzv-backend=edriver:
-  edriver rendezvous             keep its rendezvous, off the training nodes; edriver rendezvous status shows it
 
 exit codes:
   0 success; 1 the run failed; 2 bad flags; 128 + n stopped by signal n (130: Ctrl-C, 143: SIGTERM)
@@ -65,6 +48,14 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One sentence instead of the whole usage."""
         self.exit(EXIT_USAGE, f"edriver: {message} (edriver --help explains the flags)\n")
+
+
+def _subcommands_text() -> str:
+    lines: list[str] = []
+    for title, group in GROUPS.items():
+        usages = [f"edriver {each.name} {each.arguments}" for each in group]
+        lines += [f"{title}:", *(f"  {usage:32} {each.summary}" for usage, each in zip(usages, group, strict=True))]
+    return "\n".join([*lines, "", "edriver COMMAND --help tells more of each."])
 
 
 def _seconds(text: str) -> float:
@@ -97,9 +88,8 @@ def flags_parser() -> argparse.ArgumentParser:
     top = _Parser(
         prog="edriver",
         usage="edriver -np N [options] command [argument ...]",
-        description="Trains with PyTorch on hosts that come and go: starts the command once per slot, and keeps the\n"
-        "training going, in the same processes, while hosts are added, removed or lost.",
-        epilog=_EPILOG_TEXT,
+        description=f"{_DESCRIPTION_TEXT}\n{_subcommands_text()}",
+        epilog=_EXAMPLE_TEXT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -332,16 +322,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         sys.stderr.write(f"edriver: {error}\n")
         return EXIT_FAILED
-    if arguments and arguments[0] == "agent":
-        return _agent(arguments[1:])
-    if arguments and arguments[0] == "doctor":
-        return _doctor(arguments[1:])
-    if arguments and arguments[0] == "rendezvous":
-        return _rendezvous(arguments[1:])
-    if arguments and arguments[0] in CONTROL_COMMANDS:
-        return _steer(arguments[0], arguments[1:])
-    if arguments and arguments[0] in STATUS_COMMANDS:
-        return _look(arguments[0], arguments[1:])
+    first = arguments[0] if arguments else ""
+    if first in SUBCOMMANDS:
+        return SUBCOMMANDS[first].run(arguments[1:])
+    if first == "help":
+        return main([*arguments[1:2], "--help"])
+    if first == "run":
+        arguments = arguments[1:]
     top = parser()
     flags, unknown = top.parse_known_args(arguments)
     if flags.version:
@@ -350,6 +337,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _print_completion(flags.print_completion)
     if unknown:
         top.error(refusal_of(unknown[0]))
+
+    if flags.np is None and (hint := hint_of(flags.command)):
+        top.error(hint)
 
     from edriver.driver.options import UsageError, options_of
 
@@ -395,72 +385,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run(options, run_id, output, records)
     finally:
         output.close()
-
-
-def _steer(verb: str, arguments: Sequence[str]) -> int:
-    from edriver.commands.steer import steer
-
-    return _ask(lambda: steer(verb, arguments))
-
-
-def _look(word: str, arguments: Sequence[str]) -> int:
-    if word == "top":
-        from edriver.commands.top import top as look
-    elif word == "dashboard":
-        from edriver.commands.dashboard import dashboard as look
-    elif word == "report":
-        from edriver.commands.report import report as look
-    else:
-        from edriver.commands.status import status as look
-
-    return _ask(lambda: look(arguments))
-
-
-def _ask(command: Callable[[], str]) -> int:
-    """Print what a run's driver answers."""
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # that a driver cannot be reached is ours to say
-    from edriver.client.errors import RunError
-    from edriver.text.printable import printable
-
-    try:
-        sys.stdout.write(f"{printable(command())}\n")
-    except RunError as error:
-        sys.stderr.write(f"edriver: {printable(str(error))}\n")
-        return EXIT_FAILED
-    return 0
-
-
-def _doctor(arguments: Sequence[str]) -> int:
-    from edriver.commands.doctor import doctor
-
-    code = 0
-
-    def examine() -> str:
-        nonlocal code
-        text, code = doctor(arguments)
-        return text
-
-    return _ask(examine) or code
-
-
-def _rendezvous(arguments: Sequence[str]) -> int:
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    from edriver.rendezvous import command
-
-    if arguments and arguments[0] == "status":
-        return _ask(lambda: command.status(arguments[1:], time.time))
-    return command.rendezvous(arguments)
-
-
-def _agent(arguments: Sequence[str]) -> int:
-    from edriver.agent.dial_in import join_config_of
-    from edriver.agent.main import run_agent
-
-    try:
-        return run_agent(join_config_of(arguments))
-    except ValueError as error:
-        sys.stderr.write(f"edriver agent: {error}\n")
-        return EXIT_USAGE
 
 
 def _print_version() -> int:

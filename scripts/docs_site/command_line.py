@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from edriver.agent import dial_in
 from edriver.cli import main
-from edriver.commands import dashboard, report, status, steer, top
+from edriver.cli.subcommands import SUBCOMMANDS
 from edriver.rendezvous import command as rendezvous
 from scripts.docs_site.markdown import cell, table
 
@@ -16,10 +15,7 @@ def page() -> str:
     """All commands, each with its flags."""
     parsers = [
         main.parser(),
-        *(command.parser() for command in (status, top, dashboard, report)),
-        *(steer.parser(verb) for verb in main.CONTROL_COMMANDS),
-        dial_in.parser(),
-        rendezvous.parser(),
+        *(subcommand.parser() for subcommand in SUBCOMMANDS.values()),
         rendezvous.status_parser(),
     ]
     return "\n".join(line for parser in parsers for line in _command(parser))
@@ -27,12 +23,14 @@ def page() -> str:
 
 def _command(parser: argparse.ArgumentParser) -> Iterator[str]:
     yield f"## `{parser.prog}`\n"
-    if parser.description:
+    main_command = parser.prog == "edriver"
+    if parser.description and not main_command:
         yield f"{' '.join(parser.description.split())}\n"
     usage = " ".join(parser.format_usage().removeprefix("usage: ").split())
     yield f"```text\n{usage}\n```\n"
     formatter = parser._get_formatter()
-    main_command = parser.prog == "edriver"
+    if main_command:
+        yield f"```text\n{(parser.description or '').rstrip()}\n```\n"
     for group in parser._action_groups:
         rows = [
             (_name(action, parser.prog), cell(formatter._expand_help(action)))

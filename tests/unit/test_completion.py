@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from edriver.cli.completion import words_of_edriver
-from edriver.cli.main import CONTROL_COMMANDS, STATUS_COMMANDS, flags_parser, main
+from edriver.cli.main import flags_parser, main
+from edriver.cli.subcommands import SUBCOMMANDS
 
 ASK = """
 source "$1"
@@ -65,7 +66,7 @@ def test_bash_completes_files_where_edriver_has_nothing_to_say(sourced: Path) ->
 
 
 def test_no_word_is_forgotten() -> None:
-    assert {word for word, _ in words_of_edriver()} == {"agent", "rendezvous", *CONTROL_COMMANDS, *STATUS_COMMANDS}
+    assert {word for word, _ in words_of_edriver()} == {"run", *SUBCOMMANDS}
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])

@@ -1,0 +1,143 @@
+"""edriver's subcommands: what may come first on the command line, in place of a run's flags.
+
+Each is imported once it is asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+EXIT_FAILED, EXIT_USAGE = 1, 2
+"""Exit codes; 0 is success, 128 + n a run that was stopped by signal n."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subcommand:
+    """One of them.
+
+    Attributes:
+        name: the word.
+        arguments: what follows it, as the help shows it.
+        summary: what it does, in half a line.
+        run: runs it with the words behind its name; returns the exit code.
+        parser: makes the parser of those words.
+    """
+
+    name: str
+    arguments: str
+    summary: str
+    run: Callable[[Sequence[str]], int]
+    parser: Callable[[], argparse.ArgumentParser]
+
+
+def _printed(command: Callable[[], str]) -> int:
+    """Print what a run's driver answers."""
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # that a driver cannot be reached is ours to say
+    from edriver.client.errors import RunError
+    from edriver.text.printable import printable
+
+    try:
+        sys.stdout.write(f"{printable(command())}\n")
+    except RunError as error:
+        sys.stderr.write(f"edriver: {printable(str(error))}\n")
+        return EXIT_FAILED
+    return 0
+
+
+def _show(name: str, arguments: Sequence[str]) -> int:
+    return _printed(lambda: str(getattr(importlib.import_module(f"edriver.commands.{name}"), name)(arguments)))
+
+
+def _steer(verb: str, arguments: Sequence[str]) -> int:
+    from edriver.commands.steer import steer
+
+    return _printed(lambda: steer(verb, arguments))
+
+
+def _doctor(arguments: Sequence[str]) -> int:
+    from edriver.commands.doctor import doctor
+
+    code = 0
+
+    def examine() -> str:
+        nonlocal code
+        text, code = doctor(arguments)
+        return text
+
+    return _printed(examine) or code
+
+
+def _rendezvous(arguments: Sequence[str]) -> int:
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    from edriver.rendezvous import command
+
+    if arguments and arguments[0] == "status":
+        return _printed(lambda: command.status(arguments[1:], time.time))
+    return command.rendezvous(arguments)
+
+
+def _agent(arguments: Sequence[str]) -> int:
+    from edriver.agent.dial_in import join_config_of
+    from edriver.agent.main import run_agent
+
+    try:
+        return run_agent(join_config_of(arguments))
+    except ValueError as error:
+        sys.stderr.write(f"edriver agent: {error}\n")
+        return EXIT_USAGE
+
+
+def _parser_in(module: str, *arguments: str) -> argparse.ArgumentParser:
+    made: argparse.ArgumentParser = importlib.import_module(module).parser(*arguments)
+    return made
+
+
+def _shows(name: str, arguments: str, summary: str) -> Subcommand:
+    return Subcommand(name, arguments, summary, partial(_show, name), partial(_parser_in, f"edriver.commands.{name}"))
+
+
+def _steers(verb: str, arguments: str, summary: str) -> Subcommand:
+    parser = partial(_parser_in, "edriver.commands.steer", verb)
+    return Subcommand(verb, arguments, summary, partial(_steer, verb), parser)
+
+
+GROUPS: Final[Mapping[str, Sequence[Subcommand]]] = {
+    "show a run": (
+        _shows("status", "[--run RUN]", "how it stands; where several go on, which"),
+        _shows("top", "[--run RUN]", "the same, live"),
+        _shows("dashboard", "[--run RUN]", "a web page that follows it (pip install 'edriver[dashboard]')"),
+        _shows("report", "RUN", "one HTML file, of a run that has ended too: size, goodput, every recovery"),
+    ),
+    "steer a run": (
+        _steers("drain", "HOST[:SLOT]", "leave a host, or one slot of it, in good order"),
+        _steers("undrain", "HOST[:SLOT]", "use it again"),
+        _steers("resize", "N", "use at most N workers from now on"),
+        _steers("stop", "", "end it"),
+    ),
+    "set up": (
+        Subcommand(
+            *("doctor", "[--hosts a,b]", "whether this machine and those have what a run needs"),
+            *(_doctor, partial(_parser_in, "edriver.commands.doctor")),
+        ),
+        Subcommand(
+            *("agent", "--driver HOST:PORT", "lend this host to a run with --hosts-dial-in"),
+            *(_agent, partial(_parser_in, "edriver.agent.dial_in")),
+        ),
+        Subcommand(
+            *("rendezvous", "[status]", "serve torchrun --rdzv-backend=edriver, off the training nodes"),
+            *(_rendezvous, partial(_parser_in, "edriver.rendezvous.command")),
+        ),
+    ),
+}
+"""All of them, by what they are for."""
+
+SUBCOMMANDS: Final = {each.name: each for group in GROUPS.values() for each in group}
+"""All of them, by name."""
