@@ -9,7 +9,7 @@ from pathlib import Path
 
 from edriver.client import RunError
 from edriver.common.limits import is_host_name
-from edriver.dashboard.report import history_of, html_report, text_summary
+from edriver.dashboard.report import html_report, recorded_run, text_summary
 from edriver.history.records import RecordError, records_of
 from edriver.system.private_files import open_private
 
@@ -35,19 +35,17 @@ def report(arguments: Sequence[str]) -> str:
     flags = parser().parse_args(arguments)
     try:
         records = records_of(flags.run)
-        history = history_of(records)
+        recorded = recorded_run(records)
     except RecordError as error:
         raise RunError(str(error)) from None
     except OSError as error:
         raise RunError(f"{error.filename}: {error.strerror}") from None
-    if not history.revision:
-        raise RunError(f"{records.events} is empty: nothing has happened in that run")
     run_id = records.run.get("run_id")
     name = records.events.stem if records.events == Path(flags.run) else flags.run
     if isinstance(run_id, str) and is_host_name(run_id):  # it becomes part of a file's name
         name = run_id
     output = flags.output or Path(f"edriver-{Path(name).name}.html")
-    page = html_report(history, name, records.run, records.failure)
+    page = html_report(recorded, name)
     try:
         with os.fdopen(open_private(output, os.O_TRUNC), "w", encoding="utf-8", errors="replace") as file:
             file.write(page)
@@ -55,4 +53,4 @@ def report(arguments: Sequence[str]) -> str:
         raise RunError(f"--output {output}: {error.strerror}") from None
     except ValueError as error:  # a NUL in the path
         raise RunError(f"--output {str(output)!a}: {error}") from None
-    return f"{text_summary(history, records.run, records.failure)}\n{output}"
+    return f"{text_summary(recorded)}\n{output}"

@@ -8,14 +8,15 @@ import json
 import shlex
 import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Final
 
 from edriver.common.wire import epoch_seconds
 from edriver.dashboard.assets import PAGE_SCRIPTS, filled, page_file, plotly_script
 from edriver.history.history import History
-from edriver.history.records import Records, read
+from edriver.history.records import RecordError, Records, UnreadableLine, read
 from edriver.history.rounds import RoundRecord
 from edriver.text.cause_names import RECOVERY_PHASES, RUN_END_NAMES, UNPROVEN_CONNECTION
 from edriver.text.phrases import count_text
@@ -26,31 +27,50 @@ MAX_RECOVERIES: Final = 500
 """Rounds in the table; of more, the longest recoveries are shown."""
 
 
-def history_of(records: Records) -> History:
+@dataclass(frozen=True, slots=True)
+class RecordedRun:
+    """What a run's records tell.
+
+    Attributes:
+        history: the run's.
+        run: what its run.json says.
+        failure: of what it failed, in words; empty: it has not.
+        unreadable: the lines of its event log that are no events, and are left out.
+    """
+
+    history: History
+    run: Mapping[str, Any] = field(default_factory=dict)
+    failure: str = ""
+    unreadable: Sequence[UnreadableLine] = ()
+
+
+def recorded_run(records: Records) -> RecordedRun:
     """Fold a run's records. Where an event log has several runs, one after the other, it is the last.
 
     Raises:
-        RecordError: they are nonsense.
+        RecordError: they have no event.
         OSError: they cannot be read.
     """
     history = History()
+    unreadable: list[UnreadableLine] = []
     for entry in read(records.events):
-        if isinstance(entry, status_pb2.ProgressSample):
+        if isinstance(entry, UnreadableLine):
+            unreadable.append(entry)
+        elif isinstance(entry, status_pb2.ProgressSample):
             history.sample(epoch_seconds(entry.time), entry.progress)
-            continue
-        if entry.seq <= history.seq:
-            history = History()
-        history.feed(entry)
-    return history
+        else:
+            if entry.seq <= history.seq:
+                history = History()
+            history.feed(entry)
+    if not history.revision:
+        first = f": line {unreadable[0].number} is no event ({unreadable[0].why})" if unreadable else ""
+        raise RecordError(f"{records.events} tells of no run{first or ': it is empty'}")
+    return RecordedRun(history, records.run, records.failure, unreadable)
 
 
-def facts(history: History, run: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What there is to say of a run: a word, and a sentence, each.
-
-    Args:
-        history: the run's.
-        run: what its run.json says.
-    """
+def facts(recorded: RecordedRun) -> Iterator[tuple[str, str]]:
+    """What there is to say of a run: a word, and a sentence, each."""
+    history, run = recorded.history, recorded.run
     if command := run.get("command"):
         yield "command", shlex.join(map(str, command)) if isinstance(command, list) else str(command)
     if mode := run.get("mode"):
@@ -88,27 +108,30 @@ def facts(history: History, run: Mapping[str, Any]) -> Iterator[tuple[str, str]]
         latest = history.curve.latest
         words = [f"step {latest.steps}", *(f"{name} {value:g}" for name, value in sorted(latest.reported.items()))]
         yield "reached", "; ".join(words)
+    if recorded.unreadable:
+        first = recorded.unreadable[0]
+        lines = count_text(len(recorded.unreadable), "line")
+        yield "left out", f"{lines} of the event log, which cannot be read; first line {first.number}: {first.why}"
 
 
-def text_summary(history: History, run: Mapping[str, Any], failure: str = "") -> str:
+def text_summary(recorded: RecordedRun) -> str:
     """The facts, a line each, and after them of what the run failed, if it did."""
-    listed = list(facts(history, run))
+    listed = list(facts(recorded))
     width = max(len(word) for word, _ in listed)
-    return "\n".join([*(f"{word:<{width}}  {sentence}" for word, sentence in listed), *failure.splitlines()])
+    return "\n".join([*(f"{word:<{width}}  {sentence}" for word, sentence in listed), *recorded.failure.splitlines()])
 
 
-def html_report(history: History, name: str, run: Mapping[str, Any], failure: str = "") -> str:
+def html_report(recorded: RecordedRun, name: str) -> str:
     """The page, in one file that needs no other.
 
     Args:
-        history: the run's.
-        name: the run's id, or whatever it is called.
-        run: what its run.json says.
-        failure: of what it failed, in words; empty: it has not.
+        recorded: the run.
+        name: its id, or whatever it is called.
 
     Raises:
         RunError: plotly is not installed.
     """
+    history, run = recorded.history, recorded.run
     scripts = [plotly_script().read_text(encoding="utf-8"), *map(page_file, PAGE_SCRIPTS)]
     marks = " ".join(f"'sha256-{_hash(script)}'" for script in scripts)
     policy = (
@@ -131,7 +154,7 @@ def html_report(history: History, name: str, run: Mapping[str, Any], failure: st
         page_file("index.html"),
         title=escape(f"edriver run {name}"),
         head=head,
-        summary=_summary(history, name, run, failure),
+        summary=_summary(recorded, name),
         data="\n".join(body),
     )
 
@@ -142,10 +165,11 @@ def script_safe(data: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _summary(history: History, name: str, run: Mapping[str, Any], failure: str) -> str:
-    rows = "".join(f"<dt>{escape(word)}</dt><dd>{escape(text)}</dd>" for word, text in facts(history, run))
+def _summary(recorded: RecordedRun, name: str) -> str:
+    rows = "".join(f"<dt>{escape(word)}</dt><dd>{escape(text)}</dd>" for word, text in facts(recorded))
+    failure = recorded.failure
     said = f'<div class="scroll" tabindex="0"><pre>{escape(failure)}</pre></div>' if failure else ""
-    inner = f"<h1>Run {escape(name)}</h1><dl>{rows}</dl>{said}{_table(history)}"
+    inner = f"<h1>Run {escape(name)}</h1><dl>{rows}</dl>{said}{_table(recorded.history)}"
     return f'<section class="summary" aria-label="Summary">{inner}</section>'
 
 

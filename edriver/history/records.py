@@ -45,6 +45,19 @@ class Records:
     failure: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class UnreadableLine:
+    """A line of an event log that is no event.
+
+    Attributes:
+        number: from 1.
+        why: what is wrong with it.
+    """
+
+    number: int
+    why: str
+
+
 def records_of(named: str, environ: Mapping[str, str] = os.environ) -> Records:
     """A run's records.
 
@@ -94,11 +107,10 @@ def _failure_in(folder: Path) -> str:
         return ""
 
 
-def read(path: Path) -> Iterator[status_pb2.Event | status_pb2.ProgressSample]:
-    """What an event log tells, in its order. A torn last line, which a driver leaves that is killed, is not read.
+def read(path: Path) -> Iterator[status_pb2.Event | status_pb2.ProgressSample | UnreadableLine]:
+    """What an event log tells, in its order. A torn last line, which a driver leaves that is killed, is passed over.
 
     Raises:
-        RecordError: a line is nonsense; the message names file and line.
         OSError: the file cannot be read.
     """
     with path.open("rb") as file:
@@ -108,9 +120,8 @@ def read(path: Path) -> Iterator[status_pb2.Event | status_pb2.ProgressSample]:
                 if not (isinstance(parsed, dict) and "missing" in parsed):  # what the driver could not write
                     yield _event_or_sample(parsed)
             except (ValueError, RecursionError) as error:
-                if not line.endswith(b"\n"):
-                    return
-                raise RecordError(f"{path}, line {number}, is no event: {error}") from None
+                if line.endswith(b"\n"):
+                    yield UnreadableLine(number, str(error))
 
 
 def message_of(kind: type[Kind], parsed: object) -> Kind:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,3 +46,9 @@ def test_there_is_a_version() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'edriver' has no attribute 'Trainer'"):
         _ = edriver.Trainer
+
+
+def test_dir_lists_the_names_that_are_not_imported_yet() -> None:
+    program = "import edriver, sys; print(*dir(edriver)); sys.exit('torch' in sys.modules)"
+    listed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert set(NAMES) <= set(listed.stdout.split())

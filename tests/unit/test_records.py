@@ -12,7 +12,7 @@ from google.protobuf.json_format import SerializeToJsonError
 from google.protobuf.message import Message
 
 from edriver.common.wire import epoch_seconds
-from edriver.history.records import RecordError, message_of, read, records_of
+from edriver.history.records import RecordError, UnreadableLine, message_of, read, records_of
 from edriver.text.event_lines import event_line, plain
 from edriver.v1 import rounds_pb2, status_pb2
 from tests.fuzz.messages import Fuzzer
@@ -48,7 +48,7 @@ def test_what_the_event_log_writes_is_read_back(tmp_path: Path) -> None:
             lines.append(event_line(message))
             written.append(message)
     path.write_text("".join(lines))
-    assert [as_text(reported) for reported in read(path)] == [as_text(message) for message in written]
+    assert [as_text(each) for each in read(path) if isinstance(each, Message)] == [as_text(each) for each in written]
 
 
 def test_ids_and_enums_and_what_is_no_number() -> None:
@@ -94,10 +94,14 @@ def test_a_torn_last_line_is_not_read(tmp_path: Path, torn: str) -> None:
         "[" * 100_000,
     ],
 )
-def test_an_invalid_line_is_named(tmp_path: Path, nonsense: str) -> None:
+def test_an_invalid_line_is_passed_over_and_named(tmp_path: Path, nonsense: str) -> None:
     path = folder(tmp_path / "r", LINES + nonsense + "\n" + LINES) / "events.jsonl"
-    with pytest.raises(RecordError, match=r"events\.jsonl, line 3, is no event"):
-        list(read(path))
+    before, sample, unreadable, after, _ = read(path)
+    assert isinstance(unreadable, UnreadableLine)
+    assert unreadable.number == 3
+    assert unreadable.why
+    assert isinstance(sample, status_pb2.ProgressSample)
+    assert before == after
 
 
 def test_fields_of_a_later_release_are_passed_over(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from edriver.commands.report import report
 from edriver.common.wire import timestamp
 from edriver.dashboard import assets
 from edriver.dashboard.assets import INSTALL_COMMAND, filled, plotly_script
-from edriver.dashboard.report import facts, history_of, html_report, script_safe, text_summary
+from edriver.dashboard.report import facts, html_report, recorded_run, script_safe, text_summary
 from edriver.history.records import Records
 
 HOSTILE = "</script><script>alert(1)</script><!-- <b onclick=x>&amp;"
@@ -119,7 +119,7 @@ class Outline(HTMLParser):
 def test_what_is_said_of_a_run(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_text(one_kill())
-    summary = text_summary(history_of(Records(path)), {"command": ["python", "my train.py"]})
+    summary = text_summary(recorded_run(Records(path, {"command": ["python", "my train.py"]})))
     message = dict(re.split(r"  +", reported, maxsplit=1) for reported in summary.splitlines())
     assert message["command"] == "python 'my train.py'"
     assert message["time"].endswith(", 30 s")
@@ -136,10 +136,22 @@ def test_what_is_said_of_a_run(tmp_path: Path) -> None:
     assert message["reached"] == "step 40; loss 0.25"
 
 
+def test_lines_that_cannot_be_read_are_left_out_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    first, *rest = one_kill().splitlines(keepends=True)
+    path.write_text(first + "\0\0\0\n" + "".join(rest[:-1]) + '{"seq": 7, "time": 5}\n' + rest[-1])
+    torn = dict(facts(recorded_run(Records(path))))
+    path.write_text(one_kill())
+    whole = dict(facts(recorded_run(Records(path))))
+    left_out = torn.pop("left out")
+    assert left_out.startswith("2 lines of the event log, which cannot be read; first line 2: ")
+    assert torn == whole
+
+
 def test_a_strangers_connection_is_no_failure(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_text(one_kill().replace("ROUND_KIND_FAILURE", "ROUND_KIND_UNPROVEN"))
-    message = dict(facts(history_of(Records(path)), {}))
+    message = dict(facts(recorded_run(Records(path))))
     assert message["rounds"] == "2: 0 failures, 0 preemptions, 0 resizes, 1 unproven connection"
     assert "recovery" not in message
 
@@ -147,7 +159,7 @@ def test_a_strangers_connection_is_no_failure(tmp_path: Path) -> None:
 def test_a_page_of_hostile_names_has_only_our_scripts(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_text(one_kill(HOSTILE).replace('"loss"', json.dumps(HOSTILE)))
-    page = html_report(history_of(Records(path)), HOSTILE, {"command": [HOSTILE], "np": 2})
+    page = html_report(recorded_run(Records(path, {"command": [HOSTILE], "np": 2})), HOSTILE)
     outline = Outline()
     outline.feed(page)
     assert [script.get("id") for script in outline.scripts] == ["data", None, None, None, None, None]
@@ -182,7 +194,7 @@ def test_a_frame_is_filled_once() -> None:
 def test_the_last_of_several_runs_in_one_log(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_text(one_kill("a") + one_kill("b"))
-    history = history_of(Records(path))
+    history = recorded_run(Records(path)).history
     assert {host for host, _ in history.lanes.of_slots} == {"b"}
 
 
@@ -200,8 +212,8 @@ def test_a_report_is_written_and_its_path_is_printed(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("lines", "words", "sentence"),
     [
-        pytest.param("", [], "is empty: nothing has happened", id="empty"),
-        pytest.param("{}\n", [], "line 1, is no event: it has no number", id="nonsense"),
+        pytest.param("", [], "tells of no run: it is empty", id="empty"),
+        pytest.param("{}\n", [], r"line 1 is no event \(it has no number\)", id="nonsense"),
         pytest.param(line(1, 0, "a", remark={}), ["--output", "no/where.html"], "No such file", id="no-folder"),
     ],
 )
