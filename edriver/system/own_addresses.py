@@ -43,15 +43,25 @@ def is_own(family: int, where: Where) -> bool:
     return True
 
 
-def bound_at(address: str) -> socket.socket:
-    """A TCP socket that is bound to an address, at a port that was free, and does not listen yet.
+def bound_at(address: str, port: int = 0) -> socket.socket:
+    """A TCP socket that is bound to an address, and does not listen yet.
+
+    Args:
+        address: the address.
+        port: the port; 0: any that is free.
 
     Raises:
-        OSError: the address is none of this host.
+        OSError: the address is none of this host, or another process listens at the port.
     """
-    family, kind, protocol, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
+    family, kind, protocol, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     bound = socket.socket(family, kind, protocol)
-    bound.bind(where)
+    try:
+        if port:  # connections that have been closed there do not count
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(where)
+    except OSError:
+        bound.close()
+        raise
     return bound
 
 

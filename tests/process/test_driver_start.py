@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -118,6 +119,25 @@ def test_a_discovery_script_that_cannot_run_ends_the_start_at_once(
     assert where == records
     assert last.startswith(f"edriver: failed: host discovery script '{path}': ")
     assert sentence in last
+    assert edriver.left() == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(["-np", "1", "--no-records", "--hosts-dial-in"], id="a-run"),
+        pytest.param(["rendezvous"], id="a-rendezvous"),
+    ],
+)
+def test_a_port_that_is_taken_is_named_in_one_sentence(edriver: Command, tmp_path: Path, words: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        where = ["--folder", str(tmp_path)] if words == ["rendezvous"] else ["--credentials", str(tmp_path / "c"), "sh"]
+        failed = edriver.run(*words, "--port", str(port), *where)
+    assert failed.returncode == 1
+    said = (failed.stderr + failed.stdout).splitlines()
+    assert f"another process listens at port {port}: give another --port (0: any that is free)" in said[-1]
+    assert all(line.startswith("edriver") for line in said), said
     assert edriver.left() == []
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import errno
 import hmac
 import logging
 import resource
@@ -32,6 +33,7 @@ from edriver.driver.rpc.unauthenticated import (
     plain_address,
     shut_down,
 )
+from edriver.system.own_addresses import bound_at
 from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2, control_pb2_grpc, status_pb2, status_pb2_grpc
 
 if TYPE_CHECKING:
@@ -225,6 +227,8 @@ class GuardedServer:
         Raises:
             OSError: no port can be had.
         """
+        if port:
+            _check_free(address, port)
         port = self._add_port([at_port(host, port) for host in ([address] if address else _ALL_ADDRESSES)])
         await self.grpc.start()
         self._watching = asyncio.create_task(self._watch(port))
@@ -265,6 +269,17 @@ class GuardedServer:
             except RuntimeError as error:
                 failure = str(error)
         raise OSError(f"no TCP port can be opened: {failure}")
+
+
+def _check_free(address: str, port: int) -> None:
+    """What gRPC says of a port that is taken are lines of C++, on stderr."""
+    try:
+        bound_at(address or _ALL_ADDRESSES[-1], port).close()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise OSError(
+                f"another process listens at port {port}: give another --port (0: any that is free)"
+            ) from None
 
 
 class TokenCheck(grpc.aio.ServerInterceptor):
