@@ -45,11 +45,11 @@ class Prometheus:
         found = self.ask("query_range", query=expression, start=began, end=time.time(), step=1)
         return [float(value) for series in found["result"] for _, value in series["values"]]
 
-    def until(self, look: Callable[[], T]) -> T:
-        """Look again with each of its scrapes, until there is something."""
+    def until(self, look: Callable[[], T], what: str = "it") -> T:
+        """Look again with each of its scrapes, until there is something; `what` names it where there never is."""
         bound = time.monotonic() + BOUND
         while not (found := look()):
-            assert time.monotonic() < bound, "Prometheus has not seen it"
+            assert time.monotonic() < bound, f"Prometheus has not seen {what}"
             threading.Event().wait(0.5)  # it has no way to tell when it has scraped
         return found
 
