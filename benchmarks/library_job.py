@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from typing import Any
 
 os.environ["KERAS_BACKEND"] = "torch"
@@ -93,7 +94,7 @@ def trainer() -> None:
             passed(edriver.rank(), edriver.size(), state.global_step)
 
     arguments = TrainingArguments(
-        "/tmp/unused",  # nothing is saved
+        tempfile.gettempdir(),  # which is there already; nothing is saved
         use_cpu=True,
         save_strategy="no",
         logging_strategy="no",
