@@ -38,6 +38,15 @@ def test_each_worker_returns_what_it_has_computed_with_the_others() -> None:
     assert left_folders() == before
 
 
+def test_a_function_that_does_not_train_pays_for_no_first_step() -> None:
+    def imported() -> bool:
+        import sys
+
+        return "torch._dynamo" in sys.modules  # takes a second
+
+    assert edriver.launch(imported, np=1, flags=PATIENT) == [False]
+
+
 def test_what_a_rank_raises_is_raised_here_with_its_traceback() -> None:
     def fail() -> None:
         if edriver.rank() == 1:

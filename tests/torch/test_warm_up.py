@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -13,13 +14,14 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 from torch.distributed import distributed_c10d as c10d
 
-from edriver.worker.group.warm_up import warm_up
+from edriver.worker.group.warm_up import take_first_step, warm_up
 
 
-def test_the_warm_up_leaves_no_trace_for_the_script() -> None:
+@pytest.mark.parametrize("prepare", [warm_up, take_first_step.__wrapped__])
+def test_the_warm_up_leaves_no_trace_for_the_script(prepare: Callable[[], object]) -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    warm_up()
+    prepare()
     assert torch.equal(torch.get_rng_state(), before)
     assert not dist.is_initialized()
     assert c10d._world.group_count == 0, "the next group's name must be the same as on other workers"
@@ -29,6 +31,7 @@ def test_a_group_of_the_scripts_own_is_left_alone() -> None:
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
         warm_up()
+        take_first_step.__wrapped__()
         assert dist.is_initialized()
     finally:
         dist.destroy_process_group()

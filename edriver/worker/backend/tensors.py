@@ -22,17 +22,18 @@ def writes(tensors: Iterable[torch.Tensor]) -> list[int] | None:
 
 @functools.cache
 def counts_writes() -> bool:
-    """Whether the counter is there and sees both a write in place and one by an optimizer."""
-    parameter = torch.nn.Parameter(torch.zeros(1))
-    parameter.grad = torch.ones(1)
-    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    """Whether the counter is there and sees both a write in place and one to many tensors at once.
+
+    Optimizers write in these two ways. One of them is not made here, because the first of a process imports
+    torch._dynamo, which takes a second.
+    """
+    tensor = torch.zeros(1)
     try:
-        seen = [_version_of(parameter)]
-        with torch.no_grad():
-            parameter.add_(1)
-        seen.append(_version_of(parameter))
-        optimizer.step()
-        seen.append(_version_of(parameter))
+        seen = [_version_of(tensor)]
+        tensor.add_(1)
+        seen.append(_version_of(tensor))
+        torch._foreach_add_([tensor], 1)
+        seen.append(_version_of(tensor))
     except AttributeError:
         return False
     return bool(seen[0] < seen[1] < seen[2])

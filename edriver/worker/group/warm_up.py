@@ -10,6 +10,10 @@ to 20 on a virtual machine that has given its free memory back to its host.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+from collections.abc import Iterator
+
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -24,25 +28,39 @@ from its heap at once, and keeps there."""
 
 
 def warm_up() -> frozenset[str]:
-    """Take a step with a tiny model, alone. What the script sees of it: nothing, nor do the random numbers move.
+    """Build a group of this process alone, and check what edriver takes for granted of it.
+
+    What the script sees of it: nothing.
 
     Returns:
         The names of the checks (backend/checks.py) that have failed; each has been logged.
     """
-    torch_code.import_dynamo()
     if dist.is_initialized():
         return frozenset()  # a group of the script's own, which edriver.run will object to
+    with _group_alone():
+        broken = checks.failed(checks.found_by((*checks.GROUP_CHECKS, *checks.PROCESS_CHECKS)))
+    grow_heap()
+    return broken
+
+
+@functools.cache
+def take_first_step() -> None:
+    """Take a step with a tiny model, alone, once in a process. The script sees nothing of it."""
+    torch_code.import_dynamo()
+    if not dist.is_initialized():
+        with _group_alone(), torch.random.fork_rng(devices=[]):
+            tiny_step()
+
+
+@contextlib.contextmanager
+def _group_alone() -> Iterator[None]:
     gloo_groups.when_made(None)
     group = RoundGroup(None)
     group.build_alone()
     try:
-        with torch.random.fork_rng(devices=[]):
-            tiny_step()
-            broken = checks.failed(checks.found_by((*checks.GROUP_CHECKS, *checks.PROCESS_CHECKS)))
+        yield
     finally:
         group.teardown()
-    grow_heap()
-    return broken
 
 
 def grow_heap() -> None:

@@ -13,7 +13,7 @@ from typing import Concatenate, ParamSpec, TypeVar, cast
 
 from edriver.worker.rounds.alone import Alone
 from edriver.worker.rounds.worker_rounds import WorkerRounds
-from edriver.worker.state.state import State
+from edriver.worker.state.state import State, holds_nothing
 
 logger = logging.getLogger("edriver.worker")
 
@@ -52,6 +52,12 @@ def rounds_of_this_process() -> WorkerRounds | Alone:
     return WorkerRounds(os.environ, group, looks_like_peer_loss, end_process_group)
 
 
+def _take_first_step() -> None:
+    from edriver.worker.group.warm_up import take_first_step
+
+    take_first_step()
+
+
 def run(function: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R | None]:
     """Make a training function elastic: it is called again, in the same process, in every round.
 
@@ -81,6 +87,9 @@ def run(function: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P],
                 f"the first argument of {function.__name__} must be an edriver.State (such as TorchState), "
                 f"not {type(state).__name__}"
             )
-        return rounds_of_this_process().run(function, state, args, kwargs)
+        rounds = rounds_of_this_process()
+        if isinstance(rounds, WorkerRounds) and not holds_nothing(state):
+            _take_first_step()
+        return rounds.run(function, state, args, kwargs)
 
     return cast(Callable[Concatenate[S, P], R | None], wrapper)

@@ -458,6 +458,11 @@ class ObjectState(State):
         return result
 
 
+def holds_nothing(state: State) -> bool:
+    """Whether a state has no attributes: what is called with it meets the other workers, and does not train."""
+    return type(state) is ObjectState and not state._names
+
+
 def check_names(given: Iterable[str], own: Iterable[str], what: str) -> None:
     """Refuse a state that has other names than this worker's.
 
