@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from edriver.client import RunError
+from edriver.client import RunError, living_runs
 from edriver.common.limits import is_host_name
 from edriver.dashboard.report import html_report, recorded_run, text_summary
 from edriver.history.records import RecordError, records_of
@@ -35,12 +35,12 @@ def report(arguments: Sequence[str]) -> str:
     flags = parser().parse_args(arguments)
     try:
         records = records_of(flags.run)
-        recorded = recorded_run(records)
+        run_id = records.run.get("run_id")
+        recorded = recorded_run(records, lives=None if run_id is None else run_id in living_runs())
     except RecordError as error:
         raise RunError(str(error)) from None
     except OSError as error:
         raise RunError(f"{error.filename}: {error.strerror}") from None
-    run_id = records.run.get("run_id")
     name = records.events.stem if records.events == Path(flags.run) else flags.run
     if isinstance(run_id, str) and is_host_name(run_id):  # it becomes part of a file's name
         name = run_id

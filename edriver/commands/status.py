@@ -16,6 +16,7 @@ from edriver.text.cause_names import UNPROVEN_CONNECTION
 from edriver.text.event_lines import plain
 from edriver.text.phrases import count_text, limits_text
 from edriver.text.progress_text import lasted, progress_text, time_text
+from edriver.text.time_spent import goodput_text, interruption_text, recovery_text, time_spent_text
 from edriver.v1 import status_pb2
 
 LISTING_TIMEOUT: Final = 3.0
@@ -81,8 +82,14 @@ def lines(run: Run) -> Iterator[str]:
     yield f"run {run.run_id}, {lasted(run):.0f} s, {mode_text(run.mode)}: {run.activity.text}"
     if run.HasField("progress"):
         yield progress_text(run.progress)
+    if run.HasField("interruption"):
+        yield interruption_text(run.interruption, epoch_seconds(run.now))
+    if run.HasField("time_spent"):
+        yield f"goodput {goodput_text(run.time_spent)}: {time_spent_text(run.time_spent)}"
     rounds, *why, lost = counts(run)
     yield f"{rounds}; {', '.join(why)}; {lost}"
+    if run.recoveries.count:
+        yield f"recovery {recovery_text(run.recoveries)}"
     if run.HasField("last_failure"):
         yield failure_text(run.last_failure)
     for host in run.hosts:

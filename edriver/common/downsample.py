@@ -37,9 +37,15 @@ class Downsampled(Generic[Value]):
         """Whether a value of this time would be kept."""
         return not self.samples or now - self.samples[-1][0] >= self.interval
 
-    def add(self, now: float, value: Value) -> bool:
-        """Add a value, if one is due; returns whether others were dropped for it."""
-        if not self.due(now):
+    def add(self, now: float, value: Value, due: bool = False) -> bool:
+        """Add a value, if one is due; returns whether others were dropped for it.
+
+        Args:
+            now: its time.
+            value: the value.
+            due: whether it is kept, however soon it comes.
+        """
+        if not due and not self.due(now):
             return False
         self.samples.append((now, value))
         if len(self.samples) <= self._limit:

@@ -1,4 +1,4 @@
-"""How long a worker may take over what it does, without a boundary, before it counts as stalled."""
+"""How long a worker may take over what it does, without a boundary, before it counts as stalled; and over one step."""
 
 from __future__ import annotations
 
@@ -30,6 +30,13 @@ DEFAULT_STALL_LIMITS: Final[Mapping[str, float]] = {
 
 COLLECTIVE_TIMEOUT: Final = 1800.0
 """Seconds that a collective may wait: torch's own default for Gloo. A lost peer is noticed long before."""
+
+
+STALL_FACTOR: Final = 5
+"""A step that takes more than so many usual ones,"""
+
+MIN_STALL_SECONDS: Final = 1.0
+"""and so many seconds more than a usual one, is a usual step and a stall."""
 
 
 def collective_timeout(limits: Mapping[str, float]) -> float:
@@ -72,3 +79,15 @@ def limits_of(texts: Iterable[str], base: Mapping[str, float] = DEFAULT_STALL_LI
 def text_of(limits: Mapping[str, float]) -> str:
     """Limits as one text of PHASE=SECONDS words."""
     return " ".join(f"{phase}={seconds:g}" for phase, seconds in sorted(limits.items()))
+
+
+def excess(seconds: float, usual: float | None) -> float:
+    """What a step that takes so long is beyond a usual one; 0: it is a step.
+
+    Args:
+        seconds: between two boundaries.
+        usual: seconds that a step usually takes; None: not known yet.
+    """
+    if usual is None or seconds <= max(STALL_FACTOR * usual, usual + MIN_STALL_SECONDS):
+        return 0.0
+    return seconds - usual

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import shlex
-import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,15 +15,24 @@ from typing import Any, Final
 from edriver.common.wire import epoch_seconds
 from edriver.dashboard.assets import PAGE_SCRIPTS, filled, page_file, plotly_script
 from edriver.history.history import History
+from edriver.history.interruptions import InterruptionRecord
 from edriver.history.records import RecordError, Records, UnreadableLine, read
-from edriver.history.rounds import RoundRecord
 from edriver.text.cause_names import RECOVERY_PHASES, RUN_END_NAMES, UNPROVEN_CONNECTION
 from edriver.text.phrases import count_text
-from edriver.text.progress_text import time_text
+from edriver.text.progress_text import length_text, time_text
+from edriver.text.time_spent import recovery_text, time_spent_text
 from edriver.v1 import status_pb2
 
 MAX_RECOVERIES: Final = 500
 """Rounds in the table; of more, the longest recoveries are shown."""
+
+
+_UNENDED: Final = {
+    None: "none is recorded: it goes on, or its driver was lost",
+    True: "none yet: it goes on",
+    False: "lost: its driver has not recorded an end, and does not run on this machine",
+}
+"""What is said of the end of a run whose records have none, by whether it lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +44,22 @@ class RecordedRun:
         run: what its run.json says.
         failure: of what it failed, in words; empty: it has not.
         unreadable: the lines of its event log that are no events, and are left out.
+        lives: of a run that has no end: whether it goes on; None: it is not known.
     """
 
     history: History
     run: Mapping[str, Any] = field(default_factory=dict)
     failure: str = ""
     unreadable: Sequence[UnreadableLine] = ()
+    lives: bool | None = None
 
 
-def recorded_run(records: Records) -> RecordedRun:
+def recorded_run(records: Records, lives: bool | None = None) -> RecordedRun:
     """Fold a run's records. Where an event log has several runs, one after the other, it is the last.
+
+    Args:
+        records: where they are.
+        lives: whether the run goes on; None: it is not known.
 
     Raises:
         RecordError: they have no event.
@@ -65,7 +79,7 @@ def recorded_run(records: Records) -> RecordedRun:
     if not history.revision:
         first = f": line {unreadable[0].number} is no event ({unreadable[0].why})" if unreadable else ""
         raise RecordError(f"{records.events} tells of no run{first or ': it is empty'}")
-    return RecordedRun(history, records.run, records.failure, unreadable)
+    return RecordedRun(history, records.run, records.failure, unreadable, lives)
 
 
 def facts(recorded: RecordedRun) -> Iterator[tuple[str, str]]:
@@ -79,7 +93,7 @@ def facts(recorded: RecordedRun) -> Iterator[tuple[str, str]]:
     yield "time", f"{_date(history.began)}, {time_text(spent)}"
     ended = history.ended
     if ended is None:
-        yield "end", f"none is recorded: it goes on, or its driver was lost; last: {history.doing or 'nothing'}"
+        yield "end", f"{_UNENDED[recorded.lives]}; last: {history.doing or 'nothing'}"
     else:
         yield "end", f"{RUN_END_NAMES[ended.run_ended.end]}: {ended.text}"
     rounds = history.rounds.all
@@ -89,19 +103,20 @@ def facts(recorded: RecordedRun) -> Iterator[tuple[str, str]]:
         mean = sum(part.size * length for part, length in zip(rounds, lasted, strict=True)) / (sum(lasted) or 1.0)
         sizes = [part.size for part in rounds]
         yield "size", f"{min(sizes)} to {max(sizes)} workers, {mean:.1f} on average while it trained"
-    goodput = history.goodput(history.now)
+    goodput = history.goodput
     yield (
         "goodput",
-        "nothing to tell it from" if goodput is None else f"{100 * goodput:.1f} % of wall time in steps that count",
+        "no step was made" if goodput is None else f"{100 * goodput:.1f} % of wall time in steps that count",
     )
+    if history.time_spent is not None:
+        yield "time spent", time_spent_text(history.time_spent)
     counts = history.rounds.counts
-    kinds = [count_text(counts[kind], kind) for kind in ("failure", "preemption", "resize")]
+    kinds = [count_text(history.count(f"{kind}s"), kind) for kind in ("failure", "preemption", "resize")]
     kinds += [count_text(counts["unproven"], UNPROVEN_CONNECTION)] if counts["unproven"] else []
     yield "rounds", f"{sum(counts.values())}: {', '.join(kinds)}"
     yield "lost", f"{count_text(history.rounds.steps_lost, 'step')} had to be made again"
-    took = [part.recovery for part in rounds if part.kind == "failure" and part.recovery is not None]
-    if took:
-        yield "recovery", f"{_length(statistics.median(took))} after a failure (median), {_length(max(took))} at worst"
+    if history.recoveries.count:
+        yield "recovery", recovery_text(history.recoveries)
     if history.first_losses:
         yield "failed first", ", then ".join(f"{_clock(line.time)} {line.text}" for line in history.first_losses)
     if history.curve.latest is not None:
@@ -145,6 +160,8 @@ def html_report(recorded: RecordedRun, name: str) -> str:
             **{key: run[key] for key in ("np", "min_np", "max_np") if isinstance(run.get(key), int)},
         }
         changes["head"] |= known
+    if changes["head"] is not None and recorded.failure:
+        changes["head"]["failure"] = None  # it stands in the summary, whole
     link = "ended" if history.ended else "record"
     data = {"whole": True, "link": link, "why": "", "time": history.now, **changes}
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{page_file("page.css")}</style>'
@@ -174,54 +191,42 @@ def _summary(recorded: RecordedRun, name: str) -> str:
 
 
 def _table(history: History) -> str:
-    recovered = [part for part in history.rounds.all if part.kind != "start"]
+    recovered = history.interruptions.all
     if not recovered:
         return ""
-    shown = sorted(recovered, key=lambda part: -(part.recovery or 0.0))[:MAX_RECOVERIES]
-    shown.sort(key=lambda part: part.assigned)
-    words = f"the {len(shown)} longest of {len(recovered)}" if len(shown) < len(recovered) else f"{len(shown)}"
-    heads = [
-        "time",
-        "round",
-        "kind",
-        "workers",
-        *(phase.replace("_", " ") for phase in RECOVERY_PHASES),
-        "all",
-        "lost",
-        "cause",
-    ]
+    shown = sorted(recovered, key=lambda each: -each.seconds)[:MAX_RECOVERIES]
+    shown.sort(key=lambda each: each.start)
+    count = history.interruptions.count
+    words = f"the {len(shown)} longest of {count}" if len(shown) < count else f"{len(shown)}"
+    phases = [phase.replace("_", " ") for phase in RECOVERY_PHASES]
+    heads = ["since", "kind", "length", "round", "workers", *phases, "steps lost", "cause"]
     top = "".join(f'<th scope="col">{escape(head)}</th>' for head in heads)
-    rows = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in _row(part))}</tr>" for part in shown)
+    rows = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in _row(each))}</tr>" for each in shown)
     return (
-        f"<details{' open' if len(shown) <= 20 else ''}><summary>Every recovery, with its phases ({words})</summary>"
+        f"<details{' open' if len(shown) <= 20 else ''}>"
+        f"<summary>Every interruption, with its phases ({words})</summary>"
         '<div class="scroll" tabindex="0">'
         f"<table><thead><tr>{top}</tr></thead><tbody>{rows}</tbody></table></div></details>"
     )
 
 
-def _row(part: RoundRecord) -> list[str]:
-    phases = [_length(seconds) for seconds in part.phases] if part.phases else ["–"] * len(RECOVERY_PHASES)
-    whole = "never under way" if part.recovery is None else _length(part.recovery)
+def _row(each: InterruptionRecord) -> list[str]:
+    phases = [length_text(seconds) for seconds in each.phases] if each.phases else ["–"] * len(RECOVERY_PHASES)
+    failed = f"; {count_text(each.failed_rounds, 'round')} failed on the way" if each.failed_rounds else ""
     return [
-        _clock(part.assigned),
-        part.name,
-        part.kind,
-        str(part.size),
+        _clock(each.start),
+        each.kind,
+        length_text(each.seconds),
+        each.round or "none",
+        str(each.size) if each.round else "–",
         *phases,
-        whole,
-        str(part.steps_lost),
-        part.cause,
+        str(each.steps_lost),
+        each.cause + failed,
     ]
 
 
 def _hash(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
-def _length(seconds: float) -> str:
-    if seconds >= 60:
-        return time_text(seconds)
-    return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.0f} ms"
 
 
 def _date(at: float) -> str:

@@ -19,6 +19,7 @@ from edriver.driver.rpc.mailbox import Mailbox
 from edriver.driver.rpc.status import StatusServer
 from edriver.driver.rpc.translate import orders_of
 from edriver.driver.shutdown import Shutdown
+from edriver.v1 import status_pb2
 
 if TYPE_CHECKING:
     from edriver.driver.observe.metrics.server import MetricsServer
@@ -99,15 +100,19 @@ class CoreLoop:
             lines = [*self._announcements.lines(loss, step)]
             for line in lines:
                 _log.info("%s", line.text)
-            if new_events := self._event_history.take(event, step, loss, lines):
-                self._status.announce()
-                self._recorder.events(new_events)
-                if self._metrics:
-                    self._metrics.observe(new_events)
+            self.publish(self._event_history.take(event, step, loss, lines))
             if loss and isinstance(event, events.WorkerStalled):
                 _log.info("it stands at\n%s", event.stacks)
             if finish:
                 return finish
+
+    def publish(self, new_events: list[status_pb2.Event]) -> None:
+        """Pass events on to all who watch."""
+        if new_events:
+            self._status.announce()
+            self._recorder.events(new_events)
+            if self._metrics:
+                self._metrics.observe(new_events)
 
     async def _next_event(self) -> events.Event:
         """The next event; Ticked when a deadline comes first."""

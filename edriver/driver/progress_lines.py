@@ -10,7 +10,7 @@ from typing import Final
 
 from edriver.driver.core.membership import Membership
 from edriver.driver.observe.console.output import Output
-from edriver.driver.observe.progress import ProgressTracker
+from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.records.recorder import Recorder
 from edriver.driver.observe.snapshots import size_of
 from edriver.text.progress_text import progress_text
@@ -25,12 +25,12 @@ PROGRESS_LINE_PERIOD: Final = 60.0
 
 
 async def tell_progress(
-    tracker: ProgressTracker, membership: Membership, recorder: Recorder, output: Output, clock: Callable[[], float]
+    event_history: EventHistory, membership: Membership, recorder: Recorder, output: Output, clock: Callable[[], float]
 ) -> None:
     """Record it; show it on a terminal, elsewhere print a line now and then, while there is progress.
 
     Args:
-        tracker: how far training is.
+        event_history: how far training is.
         membership: says how many workers there are.
         recorder: writes it down.
         output: has the bar below all other lines.
@@ -44,7 +44,7 @@ async def tell_progress(
     steps, told_at = 0, clock()
     while True:
         await asyncio.sleep(PROGRESS_PERIOD)
-        progress = tracker.progress()
+        progress = event_history.progress_now()
         if not progress:
             continue
         recorder.progress(progress)

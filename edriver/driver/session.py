@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import random
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -114,7 +115,7 @@ class Session:
                 beating = tasks.create_task(parts.registry.send_heartbeats())
                 discovering = tasks.create_task(parts.discovery.run())
                 telling = tasks.create_task(
-                    tell_progress(parts.tracker, parts.membership, parts.recorder, self._output, self._clock)
+                    tell_progress(parts.event_history, parts.membership, parts.recorder, self._output, self._clock)
                 )
                 finish = await parts.loop.run()
                 discovering.cancel()
@@ -173,6 +174,7 @@ class Session:
         """Print how the run ended; returns the exit code."""
         if finish.end is actions.RunEnd.DONE:
             spent = self._parts.membership.state.budgets
+            spent_time = self._parts.event_history.ledger.time_spent(self._wall_clock())
             tally = Tally(
                 self._parts.event_history.round_count,
                 failures=spent.failures.total,
@@ -181,14 +183,21 @@ class Session:
                 unproven=spent.unproven.total,
                 steps_lost=self._parts.tracker.steps_lost,
                 seconds=self._real_clock() - self._began,
+                goodput=spent_time.goodput if spent_time.HasField("goodput") else None,
             )
             _log.info("%s", success_report(tally))
+            self._say_where_records_are()
             return 0
         _log.error("%s", failure_report(finish))
+        self._say_where_records_are()
         stopped_by = self._parts.stops.signal
-        if self._records and not stopped_by:
-            _log.error("records: %s", self._records)
         return 128 + stopped_by if stopped_by else 1
+
+    def _say_where_records_are(self) -> None:
+        if self._records is not None:
+            named = self._run_id if self._options.records_asked is False else shlex.quote(str(self._records))
+            _log.info("records: %s", self._records)
+            _log.info("all of it on one page: edriver report %s", named)
 
     def _completed(self, finish: actions.FinishRun) -> actions.FinishRun:
         """How the run ended, with what came in while the agents ended their workers."""

@@ -126,7 +126,7 @@ class Wiring:
             on_agent_ended=self._agent_ended,
             credentials=lambda: self.endpoint.worker_credentials,
             dial_in_hosts=dial_in_hosts,
-            on_progress=self.event_history.record_progress,
+            on_progress=lambda report: self.loop.publish(self.event_history.record_progress(report)),
         )
         self._address = interface_address(options.network_interface) if options.network_interface else ""
         self.control = ControlServer(self.membership, self.inbox.put, self.stops.stop)

@@ -34,15 +34,22 @@ class Curve:
         """(time, steps, steps a second, what was reported by name); a value that is no number is None."""
         return [point for _, (_, point) in self._points.samples]
 
-    def add(self, revision: int, time: float, progress: status_pb2.Progress) -> None:
-        """Training was so far at this time."""
+    def add(self, revision: int, time: float, progress: status_pb2.Progress, last: bool = False) -> None:
+        """Training was so far at this time.
+
+        Args:
+            revision: of the history.
+            time: in seconds since the epoch.
+            progress: how far it was.
+            last: nothing comes after it, so it is kept, however close it is to the one before.
+        """
         self.latest, self._revision = progress, revision
         for name in sorted(progress.reported):
             if name not in self.names and len(self.names) < MAX_REPORTED_NAMES:
                 self.names[name] = None
         reported = {name: _finite(progress.reported[name]) for name in self.names if name in progress.reported}
         point = (time, progress.steps, _finite(progress.step_rate) or 0.0, reported)
-        if self._points.add(time, (revision, point)):
+        if self._points.add(time, (revision, point), due=last):
             self._whole = revision
 
     def since(self, revision: int) -> dict[str, Any]:

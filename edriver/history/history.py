@@ -7,12 +7,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from edriver.common.wire import epoch_seconds
+from edriver.common.wire import epoch_seconds, span_seconds
 from edriver.history.changes import Changes
 from edriver.history.curve import Curve
+from edriver.history.interruptions import Interruptions
 from edriver.history.lanes import Lanes
+from edriver.history.recovery_times import RecoveryTimes
 from edriver.history.rounds import RoundHistory
 from edriver.text.cause_names import RUN_END_NAMES
+from edriver.text.time_spent import seconds_by_kind
 from edriver.v1 import status_pb2
 
 MAX_LOG_LINES: Final = 2000
@@ -51,7 +54,10 @@ class History:
         rounds: its rounds.
         lanes: its slots.
         curve: its progress.
+        interruptions: the times in which it made no steps.
+        time_spent: where its time has gone, as its driver has last said; None: it has not.
         hosts: its hosts, by name.
+        failure: the root cause of its latest failures; None: no worker has failed.
         log: its lines.
         first_losses: the first lines of the log that tell of a loss: that it was noticed, and mostly why.
     """
@@ -65,11 +71,17 @@ class History:
         self.rounds = RoundHistory()
         self.lanes = Lanes()
         self.curve = Curve()
+        self.interruptions = Interruptions()
+        self.time_spent: status_pb2.TimeSpent | None = None
+        self._recovery_times = RecoveryTimes()
+        self._recoveries: status_pb2.RecoverySummary | None = None
         self.hosts: dict[str, status_pb2.HostStatus] = {}
         self.log: list[Line] = []
         self.first_losses: list[Line] = []
         self._hosts_changed: Changes[str] = Changes()
         self._limits: dict[str, Any] = {}
+        self._told = dict.fromkeys(("failures", "preemptions", "resizes", "unproven"), 0)
+        self.failure: status_pb2.WorkerFailure | None = None
 
     # ---- what comes in ---------------------------------------------------------------------------------------
 
@@ -106,18 +118,16 @@ class History:
             "np": run.np,
             "min_np": run.min_np,
             "max_np": run.max_np,
-            "failures": run.failures,
-            "preemptions": run.preemptions,
-            "resizes": run.resizes,
-            "unproven": run.unproven,
         }
+        self._take_counts(run)
+        if run.HasField("last_failure"):
+            self.failure = run.last_failure
         hosts_by_name = {host.name: host for host in run.hosts}
         for name in [name for name in self.hosts if name not in hosts_by_name]:
             self._host(status_pb2.HostStatus(name=name))
         for host in run.hosts:
             self._host(host)
-        if run.HasField("progress"):
-            self.rounds.note_step_rate(run.progress.step_rate)
+        self._take_time(run)
 
     def feed(self, event: status_pb2.Event) -> None:
         """The next event; one that is in it already is passed over."""
@@ -145,6 +155,16 @@ class History:
             case "run_ended":
                 self.lanes.end(self.revision, time)
                 self.ended, kind, self.doing = event, "end", event.text
+                if event.run_ended.HasField("progress"):
+                    self.curve.add(self.revision, time, event.run_ended.progress, last=True)
+                self._take_time(event.run_ended)
+                self._take_counts(event.run_ended)
+                if event.run_ended.worker_failures:
+                    self.failure = event.run_ended.worker_failures[0]
+            case "interruption":
+                self.interruptions.add(self.revision, event.interruption)
+                if event.interruption.kind == status_pb2.INTERRUPTION_KIND_FAILURE:
+                    self._recovery_times.add(span_seconds(event.interruption.duration))
             case _:
                 self.doing = event.text
         if event.text:
@@ -161,16 +181,37 @@ class History:
         self.now = max(self.now, time)
         self.began = self.began or time
         self.curve.add(self.revision, time, progress)
-        self.rounds.note_step_rate(progress.step_rate)
+        if progress.HasField("time_spent"):
+            self.time_spent = progress.time_spent
+
+    def _take_counts(self, message: status_pb2.Run | status_pb2.RunEnded) -> None:
+        """The last round of a run that fails has no successor, whose cause would be counted."""
+        for kind in self._told:
+            self._told[kind] = getattr(message, kind)
+
+    def count(self, kind: str) -> int:
+        """How many rounds ended so: "failures", "preemptions", "resizes" or "unproven"."""
+        return max(self.rounds.counts[kind.removesuffix("s")], self._told[kind])
+
+    def _take_time(self, message: status_pb2.Run | status_pb2.RunEnded) -> None:
+        if message.HasField("time_spent"):
+            self.time_spent = message.time_spent
+        if message.HasField("recoveries"):
+            self._recoveries = message.recoveries
 
     # ---- what goes out ---------------------------------------------------------------------------------------
 
-    def goodput(self, now: float) -> float | None:
-        """The share of wall time spent in steps that count (see RoundHistory); None: no time has passed."""
-        parts = self.rounds.goodput()
-        since = parts["since"]
-        seconds = (parts["seconds"] or 0.0) + (max(0.0, now - since) if since is not None else 0.0)
-        return min(1.0, seconds / (now - self.began)) if now > self.began else None
+    @property
+    def goodput(self) -> float | None:
+        """The share of wall time spent in steps that count, as the driver has worked it out; None: it has not."""
+        spent = self.time_spent
+        return spent.goodput if spent is not None and spent.HasField("goodput") else None
+
+    @property
+    def recoveries(self) -> status_pb2.RecoverySummary:
+        """How long its recoveries from failures took; as the driver says, who has seen all of them, if it has."""
+        own, told = self._recovery_times.summary(), self._recoveries
+        return told if told is not None and told.count > own.count else own
 
     def since(self, revision: int) -> dict[str, Any]:
         """What has changed since a version, as it goes to the page; all of it since 0. What has not is left out."""
@@ -178,7 +219,7 @@ class History:
             return {}
         latest = self.rounds.latest
         counts = self.rounds.counts
-        ended = self.ended
+        ended, recoveries = self.ended, self.recoveries
         changes: dict[str, Any] = {
             "version": self.revision,
             "head": {
@@ -189,12 +230,16 @@ class History:
                 "size": self.rounds.size,
                 "round": latest.name if latest else None,
                 "rounds": sum(counts.values()),
-                "failures": max(counts["failure"], self._limits.get("failures", 0)),
-                "preemptions": max(counts["preemption"], self._limits.get("preemptions", 0)),
-                "resizes": max(counts["resize"], self._limits.get("resizes", 0)),
-                "unproven": max(counts["unproven"], self._limits.get("unproven", 0)),
+                **{kind: self.count(kind) for kind in self._told},
                 "steps_lost": self.rounds.steps_lost,
-                "goodput": self.rounds.goodput(),
+                "failure": None if self.failure is None else failure_text(self.failure),
+                "goodput": self.goodput,
+                "time_spent": None if self.time_spent is None else seconds_by_kind(self.time_spent),
+                "recoveries": {
+                    "count": recoveries.count,
+                    "median": span_seconds(recoveries.median),
+                    "longest": span_seconds(recoveries.longest),
+                },
                 "ended": None
                 if ended is None
                 else {"time": epoch_seconds(ended.time), "end": RUN_END_NAMES[ended.run_ended.end]},
@@ -205,6 +250,7 @@ class History:
             "rounds": self.rounds.since(revision),
             "lanes": self.lanes.since(revision),
             "curve": self.curve.since(revision),
+            "interruptions": self.interruptions.since(revision),
             "hosts": self._hosts_since(revision),
             "log": [[line.seq, line.time, line.text, line.kind] for line in self.log[first:]],
         }
@@ -239,3 +285,11 @@ class History:
             elif revision:
                 changes.append({"name": name, "slots": 0})
         return changes
+
+
+def failure_text(failure: status_pb2.WorkerFailure) -> str:
+    """What is known of a worker that has failed, in lines."""
+    parts = [failure.cause.text, failure.traceback.strip()]
+    if tail := failure.tail.strip():
+        parts += ["its last lines of output:", tail]
+    return "\n".join(filter(None, parts))

@@ -21,11 +21,24 @@ RUN_END_NAMES: Final[Mapping[int, str]] = {
     status_pb2.RUN_END_DONE: "done",
     status_pb2.RUN_END_STOPPED: "stopped",
     status_pb2.RUN_END_FAILED: "failed",
+    status_pb2.RUN_END_LOST: "lost",
 }
 """How a run has ended (RunEnd)."""
+
+INTERRUPTION_NAMES: Final[Mapping[int, str]] = {
+    status_pb2.INTERRUPTION_KIND_UNSPECIFIED: "interruption",
+    status_pb2.INTERRUPTION_KIND_BOOT: "boot",
+    status_pb2.INTERRUPTION_KIND_NEXT_RUN: "next run",
+    status_pb2.INTERRUPTION_KIND_FAILURE: "failure",
+    status_pb2.INTERRUPTION_KIND_PREEMPTION: "preemption",
+    status_pb2.INTERRUPTION_KIND_RESIZE: "resize",
+    status_pb2.INTERRUPTION_KIND_UNPROVEN: "unproven",
+    status_pb2.INTERRUPTION_KIND_STALL: "stall",
+}
+"""What kept a run from making steps (InterruptionKind)."""
 
 UNPROVEN_CONNECTION: Final = "unproven connection"
 """What ended a round in which a connection did not lead to a member, as a noun beside failure and resize."""
 
-RECOVERY_PHASES: Final = ("detect", "abort", "rendezvous", "sync", "first_step")
+RECOVERY_PHASES: Final = ("unnoticed", "detect", "abort", "wait", "rendezvous", "sync", "first_step")
 """The parts of a recovery (RecoveryPhases), in their order."""

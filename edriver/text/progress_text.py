@@ -37,6 +37,13 @@ def age(run: status_pb2.Run, since: Timestamp) -> float:
     return min(max(0.0, epoch_seconds(run.now) - epoch_seconds(since)), lasted(run))
 
 
+def length_text(seconds: float) -> str:
+    """A span of time, exactly: 120 ms, 7.5 s, 3 min 20 s."""
+    if seconds >= 60:
+        return time_text(seconds)
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.0f} ms"
+
+
 def time_text(seconds: float) -> str:
     """A span of time: 7 s, 3 min 20 s, 5 h 10 min, 2 d 3 h. One that a clock set back makes negative is none."""
     whole = max(0, int(seconds))

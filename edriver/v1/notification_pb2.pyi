@@ -170,6 +170,7 @@ class Report(_message.Message):
     BLOCKED_FIELD_NUMBER: _builtins.int
     SCRIPT_ENDED_FIELD_NUMBER: _builtins.int
     SAVED_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def pong(self) -> Global___Pong: ...
     @_builtins.property
@@ -196,6 +197,10 @@ class Report(_message.Message):
     def script_ended(self) -> Global___ScriptEnded: ...
     @_builtins.property
     def saved(self) -> Global___Saved: ...
+    @_builtins.property
+    def progress(self) -> Global___WorkerProgress:
+        """How far the worker is, where a report ends a stretch of training: waiting, done, failed, first_boundary."""
+
     def __init__(
         self,
         *,
@@ -212,10 +217,11 @@ class Report(_message.Message):
         blocked: Global___Blocked | None = ...,
         script_ended: Global___ScriptEnded | None = ...,
         saved: Global___Saved | None = ...,
+        progress: Global___WorkerProgress | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "boundary_reached", b"boundary_reached", "collective_raised", b"collective_raised", "done", b"done", "failed", b"failed", "first_boundary", b"first_boundary", "kind", b"kind", "peer_unproven", b"peer_unproven", "pong", b"pong", "saved", b"saved", "script_ended", b"script_ended", "stalled", b"stalled", "stuck", b"stuck", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "boundary_reached", b"boundary_reached", "collective_raised", b"collective_raised", "done", b"done", "failed", b"failed", "first_boundary", b"first_boundary", "kind", b"kind", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "saved", b"saved", "script_ended", b"script_ended", "stalled", b"stalled", "stuck", b"stuck", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "boundary_reached", b"boundary_reached", "collective_raised", b"collective_raised", "done", b"done", "failed", b"failed", "first_boundary", b"first_boundary", "kind", b"kind", "peer_unproven", b"peer_unproven", "pong", b"pong", "saved", b"saved", "script_ended", b"script_ended", "stalled", b"stalled", "stuck", b"stuck", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "boundary_reached", b"boundary_reached", "collective_raised", b"collective_raised", "done", b"done", "failed", b"failed", "first_boundary", b"first_boundary", "kind", b"kind", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "saved", b"saved", "script_ended", b"script_ended", "stalled", b"stalled", "stuck", b"stuck", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pong", "waiting", "boundary_reached", "done", "collective_raised", "failed", "first_boundary", "stalled", "peer_unproven", "stuck", "blocked", "script_ended", "saved"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
@@ -530,8 +536,14 @@ class WorkerProgress(_message.Message):
     COMMITS_FIELD_NUMBER: _builtins.int
     COMMIT_DURATION_FIELD_NUMBER: _builtins.int
     COMMIT_BYTES_FIELD_NUMBER: _builtins.int
+    BOUNDARY_TIME_FIELD_NUMBER: _builtins.int
+    TRAINING_DURATION_FIELD_NUMBER: _builtins.int
+    STALLED_DURATION_FIELD_NUMBER: _builtins.int
+    USUAL_STEP_FIELD_NUMBER: _builtins.int
+    LAST_STALL_FIELD_NUMBER: _builtins.int
+    DECLARED_DURATION_FIELD_NUMBER: _builtins.int
     boundaries: _builtins.int
-    """Boundaries of the round passed."""
+    """Boundaries of that round passed."""
     epoch: _builtins.int
     """Of the state's ElasticSampler, if it has one: its epoch, and how many of that epoch's samples all workers together have
     done.
@@ -542,13 +554,37 @@ class WorkerProgress(_message.Message):
     """Commits of this process; for how long the script waited for all of them, and the bytes of their tensors."""
     commit_bytes: _builtins.int
     @_builtins.property
-    def round_id(self) -> _rounds_pb2.RoundId: ...
+    def round_id(self) -> _rounds_pb2.RoundId:
+        """The round whose state it holds: until it is synced in a new one, the one before; absent: it has been in none."""
+
     @_builtins.property
     def reported(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """What the script has reported last (`state.report`), by name."""
 
     @_builtins.property
     def commit_duration(self) -> _duration_pb2.Duration: ...
+    @_builtins.property
+    def boundary_time(self) -> _timestamp_pb2.Timestamp:
+        """When it passed the last of these boundaries, or, before the first, was synced; by the clock of its host."""
+
+    @_builtins.property
+    def training_duration(self) -> _duration_pb2.Duration:
+        """How long steps have taken between the sync and that time, and for how long no step was made (see Stall)."""
+
+    @_builtins.property
+    def stalled_duration(self) -> _duration_pb2.Duration: ...
+    @_builtins.property
+    def usual_step(self) -> _duration_pb2.Duration:
+        """How long a step usually takes: the median of the latest ones; absent: too few have been made."""
+
+    @_builtins.property
+    def last_stall(self) -> Global___Stall:
+        """The latest stall that is over; absent: there was none in this round."""
+
+    @_builtins.property
+    def declared_duration(self) -> _duration_pb2.Duration:
+        """How much of the time since `boundary_time` the script has declared as evaluation or saving."""
+
     def __init__(
         self,
         *,
@@ -561,16 +597,56 @@ class WorkerProgress(_message.Message):
         commits: _builtins.int = ...,
         commit_duration: _duration_pb2.Duration | None = ...,
         commit_bytes: _builtins.int = ...,
+        boundary_time: _timestamp_pb2.Timestamp | None = ...,
+        training_duration: _duration_pb2.Duration | None = ...,
+        stalled_duration: _duration_pb2.Duration | None = ...,
+        usual_step: _duration_pb2.Duration | None = ...,
+        last_stall: Global___Stall | None = ...,
+        declared_duration: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "commit_duration", b"commit_duration", "epoch", b"epoch", "round_id", b"round_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "boundary_time", b"boundary_time", "commit_duration", b"commit_duration", "declared_duration", b"declared_duration", "epoch", b"epoch", "last_stall", b"last_stall", "round_id", b"round_id", "stalled_duration", b"stalled_duration", "training_duration", b"training_duration", "usual_step", b"usual_step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "boundaries", b"boundaries", "commit_bytes", b"commit_bytes", "commit_duration", b"commit_duration", "commits", b"commits", "epoch", b"epoch", "reported", b"reported", "round_id", b"round_id", "samples", b"samples", "samples_done", b"samples_done"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "boundaries", b"boundaries", "boundary_time", b"boundary_time", "commit_bytes", b"commit_bytes", "commit_duration", b"commit_duration", "commits", b"commits", "declared_duration", b"declared_duration", "epoch", b"epoch", "last_stall", b"last_stall", "reported", b"reported", "round_id", b"round_id", "samples", b"samples", "samples_done", b"samples_done", "stalled_duration", b"stalled_duration", "training_duration", b"training_duration", "usual_step", b"usual_step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
     _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__epoch) -> _WhichOneofReturnType__epoch | None: ...
 
 Global___WorkerProgress: _TypeAlias = WorkerProgress  # noqa: Y015
+
+@_typing.final
+class Stall(_message.Message):
+    """Stall is a time in which no step was made, though the round went on: what lies between two boundaries, without a usual
+    step and without what the script declares as evaluation or saving, if it is much longer than a usual step.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_TIME_FIELD_NUMBER: _builtins.int
+    DURATION_FIELD_NUMBER: _builtins.int
+    BOUNDARY_FIELD_NUMBER: _builtins.int
+    boundary: _builtins.int
+    """The number of that boundary in its round."""
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """When the boundary was due that came so late, by the clock of the worker's host."""
+
+    @_builtins.property
+    def duration(self) -> _duration_pb2.Duration: ...
+    def __init__(
+        self,
+        *,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        duration: _duration_pb2.Duration | None = ...,
+        boundary: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration", "start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boundary", b"boundary", "duration", b"duration", "start_time", b"start_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Stall: _TypeAlias = Stall  # noqa: Y015
 
 @_typing.final
 class Waiting(_message.Message):

@@ -24,6 +24,48 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _InterruptionKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _InterruptionKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_InterruptionKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    INTERRUPTION_KIND_UNSPECIFIED: _InterruptionKind.ValueType  # 0
+    INTERRUPTION_KIND_BOOT: _InterruptionKind.ValueType  # 1
+    """The run began."""
+    INTERRUPTION_KIND_NEXT_RUN: _InterruptionKind.ValueType  # 2
+    """The script entered its next `run`."""
+    INTERRUPTION_KIND_FAILURE: _InterruptionKind.ValueType  # 3
+    """A worker or a host failed."""
+    INTERRUPTION_KIND_PREEMPTION: _InterruptionKind.ValueType  # 4
+    """A worker failed whose place was being taken away."""
+    INTERRUPTION_KIND_RESIZE: _InterruptionKind.ValueType  # 5
+    """Hosts or workers came or went in good order."""
+    INTERRUPTION_KIND_UNPROVEN: _InterruptionKind.ValueType  # 6
+    """A connection between two members did not prove to lead to a member."""
+    INTERRUPTION_KIND_STALL: _InterruptionKind.ValueType  # 7
+    """No step was made, though the round went on."""
+
+class InterruptionKind(_InterruptionKind, metaclass=_InterruptionKindEnumTypeWrapper):
+    """InterruptionKind is what kept a run from making steps."""
+
+INTERRUPTION_KIND_UNSPECIFIED: InterruptionKind.ValueType  # 0
+INTERRUPTION_KIND_BOOT: InterruptionKind.ValueType  # 1
+"""The run began."""
+INTERRUPTION_KIND_NEXT_RUN: InterruptionKind.ValueType  # 2
+"""The script entered its next `run`."""
+INTERRUPTION_KIND_FAILURE: InterruptionKind.ValueType  # 3
+"""A worker or a host failed."""
+INTERRUPTION_KIND_PREEMPTION: InterruptionKind.ValueType  # 4
+"""A worker failed whose place was being taken away."""
+INTERRUPTION_KIND_RESIZE: InterruptionKind.ValueType  # 5
+"""Hosts or workers came or went in good order."""
+INTERRUPTION_KIND_UNPROVEN: InterruptionKind.ValueType  # 6
+"""A connection between two members did not prove to lead to a member."""
+INTERRUPTION_KIND_STALL: InterruptionKind.ValueType  # 7
+"""No step was made, though the round went on."""
+Global___InterruptionKind: _TypeAlias = InterruptionKind  # noqa: Y015
+
 class _RunMode:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -134,6 +176,8 @@ class _RunEndEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RunEnd.ValueTy
     RUN_END_STOPPED: _RunEnd.ValueType  # 2
     """The operator wanted it."""
     RUN_END_FAILED: _RunEnd.ValueType  # 3
+    RUN_END_LOST: _RunEnd.ValueType  # 4
+    """Its driver was lost, and could not say how: known from its records alone, which have no RunEnded."""
 
 class RunEnd(_RunEnd, metaclass=_RunEndEnumTypeWrapper):
     """RunEnd is how a run has ended."""
@@ -144,6 +188,8 @@ RUN_END_DONE: RunEnd.ValueType  # 1
 RUN_END_STOPPED: RunEnd.ValueType  # 2
 """The operator wanted it."""
 RUN_END_FAILED: RunEnd.ValueType  # 3
+RUN_END_LOST: RunEnd.ValueType  # 4
+"""Its driver was lost, and could not say how: known from its records alone, which have no RunEnded."""
 Global___RunEnd: _TypeAlias = RunEnd  # noqa: Y015
 
 @_typing.final
@@ -218,6 +264,9 @@ class Run(_message.Message):
     UPTIME_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
     LAST_FAILURE_FIELD_NUMBER: _builtins.int
+    TIME_SPENT_FIELD_NUMBER: _builtins.int
+    INTERRUPTION_FIELD_NUMBER: _builtins.int
+    RECOVERIES_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     version: _builtins.str
     """The driver's release."""
@@ -278,6 +327,18 @@ class Run(_message.Message):
     def last_failure(self) -> Global___WorkerFailure:
         """The root cause of the latest failures; absent: no worker has failed."""
 
+    @_builtins.property
+    def time_spent(self) -> Global___TimeSpent:
+        """Where its time has gone so far."""
+
+    @_builtins.property
+    def interruption(self) -> Global___Interruption:
+        """The interruption that goes on; absent: steps are being made."""
+
+    @_builtins.property
+    def recoveries(self) -> Global___RecoverySummary:
+        """How long its recoveries from failures took."""
+
     def __init__(
         self,
         *,
@@ -304,10 +365,13 @@ class Run(_message.Message):
         uptime: _duration_pb2.Duration | None = ...,
         mode: Global___RunMode.ValueType = ...,
         last_failure: Global___WorkerFailure | None = ...,
+        time_spent: Global___TimeSpent | None = ...,
+        interruption: Global___Interruption | None = ...,
+        recoveries: Global___RecoverySummary | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "activity", b"activity", "last_failure", b"last_failure", "now", b"now", "progress", b"progress", "round_id", b"round_id", "start_time", b"start_time", "uptime", b"uptime"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "activity", b"activity", "interruption", b"interruption", "last_failure", b"last_failure", "now", b"now", "progress", b"progress", "recoveries", b"recoveries", "round_id", b"round_id", "start_time", b"start_time", "time_spent", b"time_spent", "uptime", b"uptime"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "activity", b"activity", "command", b"command", "failures", b"failures", "hosts", b"hosts", "last_failure", b"last_failure", "max_np", b"max_np", "min_np", b"min_np", "mode", b"mode", "now", b"now", "np", b"np", "preemptions", b"preemptions", "progress", b"progress", "resizes", b"resizes", "round_id", b"round_id", "rounds", b"rounds", "run_id", b"run_id", "size", b"size", "start_time", b"start_time", "steps_lost", b"steps_lost", "unproven", b"unproven", "uptime", b"uptime", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "activity", b"activity", "command", b"command", "failures", b"failures", "hosts", b"hosts", "interruption", b"interruption", "last_failure", b"last_failure", "max_np", b"max_np", "min_np", b"min_np", "mode", b"mode", "now", b"now", "np", b"np", "preemptions", b"preemptions", "progress", b"progress", "recoveries", b"recoveries", "resizes", b"resizes", "round_id", b"round_id", "rounds", b"rounds", "run_id", b"run_id", "size", b"size", "start_time", b"start_time", "steps_lost", b"steps_lost", "time_spent", b"time_spent", "unproven", b"unproven", "uptime", b"uptime", "version", b"version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
     _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015
@@ -321,6 +385,175 @@ class Run(_message.Message):
 Global___Run: _TypeAlias = Run  # noqa: Y015
 
 @_typing.final
+class TimeSpent(_message.Message):
+    """TimeSpent is where the wall time of a run has gone: each second up to `until` is of one kind."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BOOTING_FIELD_NUMBER: _builtins.int
+    TRAINING_FIELD_NUMBER: _builtins.int
+    REPEATING_FIELD_NUMBER: _builtins.int
+    RECOVERING_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    STALLED_FIELD_NUMBER: _builtins.int
+    ENDING_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
+    GOODPUT_FIELD_NUMBER: _builtins.int
+    goodput: _builtins.float
+    """training / (the sum of all); absent: no step has been made yet."""
+    @_builtins.property
+    def booting(self) -> _duration_pb2.Duration:
+        """Until the workers of the first round held the state."""
+
+    @_builtins.property
+    def training(self) -> _duration_pb2.Duration:
+        """Steps, each of them once."""
+
+    @_builtins.property
+    def repeating(self) -> _duration_pb2.Duration:
+        """Steps that were made again, because a failure had led back behind them."""
+
+    @_builtins.property
+    def recovering(self) -> _duration_pb2.Duration:
+        """From the last boundary of a round until the workers of the next one held the state, as far as it was not waiting, or
+        stalled.
+        """
+
+    @_builtins.property
+    def waiting(self) -> _duration_pb2.Duration:
+        """The part of such a time in which there were too few hosts or workers for a round."""
+
+    @_builtins.property
+    def stalled(self) -> _duration_pb2.Duration:
+        """No step was made, though a round went on: see Stall."""
+
+    @_builtins.property
+    def ending(self) -> _duration_pb2.Duration:
+        """From the last boundary of all to the end of the run."""
+
+    @_builtins.property
+    def until(self) -> _timestamp_pb2.Timestamp:
+        """Up to when that is known: the last boundary, as a rule."""
+
+    def __init__(
+        self,
+        *,
+        booting: _duration_pb2.Duration | None = ...,
+        training: _duration_pb2.Duration | None = ...,
+        repeating: _duration_pb2.Duration | None = ...,
+        recovering: _duration_pb2.Duration | None = ...,
+        waiting: _duration_pb2.Duration | None = ...,
+        stalled: _duration_pb2.Duration | None = ...,
+        ending: _duration_pb2.Duration | None = ...,
+        until: _timestamp_pb2.Timestamp | None = ...,
+        goodput: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_goodput", b"_goodput", "booting", b"booting", "ending", b"ending", "goodput", b"goodput", "recovering", b"recovering", "repeating", b"repeating", "stalled", b"stalled", "training", b"training", "until", b"until", "waiting", b"waiting"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_goodput", b"_goodput", "booting", b"booting", "ending", b"ending", "goodput", b"goodput", "recovering", b"recovering", "repeating", b"repeating", "stalled", b"stalled", "training", b"training", "until", b"until", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__goodput: _TypeAlias = _typing.Literal["goodput"]  # noqa: Y015
+    _WhichOneofArgType__goodput: _TypeAlias = _typing.Literal["_goodput", b"_goodput"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__goodput) -> _WhichOneofReturnType__goodput | None: ...
+
+Global___TimeSpent: _TypeAlias = TimeSpent  # noqa: Y015
+
+@_typing.final
+class Interruption(_message.Message):
+    """Interruption is a time in which no step was made: from the last boundary before it until training went on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    DURATION_FIELD_NUMBER: _builtins.int
+    ROUND_ID_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
+    PHASES_FIELD_NUMBER: _builtins.int
+    STEPS_LOST_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    FAILED_ROUNDS_FIELD_NUMBER: _builtins.int
+    kind: Global___InterruptionKind.ValueType
+    steps_lost: _builtins.int
+    """Steps that had to be made again after it, as far as they were heard of."""
+    size: _builtins.int
+    """Workers of the round that it led to."""
+    failed_rounds: _builtins.int
+    """Rounds that were tried in it and ended before they made a step."""
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def duration(self) -> _duration_pb2.Duration:
+        """Its whole length; absent: it goes on."""
+
+    @_builtins.property
+    def round_id(self) -> _rounds_pb2.RoundId:
+        """The round that it led to, or in which it was a stall."""
+
+    @_builtins.property
+    def cause(self) -> _cause_pb2.Cause:
+        """What began it, with its text; absent: a stall, for which there is none."""
+
+    @_builtins.property
+    def phases(self) -> Global___RecoveryPhases:
+        """What it consisted of; absent: it goes on, or was a stall."""
+
+    def __init__(
+        self,
+        *,
+        kind: Global___InterruptionKind.ValueType = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        duration: _duration_pb2.Duration | None = ...,
+        round_id: _rounds_pb2.RoundId | None = ...,
+        cause: _cause_pb2.Cause | None = ...,
+        phases: Global___RecoveryPhases | None = ...,
+        steps_lost: _builtins.int = ...,
+        size: _builtins.int = ...,
+        failed_rounds: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "duration", b"duration", "phases", b"phases", "round_id", b"round_id", "start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "duration", b"duration", "failed_rounds", b"failed_rounds", "kind", b"kind", "phases", b"phases", "round_id", b"round_id", "size", b"size", "start_time", b"start_time", "steps_lost", b"steps_lost"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Interruption: _TypeAlias = Interruption  # noqa: Y015
+
+@_typing.final
+class RecoverySummary(_message.Message):
+    """RecoverySummary is how long interruptions by failures took."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COUNT_FIELD_NUMBER: _builtins.int
+    MEDIAN_FIELD_NUMBER: _builtins.int
+    LONGEST_FIELD_NUMBER: _builtins.int
+    count: _builtins.int
+    """How many there were."""
+    @_builtins.property
+    def median(self) -> _duration_pb2.Duration:
+        """The median of their durations (the mean of the middle two, if their number is even), and the longest; absent: there
+        was none.
+        """
+
+    @_builtins.property
+    def longest(self) -> _duration_pb2.Duration: ...
+    def __init__(
+        self,
+        *,
+        count: _builtins.int = ...,
+        median: _duration_pb2.Duration | None = ...,
+        longest: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["longest", b"longest", "median", b"median"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "longest", b"longest", "median", b"median"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecoverySummary: _TypeAlias = RecoverySummary  # noqa: Y015
+
+@_typing.final
 class WorkerFailure(_message.Message):
     """WorkerFailure is what is known of a worker that has failed."""
 
@@ -328,8 +561,11 @@ class WorkerFailure(_message.Message):
 
     CAUSE_FIELD_NUMBER: _builtins.int
     TRACEBACK_FIELD_NUMBER: _builtins.int
+    TAIL_FIELD_NUMBER: _builtins.int
     traceback: _builtins.str
     """The exception that it has reported, or recorded in its error file; empty: there is none."""
+    tail: _builtins.str
+    """Its last lines of output, as far as they have come."""
     @_builtins.property
     def cause(self) -> _cause_pb2.Cause:
         """How it was lost, with its text."""
@@ -339,10 +575,11 @@ class WorkerFailure(_message.Message):
         *,
         cause: _cause_pb2.Cause | None = ...,
         traceback: _builtins.str = ...,
+        tail: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "traceback", b"traceback"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "tail", b"tail", "traceback", b"traceback"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -483,6 +720,7 @@ class Progress(_message.Message):
     SAMPLES_FIELD_NUMBER: _builtins.int
     SAMPLE_RATE_FIELD_NUMBER: _builtins.int
     REPORTED_FIELD_NUMBER: _builtins.int
+    TIME_SPENT_FIELD_NUMBER: _builtins.int
     steps: _builtins.int
     """Steps (boundaries) in all rounds together."""
     step_rate: _builtins.float
@@ -499,6 +737,10 @@ class Progress(_message.Message):
     def reported(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """What the script has reported last (`state.report`), by name."""
 
+    @_builtins.property
+    def time_spent(self) -> Global___TimeSpent:
+        """Where the run's time has gone so far."""
+
     def __init__(
         self,
         *,
@@ -509,10 +751,11 @@ class Progress(_message.Message):
         samples: _builtins.int = ...,
         sample_rate: _builtins.float = ...,
         reported: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        time_spent: Global___TimeSpent | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "epoch", b"epoch"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "epoch", b"epoch", "time_spent", b"time_spent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "epoch", b"epoch", "reported", b"reported", "sample_rate", b"sample_rate", "samples", b"samples", "samples_done", b"samples_done", "step_rate", b"step_rate", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "epoch", b"epoch", "reported", b"reported", "sample_rate", b"sample_rate", "samples", b"samples", "samples_done", b"samples_done", "step_rate", b"step_rate", "steps", b"steps", "time_spent", b"time_spent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
     _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
@@ -757,18 +1000,30 @@ class RecoveryPhases(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    UNNOTICED_FIELD_NUMBER: _builtins.int
     DETECT_FIELD_NUMBER: _builtins.int
     ABORT_FIELD_NUMBER: _builtins.int
+    WAIT_FIELD_NUMBER: _builtins.int
     RENDEZVOUS_FIELD_NUMBER: _builtins.int
     SYNC_FIELD_NUMBER: _builtins.int
     FIRST_STEP_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def unnoticed(self) -> _duration_pb2.Duration:
+        """From the last boundary until a death was noticed, or the round ended without one: what was done of a step, and time in
+        which nothing was done.
+        """
+
     @_builtins.property
     def detect(self) -> _duration_pb2.Duration:
         """From when an agent noticed a death until the driver ended the round."""
 
     @_builtins.property
     def abort(self) -> _duration_pb2.Duration:
-        """Until the members were out of the old round: collectives cut, the training function left."""
+        """Until those of its members that go on were out of the old round: collectives cut, the training function left."""
+
+    @_builtins.property
+    def wait(self) -> _duration_pb2.Duration:
+        """Until the new round was assigned: for new workers to start, for hosts to come."""
 
     @_builtins.property
     def rendezvous(self) -> _duration_pb2.Duration:
@@ -785,15 +1040,17 @@ class RecoveryPhases(_message.Message):
     def __init__(
         self,
         *,
+        unnoticed: _duration_pb2.Duration | None = ...,
         detect: _duration_pb2.Duration | None = ...,
         abort: _duration_pb2.Duration | None = ...,
+        wait: _duration_pb2.Duration | None = ...,
         rendezvous: _duration_pb2.Duration | None = ...,
         sync: _duration_pb2.Duration | None = ...,
         first_step: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "detect", b"detect", "first_step", b"first_step", "rendezvous", b"rendezvous", "sync", b"sync"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "detect", b"detect", "first_step", b"first_step", "rendezvous", b"rendezvous", "sync", b"sync", "unnoticed", b"unnoticed", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "detect", b"detect", "first_step", b"first_step", "rendezvous", b"rendezvous", "sync", b"sync"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "detect", b"detect", "first_step", b"first_step", "rendezvous", b"rendezvous", "sync", b"sync", "unnoticed", b"unnoticed", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -917,6 +1174,7 @@ class Event(_message.Message):
     ROUND_FIELD_NUMBER: _builtins.int
     REMARK_FIELD_NUMBER: _builtins.int
     RUN_ENDED_FIELD_NUMBER: _builtins.int
+    INTERRUPTION_FIELD_NUMBER: _builtins.int
     CAUSE_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     """Counts events from 1."""
@@ -947,6 +1205,10 @@ class Event(_message.Message):
         """The last event."""
 
     @_builtins.property
+    def interruption(self) -> Global___Interruption:
+        """A time without steps is over."""
+
+    @_builtins.property
     def cause(self) -> _cause_pb2.Cause:
         """Why a worker or a host was lost or is not used, a round was aborted, the run waits, or has ended. A worker that leaves in
         good order, and a round that ends so, have none.
@@ -963,13 +1225,14 @@ class Event(_message.Message):
         round: Global___Round | None = ...,
         remark: Global___Remark | None = ...,
         run_ended: Global___RunEnded | None = ...,
+        interruption: Global___Interruption | None = ...,
         cause: _cause_pb2.Cause | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "host", b"host", "kind", b"kind", "remark", b"remark", "round", b"round", "run_ended", b"run_ended", "time", b"time", "worker", b"worker"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "host", b"host", "interruption", b"interruption", "kind", b"kind", "remark", b"remark", "round", b"round", "run_ended", b"run_ended", "time", b"time", "worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "host", b"host", "kind", b"kind", "remark", b"remark", "round", b"round", "run_ended", b"run_ended", "seq", b"seq", "text", b"text", "time", b"time", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "host", b"host", "interruption", b"interruption", "kind", b"kind", "remark", b"remark", "round", b"round", "run_ended", b"run_ended", "seq", b"seq", "text", b"text", "time", b"time", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["host", "worker", "round", "remark", "run_ended"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["host", "worker", "round", "remark", "run_ended", "interruption"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -999,15 +1262,52 @@ class RunEnded(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     END_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    TIME_SPENT_FIELD_NUMBER: _builtins.int
+    RECOVERIES_FIELD_NUMBER: _builtins.int
+    WORKER_FAILURES_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    PREEMPTIONS_FIELD_NUMBER: _builtins.int
+    RESIZES_FIELD_NUMBER: _builtins.int
+    UNPROVEN_FIELD_NUMBER: _builtins.int
     end: Global___RunEnd.ValueType
+    failures: _builtins.int
+    """Why its rounds ended, as in Run."""
+    preemptions: _builtins.int
+    resizes: _builtins.int
+    unproven: _builtins.int
+    @_builtins.property
+    def progress(self) -> Global___Progress:
+        """How far training was in the end; absent: no step was made."""
+
+    @_builtins.property
+    def time_spent(self) -> Global___TimeSpent:
+        """Where the run's time has gone."""
+
+    @_builtins.property
+    def recoveries(self) -> Global___RecoverySummary:
+        """How long its recoveries from failures took."""
+
+    @_builtins.property
+    def worker_failures(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerFailure]:
+        """What led to the end of a run that has failed, the root cause first; of others, what happened before. At most 8."""
+
     def __init__(
         self,
         *,
         end: Global___RunEnd.ValueType = ...,
+        progress: Global___Progress | None = ...,
+        time_spent: Global___TimeSpent | None = ...,
+        recoveries: Global___RecoverySummary | None = ...,
+        worker_failures: _abc.Iterable[Global___WorkerFailure] | None = ...,
+        failures: _builtins.int = ...,
+        preemptions: _builtins.int = ...,
+        resizes: _builtins.int = ...,
+        unproven: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress", "recoveries", b"recoveries", "time_spent", b"time_spent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "failures", b"failures", "preemptions", b"preemptions", "progress", b"progress", "recoveries", b"recoveries", "resizes", b"resizes", "time_spent", b"time_spent", "unproven", b"unproven", "worker_failures", b"worker_failures"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
-from edriver.common.ids import NO_VERSION
+from edriver.common.ids import NO_VERSION, RoundId
 from edriver.common.store_address import StoreAddress
 from edriver.discovery.hosts import Host, HostSet
 from edriver.discovery.poll_filter import Polls
@@ -41,13 +42,15 @@ def page() -> str:
 def sample_registry() -> CollectorRegistry:
     """The metrics of a run in which all there is to be seen has happened."""
     membership = Membership(Settings(np=1, min_np=1, max_np=1), now=0.0, draw=lambda: 0.5)
-    event_history = EventHistory(membership, ProgressTracker(lambda: 1.0), lambda: 1.0)
+    ticks = itertools.count(1.0)
+    event_history = EventHistory(membership, ProgressTracker(lambda: 1.0), lambda: next(ticks))
     polls = Polls()
     polls.add(1.0, 2.0, believed=True)
     for event in (
         events.HostsObserved(HostSet((Host("a", 1),))),
         events.AgentConnected("a", 1),
         events.WorkerWaiting(1, 1, NO_VERSION, StoreAddress("127.0.0.1", 1), ""),
+        events.FirstBoundaryPassed(1, RoundId(1, 1), {}),
     ):
         event_history.take(event, membership.step(event, 1.0), None, [])
     standing = notification_pb2.WorkerProgress(

@@ -149,6 +149,15 @@ def test_hostile_names_in_a_report_do_nothing(browser: Browser, tmp_path: Path) 
                 phases=status_pb2.RecoveryPhases(sync=duration(0.5)),
             )
         },
+        {
+            "interruption": status_pb2.Interruption(
+                kind=status_pb2.INTERRUPTION_KIND_FAILURE,
+                cause=cause_pb2.Cause(text=HOSTILE),
+                start_time=timestamp(1700000009.0),
+                duration=duration(1.5),
+                phases=status_pb2.RecoveryPhases(sync=duration(0.5)),
+            )
+        },
     ]
     log = tmp_path / "events.jsonl"
     with log.open("w") as file:

@@ -113,10 +113,11 @@ def test_a_discovery_script_that_cannot_run_ends_the_start_at_once(
         script(path, text, mode)
     failed = edriver.run("-np", "1", "--start-timeout", "600", "--host-discovery-script", str(path), "sh")
     assert failed.returncode == 1
-    first, records, *_, last, where = failed.stderr.splitlines()
+    first, records, *_, last, where, report = failed.stderr.splitlines()
     assert first.startswith("edriver: run ")
     assert records.startswith("edriver: records: ")
     assert where == records
+    assert report == f"edriver: all of it on one page: edriver report {Path(records).name}"
     assert last.startswith(f"edriver: failed: host discovery script '{path}': ")
     assert sentence in last
     assert edriver.left() == []
@@ -156,10 +157,11 @@ def test_a_discovery_script_that_fails_for_the_whole_start_ends_it(
     script(path, text)
     failed = edriver.run("-np", "1", "--start-timeout", "3", "--host-discovery-script", str(path), "sh")
     assert failed.returncode == 1
-    first, records, *waits, last, where = failed.stderr.splitlines()
+    first, records, *waits, last, where, report = failed.stderr.splitlines()
     assert first.startswith("edriver: run ")
     assert records.startswith("edriver: records: ")
     assert where == records
+    assert report == f"edriver: all of it on one page: edriver report {Path(records).name}"
     why = f"(discovery fails: host discovery script '{path}': "
     assert [why in line and sentence in line for line in waits] == [True], "it says once why it waits"
     assert last.startswith(
@@ -304,7 +306,9 @@ def test_what_a_run_leaves_behind(edriver: Command, tmp_path: Path) -> None:
     reported = json.loads((folder / "run.json").read_bytes())
     assert (reported["run_id"], reported["command"], reported["np"]) == (folder.name, ["sh", "-c", "exit 3"], 1)
     lines = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
-    assert lines[-1]["run_ended"] == {"end": "RUN_END_FAILED"}
+    ended = lines[-1]["run_ended"]
+    assert ended["end"] == "RUN_END_FAILED"
+    assert [each["cause"]["code"] for each in ended["worker_failures"]] == [3]
     assert datetime.fromisoformat(lines[0]["time"]) >= datetime.fromisoformat(reported["start_time"])
     trace = json.loads((folder / "trace.json").read_bytes())
     assert "booting" in {entry["name"] for entry in trace if entry["ph"] == "B"}

@@ -41,7 +41,7 @@ def test_a_kill_restarts_all_from_the_scripts_checkpoint_in_processes_that_waite
         stop.touch()
         assert run.end() == 0, run.text
         assert re.search(r"rank 1 is done with plain.py --lr 3", run.text)
-        assert run.lines[-1].startswith("edriver: done: 2 rounds")
+        assert run.lines[-3].startswith("edriver: done: 2 rounds")
         assert "Traceback" not in run.text
         assert run.gone()
 

@@ -57,7 +57,7 @@ def test_it_ends_well(tmp_path: Path) -> None:
     with running([*flags, *TRAIN], tmp_path) as run:
         assert run.end() == 0, run.text
         assert re.search(r"^\[1\]<stdout>:rank 1 of 2 pid \d+ is done: trained to step 60$", run.text, re.MULTILINE)
-        assert run.lines[-1].startswith("edriver: done: 1 round")
+        assert run.lines[-3].startswith("edriver: done: 1 round")
         assert run.gone()
     files = sorted(path.relative_to(tmp_path / "out") for path in (tmp_path / "out").rglob("*stdout"))
     assert len(files) == 2

@@ -39,6 +39,7 @@ from tests.trouble.schedule import (
     StopAll,
     StopDriver,
 )
+from tests.trouble.told_times import time_faults
 
 T = TypeVar("T")
 
@@ -228,6 +229,7 @@ def run_schedules(schedules: Sequence[Schedule], bound: float = RECOVERY_BOUND) 
         found += _left_behind(hosts, servers)
         found += [f"left behind: process {pid}, {command}" for pid, command in job.processes().items()]
         found += faults(job.history, first.samples)
+        found += time_faults(job.history, job.event_log)
         if found:
             job.keep()
             found.append(f"folder: {job.folder}")

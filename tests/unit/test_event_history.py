@@ -6,25 +6,28 @@ import pytest
 
 from edriver.common.ids import NO_VERSION, RoundId, Version
 from edriver.common.store_address import StoreAddress
-from edriver.common.wire import epoch_seconds, span_seconds
+from edriver.common.wire import epoch_seconds, round_id_message, round_id_of, span_seconds, timestamp
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.core.membership import Membership
+from edriver.driver.core.mode import Mode
 from edriver.driver.core.settings import Settings
 from edriver.driver.observe.console.announcements import Announcements
 from edriver.driver.observe.event_buffer import ForgottenError
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
-from edriver.v1 import cause_pb2, status_pb2
+from edriver.text.cause_names import INTERRUPTION_NAMES
+from edriver.text.time_spent import seconds_by_kind
+from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, status_pb2
 
 
 class Story:
     """A run of up to three workers, and its observers' events; a second passes with every event."""
 
-    def __init__(self, limit: int = 1_000_000) -> None:
+    def __init__(self, limit: int = 1_000_000, np: int = 2, min_np: int = 1, mode: Mode = Mode.ELASTIC) -> None:
         self.now = 100.0
-        self.membership = Membership(Settings(np=2, min_np=1, max_np=3), now=0.0)
+        self.membership = Membership(Settings(np=np, min_np=min_np, max_np=3, mode=mode), now=0.0)
         self.event_history = EventHistory(self.membership, ProgressTracker(lambda: self.now), lambda: self.now, limit)
         self.announcements = Announcements()
 
@@ -50,6 +53,18 @@ class Story:
     def steps(self, worker: int, n: int, **times: float) -> list[status_pb2.Event]:
         return self.take(events.FirstBoundaryPassed(worker, RoundId(1, n), times))
 
+    def says(self, worker: int, n: int, boundaries: int, at: float) -> list[status_pb2.Event]:
+        """A sign of life: it has passed so many boundaries, the last one at a time."""
+        progress = notification_pb2.WorkerProgress(
+            round_id=round_id_message(RoundId(1, n)), boundaries=boundaries, boundary_time=timestamp(at)
+        )
+        return self.event_history.record_progress(agent_pb2.WorkerHeartbeat(worker_id=worker, progress=progress))
+
+    def spent(self) -> dict[str, float]:
+        """Seconds by kind, of those that there are."""
+        spent = seconds_by_kind(self.event_history.ledger.time_spent(self.now))
+        return {kind: round(seconds, 4) for kind, seconds in spent.items() if seconds}
+
 
 def words(reported: list[status_pb2.Event]) -> list[str]:
     """Each event in short."""
@@ -73,10 +88,16 @@ def _words(event: status_pb2.Event) -> str:
                 else "assigned"
             )
             return f"round {reported.round_id.n}: {how}"
+        case "interruption":
+            return f"interruption: {INTERRUPTION_NAMES[event.interruption.kind]}"
         case "run_ended":
             return f"run: {status_pb2.RunEnd.Name(event.run_ended.end)}"
         case _:
             return event.text
+
+
+def phases_of(message: status_pb2.RecoveryPhases) -> dict[str, float]:
+    return {field.name: span_seconds(span) for field, span in message.ListFields()}
 
 
 def test_a_start_in_order() -> None:
@@ -103,12 +124,124 @@ def test_a_round_is_under_way_when_all_have_made_a_step() -> None:
     story = Story()
     story.begun()
     assert story.steps(1, 1, waiting=102.0, built=104.5, synced=104.5, stepped=106.0) == []
-    (reported,) = story.steps(2, 1, waiting=103.0, built=105.0, synced=105.5, stepped=105.9)
-    assert words([reported]) == ["round 1: under way"]
-    phases = {field.name: span_seconds(span) for field, span in reported.round.phases.ListFields()}
-    assert phases == {"detect": 0.0, "abort": 0.0, "rendezvous": 1.0, "sync": 0.5, "first_step": 0.5}
+    reported, boot = story.steps(2, 1, waiting=103.0, built=105.0, synced=105.5, stepped=105.9)
+    assert words([reported, boot]) == ["round 1: under way", "interruption: boot"]
+    assert phases_of(reported.round.phases) == {
+        "unnoticed": 0.0,
+        "detect": 0.0,
+        "abort": 0.0,
+        "wait": 4.0,
+        "rendezvous": 1.0,
+        "sync": 0.5,
+        "first_step": 0.5,
+    }
     assert [epoch_seconds(member.times.stepped) for member in reported.round.members] == [106.0, 105.9]
+    assert boot.interruption.phases == reported.round.phases
+    assert (epoch_seconds(boot.interruption.start_time), span_seconds(boot.interruption.duration)) == (100.0, 5.5)
+    assert boot.text == ""
     assert story.steps(2, 1) == []
+
+
+def trained() -> Story:
+    """Workers 1 and 2 hold the state of round 1.1 at 104.6 and make steps, until 105.8 as far as they have reported."""
+    story = Story()
+    story.begun()
+    story.steps(1, 1, built=104.2, synced=104.5, stepped=104.9)
+    story.steps(2, 1, built=104.2, synced=104.6, stepped=105.0)
+    story.says(1, 1, 10, 105.8)
+    return story
+
+
+def test_a_kill_is_an_interruption_with_its_phases() -> None:
+    story = trained()
+    assert story.spent() == {"booting": 4.6, "training": 1.2}
+    story.take(events.WorkerEnding(2, seen=106.3))  # received at 107
+    story.take(events.WorkerExited(2, -9, reaped=106.9))
+    story.waits(1, Version(RoundId(1, 1), 7))  # at 109
+    reported = story.steps(1, 2, stopped=107.2, waiting=108.4, built=109.2, synced=109.5, stepped=109.9)
+    assert words(reported)[:2] == ["round 2: under way", "interruption: failure"]
+    over = reported[1].interruption
+    assert phases_of(over.phases) == {
+        "unnoticed": 0.5,
+        "detect": 0.7,
+        "abort": 1.4,
+        "wait": 0.6,
+        "rendezvous": 0.2,
+        "sync": 0.3,
+        "first_step": 0.4,
+    }
+    assert (epoch_seconds(over.start_time), span_seconds(over.duration)) == (105.8, 3.7)  # all but the first step
+    assert (round_id_of(over.round_id), over.size, over.steps_lost, over.failed_rounds) == ((1, 2), 1, 3, 0)
+    assert over.cause.kind == cause_pb2.CAUSE_KIND_ENDED
+    assert over.cause.text
+    story.says(1, 2, 6, 110.0)
+    story.now = 110.6
+    assert story.spent() == {"booting": 4.6, "training": 1.2 + 0.25, "recovering": 3.7, "repeating": 0.25}
+    assert [event.seq for event in story.event_history.since(0, 100)] == list(
+        range(1, story.event_history.last_seq + 1)
+    )
+
+
+def test_a_recovery_of_a_round_that_failed_is_one_with_that_of_the_round_before() -> None:
+    story = trained()
+    story.take(events.WorkerEnding(2, seen=106.3))
+    story.take(events.WorkerExited(2, -9, reaped=106.9))
+    story.waits(1, Version(RoundId(1, 1), 10))
+    story.take(events.CollectiveRaised(1, RoundId(1, 2), ""))  # at 110
+    story.waits(1, Version(RoundId(1, 1), 10))
+    reported = story.steps(1, 3, stopped=110.2, waiting=110.8, built=111.2, synced=111.5, stepped=111.9)
+    assert words(reported)[:2] == ["round 3: under way", "interruption: failure"]
+    over = reported[1].interruption
+    assert (epoch_seconds(over.start_time), span_seconds(over.duration), over.failed_rounds) == (105.8, 5.7, 1)
+    phases = phases_of(over.phases)
+    assert sum(phases.values()) == pytest.approx(5.7 + phases["first_step"])
+
+
+def test_time_in_which_workers_are_missing_is_waiting() -> None:
+    story = Story(min_np=2)
+    story.begun()
+    for worker in (1, 2):
+        story.steps(worker, 1, built=104.2, synced=104.6, stepped=105.0)
+    story.says(1, 1, 10, 105.8)
+    story.take(events.WorkerEnding(2, seen=106.3))  # at 107
+    story.waits(1, Version(RoundId(1, 1), 10))  # at 108, from when on only the other one is missing
+    reported = story.take(events.WorkerExited(2, -9, reaped=108.5))
+    newcomer = reported[-1].worker.worker_id
+    story.now = 141.0
+    story.waits(newcomer)  # at 142
+    assert story.event_history.rounds[-1].round_id.n == 2
+    for worker in (1, newcomer):
+        story.steps(worker, 2, built=142.2, synced=142.5, stepped=142.8)
+    assert story.spent() == {"booting": 4.6, "training": 1.2, "recovering": 2.7, "waiting": 34.0}
+
+
+def test_in_restart_mode_a_round_is_training_from_end_to_end() -> None:
+    story = Story(mode=Mode.RESTART)
+    story.begun()  # until 104
+    story.take(events.WorkerEnding(2, seen=104.5))  # at 105
+    story.take(events.WorkerExited(2, -9, reaped=104.6))
+    story.take(events.WorkerExited(1, -15, reaped=106.5))
+    reported = story.waits(3) + story.waits(4)  # until 109
+    assert "interruption: failure" in words(reported)
+    story.now = 112.0
+    assert story.spent() == {"booting": 4.0, "training": 1.0 + 3.0, "recovering": 3.0, "waiting": 1.0}
+
+
+def test_the_death_of_a_rounds_only_member_ends_it() -> None:
+    story = Story(np=1, mode=Mode.RESTART)
+    story.hosts(a=1)
+    story.take(events.AgentConnected("a", 1))
+    story.waits(1)  # at 103
+    reported = story.take(events.WorkerEnding(1, seen=103.5))  # at 104
+    reported += story.take(events.WorkerExited(1, -9, reaped=103.6))  # at 105
+    assert "round 1: ended" in words(reported)
+    story.now = 109.0
+    reported = story.waits(2)  # at 110
+    assert "interruption: failure" in words(reported)
+    story.now = 112.0
+    spent = story.spent()
+    assert sum(spent.values()) == 12.0
+    assert spent["training"] <= 2.0 + 2.0
 
 
 @pytest.mark.parametrize("peer_first", [False, True], ids=["agent-first", "peer-first"])
@@ -191,9 +324,39 @@ def test_the_end() -> None:
     story = Story()
     story.begun()
     reported = story.take(events.StopRequested("the driver got SIGINT"))
-    assert words(reported) == ["round 1: ended", "run: RUN_END_STOPPED"]
+    assert words(reported) == ["round 1: ended", "interruption: boot", "run: RUN_END_STOPPED"]
     assert (reported[-1].text, reported[-1].cause.kind) == ("the driver got SIGINT", cause_pb2.CAUSE_KIND_STOPPED)
     assert story.event_history.over
+    ended = reported[-1].run_ended
+    assert seconds_by_kind(ended.time_spent)["booting"] == 5.0
+    assert (ended.time_spent.HasField("goodput"), ended.HasField("progress")) == (False, False)
+    assert ended.recoveries == status_pb2.RecoverySummary()
+
+
+def test_the_end_tells_of_the_whole_run() -> None:
+    story = trained()
+    story.take(events.WorkerExited(2, -9, reaped=106.4))  # at 107
+    story.waits(1, Version(RoundId(1, 1), 10))
+    story.steps(1, 2, stopped=107.2, waiting=107.8, built=108.2, synced=108.5, stepped=109.0)
+    story.says(1, 2, 5, 108.9)
+    (*_, last) = story.take(events.StopRequested("the driver got SIGINT"))  # at 110
+    ended = last.run_ended
+    assert seconds_by_kind(ended.time_spent) == {
+        "training": pytest.approx(1.6),
+        "repeating": 0.0,
+        "recovering": pytest.approx(2.7),
+        "waiting": 0.0,
+        "stalled": 0.0,
+        "booting": pytest.approx(4.6),
+        "ending": pytest.approx(1.1),
+    }
+    assert ended.time_spent.goodput == pytest.approx(1.6 / 10)
+    assert epoch_seconds(ended.time_spent.until) == 110.0
+    assert (ended.progress.steps, ended.progress.time_spent) == (15, ended.time_spent)
+    assert (ended.recoveries.count, span_seconds(ended.recoveries.median)) == (1, 2.7)
+    assert (ended.failures, ended.preemptions, ended.resizes, ended.unproven) == (1, 0, 0, 0)
+    story.now = 500.0
+    assert story.event_history.ledger.time_spent(story.now) == ended.time_spent
 
 
 def test_numbers_have_no_gaps_and_what_is_asked_for_comes() -> None:

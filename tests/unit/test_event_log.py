@@ -43,7 +43,38 @@ def test_a_line_is_an_event_with_plain_values() -> None:
         "seq": "2",
         "time": "1970-01-01T00:01:41Z",
         "text": "",
-        "run_ended": {"end": "RUN_END_DONE"},
+        "run_ended": {
+            "end": "RUN_END_DONE",
+            "worker_failures": [],
+            "failures": 0,
+            "preemptions": 0,
+            "resizes": 0,
+            "unproven": 0,
+        },
+    }
+
+
+def test_a_line_about_an_interruption() -> None:
+    over = status_pb2.Interruption(
+        kind=status_pb2.INTERRUPTION_KIND_STALL,
+        start_time=timestamp(100.0),
+        duration=duration(2.5),
+        round_id=rounds_pb2.RoundId(incarnation=1, n=3),
+        size=2,
+    )
+    assert json.loads(event_line(status_pb2.Event(seq=3, time=timestamp(103.0), interruption=over))) == {
+        "seq": "3",
+        "time": "1970-01-01T00:01:43Z",
+        "text": "",
+        "interruption": {
+            "kind": "INTERRUPTION_KIND_STALL",
+            "start_time": "1970-01-01T00:01:40Z",
+            "duration": "2.500s",
+            "round_id": {"incarnation": 1, "n": "3"},
+            "steps_lost": "0",
+            "size": 2,
+            "failed_rounds": 0,
+        },
     }
 
 

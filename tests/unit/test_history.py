@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from edriver.common.wire import duration, timestamp
-from edriver.history import lanes, rounds
+from edriver.history import interruptions, lanes, rounds
 from edriver.history.history import MAX_LOG_LINES, History
 from edriver.history.lanes import SlotState
+from edriver.text.time_spent import TIME_KINDS
 from edriver.v1 import cause_pb2, rounds_pb2, status_pb2
 
 BOOTING, WAITING, TRAINING, STOPPING, GONE = (
@@ -27,7 +28,29 @@ START, FAILURE, RESIZE, UNPROVEN = (
     status_pb2.ROUND_KIND_RESIZE,
     status_pb2.ROUND_KIND_UNPROVEN,
 )
-PHASES = {"detect": 0.25, "abort": 0.25, "rendezvous": 0.25, "sync": 0.5, "first_step": 0.25}
+BOOT, STALL, INTERRUPTION_FAILURE = (
+    status_pb2.INTERRUPTION_KIND_BOOT,
+    status_pb2.INTERRUPTION_KIND_STALL,
+    status_pb2.INTERRUPTION_KIND_FAILURE,
+)
+PHASES = {
+    "unnoticed": 0.125,
+    "detect": 0.25,
+    "abort": 0.25,
+    "wait": 0.25,
+    "rendezvous": 0.25,
+    "sync": 0.5,
+    "first_step": 0.25,
+}
+
+
+def phases_of(**seconds: float) -> status_pb2.RecoveryPhases:
+    return status_pb2.RecoveryPhases(**{name: duration(span) for name, span in seconds.items()})
+
+
+def spent_of(goodput: float | None, until: float, **seconds: float) -> status_pb2.TimeSpent:
+    spans = {kind: duration(span) for kind, span in seconds.items()}
+    return status_pb2.TimeSpent(goodput=goodput, until=timestamp(until), **spans)
 
 
 class Page:
@@ -37,6 +60,7 @@ class Page:
         self.version = 0
         self.lanes: dict[tuple[str, int], list[Any]] = {}
         self.rounds: dict[str, Any] = {}
+        self.interruptions: list[Any] = []
         self.points: list[Any] = []
         self.hosts: dict[str, Any] = {}
         self.log: list[Any] = []
@@ -49,14 +73,15 @@ class Page:
         if not reported:
             return 0
         self.version, self.head = reported["version"], reported["head"]
-        for name in ("lanes", "rounds", "curve"):
+        for name in ("lanes", "rounds", "interruptions", "curve"):
             if reported.get(name, {}).get("whole"):
-                setattr(self, {"curve": "points"}.get(name, name), [] if name == "curve" else {})
+                setattr(self, {"curve": "points"}.get(name, name), [] if name in ("interruptions", "curve") else {})
         for lane in reported.get("lanes", {}).get("lanes", []):
             steps = self.lanes.setdefault((lane["host"], lane["slot"]), [])
             steps[lane["from"] :] = lane["steps"]
         for each in reported.get("rounds", {}).get("rounds", []):
             self.rounds[each["id"]] = each
+        self.interruptions += reported.get("interruptions", {}).get("interruptions", [])
         self.points += reported.get("curve", {}).get("points", [])
         for host in reported.get("hosts", []):
             self.hosts[host["name"]] = host
@@ -116,8 +141,7 @@ class Story:
 
     def under_way(self, time: float, **phases: float) -> None:
         self.reported.first_step_time.CopyFrom(timestamp(time))
-        spans = {name: duration(seconds) for name, seconds in phases.items()}
-        self.reported.phases.CopyFrom(status_pb2.RecoveryPhases(**spans))
+        self.reported.phases.CopyFrom(phases_of(**phases))
         self.event(time, round=self.reported)
 
     def ended(self, time: float, text: str = "") -> None:
@@ -129,8 +153,20 @@ class Story:
         cause = cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_ENDED) if text else None
         self.event(time, text, round=reported, cause=cause)
 
-    def sample(self, time: float, steps: int, rate: float = 10.0, **reported: float) -> None:
-        self.history.sample(time, status_pb2.Progress(steps=steps, step_rate=rate, reported=reported))
+    def sample(self, time: float, steps: int, spent: status_pb2.TimeSpent | None = None, **reported: float) -> None:
+        self.history.sample(time, status_pb2.Progress(steps=steps, step_rate=10.0, reported=reported, time_spent=spent))
+
+    def interrupted(self, start: float, seconds: float, kind: Any = INTERRUPTION_FAILURE, **more: Any) -> None:
+        """It is over, and led to the last round."""
+        over = status_pb2.Interruption(
+            kind=kind,
+            start_time=timestamp(start),
+            duration=duration(seconds),
+            round_id=self.reported.round_id,
+            size=len(self.reported.members),
+            **more,
+        )
+        self.event(start + seconds, interruption=over)
 
     def killed(self) -> None:
         """Two workers, of which 2 is killed at 120; it is replaced by 3 at 130."""
@@ -142,12 +178,15 @@ class Story:
             self.worker(109.0, number, number - 1, WAITING)
         self.assigned(110.0, 1, START, {1: 0, 2: 1})
         self.under_way(112.0, rendezvous=0.5, sync=0.5, first_step=1.0)
-        self.sample(115.0, 50, loss=1.5)
+        self.interrupted(100.0, 11.0, BOOT, phases=phases_of(wait=10.0, rendezvous=0.5, sync=0.5))
+        self.sample(115.0, 50, spent_of(0.25, 115.0, booting=11.0, training=4.0), loss=1.5)
         self.worker(120.0, 2, 1, STOPPING)
         self.ended(120.0, "round 1.1 ended: worker 2 has ended")
         self.worker(120.5, 1, 0, WAITING)
         self.assigned(121.0, 2, FAILURE, {1: 0}, lost=20)
         self.under_way(122.0, **PHASES)
+        cause = cause_pb2.Cause(text="worker 2 has ended")
+        self.interrupted(119.5, 1.625, phases=phases_of(**PHASES), cause=cause, steps_lost=20, failed_rounds=1)
         self.lost(122.5, 2, 1, "worker 2 (rank 1, a:1) was killed by SIGKILL")
         self.worker(122.5, 3, 1, BOOTING)
         self.worker(129.0, 3, 1, WAITING)
@@ -205,36 +244,161 @@ def test_a_strangers_connection_is_no_loss() -> None:
     assert (head["rounds"], head["failures"], head["unproven"]) == (2, 0, 1)
 
 
-def test_goodput_by_hand() -> None:
-    story = Story()
-    story.killed()
-    # 111 to 120, 121 to 130, 131 on; 20 steps of a tenth of a second are lost.
-    assert story.history.goodput(now=141.0) == pytest.approx((9 + 9 + 10 - 20 / 10) / 41)
-    story.ended(151.0)
-    assert story.history.goodput(now=200.0) == pytest.approx((9 + 9 + 20 - 2) / 100)
-
-
-def test_a_round_without_a_step_adds_nothing_to_the_goodput() -> None:
+def test_before_the_first_step_there_is_no_goodput() -> None:
     story = Story()
     story.remark(100.0, "waiting")
-    story.assigned(110.0, 1, START, {1: 0})
-    story.ended(150.0)
-    assert story.history.goodput(now=150.0) == 0.0
+    assert story.history.goodput is None
+    head = story.history.since(0)["head"]
+    assert (head["goodput"], head["time_spent"]) == (None, None)
+    story.sample(105.0, 0, spent_of(None, 105.0, booting=5.0))
+    assert story.history.goodput is None
+    head = story.history.since(0)["head"]
+    assert (head["goodput"], head["time_spent"]["booting"], head["time_spent"]["training"]) == (None, 5.0, 0.0)
+
+
+def test_goodput_is_what_the_driver_has_last_told() -> None:
+    story = Story()
+    story.remark(100.0, "waiting")
+    story.sample(120.0, 20, spent_of(0.25, 120.0, booting=15.0, training=5.0))
+    assert story.history.goodput == 0.25
+    story.sample(121.0, 20)  # as an older driver writes it
+    assert story.history.goodput == 0.25
+    told = spent_of(0.5, 130.0, booting=15.0, training=15.0)
+    story.history.look(status_pb2.Run(start_time=timestamp(100.0), now=timestamp(130.0), time_spent=told), story.seq)
+    assert (story.history.goodput, story.history.time_spent) == (0.5, told)
+    story.history.look(status_pb2.Run(start_time=timestamp(100.0), now=timestamp(131.0)), story.seq)
+    assert story.history.time_spent == told
+    told = spent_of(0.75, 160.0, booting=15.0, training=45.0)
+    ended = status_pb2.RunEnded(end=status_pb2.RUN_END_DONE, time_spent=told)
+    story.event(160.0, "all workers are done", run_ended=ended)
+    head = story.history.since(0)["head"]
+    assert (head["goodput"], head["time_spent"]["training"]) == (0.75, 45.0)
+    assert head["time_spent"].keys() == set(TIME_KINDS)
+
+
+def test_a_look_that_is_older_than_an_event_tells_nothing_of_the_time() -> None:
+    story = Story()
+    story.remark(100.0, "waiting")
+    story.sample(120.0, 20, spent_of(0.25, 120.0, booting=15.0, training=5.0))
+    story.history.look(status_pb2.Run(time_spent=spent_of(0.5, 110.0)), story.seq - 1)
+    assert story.history.goodput == 0.25
+
+
+def test_the_last_progress_is_in_the_curve_and_in_the_counts() -> None:
+    story = Story()
+    story.killed()
+    story.sample(139.5, 100, loss=1.0)
+    cause = cause_pb2.Cause(text="worker 3 was killed by SIGKILL")
+    ended = status_pb2.RunEnded(
+        end=status_pb2.RUN_END_FAILED,
+        progress=status_pb2.Progress(steps=107, reported={"loss": 0.5}),
+        failures=2,
+        preemptions=1,
+        resizes=1,
+        worker_failures=[status_pb2.WorkerFailure(cause=cause, traceback="Traceback\n", tail="the last line\n")],
+    )
+    story.event(140.0, "worker 3 was killed by SIGKILL", run_ended=ended)
+    reported = story.history.since(0)
+    assert reported["curve"]["points"][-1] == (140.0, 107, 0.0, {"loss": 0.5})
+    head = reported["head"]
+    assert [head[kind] for kind in ("failures", "preemptions", "resizes", "unproven")] == [2, 1, 1, 0]
+    assert head["failure"] == ("worker 3 was killed by SIGKILL\nTraceback\nits last lines of output:\nthe last line")
+
+
+def test_interruptions_and_recoveries() -> None:
+    story = Story()
+    story.killed()
+    boot, failure = story.history.interruptions.all
+    assert (boot.number, boot.kind, boot.start, boot.seconds, boot.round, boot.size) == (
+        1,
+        "boot",
+        100.0,
+        11.0,
+        "1.1",
+        2,
+    )
+    assert failure.plain() == {
+        "number": 2,
+        "kind": "failure",
+        "cause": "worker 2 has ended",
+        "start": 119.5,
+        "seconds": 1.625,
+        "round": "1.2",
+        "size": 1,
+        "phases": list(PHASES.values()),
+        "lost": 20,
+        "failed": 1,
+    }
+    story.interrupted(140.0, 30.0, STALL)
+    assert story.history.interruptions.all[-1].phases is None
+    story.reported = status_pb2.Round()
+    story.interrupted(180.0, 4.375)  # the run ends in it
+    assert (story.history.interruptions.all[-1].round, story.history.interruptions.count) == ("", 4)
+    recoveries = story.history.since(0)["head"]["recoveries"]
+    assert recoveries == {"count": 2, "median": 3.0, "longest": 4.375}
+
+
+def test_the_driver_knows_recoveries_that_were_before_its_first_event_here() -> None:
+    story = Story()
+    story.killed()
+    told = status_pb2.RecoverySummary(count=3, median=duration(2.0), longest=duration(9.0))
+    story.history.look(status_pb2.Run(recoveries=told), story.seq)
+    assert story.history.recoveries == told
+    for start in (150.0, 160.0, 170.0):
+        story.interrupted(start, 1.0)
+    assert story.history.recoveries.count == 4
+    ended = status_pb2.RunEnded(recoveries=status_pb2.RecoverySummary(count=6, median=duration(1.5)))
+    story.event(180.0, run_ended=ended)
+    assert story.history.recoveries == ended.recoveries
+
+
+def test_only_new_interruptions_are_sent() -> None:
+    story, page = Story(), Page()
+    story.killed()
+    page.take(story.history)
+    assert [each["number"] for each in page.interruptions] == [1, 2]
+    story.remark(132.0, "host b is not used")
+    assert "interruptions" not in story.history.since(page.version)
+    page.take(story.history)
+    for start in (140.0, 150.0):
+        story.interrupted(start, 3.0, STALL)
+    parts = story.history.since(page.version)["interruptions"]
+    assert (parts["whole"], [each["number"] for each in parts["interruptions"]]) == (False, [3, 4])
+    page.take(story.history)
+    assert [each["start"] for each in page.interruptions] == [100.0, 119.5, 140.0, 150.0]
+
+
+def test_the_longest_interruptions_of_a_long_run_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interruptions, "MAX_INTERRUPTIONS", 100)
+    story, page = Story(), Page()
+    story.remark(0.0, "waiting")
+    for n in range(1, 1001):
+        story.interrupted(20.0 * n, 1000.0 if n % 100 == 0 else 1.0 + n % 7)
+        if n % 7 == 0:
+            page.take(story.history)
+        assert len(story.history.interruptions.all) <= 100
+    page.take(story.history)
+    whole = Page()
+    whole.take(story.history)
+    assert page.interruptions == whole.interruptions
+    numbers = [each["number"] for each in whole.interruptions]
+    assert numbers == sorted(set(numbers))
+    assert numbers[-25:] == list(range(976, 1001))
+    assert {each["number"] for each in whole.interruptions if each["seconds"] == 1000.0} == set(range(100, 1001, 100))
+    assert story.history.interruptions.count == 1000
+    assert whole.head["recoveries"] == {"count": 1000, "median": 4.0, "longest": 1000.0}
 
 
 @pytest.mark.parametrize("nonsense", [-5.0, 3e11])
-@pytest.mark.parametrize("rate", [math.nan, math.inf, -5.0, 1e30])
-def test_goodput_is_a_share_whatever_clocks_say(nonsense: float, rate: float) -> None:
-    story = Story()
-    story.remark(100.0, "waiting")
+def test_lengths_that_clocks_make_invalid_reach_the_page_as_numbers(nonsense: float) -> None:
+    story, page = Story(), Page()
     story.assigned(110.0, 1, START, {1: 0})
     story.under_way(112.0, rendezvous=nonsense, sync=nonsense)
-    story.sample(113.0, 3, rate)
-    story.ended(120.0)
-    goodput = story.history.goodput(now=120.0)
-    assert goodput is not None
-    assert 0.0 <= goodput <= 0.5
-    Page().take(story.history)
+    over = status_pb2.Interruption(duration=duration(nonsense), phases=phases_of(wait=nonsense))
+    story.event(112.0, interruption=over)
+    page.take(story.history)
+    assert all(seconds >= 0.0 for each in page.interruptions for seconds in [each["seconds"], *(each["phases"] or [])])
+    assert all(seconds >= 0.0 for each in page.rounds.values() for seconds in each["phases"])
 
 
 def test_an_orderly_resize_loses_no_worker() -> None:
@@ -337,6 +501,8 @@ def test_a_run_joined_late() -> None:
         now=timestamp(135.0),
         activity=cause_pb2.Cause(text="round 1.3"),
         failures=7,
+        time_spent=spent_of(0.5, 134.0, booting=11.0, training=17.0, recovering=6.0),
+        recoveries=status_pb2.RecoverySummary(count=1, median=duration(6.0), longest=duration(6.0)),
         hosts=[status_pb2.HostStatus(name="a", slots=2, connected=True, obstacles=[resting])],
         workers=[
             status_pb2.WorkerStatus(worker_id=1, host="a", slot=0, state=TRAINING, start_time=timestamp(100.0)),
@@ -357,7 +523,9 @@ def test_a_run_joined_late() -> None:
     late.feed(status_pb2.Event(seq=story.seq, time=timestamp(1.0), text="is in it", remark=status_pb2.Remark()))
     assert late.log == []
     assert late.rounds.size == known.size == 2
-    assert late.goodput(141.0) == pytest.approx((9 + 10) / 41)
+    assert (late.goodput, late.time_spent) == (0.5, run.time_spent)
+    assert late.interruptions.all == []
+    assert late.recoveries.count == 1
     assert [state for _, state, _ in late.lanes.of_slots["a", 1].steps] == [SlotState.TRAINING, SlotState.TRAINING]
     assert late.since(0)["head"]["failures"] == 7
     assert list(late.hosts["a"].obstacles) == [resting]
@@ -379,12 +547,14 @@ def test_a_look_that_is_older_than_an_event_is_passed_over() -> None:
 def test_a_month_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "MAX_ROUNDS", 100)
     monkeypatch.setattr(lanes, "MAX_STATE_CHANGES", 400)
+    monkeypatch.setattr(interruptions, "MAX_INTERRUPTIONS", 100)
     story, page = Story(), Page()
     time, lost = 0.0, 0
     for n in range(1, 1001):
         time += 10.0
         story.assigned(time, n, FAILURE, {n * 4 + slot: slot for slot in range(4)}, lost=1)
         story.under_way(time + 1.0, sync=0.5, first_step=0.5)
+        story.interrupted(time - 1.0, 1.5, phases=phases_of(sync=0.5, first_step=0.5))
         story.sample(time + 5, n)
         story.worker(time + 9, n * 4, 0, STOPPING)
         story.ended(time + 9, f"round {n} ended")
@@ -396,13 +566,14 @@ def test_a_month_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     length = whole.take(story.history)
     assert page.lanes == whole.lanes
     assert page.rounds == whole.rounds
+    assert page.interruptions == whole.interruptions
     assert page.points == whole.points
     assert len(whole.rounds) <= 100
+    assert len(whole.interruptions) <= 100
     assert max(len(steps) for steps in whole.lanes.values()) <= 100
     assert len(whole.log) <= MAX_LOG_LINES
     assert length < 400_000
     assert whole.head["steps_lost"] == lost
-    assert story.history.goodput(time + 9) == pytest.approx((8.5 + 9 * 999 - 0.1 * 999) / (time + 9 - 10), rel=1e-3)
     for steps in whole.lanes.values():
         assert [step[0] for step in steps] == sorted(step[0] for step in steps)
 

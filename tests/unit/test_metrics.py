@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -69,7 +70,9 @@ class Story:
         self.waits(1)
         self.waits(2)
 
-    def says(self, worker: int, n: int, boundaries: int, **more: float | dict[str, float] | Duration) -> None:
+    def says(
+        self, worker: int, n: int, boundaries: int, **more: float | dict[str, float] | Duration | Timestamp
+    ) -> None:
         message = notification_pb2.WorkerProgress(
             round_id=rounds_pb2.RoundId(incarnation=1, n=n),
             boundaries=boundaries,
@@ -93,19 +96,31 @@ class Story:
 def recovered() -> Story:
     """A run that has lost worker 2 and goes on without it in round 1.2, two of seven steps lost."""
     story = Story()
+    recover(story)
+    return story
+
+
+def recover(story: Story) -> None:
     story.begun()
     times = {"built": 1004.5, "synced": 1005.0, "stepped": 1005.5}
     story.take(events.FirstBoundaryPassed(1, RoundId(1, 1), times))
     story.take(events.FirstBoundaryPassed(2, RoundId(1, 1), {**times, "received_bytes": 4096}))
-    story.says(1, 1, 7, commits=3, commit_duration=duration(0.5), commit_bytes=300)
+    story.says(1, 1, 7, commits=3, commit_duration=duration(0.5), commit_bytes=300, boundary_time=timestamp(1006.0))
     story.says(2, 1, 7, commits=2, commit_duration=duration(0.25), commit_bytes=200)
     story.take(events.WorkerExited(2, -9, reaped=1006.9))
     story.waits(1, Version(RoundId(1, 1), 5))
     now = story.now
-    times = {"waiting": now + 0.5, "built": now + 0.75, "synced": now + 1.25, "stepped": now + 2.0}
+    times = {
+        "stopped": now - 0.9,
+        "waiting": now - 0.75,
+        "built": now + 0.25,
+        "synced": now + 0.75,
+        "stepped": now + 1.5,
+    }
+    story.now += 1.0
     story.take(events.FirstBoundaryPassed(1, RoundId(1, 2), times))
-    story.says(1, 2, 4, commits=5, commit_duration=duration(0.75), commit_bytes=500)
-    return story
+    boundary = timestamp(now + 2.0)
+    story.says(1, 2, 4, commits=5, commit_duration=duration(0.75), commit_bytes=500, boundary_time=boundary)
 
 
 def test_all_is_there_before_anything_has_happened() -> None:
@@ -128,12 +143,65 @@ def test_a_recovery_is_counted_once_and_by_phase() -> None:
     assert shown['edriver_interruptions_total{cause="resize"}'] == 0.0
     assert shown['edriver_recovery_seconds_count{cause="start",phase="sync"}'] == 1.0
     of_failures = [f'{{cause="failure",phase="{phase}"}}' for phase in RECOVERY_PHASES]
-    assert [shown[f"edriver_recovery_seconds_count{labels}"] for labels in of_failures] == [1.0] * 5
-    detect, _, rendezvous, sync, first_step = [shown[f"edriver_recovery_seconds_sum{labels}"] for labels in of_failures]
-    assert detect == pytest.approx(0.1)
-    assert (rendezvous, sync, first_step) == (0.25, 0.5, 0.75)
+    assert [shown[f"edriver_recovery_seconds_count{labels}"] for labels in of_failures] == [1.0] * 7
+    unnoticed, detect, abort, wait, *joining = [
+        shown[f"edriver_recovery_seconds_sum{labels}"] for labels in of_failures
+    ]
+    assert [unnoticed, detect, abort, wait] == pytest.approx([0.9, 0.1, 0.25, 0.75])
+    assert joining == [0.25, 0.5, 0.75]
     assert (shown["edriver_syncs_total"], shown["edriver_sync_bytes_total"]) == (1.0, 4096.0)
     assert shown["edriver_sync_seconds_total"] == pytest.approx(0.5)
+
+
+def test_where_time_has_gone() -> None:
+    story = recovered()
+    shown = story.shown()
+    spent = {
+        kind: value
+        for name, value in shown.items()
+        if name.startswith("edriver_time_seconds")
+        for kind in re.findall('kind="(.*)"', name)
+    }
+    assert {kind: seconds for kind, seconds in spent.items() if seconds} == pytest.approx(
+        {"booting": 5.0, "training": 1.625, "repeating": 0.625, "recovering": 2.75}
+    )
+    assert {"waiting", "stalled", "ending"} <= spent.keys()
+    assert shown["edriver_goodput_ratio"] == pytest.approx(1.625 / 10)
+    assert shown["edriver_last_step_timestamp_seconds"] == 1010.0
+    assert shown['edriver_interruption_seconds_count{kind="boot"}'] == 1.0
+    assert shown['edriver_interruption_seconds_sum{kind="boot"}'] == 5.0
+    assert shown['edriver_interruption_seconds_count{kind="failure"}'] == 1.0
+    assert shown['edriver_interruption_seconds_sum{kind="failure"}'] == 2.75
+    assert shown['edriver_interruption_seconds_count{kind="next_run"}'] == 0.0
+
+
+def test_before_the_first_step_there_is_no_goodput() -> None:
+    """It is no 0, at which an alert would go off."""
+    assert not {"edriver_goodput_ratio", "edriver_last_step_timestamp_seconds"} & Story().shown().keys()
+
+
+def test_no_counter_falls() -> None:
+    """Prometheus takes one that falls for one that has begun anew, and adds all of it again."""
+    known: dict[tuple[str, ...], float] = {}
+    story = Story()
+    take = story.take
+
+    def look() -> None:
+        for family in text_string_to_metric_families(story.text()):
+            for sample in family.samples if family.type in ("counter", "histogram") else ():
+                series = (sample.name, *map(str, sorted(sample.labels.items())))
+                assert sample.value >= known.get(series, 0.0), series
+                known[series] = sample.value
+
+    def take_and_look(*happened: events.Event) -> None:
+        for event in happened:
+            take(event)
+            look()
+            story.now += 0.5
+            look()
+
+    story.take = take_and_look  # type: ignore[method-assign]
+    recover(story)
 
 
 def test_a_round_that_ends_before_it_is_under_way_is_counted_once() -> None:

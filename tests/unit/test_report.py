@@ -55,37 +55,73 @@ def one_kill(name: str = "a") -> str:
     ended, killed = {"kind": "CAUSE_KIND_ENDED"}, {"kind": "CAUSE_KIND_KILLED"}
     gone = {"worker_id": 2, "host": name, "slot": 1}
     lost = {**under_way, "end_time": at(20)}
+    phases = {"unnoticed": "0.25s", "detect": "0.1s", "abort": "0.25s", "wait": "0.15s", "first_step": "1s"}
+    boot = {
+        "kind": "INTERRUPTION_KIND_BOOT",
+        "start_time": at(0),
+        "duration": "10.500s",
+        "round_id": round_id(1),
+        "size": 2,
+    }
+    recovery = {
+        "kind": "INTERRUPTION_KIND_FAILURE",
+        "start_time": at(19.75),
+        "duration": "0.750s",
+        "round_id": round_id(2),
+        "cause": second["cause"],
+        "phases": phases,
+        "steps_lost": "3",
+        "size": 1,
+        "failed_rounds": 1,
+    }
+    run_ended = {
+        "end": "RUN_END_DONE",
+        "progress": {"steps": 115, "reported": {"loss": 0.125}},
+        "time_spent": {
+            "booting": "10.500s",
+            "training": "18s",
+            "repeating": "0.500s",
+            "recovering": "0.750s",
+            "ending": "0.250s",
+            "until": at(30),
+            "goodput": 0.6,
+        },
+        "recoveries": {"count": 1, "median": "0.750s", "longest": "0.750s"},
+        "failures": 1,
+    }
     return (
         line(1, 0, "waiting: 0 of 2 workers are ready", remark={})
         + line(2, 10, f"round 1.1: 2 workers on {name}", round={**first, "members": members})
         + line(3, 11, round={**under_way, "members": members})
+        + line(4, 11, interruption=boot)
         + json.dumps({"time": at(12), "progress": {"steps": 40, "step_rate": 10.0, "reported": {"loss": 0.25}}})
         + "\n"
         + line(
-            4,
+            5,
             20,
             f"round 1.1 ended: worker 2 ({name}:1) has ended",
             round=lost,
             cause=ended,
         )
-        + line(5, 20.5, "round 1.2: 1 worker", round={**second, "members": members[:1]})
+        + line(6, 20.5, "round 1.2: 1 worker", round={**second, "members": members[:1]})
         + line(
-            6,
+            7,
             21.5,
             round={
                 **second,
                 "first_step_time": at(21.5),
-                "phases": {"detect": "0.1s", "abort": "0.5s", "first_step": "1s"},
+                "phases": phases,
             },
         )
+        + line(8, 21.5, interruption=recovery)
         + line(
-            7,
+            9,
             22,
             f"worker 2 ({name}:1) was killed by SIGKILL",
             worker=gone,
             cause=killed,
         )
-        + line(8, 30, "all workers are done", run_ended={"end": "RUN_END_DONE"})
+        + line(10, 30, "all workers are done", run_ended=run_ended)
     )
 
 
@@ -125,15 +161,59 @@ def test_what_is_said_of_a_run(tmp_path: Path) -> None:
     assert message["time"].endswith(", 30 s")
     assert message["end"] == "done: all workers are done"
     assert message["size"].startswith("1 to 2 workers")
-    assert message["goodput"] == "62.3 % of wall time in steps that count"  # (9.5 + 9.5 - 3 * 0.1) / 30
+    assert message["goodput"] == "60.0 % of wall time in steps that count"
+    assert message["time spent"] == (
+        "training 18.0 s, repeating 500 ms, recovering 750 ms, booting 10.5 s, ending 250 ms"
+    )
     assert message["rounds"] == "2: 1 failure, 0 preemptions, 0 resizes"
     assert message["lost"] == "3 steps had to be made again"
-    assert message["recovery"] == "1.6 s after a failure (median), 1.6 s at worst"
+    assert message["recovery"] == "750 ms after a failure (median), 750 ms at worst"
     assert re.fullmatch(
         r"\S+ round 1\.1 ended: worker 2 \(a:1\) has ended, then \S+ worker 2 \(a:1\) was killed by SIGKILL",
         message["failed first"],
     )
-    assert message["reached"] == "step 40; loss 0.25"
+    assert message["reached"] == "step 115; loss 0.125"
+
+
+def test_what_is_said_of_a_run_that_made_no_step(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text(line(1, 0, "waiting: 0 of 2 workers are ready", remark={}))
+    message = dict(facts(recorded_run(Records(path))))
+    assert message["goodput"] == "no step was made"
+    assert message.keys().isdisjoint({"time spent", "recovery"})
+
+
+@pytest.mark.parametrize(
+    ("lives", "said"),
+    [
+        (None, "none is recorded: it goes on, or its driver was lost; last: "),
+        (True, "none yet: it goes on; last: "),
+        (False, "lost: its driver has not recorded an end, and does not run on this machine; last: "),
+    ],
+)
+def test_what_is_said_of_a_run_that_has_no_end(tmp_path: Path, lives: bool | None, said: str) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text("".join(one_kill().splitlines(keepends=True)[:-1]))
+    message = dict(facts(recorded_run(Records(path), lives)))
+    assert message["end"].startswith(said)
+    assert message["goodput"] == "no step was made"  # none is recorded
+    assert message["recovery"] == "750 ms after a failure (median), 750 ms at worst"  # from the interruptions
+
+
+def test_the_page_has_a_table_of_interruptions(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text(one_kill())
+    outline = Outline()
+    outline.feed(html_report(recorded_run(Records(path)), "r"))
+    texts = [text.strip() for text in outline.texts if text.strip()]
+    first = texts.index("Every interruption, with its phases (2)")
+    row = texts.index("failure", first)
+    assert texts[row : row + 4] == ["failure", "750 ms", "1.2", "1"]
+    assert texts[row + 4 : row + 11] == ["250 ms", "100 ms", "250 ms", "150 ms", "0 ms", "0 ms", "1.0 s"]
+    assert texts[row + 11 : row + 13] == ["3", "worker 2 (a:1) has ended; 1 round failed on the way"]
+    row = texts.index("boot", first)
+    assert texts[row : row + 4] == ["boot", "10.5 s", "1.1", "2"]
+    assert set(texts[row + 4 : row + 11]) == {"–"}
 
 
 def test_lines_that_cannot_be_read_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -150,7 +230,8 @@ def test_lines_that_cannot_be_read_are_left_out_and_counted(tmp_path: Path) -> N
 
 def test_a_strangers_connection_is_no_failure(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    path.write_text(one_kill().replace("ROUND_KIND_FAILURE", "ROUND_KIND_UNPROVEN"))
+    records = one_kill().replace("KIND_FAILURE", "KIND_UNPROVEN").replace('"failures": 1', '"unproven": 1')
+    path.write_text(records.replace('"recoveries": {"count": 1', '"recoveries": {"count": 0'))
     message = dict(facts(recorded_run(Records(path))))
     assert message["rounds"] == "2: 0 failures, 0 preemptions, 0 resizes, 1 unproven connection"
     assert "recovery" not in message

@@ -11,7 +11,7 @@ from edriver.client import RunError
 from edriver.commands.status import lines, listed, status
 from edriver.common.ids import NO_VERSION, RoundId
 from edriver.common.store_address import StoreAddress
-from edriver.common.wire import epoch_seconds, span_seconds, timestamp
+from edriver.common.wire import duration, epoch_seconds, span_seconds, timestamp
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind
@@ -54,6 +54,10 @@ class Story:
         return list(lines(asyncio.run(self._server.GetRun(status_pb2.GetRunRequest(), context)).run))  # type: ignore[arg-type]
 
 
+def last_failure(said: list[str]) -> str:
+    return next(line for line in said if line.startswith("last failure: "))
+
+
 def test_restart_mode_and_the_latest_failure_stay_shown() -> None:
     story = Story(Mode.RESTART)
     story.begin_round()
@@ -65,7 +69,7 @@ def test_restart_mode_and_the_latest_failure_stay_shown() -> None:
         story.take(events.WorkerWaiting(worker, 1, NO_VERSION, StoreAddress("10.0.0.1", 4000 + worker), ""), 4.0)
     said = story.reported(5.0)
     assert said[0] == "run abcd, 5 s, restart mode: round 1.2: 2 workers on a"
-    assert said[2] == (
+    assert last_failure(said) == (
         "last failure: worker 2 (rank 1, a:1) was killed by SIGABRT after it had recorded ValueError at train.py:3: "
         "ValueError: bad batch"
     )
@@ -76,18 +80,23 @@ def test_of_workers_that_end_together_the_one_with_the_oldest_error_file_failed_
     story.begin_round()
     story.take(events.WorkerEnding(1), 3.0)
     story.take(events.WorkerExited(1, 3, recorded=events.RecordedError("RuntimeError: connection closed", 50.0)), 3.0)
-    assert story.reported(3.0)[2].startswith("last failure: worker 1 (rank 0, a:0) exited with code 3")
+    assert last_failure(story.reported(3.0)).startswith("last failure: worker 1 (rank 0, a:0) exited with code 3")
     story.take(events.WorkerExited(2, -15, recorded=events.RecordedError(TRACEBACK, 49.5)), 3.5)  # it was stopped
-    assert story.reported(4.0)[2] == ("last failure: worker 2 (rank 1, a:1) raised an exception: ValueError: bad batch")
+    assert last_failure(story.reported(4.0)) == (
+        "last failure: worker 2 (rank 1, a:1) raised an exception: ValueError: bad batch"
+    )
 
 
 def test_a_run_from_its_start_to_its_first_round() -> None:
     story = Story()
-    assert story.reported(0.0) == ["run abcd, 0 s, elastic mode: starting", NOTHING]
+    first, *_, last = story.reported(0.0)
+    assert (first, last) == ("run abcd, 0 s, elastic mode: starting", NOTHING)
     story.take(events.HostsObserved(HostSet((Host("a", 2), Host("b", 1)))), 0.0)
     story.take(events.AgentConnected("a", 1), 1.0)
     assert story.reported(1.0) == [
         "run abcd, 1 s, elastic mode: waiting: 0 of 2 workers are ready",
+        "no step for 1.0 s: boot",
+        "goodput none yet: booting 1.0 s",
         NOTHING,
         "host a (2 slots) is used",
         "host b (1 slot) has not answered yet",
@@ -98,6 +107,8 @@ def test_a_run_from_its_start_to_its_first_round() -> None:
         story.take(events.WorkerWaiting(worker, 1, NO_VERSION, StoreAddress("10.0.0.1", 4000 + worker), ""), 2.0)
     assert story.reported(3.4) == [
         "run abcd, 3 s, elastic mode: round 1.1: 2 workers on a",
+        "no step for 3.4 s: boot",
+        "goodput none yet: booting 3.4 s",
         NOTHING.replace("0 rounds", "1 round"),
         "host a (2 slots) is used",
         "host b (1 slot) has not answered yet",
@@ -110,9 +121,7 @@ def test_a_strangers_connection_is_counted_apart() -> None:
     story = Story()
     story.begin_round()
     story.take(events.PeerUnproven(2, RoundId(1, 1), "connected from 127.0.0.1:4711"), 3.0)
-    assert story.reported(4.0)[1] == (
-        "1 round; 0 failures, 0 preemptions, 0 resizes, 1 unproven connection; 0 steps lost"
-    )
+    assert "1 round; 0 failures, 0 preemptions, 0 resizes, 1 unproven connection; 0 steps lost" in story.reported(4.0)
 
 
 def test_why_a_host_is_not_used() -> None:
@@ -122,12 +131,45 @@ def test_why_a_host_is_not_used() -> None:
     story.take(events.DrainRequested("b", None, "it runs hot"), 1.0)
     story.take(events.AgentConnected("c", 3), 1.0)
     story.take(events.WorkerExited(1, 1, ""), 2.0)
-    assert story.reported(2.0)[2:6] == [
+    assert story.reported(2.0)[4:8] == [
         "last failure: worker 1 (c:0) exited with code 1",
         "host a (2 slots) is not used: ssh: no route",
         "host b (2 slots) is drained: it runs hot",
         "host c (1 slot) is used",
     ]
+
+
+def test_where_time_has_gone() -> None:
+    run = status_pb2.Run(
+        run_id="a",
+        now=timestamp(200.0),
+        time_spent=status_pb2.TimeSpent(
+            training=duration(80.0),
+            recovering=duration(0.4),
+            waiting=duration(7.6),
+            booting=duration(12.0),
+            goodput=0.8,
+        ),
+        interruption=status_pb2.Interruption(
+            kind=status_pb2.INTERRUPTION_KIND_FAILURE,
+            start_time=timestamp(192.0),
+            cause=cause_pb2.Cause(text="worker 2 (rank 1, a:1) was killed by SIGKILL"),
+        ),
+        recoveries=status_pb2.RecoverySummary(count=3, median=duration(0.4), longest=duration(75.0)),
+    )
+    said = list(lines(run))
+    assert said[1:3] == [
+        "no step for 8.0 s: failure, worker 2 (rank 1, a:1) was killed by SIGKILL",
+        "goodput 80.0 %: training 1 min 20 s, recovering 400 ms, waiting 7.6 s, booting 12.0 s",
+    ]
+    assert said[4] == "recovery 400 ms after a failure (median), 1 min 15 s at worst"
+    run.ClearField("interruption")
+    run.recoveries.Clear()
+    said = list(lines(run))
+    assert not any(line.startswith(("no step", "recovery")) for line in said)
+    run.interruption.kind = status_pb2.INTERRUPTION_KIND_STALL
+    run.interruption.start_time.CopyFrom(timestamp(201.0))  # the worker's clock is ahead
+    assert "no step for 0 ms: stall" in lines(run)
 
 
 def test_an_answer_serves_others_for_a_moment_unless_something_happens() -> None:

@@ -105,7 +105,12 @@ def test_a_start() -> None:
     ]
     assert shown["a", "slot 1"][0] == ("booting", 2.0, 4.0)
     assert shown["run r", "rounds"] == [("round 1.1", 4.0, FOR_EVER)]
-    assert shown["run r", "recovery"] == [("rendezvous", 4.0, 4.5), ("sync", 4.5, 4.7), ("first_step", 4.7, 5.5)]
+    assert shown["run r", "recovery"] == [
+        ("wait", 0.0, 4.0),
+        ("rendezvous", 4.0, 4.5),
+        ("sync", 4.5, 4.7),
+        ("first_step", 4.7, 5.5),
+    ]
 
 
 def killed() -> Told:
@@ -114,9 +119,10 @@ def killed() -> Told:
     story.begun()
     story.steps(1, 1, stepped=105.0)
     story.steps(2, 1, stepped=106.0)
+    story.says(1, 1, 7, 106.0)
     story.take(events.WorkerExited(2, -9, "", 106.5))  # received at 107
     story.waits(1, Version(RoundId(1, 1), 7))
-    story.steps(1, 2, waiting=108.0, built=108.2, synced=108.2, stepped=109.0)
+    story.steps(1, 2, stopped=107.25, waiting=107.75, built=108.2, synced=108.2, stepped=109.0)
     return story
 
 
@@ -132,15 +138,36 @@ def test_a_kill_shows() -> None:
     ]
     assert ("training", 6.0, 7.0) in shown["a", "slot 1"]
     assert shown["run r", "rounds"] == [("round 1.1", 4.0, 7.0), ("round 1.2", 8.0, FOR_EVER)]
-    assert shown["run r", "recovery"][-4:] == [
+    assert shown["run r", "recovery"][-6:] == [
+        ("unnoticed", 6.0, 6.5),
         ("detect", 6.5, 7.0),
-        ("abort", 7.0, 8.0),
+        ("abort", 7.0, 7.75),
+        ("wait", 7.75, 8.0),
         ("rendezvous", 8.0, 8.2),
         ("first_step", 8.2, 9.0),
     ]
     assert any("worker 2" in text and "killed by SIGKILL" in text for text in instants(story.trace, REMARKS_TRACK))
     begun = next(e for e in story.trace if e["ph"] == "B" and e["name"] == "round 1.2")
     assert (begun["args"]["kind"], begun["args"]["size"]) == ("failure", 1)
+
+
+def test_a_recovery_with_a_round_that_failed_is_shown_as_one() -> None:
+    story = Told()
+    story.begun()
+    story.steps(1, 1, stepped=105.0)
+    story.steps(2, 1, stepped=106.0)
+    story.says(1, 1, 7, 106.0)
+    story.take(events.WorkerExited(2, -9, "", 106.5))  # received at 107
+    story.waits(1, Version(RoundId(1, 1), 7))  # round 1.2 is assigned
+    story.take(events.CollectiveRaised(1, RoundId(1, 2), ""))  # at 109
+    story.waits(1, Version(RoundId(1, 1), 7))  # at 110
+    story.steps(1, 3, stopped=109.25, waiting=109.75, built=110.2, synced=110.2, stepped=111.0)
+    shown = slices(story.trace)
+    recovery = shown["run r", "recovery"]
+    recovery = recovery[recovery.index(("unnoticed", 6.0, 6.5)) :]
+    assert recovery[1] == ("detect", 6.5, 7.0)
+    assert recovery[-2:] == [("rendezvous", 10.0, 10.2), ("first_step", 10.2, 11.0)]
+    assert all(first[2] == second[1] for first, second in itertools.pairwise(recovery))
 
 
 def test_a_clock_that_is_wrong_moves_nothing_out_of_its_place() -> None:

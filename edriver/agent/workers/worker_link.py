@@ -203,4 +203,6 @@ class WorkerLink:
                 case "script_ended":
                     self.parted = True
                 case _:
+                    if report.HasField("progress"):
+                        self.progress = report.progress
                     self._on_report(report)

@@ -3,8 +3,8 @@
 
 const SYMBOLS = {start: "circle", failure: "x", preemption: "triangle-down", resize: "diamond", unproven: "square"};
 const PATTERNS = {booting: "/", waiting: ".", training: "", leaving: "\\", lost: "x"};
-const PHASE_COLOURS = ["#d55e00", "#cc79a7", "#e69f00", "#56b4e9", "#009e73"];
-const PHASE_PATTERNS = ["x", "\\", ".", "/", ""];
+const PHASE_COLOURS = ["#999999", "#d55e00", "#cc79a7", "#f0e442", "#e69f00", "#56b4e9", "#009e73"];
+const PHASE_PATTERNS = ["-", "x", "\\", "|", ".", "/", ""];
 const MOST_BARS = 40; // slots that are drawn as bars; more are a heatmap
 const MOST_ROWS = 1000;
 const MOST_LOSSES = 300; // that are marked in the heatmap
@@ -194,15 +194,17 @@ function curveFigure(story, name, over, range) {
 
 function phasesFigure(story) {
   const colour = colours();
-  const shown = [...story.rounds.values()].filter((round) => round.kind !== "start" && round.phases).slice(-MOST_RECOVERIES);
-  const x = shown.map((round) => `${SIGN_OF_KIND[round.kind]} ${plainText(round.id)}`);
+  const shown = story.interruptions.filter((each) => each.kind !== "boot" && each.kind !== "next run").slice(-MOST_RECOVERIES);
+  const x = shown.map((each) => `${SIGN_OF_KIND[each.kind] || "·"} ${each.number}`);
+  const parts = shown.map((each) => each.phases || PHASES.map((_, place) => (place ? 0 : each.seconds)));
+  const words = (each, phases) => `<b>${plainText(each.kind)}</b>, ${shortText(each.seconds)} without a step, ${clockText(each.start, false)}<br>${each.round ? `${each.phases ? "led to" : "in"} round ${plainText(each.round)}` : "led to no round"}${each.phases ? `<br>${PHASES.map((phase, at) => `${phase} ${shortText(phases[at])}`).join("<br>")}` : ""}${each.failed ? `<br>${countText(each.failed, "round")} failed on the way` : ""}<br>${plainText(each.cause).slice(0, 120)}`;
   const traces = PHASES.map((phase, place) => ({
-    x, y: shown.map((round) => round.phases[place]), name: phase, type: "bar", hoverinfo: "text", textposition: "none",
-    text: shown.map((round) => `<b>round ${plainText(round.id)}</b> (${round.kind}): ${shortText(recoveryOf(round))}<br>${PHASES.map((each, at) => `${each} ${shortText(round.phases[at])}`).join("<br>")}<br>${plainText(round.cause).slice(0, 120)}`),
+    x, y: parts.map((phases) => phases[place]), name: phase, type: "bar", hoverinfo: "text", textposition: "none",
+    text: shown.map((each, at) => words(each, parts[at])),
     marker: {color: PHASE_COLOURS[place], pattern: {shape: PHASE_PATTERNS[place], fgcolor: colour.card, fillmode: "overlay", size: 5, solidity: 0.2}},
   }));
   const whole = {xaxis: {type: "category", nticks: 12, tickangle: "auto", fixedrange: true}, yaxis: {ticksuffix: " s", rangemode: "tozero", autorange: true, nticks: 6, fixedrange: true}, barmode: "stack", bargap: 0.3, height: 260, showlegend: true, legend: {orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: {size: 11, color: colour.quiet}, traceorder: "normal"}, margin: {l: 44, r: 8, t: 30, b: 40}};
   return [shown.length ? traces : [], layout(colour, whole), shown.length];
 }
 
-const SIGN_OF_KIND = {start: "●", failure: "✕", preemption: "▼", resize: "◆", unproven: "■"};
+const SIGN_OF_KIND = {failure: "✕", preemption: "▼", resize: "◆", unproven: "■", stall: "◷"};

@@ -115,7 +115,7 @@ const charts = [
     const figure = phasesFigure(story);
     element("phases-empty").hidden = figure[2] > 0;
     put("phases-note", figure[2] >= MOST_RECOVERIES ? `the latest ${MOST_RECOVERIES}` : "");
-    element("phases").setAttribute("aria-label", `How long each phase of the latest ${countText(figure[2], "recovery").replace("recoverys", "recoveries")} took`);
+    element("phases").setAttribute("aria-label", `How long each phase of the latest ${countText(figure[2], "interruption")} took`);
     return figure[2] ? figure : null;
   }),
 ];
@@ -166,10 +166,9 @@ function take(update) {
   const news = story.take(update);
   element("main").hidden = false;
   drawHead(story);
-  if (news.has("rounds")) drawRecovery(story);
   if (news.has("hosts")) drawHosts(story);
   if (news.has("log")) drawLog(story, update.whole);
-  const parts = {world: ["rounds"], lanes: ["lanes"], curve: ["curve"], phases: ["rounds"]};
+  const parts = {world: ["rounds"], lanes: ["lanes"], curve: ["curve"], phases: ["interruptions"]};
   for (const chart of charts) if (parts[chart.id].some((part) => news.has(part))) chart.dirty = true;
   later();
 }

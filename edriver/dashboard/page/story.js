@@ -3,7 +3,7 @@
 
 const STATES = ["empty", "booting", "waiting", "training", "leaving", "lost"];
 const KINDS = {start: "start", failure: "failure", preemption: "preemption", resize: "resize", unproven: "unproven connection"};
-const PHASES = ["detect", "abort", "rendezvous", "sync", "first step"];
+const PHASES = ["unnoticed", "detect", "abort", "wait", "rendezvous", "sync", "first step"];
 const MOST_LINES = 2000;
 
 class Story {
@@ -17,6 +17,7 @@ class Story {
   clear() {
     this.head = null;
     this.rounds = new Map();
+    this.interruptions = [];
     this.lanes = new Map();
     this.points = [];
     this.progress = null;
@@ -29,7 +30,7 @@ class Story {
     const news = new Set(["head"]);
     if (update.whole) {
       this.clear();
-      for (const part of ["rounds", "lanes", "curve", "hosts", "log"]) news.add(part);
+      for (const part of ["rounds", "interruptions", "lanes", "curve", "hosts", "log"]) news.add(part);
     }
     this.link = update.link;
     this.why = update.why;
@@ -39,6 +40,11 @@ class Story {
       news.add("rounds");
       if (update.rounds.whole) this.rounds.clear();
       for (const round of update.rounds.rounds) this.rounds.set(round.id, round);
+    }
+    if (update.interruptions) {
+      news.add("interruptions");
+      if (update.interruptions.whole) this.interruptions = [];
+      this.interruptions.push(...update.interruptions.interruptions);
     }
     if (update.lanes) {
       news.add("lanes");
@@ -78,13 +84,6 @@ class Story {
     return this.link === "live" ? Math.max(this.head.now, Date.now() / 1000 + this.ahead) : this.head.now;
   }
 
-  goodput() {
-    const {seconds, since} = this.head.goodput;
-    const now = this.now();
-    const good = seconds + (since === null ? 0 : Math.max(0, now - since));
-    return now > this.head.began ? Math.min(1, good / (now - this.head.began)) : null;
-  }
-
   // How it is, in one word, and a sign for those who do not see its colour.
   state() {
     const ended = this.head.ended;
@@ -108,7 +107,6 @@ function spanText(seconds) {
 
 function shortText(seconds) {
   if (seconds >= 60) return spanText(seconds);
-  if (seconds >= 10) return `${seconds.toFixed(0)} s`;
   return seconds >= 1 ? `${seconds.toFixed(1)} s` : `${Math.round(seconds * 1000)} ms`;
 }
 

@@ -26,12 +26,16 @@ function drawHead(story) {
   document.title = `${sign} ${head.size} ${word}${head.run_id ? ` · ${head.run_id}` : ""}`;
   put("size", String(head.size));
   put("size-note", head.max_np ? `of ${head.min_np} to ${head.max_np} workers` : "workers");
-  const goodput = story.goodput();
-  put("goodput", goodput === null ? "–" : `${(100 * goodput).toFixed(goodput > 0.9995 ? 0 : 1)} %`);
+  put("goodput", head.goodput === null ? "–" : `${(100 * head.goodput).toFixed(1)} %`);
+  const spent = Object.entries(head.time_spent || {}).filter(([kind, seconds]) => kind !== "training" && seconds >= 0.0005).sort((a, b) => b[1] - a[1]);
+  put("goodput-note", spent.length ? `of wall time in steps that count; ${spent.slice(0, 2).map(([kind, seconds]) => `${kind} ${shortText(seconds)}`).join(", ")}` : "of wall time in steps that count");
   put("lost", head.steps_lost.toLocaleString("en"));
   put("rounds", head.rounds.toLocaleString("en"));
   put("rounds-note", [countText(head.failures, "failure"), countText(head.preemptions, "preemption"), countText(head.resizes, "resize"), ...(head.unproven ? [countText(head.unproven, KINDS.unproven)] : [])].join(", "));
+  document.getElementById("failure-card").hidden = !head.failure;
+  put("failure", head.failure || "");
   drawProgress(story);
+  drawRecovery(head.recoveries);
 }
 
 function drawProgress(story) {
@@ -53,10 +57,9 @@ function drawProgress(story) {
   put("progress-note", notes.join(" · "));
 }
 
-function drawRecovery(story) {
-  const seconds = [...story.rounds.values()].filter((round) => round.kind === "failure" && round.phases).map((round) => round.phases.reduce((sum, part) => sum + part, 0)).sort((a, b) => a - b);
-  put("recovery", seconds.length ? shortText(seconds[Math.floor(seconds.length / 2)]) : "–");
-  put("recovery-note", seconds.length ? `median of ${countText(seconds.length, "failure")}; worst ${shortText(seconds[seconds.length - 1])}` : "no failure yet");
+function drawRecovery({count, median, longest}) {
+  put("recovery", count ? shortText(median) : "–");
+  put("recovery-note", count ? `median of ${countText(count, "failure")}; longest ${shortText(longest)}` : "no failure yet");
 }
 
 function cell(row, text, name) {

@@ -11,22 +11,25 @@ from typing import Final
 
 from edriver.common.wire import timestamp
 from edriver.driver.core import actions, events
-from edriver.driver.core.cause import Cause
+from edriver.driver.core.cause import Cause, CauseKind
 from edriver.driver.core.membership import Membership
 from edriver.driver.observe.cause_message import cause_message
 from edriver.driver.observe.cause_text import Line, cause_text, doing_text
 from edriver.driver.observe.event_buffer import REMEMBERED, EventBuffer
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.observe.progress_history import ProgressHistory
-from edriver.driver.observe.round_history import RoundHistory
-from edriver.driver.observe.snapshots import host_status, worker_status
+from edriver.driver.observe.snapshots import host_status, run_ended, worker_status
+from edriver.driver.observe.time_ledger import TimeLedger
+from edriver.driver.observe.timeline import Timeline
 from edriver.v1 import agent_pb2, status_pb2
 
-_RUN_ENDS: Final = {
-    actions.RunEnd.DONE: status_pb2.RUN_END_DONE,
-    actions.RunEnd.STOPPED: status_pb2.RUN_END_STOPPED,
-    actions.RunEnd.FAILED: status_pb2.RUN_END_FAILED,
-}
+_WAITS: Final = (
+    CauseKind.WORKERS_AWAITED,
+    CauseKind.HOLDER_AWAITED,
+    CauseKind.PAUSE_AWAITED,
+    CauseKind.RUN_CALL_AWAITED,
+)
+"""What a run does while it lacks hosts or workers for a round."""
 
 
 class EventHistory:
@@ -54,12 +57,12 @@ class EventHistory:
         self.progress = ProgressHistory(tracker, clock)
         self._clock = clock
         self._events = EventBuffer(limit)
-        self._rounds = RoundHistory()
         self._slots: dict[str, int] = {}
         self._host_since: dict[str, float] = {}
         self.workers: dict[int, status_pb2.WorkerStatus] = {}
         self._announced: list[Cause] = []  # in this step
         self.began = clock()
+        self._timeline = Timeline(self.began, counts_steps=membership.settings.mode.members_survive)
         self.over = False
 
     @property
@@ -70,12 +73,17 @@ class EventHistory:
     @property
     def rounds(self) -> Sequence[status_pb2.Round]:
         """The latest rounds, oldest first."""
-        return self._rounds.latest
+        return self._timeline.rounds.latest
 
     @property
     def round_count(self) -> int:
         """How many rounds there were in all."""
-        return self._rounds.count
+        return self._timeline.rounds.count
+
+    @property
+    def ledger(self) -> TimeLedger:
+        """Where the time has gone."""
+        return self._timeline.ledger
 
     # ---- for those who ask -----------------------------------------------------------------------------------
 
@@ -87,14 +95,18 @@ class EventHistory:
         """
         return self._events.since(seq, limit)
 
+    def now(self) -> float:
+        """The time, in seconds since the epoch."""
+        return self._clock()
+
     def discovered(self, host: str) -> float:
         """When discovery first named a host, in seconds since the epoch; 0: it does not."""
         return self._host_since.get(host, 0.0)
 
     # ---- for the session -------------------------------------------------------------------------------------
 
-    def record_progress(self, report: agent_pb2.WorkerHeartbeat) -> None:
-        """Record a worker's progress.
+    def record_progress(self, report: agent_pb2.WorkerHeartbeat) -> list[status_pb2.Event]:
+        """Record a worker's progress; returns the new events.
 
         Raises:
             ValueError: a count is beyond any that training reaches.
@@ -103,6 +115,15 @@ class EventHistory:
         self.progress.record_progress(report)
         if status := self.workers.get(report.worker_id):
             self.tracker.fill(status)
+        now = self._clock()
+        return self._added(self._timeline.record_progress(report.progress, now), now)
+
+    def progress_now(self) -> status_pb2.Progress | None:
+        """How far training is, and where the time has gone; None before the first word of a member."""
+        progress = self.tracker.progress()
+        if progress is not None:
+            progress.time_spent.CopyFrom(self.ledger.time_spent(self._clock()))
+        return progress
 
     def take(
         self, event: events.Event, step: Sequence[actions.Action], loss: Cause | None, lines: Iterable[Line]
@@ -120,6 +141,10 @@ class EventHistory:
         new_events = [*self._of_event(event, loss, now)]
         for action in step:
             new_events += self._of_action(action, now)
+        current = self._membership.state.round
+        abort_cause = current.abort_cause if current else None
+        if abort_cause is not None and self._timeline.rounds.goes_on:  # its only member has died: none is to be told
+            new_events += self._timeline.round_ended(abort_cause, now)
         for line in lines:
             if not any(line.cause.same_as(announced) for announced in self._announced):
                 message = cause_message(line.cause)
@@ -127,9 +152,16 @@ class EventHistory:
         for action in step:
             if isinstance(action, actions.FinishRun):
                 new_events += self._of_end(action, now)
-        for entry in new_events:
+        doing = self._membership.state.doing.cause
+        self.ledger.waits(doing is not None and doing.kind in _WAITS, now)
+        return self._added(new_events, now)
+
+    def _added(self, new_events: Iterable[status_pb2.Event], now: float) -> list[status_pb2.Event]:
+        """The events, with their numbers."""
+        found = list(new_events)
+        for entry in found:
             self._events.add(entry, now)
-        return new_events
+        return found
 
     def _of_event(self, event: events.Event, loss: Cause | None, now: float) -> Iterator[status_pb2.Event]:
         match event:
@@ -145,15 +177,15 @@ class EventHistory:
                 if host in self._slots:
                     yield self._host(host, now, loss)
             case events.WorkerEnding(worker_id, seen):
-                self._rounds.process_ended(worker_id, seen)
+                self._timeline.process_ended(worker_id, seen)
                 yield from self._worker(worker_id)
             case events.WorkerExited(worker_id, code, _, reaped):
                 if code:
-                    self._rounds.process_ended(worker_id, reaped)
+                    self._timeline.process_ended(worker_id, reaped)
                 self.tracker.gone(worker_id)
                 yield from self._worker(worker_id, loss)
             case events.FirstBoundaryPassed():
-                yield from self._rounds.first_step(event, now)
+                yield from self._timeline.first_step(event, now)
             case (
                 events.WorkerWaiting(worker_id)
                 | events.WorkerDone(worker_id)
@@ -179,29 +211,34 @@ class EventHistory:
             case actions.StopWorker(worker_id) | actions.Leave(worker_id):
                 yield from self._worker(worker_id)
             case actions.Finish(workers, _, cause):
-                yield from self._rounds.ended(cause, now)
+                yield from self._timeline.round_ended(cause, now)
                 for worker_id in workers:
                     yield from self._worker(worker_id)
             case actions.Abort(_, round_id, cause):
                 self._announced.append(cause)
-                for entry in self._rounds.ended(cause, now, Line(cause, round_id).text):
-                    entry.cause.CopyFrom(cause_message(cause))
+                for entry in self._timeline.round_ended(cause, now, Line(cause, round_id).text):
+                    if entry.HasField("round"):
+                        entry.cause.CopyFrom(cause_message(cause))
                     yield entry
             case actions.StopAt(cause=cause):
-                yield from self._rounds.ended(cause, now)
+                yield from self._timeline.round_ended(cause, now)
             case actions.AssignRound(plan):
                 doing = self._membership.state.doing.cause
                 if doing is not None:
                     self._announced.append(doing)
-                yield self._rounds.assigned(plan, self.tracker.assigned(plan), doing_text(doing), now)
+                lost = self.tracker.assigned(plan)
+                yield from self._timeline.assigned(plan, lost, doing_text(doing), now)
                 for seat in plan.seats:
                     status = self.workers[seat.worker_id]
                     status.state, status.rank = status_pb2.WORKER_STATE_TRAINING, seat.rank
 
     def _of_end(self, action: actions.FinishRun, now: float) -> Iterator[status_pb2.Event]:
         self.over = True
-        yield from self._rounds.ended(action.cause, now)
-        yield self._caused(status_pb2.Event(run_ended=status_pb2.RunEnded(end=_RUN_ENDS[action.end])), action.cause)
+        yield from self._timeline.run_ended(action.cause, now)
+        ended = run_ended(action, self._membership.state.budgets, self.ledger, now)
+        if (progress := self.progress_now()) is not None:
+            ended.progress.CopyFrom(progress)
+        yield self._caused(status_pb2.Event(run_ended=ended), action.cause)
 
     def _hosts(self, now: float) -> Iterator[status_pb2.Event]:
         """Those whose slots have changed."""

@@ -131,7 +131,10 @@ class ProgressTracker:
             )
         known = self._standings.setdefault(report.worker_id, WorkerProgress())
         self.commits.add(known.latest, standing)
-        known.pid, known.latest = report.pid, report.progress
+        known.pid = report.pid or known.pid
+        if known.latest.round_id == standing.round_id and standing.boundaries < known.latest.boundaries:
+            return  # it was on its way for longer than what has come before
+        known.latest = standing
         now = self._clock()
         known.steps.add(now, report.progress.boundaries)
         if self.first == report.worker_id:
@@ -176,7 +179,7 @@ class ProgressTracker:
         first = self._plan.workers[0]
         message = status_pb2.Progress(steps=self._before[self._plan.round_id] + self._boundaries(first))
         if (known := self._standings.get(first)) is not None:
-            latest = known.latest
+            latest = known.latest  # of a newcomer to rank 0, once it is synced: before, it knows of no epoch
             if latest.HasField("epoch"):
                 message.epoch, message.samples_done, message.samples = latest.epoch, latest.samples_done, latest.samples
             message.reported.update(latest.reported)

@@ -5,31 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-PHASE_ENDS: Final = {"abort": "waiting", "rendezvous": "built", "sync": "synced", "first_step": "stepped"}
-"""The phases of a recovery, each with the time (RoundTimes in notification.proto) at which it ends; the last member's
-counts. Before them comes "detect"."""
+from edriver.driver.observe.interruptions import Opening
+
+MEMBER_PHASE_ENDS: Final = {"rendezvous": "built", "sync": "synced", "first_step": "stepped"}
+"""The phases after a round's assignment, each with the time (RoundTimes in notification.proto) at which it
+ends: for the last member."""
 
 
-def recovery_phases(
-    noticed: float | None, before_ended: float | None, assigned: float, members: Iterable[Mapping[str, float]]
-) -> dict[str, float]:
+def recovery_phases(opening: Opening, assigned: float, members: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Seconds of each phase, in their order; together they are what lies between the first and the last of the times.
 
     A time that no member has, or that lies before the one before it, makes a phase of no length.
 
     Args:
-        noticed: when the death was noticed that ended the round before; None: it was no death.
-        before_ended: when the driver ended the round before; None: there was none.
-        assigned: when the driver assigned this one.
+        opening: how the interruption began.
+        assigned: when the driver assigned this round.
         members: for each member RoundTimes, by name.
     """
-    ended = assigned if before_ended is None else before_ended
     known = list(members)
-    reached = [
-        (phase, max((member[end] for member in known if member.get(end)), default=None))
-        for phase, end in PHASE_ENDS.items()
+    survivors = [member for member in known if member.get("stopped")]
+    ends: list[tuple[str, float | None]] = [
+        ("unnoticed", opening.ended if opening.noticed is None else opening.noticed),
+        ("detect", opening.ended),
+        ("abort", _last(survivors, "waiting")),
+        ("wait", assigned),
+        *((phase, _last(known, end)) for phase, end in MEMBER_PHASE_ENDS.items()),
     ]
-    return spans(ended if noticed is None else min(noticed, ended), [("detect", ended), *reached])
+    return spans(opening.start, ends)
+
+
+def _last(members: Iterable[Mapping[str, float]], name: str) -> float | None:
+    return max((member[name] for member in members if member.get(name)), default=None)
 
 
 def spans(start: float, ends: Iterable[tuple[str, float | None]]) -> dict[str, float]:

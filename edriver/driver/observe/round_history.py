@@ -13,6 +13,7 @@ from edriver.driver.core import events
 from edriver.driver.core.cause import Cause, CauseKind, RoundEnd
 from edriver.driver.core.rounds.ranks import RoundPlan
 from edriver.driver.observe.cause_message import cause_with_text
+from edriver.driver.observe.interruptions import Opening
 from edriver.driver.observe.recovery_phases import recovery_phases
 from edriver.v1 import status_pb2
 
@@ -35,12 +36,14 @@ class RoundHistory:
     Attributes:
         latest: the latest rounds, oldest first.
         count: how many there were in all.
+        synced: when the last member of the latest round held the state, once that is under way.
     """
 
     def __init__(self) -> None:
         """No round has been assigned."""
         self.latest: deque[status_pb2.Round] = deque(maxlen=ROUNDS_REMEMBERED)
         self.count = 0
+        self.synced = 0.0
         self._cause = Cause(CauseKind.RUN_BEGAN)
         self._detected: float | None = None
         self._previous_end: float | None = None
@@ -48,10 +51,20 @@ class RoundHistory:
         self._times: dict[int, Mapping[str, float]] = {}
         self._unfinished: status_pb2.Round | None = None
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether the latest round has not ended."""
+        return bool(self.latest) and not self.latest[-1].HasField("end_time")
+
     def process_ended(self, worker_id: int, when: float) -> None:
         """A process has ended. A peer may have noticed before, so that the round has ended already."""
         if self._detected is None and worker_id in self._members:
             self._detected = when
+
+    @property
+    def detected(self) -> float | None:
+        """When the death was noticed that has ended the latest round; None: it was no death."""
+        return self._detected
 
     def assigned(self, plan: RoundPlan, steps_lost: int, text: str, now: float) -> status_pb2.Event:
         """A round is assigned."""
@@ -62,7 +75,7 @@ class RoundHistory:
             members=[
                 status_pb2.Member(worker_id=seat.worker_id, host=seat.host, slot=seat.slot) for seat in plan.seats
             ],
-            detect_time=_timestamp(self._detected),
+            detect_time=_timestamp(self._noticed()),
             previous_end_time=_timestamp(self._previous_end),
             assign_time=timestamp(now),
             steps_lost=steps_lost,
@@ -73,8 +86,22 @@ class RoundHistory:
         self.count += 1
         return _event(latest, text)
 
-    def first_step(self, event: events.FirstBoundaryPassed, now: float) -> Iterator[status_pb2.Event]:
-        """A member has passed its first boundary; the round is under way when all have."""
+    def _noticed(self) -> float | None:
+        """When the death was noticed: a peer may have noticed it before, so that the round had ended by then."""
+        if self._detected is None or self._previous_end is None:
+            return self._detected
+        return min(self._detected, self._previous_end)
+
+    def first_step(
+        self, event: events.FirstBoundaryPassed, opening: Opening | None, now: float
+    ) -> Iterator[status_pb2.Event]:
+        """A member has passed its first boundary; the round is under way when all have.
+
+        Args:
+            event: which one.
+            opening: how the interruption began that the round ends; None: steps have been made in it.
+            now: the time.
+        """
         latest, member = self._unfinished, self._members.get(event.worker_id)
         if latest is None or member is None or round_id_message(event.round_id) != latest.round_id:
             return
@@ -83,17 +110,17 @@ class RoundHistory:
         if len(self._times) < len(self._members):
             return
         self._unfinished = None
-        detected = epoch_seconds(latest.detect_time) if latest.HasField("detect_time") else None
-        before = epoch_seconds(latest.previous_end_time) if latest.HasField("previous_end_time") else None
+        assigned = epoch_seconds(latest.assign_time)
         latest.first_step_time.CopyFrom(timestamp(now))
-        phases = recovery_phases(detected, before, epoch_seconds(latest.assign_time), self._times.values())
+        self.synced = max((times["synced"] for times in self._times.values() if "synced" in times), default=assigned)
+        phases = recovery_phases(opening or Opening(assigned, None, None), assigned, self._times.values())
         latest.phases.CopyFrom(status_pb2.RecoveryPhases(**{name: duration(span) for name, span in phases.items()}))
         yield _event(latest)
 
     def ended(self, cause: Cause, now: float, text: str = "") -> Iterator[status_pb2.Event]:
         """The round has ended; `text` tells of it if it was aborted."""
         self._cause, self._previous_end = cause, now
-        if self.latest and not self.latest[-1].HasField("end_time"):
+        if self.goes_on:
             self.latest[-1].end_time.CopyFrom(timestamp(now))
             if text:
                 self.latest[-1].abort_kind = _KINDS[cause.round_end]

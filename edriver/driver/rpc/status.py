@@ -17,10 +17,10 @@ from edriver.driver.core.cause import Cause
 from edriver.driver.core.failures.root_cause import in_order
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.mode import Mode
-from edriver.driver.observe.cause_message import activity_message, cause_with_text
+from edriver.driver.observe.cause_message import activity_message
 from edriver.driver.observe.event_buffer import ForgottenError
 from edriver.driver.observe.event_history import EventHistory
-from edriver.driver.observe.snapshots import host_status, size_of
+from edriver.driver.observe.snapshots import failure_message, host_status, size_of
 from edriver.v1 import status_pb2, status_pb2_grpc
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
                 yield status_pb2.WatchResponse(event=event)
             if loop.time() >= due:
                 due = (loop.time() // PROGRESS_PERIOD + 1) * PROGRESS_PERIOD  # all at once: it takes fewer wake-ups
-                progress = self._event_history.tracker.progress()
+                progress = self._event_history.progress_now()
                 if progress and progress != last:
                     last = progress
                     yield status_pb2.WatchResponse(progress=progress)
@@ -175,15 +175,17 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
             preemptions=budgets.preemptions.total,
             resizes=budgets.resizes.total,
             unproven=budgets.unproven.total,
-            progress=self._event_history.tracker.progress(),
+            progress=event_history.progress_now(),
             steps_lost=self._event_history.tracker.steps_lost,
             command=self._command,
             mode=_MODES[membership.settings.mode],
             uptime=None if self._steady is None else duration(self._steady() - self._started),
+            time_spent=event_history.ledger.time_spent(now),
+            interruption=event_history.ledger.interruption(now),
+            recoveries=event_history.ledger.recoveries(),
         )
         if current and current.running:
             run.round_id.CopyFrom(round_id_message(current.plan.round_id))
         if failure := self._last_failure:
-            run.last_failure.cause.CopyFrom(cause_with_text(failure.cause))
-            run.last_failure.traceback = failure.traceback
+            run.last_failure.CopyFrom(failure_message(failure))
         return run

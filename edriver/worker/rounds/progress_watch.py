@@ -11,6 +11,7 @@ from edriver.v1 import notification_pb2 as pb
 from edriver.worker import training_phase
 from edriver.worker.reports import commits
 from edriver.worker.rounds.participant import Participant, Stage
+from edriver.worker.rounds.step_times import StepTimes
 from edriver.worker.state.state import State
 from edriver.worker.watch.blocked import BlockedWatch
 from edriver.worker.watch.lingering import EndWatch
@@ -29,17 +30,23 @@ class ProgressWatch:
 
     Args:
         participant: the worker's part in its rounds.
+        step_times: how long its steps take.
         limits: seconds that each phase may last.
         report: says something to the driver.
     """
 
     def __init__(
-        self, participant: Participant, limits: Mapping[str, float], report: Callable[[pb.Report], None]
+        self,
+        participant: Participant,
+        step_times: StepTimes,
+        limits: Mapping[str, float],
+        report: Callable[[pb.Report], None],
     ) -> None:
         self.state: State | None = None
         self.checks = 0
         self.waits_for_verdict = False
         self._participant = participant
+        self._step_times = step_times
         self._report = report
         self._stall = StallWatch(threading.main_thread(), limits)
         self._blocked = BlockedWatch(threading.main_thread())
@@ -53,9 +60,10 @@ class ProgressWatch:
 
     def progress(self) -> pb.WorkerProgress:
         """This worker's progress."""
-        participant, state = self._participant, self.state
-        progress = pb.WorkerProgress(round_id=round_id_message(participant.round_id), boundaries=participant.boundaries)
-        if state is not None:
+        state = self.state
+        progress = pb.WorkerProgress()
+        self._step_times.fill(progress)
+        if state is not None and progress.round_id.n:  # before its first sync, what it holds is not the run's
             if samples := state.samples_done():
                 progress.epoch, progress.samples_done, progress.samples = samples
             progress.reported.update(state.reported)

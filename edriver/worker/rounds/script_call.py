@@ -8,7 +8,6 @@ from typing import Any, Generic, TypeVar
 from edriver.worker import training_phase
 from edriver.worker.rounds import effects
 from edriver.worker.rounds.effects import Answer, OfScript
-from edriver.worker.rounds.round_times import RoundTimes
 from edriver.worker.state.state import State
 
 R = TypeVar("R")
@@ -22,16 +21,18 @@ class ScriptCall(Generic[R]):
         result: what it returned in this round.
 
     Args:
-        times: takes note of when the state is synced.
+        synced: called when the state is synced in a round.
     """
 
-    def __init__(self, function: Callable[..., R], state: State, args: Any, kwargs: Any, times: RoundTimes) -> None:
+    def __init__(
+        self, function: Callable[..., R], state: State, args: Any, kwargs: Any, synced: Callable[[], None]
+    ) -> None:
         self.state = state
         self.result: R | None = None
         self._function = function
         self._args = args
         self._kwargs = kwargs
-        self._times = times
+        self._synced = synced
 
     def forget(self) -> None:
         """Forget what the function returned: it may keep the round's group alive."""
@@ -49,7 +50,7 @@ class ScriptCall(Generic[R]):
                 self.result = self._function(state, *self._args, **self._kwargs)
             case effects.Sync():
                 committed = state.sync() is not False
-                self._times.mark("synced")
+                self._synced()
                 return committed
             case effects.Adapt():
                 state.on_reset()

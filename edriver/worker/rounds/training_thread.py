@@ -159,7 +159,7 @@ class TrainingThread:
                     case effects.Say(report):
                         if report.HasField("waiting"):
                             self._times.mark("waiting")
-                        self._server.report(report)
+                        self._report(report)
                     case _:
                         return step
 
@@ -181,7 +181,7 @@ class TrainingThread:
                 state = self._watch.state
                 state.first_boundary()
                 digest = state.digest(committed=False)
-                self._server.report(self._times.first_boundary(self._participant.round_id, state.copied, digest))
+                self._report(self._times.first_boundary(self._participant.round_id, state.copied, digest))
             case effects.Complain(how):
                 self._complain(how)
         return None
@@ -223,4 +223,9 @@ class TrainingThread:
             raise
 
     def _report_failure(self, error: BaseException) -> None:
-        self._server.report(pb.Report(failed=pb.Failed(traceback=traceback_text(error))))
+        self._report(pb.Report(failed=pb.Failed(traceback=traceback_text(error))))
+
+    def _report(self, report: pb.Report) -> None:
+        """Report, with how far this worker is: the next sign of life may come too late to tell of it, or never."""
+        report.progress.CopyFrom(self._watch.progress())
+        self._server.report(report)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from edriver.common.stall_limits import collective_timeout, limits_of
+from edriver.common.stall_limits import Phase, collective_timeout, limits_of
 from edriver.common.wire import epoch_seconds
 from edriver.system import stack_dump
 from edriver.system.life_lock import LifeLock
@@ -26,6 +26,7 @@ from edriver.worker.rounds.progress_watch import ProgressWatch
 from edriver.worker.rounds.round_times import RoundTimes
 from edriver.worker.rounds.script_call import ScriptCall
 from edriver.worker.rounds.severing import Severing
+from edriver.worker.rounds.step_times import StepTimes
 from edriver.worker.rounds.training_thread import TrainingThread
 from edriver.worker.state.state import State
 from edriver.worker.watch.script_location import nested_run
@@ -55,6 +56,7 @@ class WorkerRounds:
         self._participant = Participant()
         self._changed = threading.Condition(threading.Lock())
         self._times = RoundTimes()
+        self._step_times = StepTimes()
         self._server = NotificationServer(
             environ["EDRIVER_SOCKET"],
             environ["EDRIVER_RUN_ID"],
@@ -64,7 +66,7 @@ class WorkerRounds:
         )
         stack_dump.enable()
         limits = limits_of(environ.get("EDRIVER_STALL_LIMITS", "").split(), base={})
-        self._watch = ProgressWatch(self._participant, limits, self._server.report)
+        self._watch = ProgressWatch(self._participant, self._step_times, limits, self._server.report)
         self._severing = Severing(self._participant, self._changed, group, self._server.report)
         self._training = TrainingThread(
             environ["EDRIVER_WORKER_ID"],
@@ -78,7 +80,7 @@ class WorkerRounds:
             looks_like_peer_loss,
         )
         self._life = LifeLock(Path(environ["EDRIVER_LIFE"]))
-        training_phase.current.show = self._life.show_phase
+        training_phase.current.show = self._show_phase
         if threading.current_thread() is threading.main_thread():  # another thread may end before the process does
             self._life.hold()
         self._server.start(environ["EDRIVER_READY"])
@@ -90,7 +92,7 @@ class WorkerRounds:
         """Call the function in one round after the other until all members are done: see `run.run`."""
         if self._watch.state is not None:
             raise nested_run(function)
-        call = ScriptCall(function, state, args, kwargs, self._times)
+        call = ScriptCall(function, state, args, kwargs, self._synced)
         self._training.enter(call)
         self.notifications.register_listener(state)
         self._watch.state = state
@@ -104,6 +106,7 @@ class WorkerRounds:
 
     def boundary(self, committed: bool) -> None:
         """Count a boundary: see `state.Rounds`. Without news it is one comparison of a local integer."""
+        self._step_times.passed()
         if self._participant.passed(committed):
             self._training.decide_boundary()
 
@@ -112,6 +115,15 @@ class WorkerRounds:
         self._watch.checks += 1
         if self._participant.abort_cause is not None:
             raise PeerLostError(self._participant.abort_cause)
+
+    def _synced(self) -> None:
+        self._times.mark("synced")
+        self._step_times.synced(self._participant.round_id)
+
+    def _show_phase(self, phase: Phase | None) -> None:
+        self._life.show_phase(phase)
+        if phase is not None:
+            self._step_times.entered(phase)
 
     # ---- the notification thread ------------------------------------------------------------------------------
 

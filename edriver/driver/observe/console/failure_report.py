@@ -31,6 +31,7 @@ class Tally:
         unproven: rounds that ended because a connection did not prove to lead to a member.
         steps_lost: steps that had to be made again.
         seconds: how long the run took.
+        goodput: the share of that which went into steps that count; None: no step was made.
     """
 
     rounds: int
@@ -40,6 +41,7 @@ class Tally:
     unproven: int
     steps_lost: int
     seconds: float
+    goodput: float | None = None
 
 
 def success_report(tally: Tally) -> str:
@@ -52,7 +54,8 @@ def success_report(tally: Tally) -> str:
         (tally.steps_lost, "step", " lost"),
     )
     spent = "".join(f", {count_text(count, noun)}{more}" for count, noun, more in counts if count)
-    return f"done: {count_text(tally.rounds, 'round')}{spent}, {tally.seconds:.1f} s"
+    good = "" if tally.goodput is None else f", goodput {100 * tally.goodput:.1f} %"
+    return f"done: {count_text(tally.rounds, 'round')}{spent}, {tally.seconds:.1f} s{good}"
 
 
 def failure_report(finish: FinishRun) -> str:

@@ -12,11 +12,21 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 
 from edriver.common.wire import epoch_seconds, span_seconds
-from edriver.text.cause_names import CAUSE_NAMES, RECOVERY_PHASES
+from edriver.text.cause_names import CAUSE_NAMES, INTERRUPTION_NAMES, RECOVERY_PHASES
 from edriver.v1 import status_pb2
 
 HISTOGRAM_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Seconds: of a local abort, of a sync of many gigabytes, and what lies between."""
+
+
+INTERRUPTION_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+"""Seconds: of a kill, of a worker that was silent for its lease, of a wait for hosts."""
+
+INTERRUPTION_LABELS: Final = {
+    kind: name.replace(" ", "_")
+    for kind, name in INTERRUPTION_NAMES.items()
+    if kind != status_pb2.INTERRUPTION_KIND_UNSPECIFIED
+}
 
 
 class EventMetrics:
@@ -37,6 +47,13 @@ class EventMetrics:
             buckets=HISTOGRAM_BUCKETS,
             registry=registry,
         )
+        self._interruption = Histogram(
+            "edriver_interruption_seconds",
+            "Whole length of each time without steps, from the last boundary before it until training went on.",
+            ["kind"],
+            buckets=INTERRUPTION_BUCKETS,
+            registry=registry,
+        )
         self._syncs = Counter("edriver_syncs", "Times that a worker received tensors of the state.", registry=registry)
         self._sync_seconds = Counter(
             "edriver_sync_seconds",
@@ -51,8 +68,14 @@ class EventMetrics:
             for phase in RECOVERY_PHASES:
                 self._recovery.labels(phase, cause)
 
+        for kind in INTERRUPTION_LABELS.values():
+            self._interruption.labels(kind)
+
     def observe(self, event: status_pb2.Event) -> None:
         """Count one event."""
+        if event.HasField("interruption") and event.interruption.kind in INTERRUPTION_LABELS:
+            kind = INTERRUPTION_LABELS[event.interruption.kind]
+            self._interruption.labels(kind).observe(span_seconds(event.interruption.duration))
         if (
             event.WhichOneof("kind") != "round"
             or event.round.kind not in CAUSE_NAMES

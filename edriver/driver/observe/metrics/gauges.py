@@ -19,6 +19,7 @@ from edriver.driver.core.membership import Membership
 from edriver.driver.core.roster import HostRecord, WorkerState
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.snapshots import size_of
+from edriver.text.time_spent import seconds_by_kind
 
 MAX_REPORTED_NAMES: Final = 20
 """Names of `state.report` that a run has series for: the first ones, should a script make up ever new ones."""
@@ -60,6 +61,7 @@ class RunGauges(Collector):
         self._polls = polls
         self._ask = ask
         self._names: set[str] = set()
+        self._seconds: dict[str, float] = {}  # the most that was shown: a counter does not fall
 
     def collect(self) -> list[Metric]:
         """All of it, as it is at one moment. Raises what `ask` raises."""
@@ -109,6 +111,31 @@ class RunGauges(Collector):
         yield _gauge("step", "Steps (boundaries) that count, of all rounds; goes back when steps are lost.", steps)
         yield _counter("steps", "Steps made, including those that had to be made again.", steps + tracker.steps_lost)
         yield _counter("steps_lost", "Steps that had to be made again.", tracker.steps_lost)
+        ledger, now = self._event_history.ledger, self._event_history.now()
+        for kind, seconds in seconds_by_kind(ledger.time_spent(ledger.settled(now))).items():
+            self._seconds[kind] = max(seconds, self._seconds.get(kind, 0.0))
+        yield _counters(
+            "time_seconds",
+            "Where the run's wall time has gone: training, steps that count; repeating, steps made again; recovering, "
+            "from the last boundary before a change until the next round's workers held the state; waiting, the part "
+            "of that in which hosts or workers were lacking; stalled, no step though a round went on; booting; "
+            "ending, after the last step.",
+            "kind",
+            self._seconds,
+        )
+        spent = ledger.time_spent(now)
+        if spent.HasField("goodput"):
+            yield _gauge(
+                "goodput_ratio",
+                "The share of the wall time so far that went into steps that count; absent before the first.",
+                spent.goodput,
+            )
+        if ledger.last_step is not None:
+            yield _gauge(
+                "last_step_timestamp_seconds",
+                "When the last step was made that is known of, in seconds since the epoch.",
+                ledger.last_step,
+            )
         yield _counter("commits", "Commits; one that four workers make counts four times.", tracker.commits.count)
         yield _counter(
             "commit_seconds",

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from edriver.common.wire import epoch_seconds, span_seconds
-from edriver.driver.observe.recovery_phases import PHASE_ENDS
-from edriver.text.cause_names import CAUSE_NAMES
+from edriver.driver.observe.recovery_phases import MEMBER_PHASE_ENDS
+from edriver.text.cause_names import CAUSE_NAMES, RECOVERY_PHASES
 from edriver.v1 import status_pb2
 
 Entry = dict[str, Any]
@@ -31,8 +31,6 @@ ABORT_PHASE: Final = "abort"
 """From the end of a round until a member is out of it: the first phase of a recovery that a member has."""
 
 TRAINING_SLICE: Final = "training"
-
-_JOINING_PHASES: Final = {phase: end for phase, end in PHASE_ENDS.items() if phase != ABORT_PHASE}
 
 _SLICE_NAMES: Final = {
     status_pb2.WORKER_STATE_BOOTING: "booting",
@@ -140,8 +138,7 @@ class Trace:
     def _under_way(self, message: status_pb2.Round) -> Iterator[Entry]:
         """Its members' times are known now, and have all passed."""
         yield from self._joining(message)
-        start = message.previous_end_time if message.HasField("previous_end_time") else message.assign_time
-        yield from self._recovery(message, epoch_seconds(start))
+        yield from self._recovery(message)
 
     def _joining(self, message: status_pb2.Round) -> Iterator[Entry]:
         """Each member's way into the round, as far as it got; from then on it trains."""
@@ -152,7 +149,7 @@ class Trace:
             if track is None or track in self._open:  # it is gone, or done, already
                 continue
             at = self._assigned
-            for phase, end in _JOINING_PHASES.items():
+            for phase, end in MEMBER_PHASE_ENDS.items():
                 reached = min(max(at, self._microseconds(epoch_seconds(getattr(member.times, end)))), self._now)
                 if reached > at:
                     yield _slice(track, phase, at, reached, {"round": number})
@@ -160,12 +157,16 @@ class Trace:
             if member.times.HasField("stepped"):
                 yield from self._begin(track, member.worker_id, TRAINING_SLICE, {"round": number}, at)
 
-    def _recovery(self, message: status_pb2.Round, start: float) -> Iterator[Entry]:
-        """The run's, phase after phase."""
-        at = max(self._recovered, self._microseconds(start - span_seconds(message.phases.detect)))
+    def _recovery(self, message: status_pb2.Round) -> Iterator[Entry]:
+        """The run's, phase after phase; the assignment lies between `wait` and what the members take."""
+        phases = message.phases
+        before = sum(
+            span_seconds(getattr(phases, phase)) for phase in RECOVERY_PHASES if phase not in MEMBER_PHASE_ENDS
+        )
+        at = max(self._recovered, self._microseconds(epoch_seconds(message.assign_time) - before))
         number = f"{message.round_id.incarnation}.{message.round_id.n}"
-        for phase in ("detect", *PHASE_ENDS):
-            end = min(at + round(span_seconds(getattr(message.phases, phase)) * 1e6), self._now)
+        for phase in RECOVERY_PHASES:
+            end = min(at + round(span_seconds(getattr(phases, phase)) * 1e6), self._now)
             if end > at:
                 yield _slice(RECOVERY_TRACK, phase, at, end, {"round": number})
                 at = end

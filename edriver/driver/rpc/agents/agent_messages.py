@@ -66,6 +66,9 @@ class AgentMessages:
                 return None
             case "worker_report":
                 report = message.worker_report
+                if report.report.HasField("progress"):
+                    beat = agent_pb2.WorkerHeartbeat(worker_id=report.worker_id, progress=report.report.progress)
+                    self._on_progress(beat)
                 return event_of_report(report.worker_id, report.report)
             case "worker_ending":
                 ending = message.worker_ending

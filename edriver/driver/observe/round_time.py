@@ -1,0 +1,107 @@
+"""How the time of one round was spent, as its members' boundaries tell it; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from edriver.common.ids import RoundId
+from edriver.common.wire import epoch_seconds, round_id_message, span_seconds, timestamp
+from edriver.driver.core.cause import Cause
+from edriver.v1 import notification_pb2, status_pb2
+
+
+class RoundEnding(NamedTuple):
+    """How a round ended.
+
+    Attributes:
+        cause: why; None: it is not known.
+        noticed: when the death was noticed that ended it, in seconds since the epoch; None: it was no death.
+        ended: when the driver ended it.
+    """
+
+    cause: Cause | None
+    noticed: float | None
+    ended: float
+
+
+@dataclass(slots=True)
+class RoundTime:
+    """A round's part in the time, as far as it is known.
+
+    Attributes:
+        round_id: which one.
+        size: its members.
+        steps_lost: how many steps were lost before it,
+        again: and how many of its first steps are made again.
+        assigned: when it was assigned, in seconds since the epoch.
+        start: when its members held the state; None: not all have passed their first boundary.
+        latest: what the farthest member has reported.
+        training: seconds of steps,
+        stalled: and without any.
+        repeating: the part of `training` in which steps were made again,
+        caught_up: and whether none is to be made again any more.
+        stalled_until: when the last stall that is known was over. A member may have met it at one boundary, and another
+            at the next.
+        ending: how it has ended; None: it goes on. Its members' last reports are still on their way then.
+    """
+
+    round_id: RoundId
+    size: int
+    steps_lost: int
+    again: int
+    assigned: float
+    start: float | None = None
+    latest: notification_pb2.WorkerProgress = field(default_factory=notification_pb2.WorkerProgress)
+    training: float = 0.0
+    stalled: float = 0.0
+    repeating: float = 0.0
+    caught_up: bool = False
+    stalled_until: float = 0.0
+    ending: RoundEnding | None = None
+
+    def advance(self, until: float, now: float) -> float:
+        """Take in what the farthest member has reported, which has passed a boundary; returns when that was.
+
+        Args:
+            until: up to when the time is accounted for: no boundary is earlier.
+            now: the time: no boundary is later.
+        """
+        latest, start = self.latest, until if self.start is None else self.start
+        at = max(until, start, min(epoch_seconds(latest.boundary_time), now))
+        elapsed = at - start
+        self.stalled = min(elapsed, max(self.stalled, span_seconds(latest.stalled_duration)))
+        self.training = elapsed - self.stalled
+        if not self.caught_up:
+            again = min(1.0, self.again / latest.boundaries)  # a share: there may be no report of just that step
+            self.repeating = max(self.repeating, self.training * again)
+            self.caught_up = latest.boundaries >= self.again
+        self.repeating = min(self.repeating, self.training)  # a stall that another member tells of later is no step
+        return at
+
+    def new_stall(self) -> status_pb2.Interruption | None:
+        """The latest stall, if it was not known before."""
+        stall = self.latest.last_stall
+        began = epoch_seconds(stall.start_time)
+        if not self.latest.HasField("last_stall") or began < self.stalled_until:
+            return None
+        self.stalled_until = began + span_seconds(stall.duration)
+        message = self.stall_since(began)
+        message.start_time.CopyFrom(stall.start_time)
+        message.duration.CopyFrom(stall.duration)
+        return message
+
+    def stall_since(self, start: float) -> status_pb2.Interruption:
+        """A stall of this round that goes on."""
+        return status_pb2.Interruption(
+            kind=status_pb2.INTERRUPTION_KIND_STALL,
+            start_time=timestamp(start),
+            round_id=round_id_message(self.round_id),
+            size=self.size,
+        )
+
+    def spend(self, spent: dict[str, float]) -> None:
+        """Add this round's seconds to those of their kinds."""
+        spent["training"] += self.training - self.repeating
+        spent["repeating"] += self.repeating
+        spent["stalled"] += self.stalled

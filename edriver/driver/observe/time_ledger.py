@@ -1,0 +1,299 @@
+"""Where a run's wall time has gone, and every time in which no step was made; pure. `TimeSpent` of status.proto.
+
+Goodput is the time of the steps that count over all wall time (the idea is that of Google Cloud's "ML Productivity
+Goodput", 2024). It is worked out here alone: status, page, report, records and metrics show these numbers.
+
+The steps are taken from their boundaries. What lies between two boundaries of a round is a step, unless it takes much
+longer than usual: then it is a usual step and a stall (edriver/worker/rounds/step_times.py). What lies between the last
+boundary of one round and the moment when the next one's workers hold the state is an interruption. All members of a
+round pass the same boundaries, so one of them is enough; that is the one that is farthest.
+"""
+
+from __future__ import annotations
+
+from edriver.common.ids import RoundId
+from edriver.common.stall_limits import excess
+from edriver.common.wire import duration, epoch_seconds, round_id_message, round_id_of, span_seconds, timestamp
+from edriver.driver.core.cause import Cause, RoundEnd
+from edriver.driver.observe.interruptions import KINDS, Opening, OpenInterruption
+from edriver.driver.observe.round_time import RoundEnding, RoundTime
+from edriver.history.recovery_times import RecoveryTimes
+from edriver.v1 import notification_pb2, status_pb2
+
+
+class TimeLedger:
+    """Follows a run. All times are given, in seconds since the epoch.
+
+    Args:
+        began: when the run began.
+        counts_steps: whether workers pass boundaries; without, as in restart mode, all of a round is training.
+
+    Attributes:
+        last_step: when the last boundary was passed that is known of, in seconds since the epoch; None: there was none.
+        over: whether the run has ended.
+    """
+
+    def __init__(self, began: float, counts_steps: bool = True) -> None:
+        self._counts_steps = counts_steps
+        self._until = began
+        self._spent = dict.fromkeys(
+            ("booting", "training", "repeating", "recovering", "waiting", "stalled", "ending"), 0.0
+        )
+        self._round: RoundTime | None = None
+        self._open: OpenInterruption | None = OpenInterruption(
+            Opening(began, None, None), status_pb2.INTERRUPTION_KIND_BOOT
+        )
+        self._recoveries = RecoveryTimes()
+        self._usual: float | None = None
+        self.last_step: float | None = None
+        self.over = False
+
+    @property
+    def opening(self) -> Opening | None:
+        """How the interruption began that goes on; None: steps are being made."""
+        return None if self._open is None else self._open.opening
+
+    def settled(self, now: float) -> float:
+        """Up to when it is known what the time is: what follows a round's assignment may turn out to be its steps."""
+        part = self._round
+        if part is None or part.start is not None or part.ending is not None or not self._counts_steps:
+            return now
+        return min(part.assigned, now)
+
+    # ---- what happens ----------------------------------------------------------------------------------------
+
+    def assigned(self, round_id: RoundId, size: int, steps_lost: int, now: float) -> list[status_pb2.Interruption]:
+        """A round is assigned; returns the interruptions that are over."""
+        self.waits(False, now)
+        found = []
+        if self._round is not None and self._round.ending is None:  # it went to pieces without a word
+            found = self.round_ended(None, None, now)
+        lost, again = _steps_lost(self._round, steps_lost)
+        self._put_away()
+        self._round = RoundTime(round_id, size, lost, again, now)
+        return found if self._counts_steps else [*found, *self._under_way(now, None)]
+
+    def record_progress(self, progress: notification_pb2.WorkerProgress, now: float) -> list[status_pb2.Interruption]:
+        """A member of the round is so far; returns the interruptions that are over."""
+        part = self._round
+        if part is None or round_id_of(progress.round_id) != part.round_id or not self._counts_steps:
+            return []
+        if progress.boundaries < max(1, part.latest.boundaries):
+            return []
+        part.latest = progress
+        if progress.HasField("usual_step"):
+            self._usual = span_seconds(progress.usual_step)
+        if part.start is None and part.ending is not None and self._open is not None:
+            self._open.failed_rounds -= 1  # its only steps are heard of now
+            waits_since = self._open.waits_since
+            found = self._begun_by_report(part, now)
+            self._interrupt(part.ending, waits_since)
+            return found
+        return [] if part.start is None else self._advance(part, now)
+
+    def under_way(self, synced: float, phases: status_pb2.RecoveryPhases, now: float) -> list[status_pb2.Interruption]:
+        """All members of the round have passed its first boundary; returns the interruptions that are over.
+
+        Args:
+            synced: when the last of them held the state.
+            phases: what the way to it consisted of.
+            now: the time.
+        """
+        part = self._round
+        if part is None or part.start is not None:
+            return []
+        return [*self._under_way(min(synced, now), phases), *self._advance(part, now)]
+
+    def round_ended(self, cause: Cause | None, noticed: float | None, now: float) -> list[status_pb2.Interruption]:
+        """The round has ended; returns the interruptions that are over.
+
+        Args:
+            cause: why; None: it is not known, and counts as a failure.
+            noticed: when the death was noticed that ended it; None: it was no death.
+            now: the time.
+        """
+        part, found = self._round, []
+        if part is None:
+            return []
+        if part.ending is not None:  # it was to stop at a boundary, and then a member was lost, or all were done
+            part.ending = part.ending._replace(cause=cause)
+            if self._open is not None and part.start is not None:
+                self._open.cause, self._open.kind = cause, _kind_of(cause)
+            return []
+        part.ending = RoundEnding(cause, noticed, now)
+        if part.start is None and part.latest.boundaries:  # some members have made steps, and these may count
+            found = self._begun_by_report(part, now)
+        if self._open is None:
+            self._spend_opaque(part, now)
+            self._interrupt(part.ending)
+        else:
+            self._open.failed_rounds += 1
+        return found
+
+    def noticed(self, when: float) -> None:
+        """A death was noticed; if it is that of a round that has ended by it, it was then."""
+        unfinished = self._open
+        if unfinished is not None and unfinished.opening.ended is not None and unfinished.opening.noticed is None:
+            unfinished.opening = unfinished.opening._replace(noticed=min(when, unfinished.opening.ended))
+
+    def waits(self, waiting: bool, now: float) -> None:
+        """Whether the run waits for hosts or workers, without which there is no round."""
+        if self._open is not None:
+            self._open.waits(waiting, now)
+
+    def run_ended(self, now: float) -> list[status_pb2.Interruption]:
+        """The run has ended; returns the interruption that has, too, without training having gone on."""
+        self.waits(False, now)
+        self.over = True
+        if self._round is not None and self._round.ending is None:
+            self._spend_opaque(self._round, now)
+        self._put_away()
+        self._round = None
+        found, unfinished = [], self._open
+        self._open = None
+        if unfinished is not None and unfinished.kind != status_pb2.INTERRUPTION_KIND_NEXT_RUN:
+            found = [self._closed(unfinished, now, None)]
+        else:
+            self._spent["ending"] += max(0.0, now - self._until)
+            self._until = max(now, self._until)
+        return found
+
+    # ---- what came of it -------------------------------------------------------------------------------------
+
+    def time_spent(self, now: float) -> status_pb2.TimeSpent:
+        """Where the time has gone. What is not known to be a step yet, because its boundary is still to come, is left
+        out until it takes too long.
+        """
+        spent, until, part = dict(self._spent), self._until, self._round
+        if part is not None and part.start is not None:
+            part.spend(spent)
+        if self._open is not None:
+            if self._open.kind == status_pb2.INTERRUPTION_KIND_NEXT_RUN:
+                spent["ending"] += max(0.0, now - until)
+            else:
+                self._open.divide(spent, now, self._usual)
+            until = max(now, until)
+        elif part is not None and not self._counts_steps:
+            spent["training"] += max(0.0, now - until)
+            until = max(now, until)
+        elif (stalled := self._stalled_for(now)) > 0:
+            spent["stalled"] += stalled
+            until += stalled  # the rest of it is the step that is still to come
+        return _message(spent, until, begun=self.last_step is not None or not self._counts_steps)
+
+    def interruption(self, now: float) -> status_pb2.Interruption | None:
+        """The one that goes on; None: steps are being made, or the run has ended."""
+        if self.over:
+            return None
+        if self._open is not None:
+            return self._open.message()
+        if self._round is not None and (stalled := self._stalled_for(now)) > 0:
+            return self._round.stall_since(now - stalled)
+        return None
+
+    def recoveries(self) -> status_pb2.RecoverySummary:
+        """How long interruptions by failures took."""
+        return self._recoveries.summary()
+
+    # ---- how -------------------------------------------------------------------------------------------------
+
+    def _begun_by_report(self, part: RoundTime, now: float) -> list[status_pb2.Interruption]:
+        """Steps were made in a round of which it is not known when all its members held the state."""
+        spent = span_seconds(part.latest.training_duration) + span_seconds(part.latest.stalled_duration)
+        found = self._under_way(min(now, epoch_seconds(part.latest.boundary_time) - spent), None)
+        return [*found, *self._advance(part, now)]
+
+    def _interrupt(self, ending: RoundEnding, waits_since: float | None = None) -> None:
+        """An interruption begins with the last boundary of a round that has ended."""
+        cause, noticed, ended = ending
+        opening = Opening(self._until, None if noticed is None else min(noticed, ended), ended)
+        self._open = OpenInterruption(opening, _kind_of(cause), cause, waits_since=waits_since)
+        if self._round is not None:
+            self._open.declared = span_seconds(self._round.latest.declared_duration)
+
+    def _under_way(self, start: float, phases: status_pb2.RecoveryPhases | None) -> list[status_pb2.Interruption]:
+        part, unfinished = self._round, self._open
+        assert part is not None
+        part.start = max(start, self._until)
+        self._open = None
+        return [] if unfinished is None else [self._closed(unfinished, part.start, phases)]
+
+    def _closed(
+        self, unfinished: OpenInterruption, end: float, phases: status_pb2.RecoveryPhases | None
+    ) -> status_pb2.Interruption:
+        """An interruption that is over now."""
+        message = unfinished.message(end)
+        if (part := self._round) is not None:
+            message.round_id.CopyFrom(round_id_message(part.round_id))
+            message.size, message.steps_lost = part.size, part.steps_lost
+        if phases is not None:
+            message.phases.CopyFrom(phases)
+        if part is not None and unfinished.kind == status_pb2.INTERRUPTION_KIND_FAILURE:  # else the run has ended of it
+            self._recoveries.add(max(0.0, end - unfinished.opening.start))
+        unfinished.divide(self._spent, end, self._usual)
+        self._until = max(self._until, end)
+        return message
+
+    def _advance(self, part: RoundTime, now: float) -> list[status_pb2.Interruption]:
+        """Take in what the farthest member has reported of a round that is under way."""
+        if not part.latest.boundaries:
+            return []
+        self._until = self.last_step = part.advance(self._until, now)
+        if part.ending is not None and self._open is not None:
+            self._open.opening = self._open.opening._replace(start=self._until)
+            self._open.declared = span_seconds(part.latest.declared_duration)
+        stall = part.new_stall()
+        return [] if stall is None else [stall]
+
+    def _spend_opaque(self, part: RoundTime, now: float) -> None:
+        """Without steps, all of a round is training."""
+        if not self._counts_steps and part.start is not None:
+            part.training = max(0.0, now - part.start)
+            self._until = max(now, self._until)
+
+    def _put_away(self) -> None:
+        """Nothing more is to be heard of the round."""
+        if self._round is not None and self._round.start is not None:
+            self._round.spend(self._spent)
+            self._round.start = None
+
+    def _stalled_for(self, now: float) -> float:
+        """For how long the round that is on has made no step; 0: for no longer than a step may take."""
+        part = self._round
+        if part is None or part.start is None or not self._counts_steps:
+            return 0.0
+        declared = span_seconds(part.latest.declared_duration)
+        return excess(max(0.0, now - self._until - declared), self._usual)
+
+
+def _steps_lost(before: RoundTime | None, steps_lost: int) -> tuple[int, int]:
+    """Of a round: how many steps were lost before it, and how many of its steps are made again.
+
+    Args:
+        before: the round before it.
+        steps_lost: how many that round has lost.
+    """
+    if before is None or _is_done(before.ending):
+        return steps_lost, steps_lost
+    missing = max(0, before.again - before.latest.boundaries)  # it had not made all of them again itself
+    together = before.steps_lost if before.start is None else 0  # it was tried in the same interruption
+    return steps_lost + together, steps_lost + missing
+
+
+def _message(spent: dict[str, float], until: float, begun: bool) -> status_pb2.TimeSpent:
+    """Seconds by kind, and the share of them that is training if that has begun."""
+    message = status_pb2.TimeSpent(until=timestamp(until))
+    for kind, seconds in spent.items():
+        getattr(message, kind).CopyFrom(duration(seconds))
+    if begun and (everything := sum(spent.values())) > 0:
+        message.goodput = spent["training"] / everything
+    return message
+
+
+def _kind_of(cause: Cause | None) -> status_pb2.InterruptionKind.ValueType:
+    """What an interruption is by the cause of a round's end; None: that is not known."""
+    return KINDS[RoundEnd.FAILURE if cause is None else cause.round_end]
+
+
+def _is_done(ending: RoundEnding | None) -> bool:
+    return ending is not None and ending.cause is not None and ending.cause.round_end is RoundEnd.DONE

@@ -1,0 +1,134 @@
+"""How long steps take, and when none was made for too long: what a run's goodput is made of.
+
+The training thread only notes the time of each boundary. What follows from these is worked out beside it, when the
+agent asks.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from statistics import median
+from typing import Final
+
+from edriver.common.ids import NO_ROUND, RoundId
+from edriver.common.stall_limits import Phase, excess
+from edriver.common.wire import duration, round_id_message, timestamp
+from edriver.v1 import notification_pb2 as pb
+
+STEPS_CONSIDERED: Final = 31
+"""Of so many latest steps the median is the usual one. A script whose steps become slower for good is believed after
+half of them."""
+
+MIN_STEPS_CONSIDERED: Final = 3
+"""With fewer, no step is known to be unusual."""
+
+MAX_UNREAD: Final = 100_000
+"""Notes after which the training thread works out by itself what nothing has asked for."""
+
+_DECLARED: Final = (Phase.EVAL, Phase.SAVE)
+
+
+class StepTimes:
+    """The boundaries of the round that this worker was last synced in.
+
+    Args:
+        clock: seconds, monotonic.
+        wall_clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, wall_clock: Callable[[], float] = time.time
+    ) -> None:
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._lock = threading.Lock()
+        self._notes: deque[float | tuple[float, RoundId | Phase]] = deque()  # a boundary, or what begins then
+        self._usual: float | None = None
+        self._steps: deque[float] = deque(maxlen=STEPS_CONSIDERED)
+        self._round_id = NO_ROUND
+        self._boundaries = 0
+        self._synced = self._latest = 0.0
+        self._stalled = 0.0
+        self._stall: tuple[float, float, int] | None = None
+        self._declared_since: float | None = None
+        self._declared = 0.0  # since the latest boundary
+
+    def passed(self) -> None:
+        """A boundary was passed. Takes a fraction of a microsecond."""
+        self._notes.append(self._clock())
+        if len(self._notes) > MAX_UNREAD:
+            with self._lock:
+                self._read()
+
+    def synced(self, round_id: RoundId) -> None:
+        """The state was synced in a round: its first step begins."""
+        self._notes.append((self._clock(), round_id))
+
+    def entered(self, phase: Phase) -> None:
+        """The training thread has entered a phase. Evaluating and saving, which scripts declare, are no stalls."""
+        self._notes.append((self._clock(), phase))
+
+    def fill(self, progress: pb.WorkerProgress) -> None:
+        """Add what is known of the round."""
+        with self._lock:
+            self._read()
+            progress.round_id.CopyFrom(round_id_message(self._round_id))
+            progress.boundaries = self._boundaries
+            if self._round_id == NO_ROUND:
+                return
+            ahead = self._wall_clock() - self._clock()
+            progress.boundary_time.CopyFrom(timestamp(self._latest + ahead))
+            progress.stalled_duration.CopyFrom(duration(self._stalled))
+            progress.training_duration.CopyFrom(duration(max(0.0, self._latest - self._synced - self._stalled)))
+            progress.declared_duration.CopyFrom(duration(self._declared_by(self._clock())))
+            if self._usual is not None:
+                progress.usual_step.CopyFrom(duration(self._usual))
+            if self._stall is not None:
+                start, seconds, boundary = self._stall
+                progress.last_stall.CopyFrom(
+                    pb.Stall(start_time=timestamp(start + ahead), duration=duration(seconds), boundary=boundary)
+                )
+
+    def _read(self) -> None:
+        while self._notes:
+            note = self._notes.popleft()
+            match note:
+                case (now, RoundId() as round_id):
+                    self._begin(now, round_id)
+                case (now, Phase() as phase):
+                    self._phase(now, phase)
+                case float(now):
+                    self._boundary(now)
+        if len(self._steps) >= MIN_STEPS_CONSIDERED:
+            self._usual = median(self._steps)
+
+    def _begin(self, now: float, round_id: RoundId) -> None:
+        self._round_id, self._boundaries = round_id, 0
+        self._synced = self._latest = now
+        self._stalled, self._stall, self._declared = 0.0, None, 0.0
+
+    def _phase(self, now: float, phase: Phase) -> None:
+        self._declared = self._declared_by(now)
+        self._declared_since = now if phase in _DECLARED else None
+
+    def _boundary(self, now: float) -> None:
+        step = max(0.0, now - self._latest - self._declared_by(now))
+        usual = self._usual
+        if usual is None and len(self._steps) >= MIN_STEPS_CONSIDERED:
+            usual = self._usual = median(self._steps)
+        self._boundaries += 1
+        if stalled := excess(step, usual):
+            self._stalled += stalled
+            self._stall = (now - stalled, stalled, self._boundaries)
+        if self._boundaries > 1:  # the first one of a round is slower
+            self._steps.append(step)
+        self._latest, self._declared = now, 0.0
+
+    def _declared_by(self, now: float) -> float:
+        """Seconds between the latest boundary and now that the script has declared."""
+        if self._declared_since is None:
+            return self._declared
+        return self._declared + max(0.0, now - max(self._declared_since, self._latest))
