@@ -25,7 +25,7 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "proto": protocol.page,
 }
 
-_BRACES: Final = re.compile(r"\{\{ (?:(table) )?([\w.-]+) \}\}")
+_BRACES: Final = re.compile(r"\{\{\s+(?:(table)\s+)?([\w.-]+)\s+\}\}")
 
 
 class UnknownPartError(Exception):

@@ -76,6 +76,7 @@ def test_every_kind_of_event_is_there() -> None:
         pytest.param("{{ edriver.driver.core.settings.Settings.join_window }}", "3 s", id="of-a-class"),
         pytest.param("{{ edriver.common.stall_limits.DEFAULT_STALL_LIMITS.step }}", "600 s", id="an-item"),
         pytest.param("{{ edriver.driver.core.settings.HOST_COOLDOWN }}", "10 to 300 s", id="a-range"),
+        pytest.param("{{\nedriver.common.limits.MAX_HOST_SLOTS }}", "4,096", id="where-a-line-ends"),
     ],
 )
 def test_values_stand_where_a_page_asks_for_them(asked: str, filled: str) -> None:
