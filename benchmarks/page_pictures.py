@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import io
 import os
 import signal
 import sys
@@ -16,12 +15,11 @@ import tempfile
 from pathlib import Path
 
 from playwright.async_api import async_playwright
-from rich.console import Console
 
 from benchmarks.page_speed import serving, until
 from edriver.client import Client, here
 from edriver.commands.report import report
-from edriver.commands.top import MAX_SHOWN_EVENTS, screen
+from edriver.commands.top import Top, Watch
 from tests.process.chromium import CHROMIUM, FLAGS
 from tests.process.running import ROOT, running
 
@@ -65,11 +63,13 @@ def wait_for(client: Client, size: int, steps: int) -> None:
     raise AssertionError("the run ended too soon")
 
 
-def top_page(client: Client) -> str:
-    """What `edriver top` shows, as a page."""
-    console = Console(record=True, width=110, file=io.StringIO())
-    console.print(screen(client.status(), [event for event in client.events() if event.text][-MAX_SHOWN_EVENTS:]))
-    return console.export_html()
+async def top_picture(client: Client) -> str:
+    """What `edriver top` shows, as SVG."""
+    top = Top(client.status, Watch(client))
+    async with top.run_test(size=(110, 28)) as pilot:
+        await top.workers.wait_for_complete()
+        await pilot.pause()
+        return top.export_screenshot()
 
 
 DRAWN = "charts.every((chart) => chart.last > 0)"
@@ -112,7 +112,7 @@ def main() -> None:
             with Client(here(run_id)) as client:
                 lives_through(client)
                 top = Path(place, "top.html")
-                top.write_text(top_page(client))
+                top.write_text(f"<!doctype html><body>{asyncio.run(top_picture(client))}")
             with serving(run_id) as url:  # the run has a while to go
                 asyncio.run(pictures([(*look, url) for look in LOOKS], flags.folder))
             run.process.wait(timeout=END_BOUND)

@@ -9,11 +9,12 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from edriver.client import Client, HostStatus, Run, RunError, WorkerStatus, here, living_runs
+from edriver.client import Client, Run, RunError, WorkerStatus, here, living_runs
 from edriver.commands.which_run import add_run_flags, client_of
 from edriver.common.wire import epoch_seconds
 from edriver.text.cause_names import UNPROVEN_CONNECTION
 from edriver.text.event_lines import plain
+from edriver.text.host_text import host_text
 from edriver.text.phrases import count_text, limits_text
 from edriver.text.progress_text import lasted, progress_text, time_text
 from edriver.text.time_spent import goodput_text, interruption_text, recovery_text, time_spent_text
@@ -71,7 +72,7 @@ def _those_that_answer(run_ids: Iterable[str]) -> Iterator[Run]:
 def listed(runs: Sequence[Run]) -> Iterator[str]:
     """Several runs in words, two lines each, the oldest first."""
     for run in sorted(runs, key=lambda run: epoch_seconds(run.start_time)):
-        size = f"{count_text(run.size, 'worker')} ({limits_text(run.min_np, run.max_np)})"
+        size = f"{count_text(run.size, 'worker')} ({limits_text(run.min_np, run.max_np, run.size_limit)})"
         yield f"run {run.run_id}, {time_text(lasted(run))}, {mode_text(run.mode)}, {size}: {run.activity.text}"
         yield f"    {shlex.join(run.command)}"
     yield "more of one of them: edriver status --run ID"
@@ -119,13 +120,6 @@ def counts(run: Run) -> list[str]:
         *([count_text(run.unproven, UNPROVEN_CONNECTION)] if run.unproven else []),
         f"{count_text(run.steps_lost, 'step')} lost",
     ]
-
-
-def host_text(host: HostStatus) -> str:
-    """How it is with a host."""
-    return "; ".join(cause.text for cause in host.obstacles) or (
-        "is used" if host.connected else "has not answered yet"
-    )
 
 
 def worker_text(worker: WorkerStatus) -> str:

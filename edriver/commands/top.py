@@ -1,45 +1,56 @@
-"""`edriver top`: a run on one screen, which follows it until it ends. Drawn by rich."""
+"""`edriver top`: a run on one screen, which follows it until it ends. Drawn by Textual."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import ClassVar, Final
 
-import rich.box
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
+from textual import work
+from textual.app import App, ComposeResult
+from textual.binding import BindingType
+from textual.coordinate import Coordinate
+from textual.widgets import DataTable, Footer, ProgressBar, RichLog, Static
 
 from edriver.client import Client, Event, Run, RunError
-from edriver.commands.status import counts, host_text, state_text
+from edriver.commands.status import counts, state_text
 from edriver.commands.which_run import add_run_flags, client_of
 from edriver.common.wire import epoch_seconds, version_of
+from edriver.text.host_text import TROUBLED, host_text
 from edriver.text.phrases import count_text, limits_text
 from edriver.text.printable import printable
 from edriver.text.progress_text import age, lasted, progress_text, time_text
+from edriver.text.time_spent import goodput_text, interruption_text
+from edriver.v1 import status_pb2
 
 REFRESH_INTERVAL: Final = 1.0
 """Seconds between two looks."""
 
-MAX_SHOWN_EVENTS: Final = 8
-"""Events shown, the latest."""
+MAX_KEPT_EVENTS: Final = 1000
+"""Events that can be scrolled back to, the latest."""
 
-MAX_SHOWN_WORKERS: Final = 40
+MAX_SHOWN_WORKERS: Final = 1000
 """Workers shown; those after them are counted."""
 
+HOST_COLUMNS: Final = ("host", "slots", "workers", "for", "state")
+WORKER_COLUMNS: Final = ("rank", "worker", "place", "state", "steps/s", "for", "version", "process")
+
 _STATE_STYLES: Final = {"training": "green", "waiting": "cyan", "booting": "yellow", "stopping": "red", "gone": "red"}
+
+Row = tuple[str | Text, ...]
 
 
 def parser() -> argparse.ArgumentParser:
     """The flags."""
     made = argparse.ArgumentParser(
-        prog="edriver top", description="Shows a run, live, until it ends or you press Ctrl-C.", allow_abbrev=False
+        prog="edriver top",
+        description="Shows a run, live, until it ends or you press q. Tab goes from part to part, arrows scroll.",
+        allow_abbrev=False,
     )
     add_run_flags(made, "--status-credentials")
     return made
@@ -52,19 +63,16 @@ def top(arguments: Sequence[str]) -> str:
         RunError: the driver does not answer.
     """
     flags = parser().parse_args(arguments)
+    if not sys.stdout.isatty():
+        raise RunError("edriver top needs a terminal; edriver status prints the same once")
     with client_of(flags) as client:
-        watch = Watch(client)
-        console = Console()
-        try:
-            with Live(screen(client.status(), watch.latest), console=console, screen=console.is_terminal) as live:
-                while not watch.ended.wait(REFRESH_INTERVAL):
-                    live.update(screen(client.status(), watch.latest))
-        except KeyboardInterrupt:
-            return ""
-        except RunError:
-            if not watch.ended.wait(REFRESH_INTERVAL):
-                raise
-        return f"run {client.run_id} has ended: {watch.latest[-1].text}" if watch.latest else ""
+        client.status()  # what keeps it from being asked is said as by every other command
+        shown = Top(client.status, Watch(client))
+        shown.run(mouse=False)  # so that the terminal's own selection works
+        if shown.lost is not None:
+            raise shown.lost
+        latest = shown.happened.latest
+        return f"run {client.run_id} has ended: {latest[-1].text}" if shown.happened.ended.is_set() and latest else ""
 
 
 class Watch:
@@ -75,13 +83,15 @@ class Watch:
 
     Attributes:
         latest: the last events that have words.
+        count: how many there were.
         ended: set when the run has ended or its driver cannot be reached.
     """
 
     def __init__(self, client: Client) -> None:
-        self.latest: deque[Event] = deque(maxlen=MAX_SHOWN_EVENTS)
+        self.latest: deque[Event] = deque(maxlen=MAX_KEPT_EVENTS)
+        self.count = 0
         self.ended = threading.Event()
-        since = max(0, client.snapshot().seq - 10 * MAX_SHOWN_EVENTS)
+        since = max(0, client.snapshot().seq - MAX_KEPT_EVENTS)
         threading.Thread(target=self._listen, args=(client, since), name="edriver-watch", daemon=True).start()
 
     def _listen(self, client: Client, since: int) -> None:
@@ -89,76 +99,181 @@ class Watch:
             for event in client.watch(since):
                 if event.text:
                     self.latest.append(event)
+                    self.count += 1
         except (RunError, ValueError):  # it is gone, or the client was closed
             pass
         self.ended.set()
 
+    def newer(self, count: int) -> list[Event]:
+        """The events after the first so many, as far as they are remembered."""
+        latest = list(self.latest)
+        return latest[-missing:] if (missing := self.count - count) > 0 else []
 
-def screen(run: Run, latest: Sequence[Event]) -> RenderableType:
-    """Everything that is shown of a run."""
-    parts: list[RenderableType] = [_headline(run)]
+
+class Rows(DataTable[str | Text]):
+    """A table that is scrolled by lines."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("home", "scroll_top"), ("end", "scroll_bottom")]
+
+
+class Top(App[None]):
+    """The screen.
+
+    Args:
+        ask: how the run stands.
+        happened: what has happened in it.
+
+    Attributes:
+        lost: why the driver no longer answers, though the run has not ended.
+    """
+
+    TITLE = "edriver top"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [("q", "quit", "Quit")]
+    CSS = """
+    Screen { background: ansi_default; color: ansi_default; }
+    #head { height: auto; max-height: 6; }
+    #done { height: 1; }
+    #done Bar { width: 1fr; }
+    Rows, RichLog { background: ansi_default; scrollbar-size-vertical: 1; scrollbar-size-horizontal: 1; }
+    #hosts { height: auto; max-height: 30%; }
+    #workers { height: 1fr; min-height: 4; }
+    #events { height: 30%; min-height: 4; border-top: solid $primary; }
+    """
+
+    def __init__(self, ask: Callable[[], Run], happened: Watch) -> None:
+        super().__init__(ansi_color=True)
+        self.animation_level = "none"  # a terminal may be far away
+        self.lost: RunError | None = None
+        self.happened = happened
+        self._ask = ask
+        self._told = 0
+        self._shown: dict[str, list[Row]] = {}
+
+    def compose(self) -> ComposeResult:
+        """The parts, from top to bottom."""
+        yield Static(id="head", markup=False)
+        yield ProgressBar(id="done", show_eta=False)
+        for name, columns in (("hosts", HOST_COLUMNS), ("workers", WORKER_COLUMNS)):
+            table = Rows(id=name, cursor_type="none")
+            table.add_columns(*columns)
+            yield table
+        yield RichLog(id="events", max_lines=MAX_KEPT_EVENTS, markup=False, wrap=False)
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Look at the run now, and again and again."""
+        self.query_one("#workers").focus()
+        self.set_interval(REFRESH_INTERVAL, self._look)
+        self._look()
+
+    @work(thread=True, exclusive=True)
+    def _look(self) -> None:
+        """Ask the driver, beside the screen."""
+        ended = self.happened.ended.is_set()
+        try:
+            run = self._ask()
+        except RunError as error:
+            if not ended and not self.happened.ended.wait(REFRESH_INTERVAL):
+                self.lost = error
+            self.call_from_thread(self.exit)
+            return
+        self.call_from_thread(self.show, run)
+        if ended:
+            self.call_from_thread(self.exit)
+
+    def show(self, run: Run) -> None:
+        """Show how the run stands, and what has happened."""
+        self.query_one("#head", Static).update(head(run))
+        bar = self.query_one("#done", ProgressBar)
+        bar.display = bool(run.progress.samples)
+        bar.update(total=run.progress.samples or None, progress=run.progress.samples_done)
+        self._fill("hosts", host_rows(run))
+        self._fill("workers", worker_rows(run))
+        log = self.query_one("#events", RichLog)
+        for event in self.happened.newer(self._told):
+            log.write(event_line(event))
+        self._told = self.happened.count
+
+    def _fill(self, name: str, rows: Iterable[Row]) -> None:
+        """Show a table's rows; where it is scrolled to stays in sight."""
+        table, new, old = self.query_one(f"#{name}", Rows), list(rows), self._shown.get(name, [])
+        self._shown[name] = new
+        if len(new) != len(old) or _widths(new) != _widths(old):
+            where = table.scroll_offset
+            table.clear()
+            table.add_rows(new)
+            self.call_after_refresh(table.scroll_to, where.x, where.y, animate=False)
+            return
+        for place, (before, row) in enumerate(zip(old, new, strict=True)):
+            for column, (cell, text) in enumerate(zip(before, row, strict=True)):
+                if cell != text:
+                    table.update_cell_at(Coordinate(place, column), text)
+
+
+def _widths(rows: Iterable[Row]) -> list[int]:
+    """Of each column."""
+    return [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+
+def head(run: Run) -> Text:
+    """What is shown of the run itself: what it does, what has kept it, and how far it is."""
+    lines = _text(f"run {run.run_id}", style="bold")
+    limits = limits_text(run.min_np, run.max_np, run.size_limit)
+    lines.append(f"  {time_text(lasted(run))}  {count_text(run.size, 'worker')} ({limits})  ", style="not bold")
+    lines.append(printable(run.activity.text), style="green not bold" if run.size else "yellow not bold")
+    lines.append(f"\n{', '.join(counts(run))}", style="dim not bold")
+    if run.HasField("time_spent"):
+        lines.append(f"; goodput {goodput_text(run.time_spent)}", style="dim not bold")
+    if run.HasField("interruption"):
+        lines.append(f"\n{printable(interruption_text(run.interruption, epoch_seconds(run.now)))}", "yellow not bold")
     if run.HasField("progress"):
-        parts += _progress(run)
-    parts += [_hosts(run), _workers(run)]
-    parts += [
-        _text(f"{time.strftime('%H:%M:%S', time.localtime(epoch_seconds(event.time)))}  {event.text}")
-        for event in latest
-    ]
-    return Group(*parts)
+        lines.append(f"\n{printable(progress_text(run.progress))}", style="not bold")
+    return lines
+
+
+def host_rows(run: Run) -> Iterator[Row]:
+    """One for each host, as HOST_COLUMNS names them."""
+    for host in run.hosts:
+        troubled = host.state in TROUBLED
+        yield (
+            _text(host.name),
+            Text(str(host.slots), justify="right"),
+            Text(str(host.workers), justify="right"),
+            Text(time_text(age(run, host.discover_time)), justify="right"),
+            _text(host_text(host), style="yellow" if troubled else ""),
+        )
+
+
+def worker_rows(run: Run) -> Iterator[Row]:
+    """One for each of the first workers, as WORKER_COLUMNS names them; the rest is counted."""
+    ranked = sorted(run.workers, key=lambda worker: (not worker.HasField("rank"), worker.rank, worker.worker_id))
+    for worker in ranked[:MAX_SHOWN_WORKERS]:
+        yield _worker_row(run, worker)
+    if len(ranked) > MAX_SHOWN_WORKERS:
+        yield ("", "", f"and {len(ranked) - MAX_SHOWN_WORKERS:,} more", *[""] * (len(WORKER_COLUMNS) - 3))
+
+
+def _worker_row(run: Run, worker: status_pb2.WorkerStatus) -> Row:
+    state = state_text(worker.state)
+    return (
+        Text(str(worker.rank) if worker.HasField("rank") else "", justify="right"),
+        Text(str(worker.worker_id), justify="right"),
+        _text(f"{worker.host}:{worker.slot}"),
+        Text(state, style=_STATE_STYLES.get(state, "")),
+        Text(f"{worker.step_rate:.1f}" if worker.step_rate else "", justify="right"),
+        Text(time_text(age(run, worker.start_time)), justify="right"),
+        str(version_of(worker.version)) if worker.HasField("version") else "",
+        Text(str(worker.pid or ""), justify="right"),
+    )
+
+
+def event_line(event: Event) -> Text:
+    """An event as it is shown: one line."""
+    at = time.strftime("%H:%M:%S", time.localtime(epoch_seconds(event.time)))
+    return _text(f"{at}  {event.text}".replace("\n", "  "))
 
 
 def _text(text: str, style: str = "") -> Text:
     """A text of the run's, which is neither markup nor a command for the terminal."""
-    return Text(printable(text), style=style)
-
-
-def _headline(run: Run) -> Text:
-    headline = _text(f"run {run.run_id}", style="bold")
-    headline.append(f"  {time_text(lasted(run))}", style="not bold")
-    headline.append(f"  {count_text(run.size, 'worker')} ({limits_text(run.min_np, run.max_np)})  ", style="not bold")
-    headline.append(printable(run.activity.text), style="green" if run.size else "yellow")
-    headline.append(
-        f"\n{', '.join(counts(run))}",
-        style="dim not bold",
-    )
-    return headline
-
-
-def _progress(run: Run) -> list[RenderableType]:
-    parts: list[RenderableType] = [_text(progress_text(run.progress))]
-    if run.progress.samples:
-        parts.append(ProgressBar(total=run.progress.samples, completed=run.progress.samples_done))
-    return parts
-
-
-def _hosts(run: Run) -> Table:
-    table = Table(box=rich.box.SIMPLE, padding=(0, 1), header_style="bold")
-    for column in ("host", "slots", "for", "state"):
-        table.add_column(column, justify="right" if column in ("slots", "for") else "left")
-    for host in run.hosts:
-        style = "" if not host.obstacles and host.connected else "yellow"
-        state = _text(host_text(host), style=style)
-        table.add_row(_text(host.name), str(host.slots), time_text(age(run, host.discover_time)), state)
-    return table
-
-
-def _workers(run: Run) -> Table:
-    table = Table(box=rich.box.SIMPLE, padding=(0, 1), header_style="bold")
-    for column in ("rank", "worker", "place", "process", "for", "state", "version", "steps/s"):
-        table.add_column(column, justify="left" if column in ("place", "state") else "right")
-    ranked = sorted(run.workers, key=lambda worker: (not worker.HasField("rank"), worker.rank, worker.worker_id))
-    for worker in ranked[:MAX_SHOWN_WORKERS]:
-        state = state_text(worker.state)
-        table.add_row(
-            str(worker.rank) if worker.HasField("rank") else "",
-            str(worker.worker_id),
-            _text(f"{worker.host}:{worker.slot}"),
-            str(worker.pid or ""),
-            time_text(age(run, worker.start_time)),
-            Text(state, style=_STATE_STYLES.get(state, "")),
-            str(version_of(worker.version)) if worker.HasField("version") else "",
-            f"{worker.step_rate:.1f}" if worker.step_rate else "",
-        )
-    if len(ranked) > MAX_SHOWN_WORKERS:
-        table.add_row("", "", f"and {len(ranked) - MAX_SHOWN_WORKERS} more")
-    return table
+    return Text(printable(text), style=style, no_wrap=True)

@@ -15,6 +15,7 @@ from edriver.history.lanes import Lanes
 from edriver.history.recovery_times import RecoveryTimes
 from edriver.history.rounds import RoundHistory
 from edriver.text.cause_names import RUN_END_NAMES
+from edriver.text.host_text import TROUBLED, host_words
 from edriver.text.time_spent import seconds_by_kind
 from edriver.v1 import status_pb2
 
@@ -118,6 +119,7 @@ class History:
             "np": run.np,
             "min_np": run.min_np,
             "max_np": run.max_np,
+            "size_limit": run.size_limit,
         }
         self._take_counts(run)
         if run.HasField("last_failure"):
@@ -260,7 +262,7 @@ class History:
         if self.hosts.get(message.name) == message:
             return
         self._hosts_changed.note(message.name, self.revision)
-        if message.slots or message.connected:
+        if message.state != status_pb2.HOST_STATE_GONE and (message.slots or message.connected or message.workers):
             self.hosts[message.name] = message
         else:
             self.hosts.pop(message.name, None)
@@ -277,8 +279,10 @@ class History:
                     {
                         "name": name,
                         "slots": host.slots,
-                        "connected": host.connected,
-                        "obstacles": [cause.text for cause in host.obstacles],
+                        "workers": host.workers,
+                        "text": host_words(host),
+                        "until": epoch_seconds(host.quarantine_end_time),
+                        "troubled": host.state in TROUBLED,
                         "since": epoch_seconds(host.discover_time),
                     }
                 )

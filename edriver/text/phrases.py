@@ -12,9 +12,16 @@ def count_text(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def limits_text(least: int, most: int) -> str:
-    """How many workers a run may have: 2 to 8, or 2 or more."""
-    return f"{least} or more" if most == MAX_TOTAL_SLOTS else f"{least} to {most}"
+def limits_text(least: int, most: int, limit: int = 0) -> str:
+    """How many workers a run may have: 2 to 8, or 2 or more; 2 to 8, resized to 4.
+
+    Args:
+        least: --min-np.
+        most: --max-np.
+        limit: what an operator has asked for since, if it is less; 0: nothing.
+    """
+    text = f"{least} or more" if most == MAX_TOTAL_SLOTS else f"{least} to {most}"
+    return f"{text}, resized to {limit}" if 0 < limit < most else text
 
 
 def exit_text(code: int) -> str:

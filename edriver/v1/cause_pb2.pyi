@@ -146,11 +146,17 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     """The pause after unproven connections is not over."""
     CAUSE_KIND_LEFT_ALONE: _CauseKind.ValueType  # 40
     """Suspected workers that the run depends on."""
-    CAUSE_KIND_HOST_LOST: _CauseKind.ValueType  # 41
+    CAUSE_KIND_HOST_ADDED: _CauseKind.ValueType  # 60
     """---- A host or a slot is used, or is not.
 
-    Its agent was lost: `agent_fault`.
+    Discovery has named it for the first time: it has `count` slots.
     """
+    CAUSE_KIND_HOST_REMOVED: _CauseKind.ValueType  # 61
+    """Discovery no longer names it."""
+    CAUSE_KIND_HOST_RESIZED: _CauseKind.ValueType  # 62
+    """It has `count` slots from now on."""
+    CAUSE_KIND_HOST_LOST: _CauseKind.ValueType  # 41
+    """Its agent was lost: `agent_fault`."""
     CAUSE_KIND_HOST_UNUSED: _CauseKind.ValueType  # 42
     """Its agent could not be started, or is silent: `agent_fault`."""
     CAUSE_KIND_HOST_UNANSWERED: _CauseKind.ValueType  # 43
@@ -159,7 +165,11 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     """It is not to be used: `detail`."""
     CAUSE_KIND_UNDRAINED: _CauseKind.ValueType  # 45
     CAUSE_KIND_SLOTS_DRAINED: _CauseKind.ValueType  # 46
+    """`count` of its slots are not to be used."""
     CAUSE_KIND_SLOTS_COOLING: _CauseKind.ValueType  # 47
+    """`count` of its slots rest after a failure."""
+    CAUSE_KIND_SLOTS_SPARE: _CauseKind.ValueType  # 63
+    """`count` of its slots are idle because the run has as many workers as it may (--max-np, or a resize)."""
     CAUSE_KIND_HOST_QUARANTINED: _CauseKind.ValueType  # 48
     CAUSE_KIND_SLOT_QUARANTINED: _CauseKind.ValueType  # 49
     CAUSE_KIND_COOLDOWN_OVER: _CauseKind.ValueType  # 50
@@ -168,7 +178,7 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     CAUSE_KIND_DISCOVERY_FAILED: _CauseKind.ValueType  # 52
     """Discovery gives no answer: `detail`."""
     CAUSE_KIND_RESIZED: _CauseKind.ValueType  # 53
-    """The operator wants another number of workers at most."""
+    """The operator wants another number of workers at most: `count`."""
     CAUSE_KIND_RUN_CALL_AWAITED: _CauseKind.ValueType  # 58
     """No worker has called edriver.run yet, long after the start: the script may never do so. duration."""
     CAUSE_KIND_ATTRIBUTES_DIFFER: _CauseKind.ValueType  # 59
@@ -265,11 +275,17 @@ CAUSE_KIND_PAUSE_AWAITED: CauseKind.ValueType  # 39
 """The pause after unproven connections is not over."""
 CAUSE_KIND_LEFT_ALONE: CauseKind.ValueType  # 40
 """Suspected workers that the run depends on."""
-CAUSE_KIND_HOST_LOST: CauseKind.ValueType  # 41
+CAUSE_KIND_HOST_ADDED: CauseKind.ValueType  # 60
 """---- A host or a slot is used, or is not.
 
-Its agent was lost: `agent_fault`.
+Discovery has named it for the first time: it has `count` slots.
 """
+CAUSE_KIND_HOST_REMOVED: CauseKind.ValueType  # 61
+"""Discovery no longer names it."""
+CAUSE_KIND_HOST_RESIZED: CauseKind.ValueType  # 62
+"""It has `count` slots from now on."""
+CAUSE_KIND_HOST_LOST: CauseKind.ValueType  # 41
+"""Its agent was lost: `agent_fault`."""
 CAUSE_KIND_HOST_UNUSED: CauseKind.ValueType  # 42
 """Its agent could not be started, or is silent: `agent_fault`."""
 CAUSE_KIND_HOST_UNANSWERED: CauseKind.ValueType  # 43
@@ -278,7 +294,11 @@ CAUSE_KIND_DRAINED: CauseKind.ValueType  # 44
 """It is not to be used: `detail`."""
 CAUSE_KIND_UNDRAINED: CauseKind.ValueType  # 45
 CAUSE_KIND_SLOTS_DRAINED: CauseKind.ValueType  # 46
+"""`count` of its slots are not to be used."""
 CAUSE_KIND_SLOTS_COOLING: CauseKind.ValueType  # 47
+"""`count` of its slots rest after a failure."""
+CAUSE_KIND_SLOTS_SPARE: CauseKind.ValueType  # 63
+"""`count` of its slots are idle because the run has as many workers as it may (--max-np, or a resize)."""
 CAUSE_KIND_HOST_QUARANTINED: CauseKind.ValueType  # 48
 CAUSE_KIND_SLOT_QUARANTINED: CauseKind.ValueType  # 49
 CAUSE_KIND_COOLDOWN_OVER: CauseKind.ValueType  # 50
@@ -287,7 +307,7 @@ CAUSE_KIND_QUARANTINE_WAIVED: CauseKind.ValueType  # 51
 CAUSE_KIND_DISCOVERY_FAILED: CauseKind.ValueType  # 52
 """Discovery gives no answer: `detail`."""
 CAUSE_KIND_RESIZED: CauseKind.ValueType  # 53
-"""The operator wants another number of workers at most."""
+"""The operator wants another number of workers at most: `count`."""
 CAUSE_KIND_RUN_CALL_AWAITED: CauseKind.ValueType  # 58
 """No worker has called edriver.run yet, long after the start: the script may never do so. duration."""
 CAUSE_KIND_ATTRIBUTES_DIFFER: CauseKind.ValueType  # 59
@@ -314,6 +334,7 @@ class Cause(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     MEMORY_LIMIT_FIELD_NUMBER: _builtins.int
     AGENT_FAULT_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
     kind: Global___CauseKind.ValueType
     worker_id: _builtins.int
     """The worker in question; absent: there is none. Its rank is absent if it never had one."""
@@ -341,6 +362,8 @@ class Cause(_message.Message):
     """Bytes that the worker's cgroup may use; absent: not known, or without a limit."""
     agent_fault: Global___AgentFault.ValueType
     """What is wrong with the host's agent."""
+    count: _builtins.int
+    """How many slots, or, of a resize, workers."""
     @_builtins.property
     def duration(self) -> _duration_pb2.Duration:
         """For how long it has not done what it should have; of a quarantine: how long it lasts."""
@@ -362,13 +385,16 @@ class Cause(_message.Message):
         text: _builtins.str = ...,
         memory_limit: _builtins.int | None = ...,
         agent_fault: Global___AgentFault.ValueType = ...,
+        count: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_code", b"_code", "_memory_limit", b"_memory_limit", "_rank", b"_rank", "_slot", b"_slot", "_worker_id", b"_worker_id", "code", b"code", "duration", b"duration", "memory_limit", b"memory_limit", "rank", b"rank", "slot", b"slot", "worker_id", b"worker_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_code", b"_code", "_count", b"_count", "_memory_limit", b"_memory_limit", "_rank", b"_rank", "_slot", b"_slot", "_worker_id", b"_worker_id", "code", b"code", "count", b"count", "duration", b"duration", "memory_limit", b"memory_limit", "rank", b"rank", "slot", b"slot", "worker_id", b"worker_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_code", b"_code", "_memory_limit", b"_memory_limit", "_rank", b"_rank", "_slot", b"_slot", "_worker_id", b"_worker_id", "agent_fault", b"agent_fault", "code", b"code", "detail", b"detail", "duration", b"duration", "error", b"error", "host", b"host", "kind", b"kind", "memory_limit", b"memory_limit", "phase", b"phase", "preempted", b"preempted", "rank", b"rank", "slot", b"slot", "text", b"text", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_code", b"_code", "_count", b"_count", "_memory_limit", b"_memory_limit", "_rank", b"_rank", "_slot", b"_slot", "_worker_id", b"_worker_id", "agent_fault", b"agent_fault", "code", b"code", "count", b"count", "detail", b"detail", "duration", b"duration", "error", b"error", "host", b"host", "kind", b"kind", "memory_limit", b"memory_limit", "phase", b"phase", "preempted", b"preempted", "rank", b"rank", "slot", b"slot", "text", b"text", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__code: _TypeAlias = _typing.Literal["code"]  # noqa: Y015
     _WhichOneofArgType__code: _TypeAlias = _typing.Literal["_code", b"_code"]  # noqa: Y015
+    _WhichOneofReturnType__count: _TypeAlias = _typing.Literal["count"]  # noqa: Y015
+    _WhichOneofArgType__count: _TypeAlias = _typing.Literal["_count", b"_count"]  # noqa: Y015
     _WhichOneofReturnType__memory_limit: _TypeAlias = _typing.Literal["memory_limit"]  # noqa: Y015
     _WhichOneofArgType__memory_limit: _TypeAlias = _typing.Literal["_memory_limit", b"_memory_limit"]  # noqa: Y015
     _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
@@ -379,6 +405,8 @@ class Cause(_message.Message):
     _WhichOneofArgType__worker_id: _TypeAlias = _typing.Literal["_worker_id", b"_worker_id"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__code) -> _WhichOneofReturnType__code | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__count) -> _WhichOneofReturnType__count | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_limit) -> _WhichOneofReturnType__memory_limit | None: ...
     @_typing.overload

@@ -88,6 +88,56 @@ RUN_MODE_RESTART: RunMode.ValueType  # 2
 """It is run anew in every round, by new processes, and loads its own checkpoint."""
 Global___RunMode: _TypeAlias = RunMode  # noqa: Y015
 
+class _HostState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _HostStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_HostState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    HOST_STATE_UNSPECIFIED: _HostState.ValueType  # 0
+    HOST_STATE_STARTING: _HostState.ValueType  # 1
+    """Its agent is on its way."""
+    HOST_STATE_USED: _HostState.ValueType  # 2
+    """There is a worker in each of its slots,"""
+    HOST_STATE_PARTLY_USED: _HostState.ValueType  # 3
+    """in some of them: `obstacles` say why not in all,"""
+    HOST_STATE_IDLE: _HostState.ValueType  # 4
+    """or in none."""
+    HOST_STATE_LEAVING: _HostState.ValueType  # 5
+    """It is drained, or discovery no longer names it, and workers are still there."""
+    HOST_STATE_DRAINED: _HostState.ValueType  # 6
+    """It is drained, and empty."""
+    HOST_STATE_QUARANTINED: _HostState.ValueType  # 7
+    """It is left alone because its workers fail."""
+    HOST_STATE_UNREACHABLE: _HostState.ValueType  # 8
+    """Its agent could not be started, was lost, or is silent."""
+    HOST_STATE_GONE: _HostState.ValueType  # 9
+    """Discovery no longer names it, and it is empty: nothing more will be said of it."""
+
+class HostState(_HostState, metaclass=_HostStateEnumTypeWrapper):
+    """HostState is where a host stands."""
+
+HOST_STATE_UNSPECIFIED: HostState.ValueType  # 0
+HOST_STATE_STARTING: HostState.ValueType  # 1
+"""Its agent is on its way."""
+HOST_STATE_USED: HostState.ValueType  # 2
+"""There is a worker in each of its slots,"""
+HOST_STATE_PARTLY_USED: HostState.ValueType  # 3
+"""in some of them: `obstacles` say why not in all,"""
+HOST_STATE_IDLE: HostState.ValueType  # 4
+"""or in none."""
+HOST_STATE_LEAVING: HostState.ValueType  # 5
+"""It is drained, or discovery no longer names it, and workers are still there."""
+HOST_STATE_DRAINED: HostState.ValueType  # 6
+"""It is drained, and empty."""
+HOST_STATE_QUARANTINED: HostState.ValueType  # 7
+"""It is left alone because its workers fail."""
+HOST_STATE_UNREACHABLE: HostState.ValueType  # 8
+"""Its agent could not be started, was lost, or is silent."""
+HOST_STATE_GONE: HostState.ValueType  # 9
+"""Discovery no longer names it, and it is empty: nothing more will be said of it."""
+Global___HostState: _TypeAlias = HostState  # noqa: Y015
+
 class _WorkerState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -267,6 +317,7 @@ class Run(_message.Message):
     TIME_SPENT_FIELD_NUMBER: _builtins.int
     INTERRUPTION_FIELD_NUMBER: _builtins.int
     RECOVERIES_FIELD_NUMBER: _builtins.int
+    SIZE_LIMIT_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     version: _builtins.str
     """The driver's release."""
@@ -287,6 +338,8 @@ class Run(_message.Message):
     """Steps that were made, and had to be made again, as far as they were heard of."""
     mode: Global___RunMode.ValueType
     """How its script is kept going."""
+    size_limit: _builtins.int
+    """Most workers from now on: `max_np`, or what an operator has asked for since (ControlService.Resize)."""
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When it began."""
@@ -368,10 +421,11 @@ class Run(_message.Message):
         time_spent: Global___TimeSpent | None = ...,
         interruption: Global___Interruption | None = ...,
         recoveries: Global___RecoverySummary | None = ...,
+        size_limit: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "activity", b"activity", "interruption", b"interruption", "last_failure", b"last_failure", "now", b"now", "progress", b"progress", "recoveries", b"recoveries", "round_id", b"round_id", "start_time", b"start_time", "time_spent", b"time_spent", "uptime", b"uptime"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "activity", b"activity", "command", b"command", "failures", b"failures", "hosts", b"hosts", "interruption", b"interruption", "last_failure", b"last_failure", "max_np", b"max_np", "min_np", b"min_np", "mode", b"mode", "now", b"now", "np", b"np", "preemptions", b"preemptions", "progress", b"progress", "recoveries", b"recoveries", "resizes", b"resizes", "round_id", b"round_id", "rounds", b"rounds", "run_id", b"run_id", "size", b"size", "start_time", b"start_time", "steps_lost", b"steps_lost", "time_spent", b"time_spent", "unproven", b"unproven", "uptime", b"uptime", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "activity", b"activity", "command", b"command", "failures", b"failures", "hosts", b"hosts", "interruption", b"interruption", "last_failure", b"last_failure", "max_np", b"max_np", "min_np", b"min_np", "mode", b"mode", "now", b"now", "np", b"np", "preemptions", b"preemptions", "progress", b"progress", "recoveries", b"recoveries", "resizes", b"resizes", "round_id", b"round_id", "rounds", b"rounds", "run_id", b"run_id", "size", b"size", "size_limit", b"size_limit", "start_time", b"start_time", "steps_lost", b"steps_lost", "time_spent", b"time_spent", "unproven", b"unproven", "uptime", b"uptime", "version", b"version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
     _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015
@@ -596,11 +650,17 @@ class HostStatus(_message.Message):
     CONNECTED_FIELD_NUMBER: _builtins.int
     OBSTACLES_FIELD_NUMBER: _builtins.int
     DISCOVER_TIME_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    WORKERS_FIELD_NUMBER: _builtins.int
+    QUARANTINE_END_TIME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     slots: _builtins.int
     """As discovery counts them; 0: it is named no more."""
     connected: _builtins.bool
     """Whether its agent takes orders."""
+    state: Global___HostState.ValueType
+    workers: _builtins.int
+    """Workers there that the run counts on; of a host that is left, all that are there."""
     @_builtins.property
     def obstacles(self) -> _containers.RepeatedCompositeFieldContainer[_cause_pb2.Cause]:
         """Why it is not used, or not all of it; empty: it is. Their texts follow the host's name."""
@@ -608,6 +668,10 @@ class HostStatus(_message.Message):
     @_builtins.property
     def discover_time(self) -> _timestamp_pb2.Timestamp:
         """When discovery first named it."""
+
+    @_builtins.property
+    def quarantine_end_time(self) -> _timestamp_pb2.Timestamp:
+        """Until when it is quarantined; absent: it is not."""
 
     def __init__(
         self,
@@ -617,10 +681,13 @@ class HostStatus(_message.Message):
         connected: _builtins.bool = ...,
         obstacles: _abc.Iterable[_cause_pb2.Cause] | None = ...,
         discover_time: _timestamp_pb2.Timestamp | None = ...,
+        state: Global___HostState.ValueType = ...,
+        workers: _builtins.int = ...,
+        quarantine_end_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["discover_time", b"discover_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["discover_time", b"discover_time", "quarantine_end_time", b"quarantine_end_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected", b"connected", "discover_time", b"discover_time", "name", b"name", "obstacles", b"obstacles", "slots", b"slots"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected", b"connected", "discover_time", b"discover_time", "name", b"name", "obstacles", b"obstacles", "quarantine_end_time", b"quarantine_end_time", "slots", b"slots", "state", b"state", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
-import selectors
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 from edriver.client import Client, find, here
-from tests.process.running import BOUND, ROOT, SCRIPTS, Run, edriver, running
+from tests.process.running import SCRIPTS, Run, edriver, running
 
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 
@@ -136,38 +132,7 @@ def test_where_there_is_no_run(tmp_path: Path) -> None:
     assert done.stderr.startswith("edriver: ")
 
 
-def test_top_follows_a_run_to_its_end(tmp_path: Path) -> None:
-    with running(["-np", "2", *TRAIN], tmp_path, {"EPOCHS": "4000"}) as run:
-        run.line("rank 1 passed step 5")
-        ours, theirs = pty.openpty()
-        os.set_blocking(ours, False)
-        top = subprocess.Popen(
-            [sys.executable, "-m", "edriver", "top", "--run", id_of(run)],
-            env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "120", "LINES": "40"},
-            stdin=subprocess.DEVNULL,
-            stdout=theirs,
-            stderr=theirs,
-        )
-        os.close(theirs)
-        try:
-            shown = seen(ours, "training")
-            assert id_of(run) in shown
-            run.process.send_signal(signal.SIGINT)
-            assert run.end() == 130
-            assert f"run {id_of(run)} has ended: the driver got SIGINT" in seen(ours, "has ended")
-            assert top.wait(BOUND) == 0
-        finally:
-            top.kill()
-            top.wait()
-            os.close(ours)
-
-
-def seen(terminal: int, text: str) -> str:
-    """What a terminal shows, up to this text."""
-    found = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(terminal, selectors.EVENT_READ)
-        while text.encode() not in found:
-            assert selector.select(BOUND), f"it shows only {found.decode(errors='replace')}"
-            found += os.read(terminal, 65536)
-    return found.decode(errors="replace")
+def test_top_without_a_terminal_says_what_to_use(tmp_path: Path) -> None:
+    done = edriver("top")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "edriver: edriver top needs a terminal; edriver status prints the same once\n"

@@ -80,6 +80,9 @@ OF_A_WORKER: list[tuple[CauseKind, Detail | None, str]] = [
 OF_A_HOST: list[tuple[CauseKind, Detail | None, str]] = [
     (CauseKind.HOST_LOST, SILENT, "host b is lost: no word from its agent for 5 s"),
     (CauseKind.HOST_UNUSED, ENDED, "host b is not used: its agent exited"),
+    (CauseKind.HOST_ADDED, why.Count(2), "host b was added with 2 slots"),
+    (CauseKind.HOST_REMOVED, None, "host b is no longer named by discovery"),
+    (CauseKind.HOST_RESIZED, why.Count(1), "host b has 1 slot now"),
     (CauseKind.HOST_UNANSWERED, None, "host b has not answered yet"),
     (CauseKind.DRAINED, why.DrainTarget(None, "it runs hot"), "host b is drained: it runs hot"),
     (CauseKind.DRAINED, why.DrainTarget(1, "it runs hot"), "slot 1 of host b is drained: it runs hot"),
@@ -87,6 +90,11 @@ OF_A_HOST: list[tuple[CauseKind, Detail | None, str]] = [
     (CauseKind.UNDRAINED, why.SlotTarget(0), "slot 0 of host b may be used again"),
     (CauseKind.SLOTS_DRAINED, why.Count(1), "host b has 1 slot drained"),
     (CauseKind.SLOTS_COOLING, why.Count(2), "host b has 2 slots cooling down after a failure"),
+    (
+        CauseKind.SLOTS_SPARE,
+        why.SpareSlots(2, 6, resized=False),
+        "host b has 2 slots idle: the run may use 6 workers (--max-np)",
+    ),
     (CauseKind.HOST_QUARANTINED, None, "host b is quarantined"),
     (
         CauseKind.HOST_QUARANTINED,

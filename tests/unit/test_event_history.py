@@ -100,6 +100,38 @@ def phases_of(message: status_pb2.RecoveryPhases) -> dict[str, float]:
     return {field.name: span_seconds(span) for field, span in message.ListFields()}
 
 
+def host_events(reported: list[status_pb2.Event]) -> list[tuple[str, str]]:
+    """Of each event of a host, where that stands and what is said."""
+    return [
+        (status_pb2.HostState.Name(event.host.state).removeprefix("HOST_STATE_").lower(), event.text)
+        for event in reported
+        if event.HasField("host")
+    ]
+
+
+def test_hosts_that_come_change_and_go_are_told_of() -> None:
+    story = Story(np=1)
+    assert host_events(story.hosts(a=1, b=1)) == [
+        ("starting", "host a was added with 1 slot"),
+        ("starting", "host b was added with 1 slot"),
+    ]
+    story.take(events.AgentConnected("a", 1))
+    story.take(events.AgentConnected("b", 2))
+    assert host_events(story.hosts(a=2, b=1)) == [("used", "host a has 2 slots now")]
+    assert host_events(story.hosts(a=2)) == [("leaving", "host b is no longer named by discovery")]
+    over = story.take(events.WorkerExited(2, 0, "", 100.0))
+    assert host_events(over) == [("gone", "")]
+    assert story.event_history.discovered("b") == 0.0
+    assert host_events(story.hosts(a=2, b=1)) == [("starting", "host b was added with 1 slot")]
+
+
+def test_a_host_that_goes_before_it_has_answered_is_gone_at_once() -> None:
+    story = Story(np=1)
+    story.hosts(a=1, b=1)
+    assert host_events(story.hosts(a=1))[0] == ("gone", "host b is no longer named by discovery")
+    assert story.event_history.discovered("b") == 0.0
+
+
 def test_a_start_in_order() -> None:
     story = Story()
     assert words(story.hosts(a=2)) == ["host a: 2", "waiting: 0 of 2 workers are ready"]

@@ -260,7 +260,7 @@ def test_where_hosts_stand() -> None:
     story.take(events.DrainRequested("c", None, "by hand"))
     story.membership.roster.hosts["d"].rest.free_at = math.inf
     shown = story.shown()
-    states = ("used", "unconnected", "quarantined", "drained", "gone")
+    states = ("used", "starting", "quarantined", "leaving", "unreachable")
     assert [shown[f'edriver_hosts{{state="{state}"}}'] for state in states] == [1, 1, 1, 1, 0]
     assert 'host="' not in story.text()
 

@@ -5,13 +5,9 @@ from __future__ import annotations
 import os
 
 import pytest
-from rich.console import Console
 
-from edriver.client import Event, Run
-from edriver.commands.top import screen
 from edriver.driver.observe.console.output import Output
 from edriver.text.printable import printable
-from edriver.v1 import cause_pb2, status_pb2
 
 EVIL = "a\x1b[2J\x1b]0;title\a\r\x9b\u202eb"
 SHOWN = r"a\x1b[2J\x1b]0;title\x07\r\x9b\u202eb"
@@ -38,18 +34,3 @@ def test_the_drivers_own_lines_have_none() -> None:
     os.close(write)
     with os.fdopen(read, "rb") as printed:
         assert printed.read() == f"edriver: host {SHOWN.replace(chr(92) + 'r', '')} is lost\n".encode()
-
-
-def test_top_shows_none_and_takes_nothing_for_markup() -> None:
-    run = Run(
-        run_id="r",
-        activity=cause_pb2.Cause(text=EVIL),
-        hosts=[status_pb2.HostStatus(name=f"[red]{EVIL}", obstacles=[cause_pb2.Cause(text=EVIL)])],
-    )
-    run.workers.add(host=EVIL)
-    run.progress.reported[EVIL] = 1.0
-    console = Console(width=200, color_system=None, force_terminal=False)
-    with console.capture() as drawn:
-        console.print(screen(run, [Event(text=EVIL)]))
-    assert "[red]a" in drawn.get()
-    assert printable(drawn.get()) == drawn.get()

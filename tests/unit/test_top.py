@@ -1,33 +1,81 @@
-"""What `edriver top` draws."""
+"""What `edriver top` shows, on a screen of 80 columns and 24 lines."""
 
 from __future__ import annotations
 
-import io
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable
 
-from rich.console import Console
+import pytest
+from textual.pilot import Pilot
+from textual.worker import WorkerCancelled
 
-from edriver.commands.top import MAX_SHOWN_WORKERS, screen
+from edriver.client import Run, RunError
+from edriver.commands.top import MAX_SHOWN_WORKERS, Top, Watch, worker_rows
 from edriver.common.wire import timestamp
+from edriver.text.printable import printable
 from edriver.v1 import cause_pb2, rounds_pb2, status_pb2
 
+HOST = "gpu-node-{}.cluster.example.org"
 
-def drawn(run: status_pb2.Run, *latest: status_pb2.Event) -> str:
-    console = Console(file=io.StringIO(), width=120, height=60)
-    console.print(screen(run, latest))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+Act = Callable[[Pilot[None]], Awaitable[None]]
+
+
+class Events(Watch):
+    """What has happened, without a driver."""
+
+    def __init__(self, *texts: str) -> None:
+        self.latest = deque()
+        self.count = 0
+        self.ended = threading.Event()
+        self.add(*texts)
+
+    def add(self, *texts: str) -> None:
+        for text in texts:
+            self.latest.append(status_pb2.Event(time=timestamp(200.0), text=text))
+            self.count += 1
+
+
+def screen_of(top: Top) -> list[str]:
+    """The lines of the screen."""
+    strips = top.screen._compositor.render_strips()
+    return ["".join(segment.text for segment in strip).rstrip() for strip in strips]
+
+
+def shown(top: Top, act: Act | None = None) -> list[str]:
+    """The lines of the screen after so much time, or after what was done with it."""
+
+    async def look() -> list[str]:
+        async with top.run_test(size=(80, 24)) as pilot:
+            with contextlib.suppress(WorkerCancelled):  # it has ended by it
+                await top.workers.wait_for_complete()
+            await pilot.pause()
+            if act is not None:
+                await act(pilot)
+                await pilot.pause()
+            return screen_of(top)
+
+    return asyncio.run(look())
 
 
 def worker(number: int, rank: int | None = None) -> status_pb2.WorkerStatus:
     state = status_pb2.WORKER_STATE_BOOTING if rank is None else status_pb2.WORKER_STATE_TRAINING
     version = rounds_pb2.Version(round_id=rounds_pb2.RoundId(incarnation=1, n=2), boundaries=30)
     return status_pb2.WorkerStatus(
-        worker_id=number, host="a", slot=number, state=state, rank=rank, version=version, start_time=timestamp(100.0)
+        worker_id=number,
+        host=HOST.format(number),
+        slot=number,
+        state=state,
+        rank=rank,
+        version=version,
+        start_time=timestamp(100.0),
     )
 
 
-def test_everything_is_on_the_screen() -> None:
-    run = status_pb2.Run(
+def run_of(*workers: status_pb2.WorkerStatus) -> Run:
+    return status_pb2.Run(
         run_id="abcd",
         start_time=timestamp(100.0),
         now=timestamp(300.0),
@@ -35,53 +83,141 @@ def test_everything_is_on_the_screen() -> None:
         size=2,
         min_np=1,
         max_np=4,
+        size_limit=3,
         rounds=2,
         failures=1,
         progress=status_pb2.Progress(steps=30, step_rate=5.0, epoch=1, samples=100, samples_done=50),
+        time_spent=status_pb2.TimeSpent(goodput=0.875),
         hosts=[
-            status_pb2.HostStatus(name="a", slots=3, connected=True, discover_time=timestamp(100.0)),
+            status_pb2.HostStatus(
+                name=HOST.format(1),
+                slots=3,
+                workers=3,
+                connected=True,
+                state=status_pb2.HOST_STATE_USED,
+                discover_time=timestamp(100.0),
+            ),
             status_pb2.HostStatus(
                 name="b",
                 slots=1,
-                obstacles=[cause_pb2.Cause(text="is quarantined"), cause_pb2.Cause(text="has 1 slot drained")],
+                state=status_pb2.HOST_STATE_IDLE,
+                obstacles=[cause_pb2.Cause(text="has 1 slot idle"), cause_pb2.Cause(text="has 1 slot drained")],
                 discover_time=timestamp(200.0),
             ),
         ],
-        workers=[worker(3), worker(2, 1), worker(1, 0)],
+        workers=workers,
     )
-    text = drawn(run, status_pb2.Event(time=timestamp(0.0), text="round 1.1 ended: worker 4 was killed by SIGKILL"))
-    lines = text.splitlines()
-    assert lines[0].split() == [
-        "run",
-        "abcd",
-        "3",
-        "min",
-        "20",
-        "s",
-        "2",
-        "workers",
-        "(1",
-        "to",
-        "4)",
-        "round",
-        "1.2:",
-        "2",
-        "workers",
-        "on",
-        "a",
-    ]
-    assert "2 rounds, 1 failure, 0 preemptions, 0 resizes, 0 steps lost" in text
+
+
+def test_everything_is_on_the_screen() -> None:
+    run = run_of(worker(4), worker(3, 2), worker(2, 1), worker(1, 0))
+    happened = Events("round 1.1 began", "round 1.1 ended: worker 9 was killed by SIGKILL")
+    lines = shown(Top(lambda: run, happened))
+    text = "\n".join(lines)
+    assert len(lines) == 24
+    assert lines[0] == "run abcd  3 min 20 s  2 workers (1 to 4, resized to 3)  round 1.2: 2 workers on"
+    assert "2 rounds, 1 failure, 0 preemptions, 0 resizes, 0 steps lost; goodput 87.5 %" in text
     assert "step 30, 5.0 steps/s; epoch 1 50 % done" in text
-    assert any(
-        line.split() == ["b", "1", "1", "min", "40", "s", "is", "quarantined;", "has", "1", "slot", "drained"]
-        for line in lines
-    )
-    ranked = [line.split()[:3] for line in lines if "a:" in line]
-    assert ranked == [["0", "1", "a:1"], ["1", "2", "a:2"], ["3", "a:3", "3"]]
-    assert "1.2:30" in text
-    assert lines[-1].endswith("round 1.1 ended: worker 4 was killed by SIGKILL")
+    assert any(line.split()[:9] == [HOST.format(1), "3", "3", "3", "min", "20", "s", "is", "used"] for line in lines)
+    assert any(line.startswith(" b ") and "has 1 slot idle; has 1 slot drained"[:18] in line for line in lines)
+    ranked = [line.split()[:3] for line in lines if ".org:" in line]
+    whole = [HOST.format(number) + f":{number}" for number in range(5)]
+    assert ranked == [["0", "1", whole[1]], ["1", "2", whole[2]], ["2", "3", whole[3]], ["4", whole[4], "booting"]]
+    assert any(line.endswith("round 1.1 ended: worker 9 was killed by SIGKILL") for line in lines)
+    assert "q Quit" in lines[-1]
+
+
+def test_an_interruption_stands_at_the_top() -> None:
+    run = run_of(worker(1, 0))
+    run.interruption.kind = status_pb2.INTERRUPTION_KIND_FAILURE
+    run.interruption.start_time.CopyFrom(timestamp(277.0))
+    run.interruption.cause.text = "worker 2 was killed by SIGKILL"
+    assert "no step for 23.0 s: failure, worker 2 was killed by SIGKILL" in shown(Top(lambda: run, Events()))
+
+
+def test_the_newest_events_are_in_sight_and_the_older_ones_are_scrolled_to() -> None:
+    happened = Events(*(f"event {number}" for number in range(100)))
+    top = Top(lambda: run_of(worker(1, 0)), happened)
+
+    async def more_then_back(pilot: Pilot[None]) -> None:
+        assert any(line.endswith("event 99") for line in screen_of(top))
+        happened.add("event 100")
+        top.show(run_of(worker(1, 0)))
+        await pilot.pause()
+        assert any(line.endswith("event 100") for line in screen_of(top))
+        await pilot.press("tab", "home")
+
+    assert any(line.endswith("event 0") for line in shown(top, more_then_back))
+
+
+def test_workers_are_scrolled_to_and_a_new_look_stays_there() -> None:
+    run = run_of(*(worker(number, number) for number in range(200)))
+    top = Top(lambda: run, Events())
+
+    async def to_the_end(pilot: Pilot[None]) -> None:
+        await pilot.press("end")
+        run.workers[199].step_rate = 7.0
+        top.show(run)
+        await pilot.pause()
+
+    text = "\n".join(shown(top, to_the_end))
+    assert f"{HOST.format(199)}:199" in text
+    assert f"{HOST.format(0)}:0 " not in text
 
 
 def test_of_thousands_the_first_ranks_are_shown() -> None:
-    run = status_pb2.Run(run_id="abcd", workers=[worker(number, number) for number in range(5000)])
-    assert f"and {5000 - MAX_SHOWN_WORKERS} more" in drawn(run)
+    rows = list(worker_rows(run_of(*(worker(number, number) for number in range(5000)))))
+    assert len(rows) == MAX_SHOWN_WORKERS + 1
+    assert rows[-1][2] == f"and {5000 - MAX_SHOWN_WORKERS:,} more"
+
+
+def test_q_ends_it() -> None:
+    async def press(pilot: Pilot[None]) -> None:
+        await pilot.press("q")
+
+    top = Top(lambda: run_of(), Events())
+    shown(top, press)
+    assert top.lost is None
+    assert not top.is_running
+
+
+def test_it_ends_with_the_run() -> None:
+    happened = Events("the run is done")
+    happened.ended.set()
+    top = Top(lambda: run_of(), happened)
+    shown(top)
+    assert top.return_code == 0
+    assert top.lost is None
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_driver_that_does_not_answer_is_an_error_unless_the_run_has_ended(
+    monkeypatch: pytest.MonkeyPatch, ended: bool
+) -> None:
+    monkeypatch.setattr("edriver.commands.top.REFRESH_INTERVAL", 0.01)
+    happened = Events()
+    if ended:
+        happened.ended.set()
+
+    def ask() -> Run:
+        raise RunError("the driver does not answer")
+
+    top = Top(ask, happened)
+    shown(top)
+    assert (top.lost is None) == ended
+
+
+EVIL = "a\x1b[2J\x1b]0;title\a\r\x9b\u202eb"
+
+
+def test_names_are_neither_markup_nor_commands_for_the_terminal() -> None:
+    run = Run(
+        run_id="r",
+        activity=cause_pb2.Cause(text=EVIL),
+        hosts=[status_pb2.HostStatus(name=f"[red]{EVIL}", obstacles=[cause_pb2.Cause(text=EVIL)])],
+    )
+    run.workers.add(host=EVIL)
+    run.progress.reported[EVIL] = 1.0
+    text = "\n".join(shown(Top(lambda: run, Events(EVIL))))
+    assert "[red]a" in text
+    assert printable(text) == text

@@ -59,7 +59,7 @@ class Story {
     }
     for (const host of update.hosts || []) {
       news.add("hosts");
-      if (host.slots || host.connected || host.since) this.hosts.set(host.name, host);
+      if (host.text) this.hosts.set(host.name, host);
       else this.hosts.delete(host.name);
     }
     if (update.log) {

@@ -25,7 +25,8 @@ function drawHead(story) {
   put("link", link[story.link] ? `· ${link[story.link]}` : "").dataset.link = story.link === "away" ? "lost" : story.link;
   document.title = `${sign} ${head.size} ${word}${head.run_id ? ` · ${head.run_id}` : ""}`;
   put("size", String(head.size));
-  put("size-note", head.max_np ? `of ${head.min_np} to ${head.max_np} workers` : "workers");
+  const resized = head.size_limit && head.size_limit < head.max_np ? `, resized to ${head.size_limit}` : "";
+  put("size-note", head.max_np ? `of ${head.min_np} to ${head.max_np} workers${resized}` : "workers");
   put("goodput", head.goodput === null ? "–" : `${(100 * head.goodput).toFixed(1)} %`);
   const spent = Object.entries(head.time_spent || {}).filter(([kind, seconds]) => kind !== "training" && seconds >= 0.0005).sort((a, b) => b[1] - a[1]);
   put("goodput-note", spent.length ? `of wall time in steps that count; ${spent.slice(0, 2).map(([kind, seconds]) => `${kind} ${shortText(seconds)}`).join(", ")}` : "of wall time in steps that count");
@@ -71,14 +72,15 @@ function cell(row, text, name) {
 
 function drawHosts(story) {
   const wanted = document.getElementById("hosts-filter").value.toLowerCase();
-  const words = (host) => (host.obstacles || []).join("; ") || (host.connected ? "is used" : host.slots ? "has not answered yet" : "is named no more");
-  const trouble = (host) => (host.obstacles || []).length > 0 || !host.connected;
+  const words = (host) => host.until ? host.text.replace("is quarantined", `is quarantined until ${clockText(host.until, false)}`) : host.text;
+  const trouble = (host) => host.troubled;
   const all = [...story.hosts.values()].filter((host) => !wanted || `${host.name} ${words(host)}`.toLowerCase().includes(wanted));
   const shown = [...all.filter(trouble), ...all.filter((host) => !trouble(host))].slice(0, MOST_HOSTS);
   const rows = shown.map((host) => {
     const row = document.createElement("tr");
     cell(row, host.name);
     cell(row, String(host.slots), "right");
+    cell(row, String(host.workers), "right");
     cell(row, (trouble(host) ? "▲ " : "") + words(host), trouble(host) ? "trouble" : "");
     return row;
   });

@@ -72,6 +72,9 @@ class CauseKind(enum.Enum):
     LEFT_ALONE = "left-alone"  # CauseList: suspected workers that the run depends on
 
     # A host or a slot is used, or is not.
+    HOST_ADDED = "host-added"  # Count: its slots
+    HOST_REMOVED = "host-removed"  # discovery no longer names it
+    HOST_RESIZED = "host-resized"  # Count: its slots from now on
     HOST_LOST = "host-lost"  # AgentFault
     HOST_UNUSED = "host-unused"  # AgentFault: its agent could not be started, or is silent
     HOST_UNANSWERED = "host-unanswered"  # its first agent is on its way
@@ -79,6 +82,7 @@ class CauseKind(enum.Enum):
     UNDRAINED = "undrained"  # SlotTarget
     SLOTS_DRAINED = "slots-drained"  # Count
     SLOTS_COOLING = "slots-cooling"  # Count
+    SLOTS_SPARE = "slots-spare"  # SpareSlots
     HOST_QUARANTINED = "host-quarantined"  # HostQuarantine, when it begins
     SLOT_QUARANTINED = "slot-quarantined"  # SlotQuarantine
     COOLDOWN_OVER = "cooldown-over"  # SlotTarget
@@ -397,6 +401,21 @@ class Count:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class SpareSlots:
+    """Slots that nothing keeps from being used but the most workers that a run may have.
+
+    Attributes:
+        count: how many.
+        most: how many workers the run may have now.
+        resized: whether an operator has asked for that; else --max-np has.
+    """
+
+    count: int
+    most: int
+    resized: bool
+
+
 Detail: TypeAlias = (
     ReportedText
     | AgentFault
@@ -423,6 +442,7 @@ Detail: TypeAlias = (
     | SlotQuarantine
     | HostQuarantine
     | Count
+    | SpareSlots
     | ScriptError
     | Version
 )

@@ -239,14 +239,21 @@ class Staffing:
         for record in self._roster.hosts.values():
             if record.name in awaited:
                 yield Cause(CauseKind.HOST_UNANSWERED, host=record.name)
-            yield from self._host_problems_of(record, now, excluded)
+            yield from self.problems_of(record, now, excluded)
 
-    def host_problems_of(self, host: str, now: float) -> list[Cause]:
-        """Why a host is not used, or not in all of its slots; empty if it is."""
-        record = self._roster.hosts.get(host)
-        return [] if record is None else [*self._host_problems_of(record, now, self.quarantine.excluded_hosts(now))]
+    def has_fault(self, host: str) -> bool:
+        """Whether a host's agent could not be started, was lost, or is silent."""
+        trouble = self._trouble.get(host)
+        return trouble is not None and trouble.kind is CauseKind.HOST_UNUSED
 
-    def _host_problems_of(self, record: HostRecord, now: float, excluded: set[str]) -> Iterator[Cause]:
+    def problems_of(self, record: HostRecord, now: float, excluded: set[str]) -> Iterator[Cause]:
+        """Why a host is not used, or not in all of its slots.
+
+        Args:
+            record: the host.
+            now: the time.
+            excluded: the hosts on which no worker is to be started now.
+        """
         cooling = sum(place.free_at > now for place in record.places.values())
         if record.name in self._trouble:
             yield self._trouble[record.name]

@@ -75,3 +75,5 @@ def _fill(message: cause_pb2.Cause, detail: why.Detail | None) -> None:
             message.duration.CopyFrom(duration(seconds))
         case why.HostQuarantine(seconds):
             message.duration.CopyFrom(duration(seconds))
+        case why.Count(count) | why.SpareSlots(count):
+            message.count = count

@@ -117,6 +117,12 @@ def worker_words(cause: Cause) -> str:
 def host_words(cause: Cause) -> str:
     """A cause of a host or a slot, as text that follows its name; empty: the cause is of another kind."""
     match cause.kind, cause.detail:
+        case CauseKind.HOST_ADDED, why.Count(count):
+            return f"was added with {count_text(count, 'slot')}"
+        case CauseKind.HOST_REMOVED, None:
+            return "is no longer named by discovery"
+        case CauseKind.HOST_RESIZED, why.Count(count):
+            return f"has {count_text(count, 'slot')} now"
         case CauseKind.HOST_LOST, why.AgentFault() as fault:
             return f"is lost: {agent_fault_text(fault)}"
         case CauseKind.HOST_UNUSED, why.AgentFault() as fault:
@@ -131,6 +137,9 @@ def host_words(cause: Cause) -> str:
             return f"has {count_text(count, 'slot')} drained"
         case CauseKind.SLOTS_COOLING, why.Count(count):
             return f"has {count_text(count, 'slot')} cooling down after a failure"
+        case CauseKind.SLOTS_SPARE, why.SpareSlots(count, most, resized):
+            limit = "edriver resize" if resized else "--max-np"
+            return f"has {count_text(count, 'slot')} idle: the run may use {count_text(most, 'worker')} ({limit})"
         case CauseKind.HOST_QUARANTINED, None:
             return "is quarantined"
         case CauseKind.HOST_QUARANTINED, why.HostQuarantine(

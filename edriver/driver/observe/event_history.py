@@ -11,7 +11,8 @@ from typing import Final
 
 from edriver.common.wire import timestamp
 from edriver.driver.core import actions, events
-from edriver.driver.core.cause import Cause, CauseKind
+from edriver.driver.core.cause import Cause, CauseKind, Count
+from edriver.driver.core.host_state import host_standing
 from edriver.driver.core.membership import Membership
 from edriver.driver.observe.cause_message import cause_message
 from edriver.driver.observe.cause_text import Line, cause_text, doing_text
@@ -205,6 +206,9 @@ class EventHistory:
             case actions.AbandonAgent(host, _, cause):
                 if host in self._slots:
                     yield self._host(host, now, cause)
+            case actions.StopAgent(host):  # its last worker has left
+                if host in self._slots:
+                    yield self._host(host, now)
             case actions.StopWorker(worker_id, _, 0.0):  # it was suspected, and is lost
                 failure = self._membership.state.failures.get(worker_id)
                 yield from self._worker(worker_id, failure.cause if failure else None)
@@ -245,17 +249,19 @@ class EventHistory:
         hosts = self._membership.roster.hosts
         for name in [*hosts, *(name for name in self._slots if name not in hosts)]:
             slots = hosts[name].slots if name in hosts else 0
-            if self._slots.get(name) != slots:
+            if (before := self._slots.get(name, 0)) != slots:
                 self._slots[name] = slots
-                yield self._host(name, now)
-                if not slots:
-                    del self._slots[name], self._host_since[name]
+                kind = CauseKind.HOST_RESIZED if before else CauseKind.HOST_ADDED
+                removed = Cause(CauseKind.HOST_REMOVED, host=name)
+                yield self._host(name, now, Cause(kind, host=name, detail=Count(slots)) if slots else removed)
 
     def _host(self, name: str, now: float, cause: Cause | None = None) -> status_pb2.Event:
+        state, record = self._membership.state, self._membership.roster.hosts.get(name)
         since = self._host_since.setdefault(name, now)
-        membership = self._membership
-        obstacles = membership.state.staffing.host_problems_of(name, membership.state.now)
-        status = host_status(name, membership.roster.hosts.get(name), obstacles, since)
+        status = host_status(name, record, host_standing(state, name), since, now - state.now)
+        if record is None:
+            self._slots.pop(name, None)
+            del self._host_since[name]
         return self._caused(status_pb2.Event(host=status), cause)
 
     def _worker(self, worker_id: int, cause: Cause | None = None) -> Iterator[status_pb2.Event]:

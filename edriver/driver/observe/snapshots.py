@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from edriver.common.wire import timestamp
 from edriver.driver.core.actions import Failure, FinishRun, RunEnd
-from edriver.driver.core.cause import Cause
 from edriver.driver.core.failures.budgets import Budgets
+from edriver.driver.core.host_state import HostStanding, HostState
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.roster import HostRecord, Worker, WorkerState
 from edriver.driver.observe.cause_message import cause_with_text, obstacle_messages
@@ -24,6 +23,18 @@ WORKER_STATES: Final = {
     WorkerState.DONE: status_pb2.WORKER_STATE_DONE,
     WorkerState.FINISHED: status_pb2.WORKER_STATE_FINISHED,
     WorkerState.STOPPING: status_pb2.WORKER_STATE_STOPPING,
+}
+
+HOST_STATES: Final = {
+    HostState.STARTING: status_pb2.HOST_STATE_STARTING,
+    HostState.USED: status_pb2.HOST_STATE_USED,
+    HostState.PARTLY_USED: status_pb2.HOST_STATE_PARTLY_USED,
+    HostState.IDLE: status_pb2.HOST_STATE_IDLE,
+    HostState.LEAVING: status_pb2.HOST_STATE_LEAVING,
+    HostState.DRAINED: status_pb2.HOST_STATE_DRAINED,
+    HostState.QUARANTINED: status_pb2.HOST_STATE_QUARANTINED,
+    HostState.UNREACHABLE: status_pb2.HOST_STATE_UNREACHABLE,
+    HostState.GONE: status_pb2.HOST_STATE_GONE,
 }
 
 RUN_ENDS: Final = {
@@ -43,22 +54,27 @@ def size_of(membership: Membership) -> int:
 
 
 def host_status(
-    name: str, record: HostRecord | None, obstacles: Iterable[Cause], discovered: float
+    name: str, record: HostRecord | None, standing: HostStanding, discovered: float, ahead: float
 ) -> status_pb2.HostStatus:
     """A host now.
 
     Args:
         name: its name.
         record: its record; None: the core no longer knows it.
-        obstacles: why it is not used, or not all of it.
+        standing: where it stands.
         discovered: when discovery first named it, in seconds since the epoch.
+        ahead: the time since the epoch less that of the core's clock.
     """
+    until = standing.quarantined_until
     return status_pb2.HostStatus(
         name=name,
         slots=record.slots if record else 0,
         connected=record.connected if record else False,
-        obstacles=obstacle_messages(obstacles),
+        obstacles=obstacle_messages(standing.reasons),
         discover_time=timestamp(discovered),
+        state=HOST_STATES[standing.state],
+        workers=standing.workers,
+        quarantine_end_time=None if until is None else timestamp(until + ahead),
     )
 
 

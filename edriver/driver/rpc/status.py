@@ -13,8 +13,8 @@ import grpc
 from edriver.common.release import VERSION
 from edriver.common.wire import duration, round_id_message, timestamp
 from edriver.driver.core.actions import Failure
-from edriver.driver.core.cause import Cause
 from edriver.driver.core.failures.root_cause import in_order
+from edriver.driver.core.host_state import host_standings
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.mode import Mode
 from edriver.driver.observe.cause_message import activity_message
@@ -152,9 +152,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
     def _run(self, now: float) -> status_pb2.Run:
         membership, event_history = self._membership, self._event_history
         roster, current, budgets = membership.roster, membership.state.round, membership.state.budgets
-        problems: dict[str, list[Cause]] = {}
-        for problem in membership.state.staffing.host_problems(membership.state.now):
-            problems.setdefault(problem.host or "", []).append(problem)
+        standings, ahead = host_standings(membership.state), now - membership.state.now
         run = status_pb2.Run(
             run_id=self._run_id,
             version=VERSION,
@@ -166,7 +164,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
             min_np=membership.settings.min_np,
             max_np=membership.settings.max_np,
             hosts=[
-                host_status(name, record, problems.get(name, ()), event_history.discovered(name))
+                host_status(name, record, standings[name], event_history.discovered(name), ahead)
                 for name, record in roster.hosts.items()
             ],
             workers=event_history.workers.values(),
@@ -183,6 +181,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
             time_spent=event_history.ledger.time_spent(now),
             interruption=event_history.ledger.interruption(now),
             recoveries=event_history.ledger.recoveries(),
+            size_limit=membership.state.staffing.most,
         )
         if current and current.running:
             run.round_id.CopyFrom(round_id_message(current.plan.round_id))

@@ -15,8 +15,9 @@ from prometheus_client.registry import Collector
 
 from edriver.common.release import VERSION
 from edriver.discovery.poll_filter import Polls
+from edriver.driver.core.host_state import HostState, host_standings
 from edriver.driver.core.membership import Membership
-from edriver.driver.core.roster import HostRecord, WorkerState
+from edriver.driver.core.roster import WorkerState
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.snapshots import size_of
 from edriver.text.time_spent import seconds_by_kind
@@ -27,12 +28,13 @@ MAX_REPORTED_NAMES: Final = 20
 MAX_NAME_LENGTH: Final = 100
 """Characters of the longest such name."""
 
-HOST_STATES: Final = ("used", "unconnected", "quarantined", "drained", "gone")
-"""Where a host can stand; see `_state_of`."""
+HOST_STATES: Final = {state: state.name.lower() for state in HostState if state is not HostState.GONE}
+"""Where a host can stand, as it is counted."""
 
 HOSTS_HELP: Final = (
-    "Hosts: unconnected, their agent does not answer (yet); quarantined, left alone because their workers fail; "
-    "drained as a whole; gone, no longer named by discovery, but with workers still on them."
+    "Hosts: starting, their agent is on its way; used, with a worker in each slot; partly_used; idle; leaving, drained "
+    "or no longer named by discovery, but with workers still on them; drained; quarantined, left alone because their "
+    "workers fail; unreachable, their agent could not be started, was lost, or is silent."
 )
 
 
@@ -82,6 +84,11 @@ class RunGauges(Collector):
         yield _gauge("np", "Workers that the run was to begin with: -np.", settings.np)
         yield _gauge("min_np", "Fewest workers that the run goes on with: --min-np.", settings.min_np)
         yield _gauge("max_np", "Most workers that the run may use: --max-np.", settings.max_np)
+        yield _gauge(
+            "size_limit",
+            "Most workers from now on: --max-np, or what edriver resize says.",
+            membership.state.staffing.most,
+        )
         ends = {
             "failure": budgets.failures.total,
             "preemption": budgets.preemptions.total,
@@ -100,9 +107,8 @@ class RunGauges(Collector):
         roster = membership.roster
         workers = Counter(worker.state for worker in roster.workers.values())
         yield _gauges("workers", "Worker processes.", "state", {state.value: workers[state] for state in WorkerState})
-        excluded = membership.state.staffing.quarantine.excluded_hosts(membership.state.now)
-        hosts = Counter(_state_of(record, excluded) for record in roster.hosts.values())
-        yield _gauges("hosts", HOSTS_HELP, "state", {state: hosts[state] for state in HOST_STATES})
+        hosts = Counter(standing.state for standing in host_standings(membership.state).values())
+        yield _gauges("hosts", HOSTS_HELP, "state", {name: hosts[state] for state, name in HOST_STATES.items()})
 
     def _of_progress(self) -> Iterator[Metric]:
         tracker = self._event_history.tracker
@@ -181,17 +187,6 @@ class RunGauges(Collector):
                 "When the last answer that was believed came, in seconds since the epoch.",
                 polls.last_answer,
             )
-
-
-def _state_of(record: HostRecord, excluded: set[str]) -> str:
-    """Where a host stands, in one of HOST_STATES: what is named last decides."""
-    if not record.present:
-        return "gone"  # discovery names it no more; workers of it are still there
-    if record.drained_whole:
-        return "drained"
-    if record.name in excluded:
-        return "quarantined"
-    return "used" if record.connected else "unconnected"
 
 
 def _gauge(name: str, help_text: str, value: float) -> Metric:

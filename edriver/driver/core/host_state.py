@@ -1,0 +1,111 @@
+"""What becomes of each host: used, idle and why, about to be left. For those who watch; decides nothing. Part of the
+core.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from edriver.driver.core.cause import Cause, CauseKind, SpareSlots
+from edriver.driver.core.roster import HostRecord
+from edriver.driver.core.run_state import RunState
+
+
+class HostState(enum.Enum):
+    """Where a host stands; what is named first decides."""
+
+    LEAVING = "leaving"  # drained, or no longer named by discovery, and workers are still there
+    DRAINED = "drained"  # as a whole
+    GONE = "gone"  # discovery no longer names it
+    UNREACHABLE = "unreachable"  # its agent cannot be started, was lost, or is silent
+    QUARANTINED = "quarantined"  # left alone because its workers fail
+    STARTING = "starting"  # its first agent is on its way
+    USED = "used"  # a worker in each slot
+    PARTLY_USED = "partly-used"  # in some of them
+    IDLE = "idle"  # in none
+
+
+@dataclass(frozen=True, slots=True)
+class HostStanding:
+    """Where a host stands.
+
+    Attributes:
+        state: see HostState.
+        workers: how many are there that the run counts on; of a host that is left: all that are there.
+        reasons: why it is not used, or not all of it.
+        quarantined_until: when it may be used again, in seconds of the core's clock; None: it is not quarantined.
+    """
+
+    state: HostState
+    workers: int
+    reasons: tuple[Cause, ...]
+    quarantined_until: float | None
+
+
+def host_standings(run: RunState) -> dict[str, HostStanding]:
+    """Where every host stands."""
+    there = Counter(worker.host for worker in run.roster.workers.values())
+    live = Counter(worker.host for worker in run.roster.live())
+    look = _Look(run)
+    return {name: look.at(record, there[name], live[name]) for name, record in run.roster.hosts.items()}
+
+
+def host_standing(run: RunState, host: str) -> HostStanding:
+    """Where one host stands; one that is not known any more is gone."""
+    record = run.roster.hosts.get(host)
+    if record is None:
+        return HostStanding(HostState.GONE, 0, (), None)
+    there = list(run.roster.on(host))
+    return _Look(run).at(record, len(there), sum(worker.live for worker in there))
+
+
+class _Look:
+    """One look at the hosts, at one moment."""
+
+    def __init__(self, run: RunState) -> None:
+        self._run = run
+        self._excluded = run.staffing.quarantine.excluded_hosts(run.now)
+
+    @cached_property
+    def _has_most(self) -> bool:
+        """Whether as many workers are used as may be."""
+        return len(self._run.roster.fitting()) >= self._run.staffing.most
+
+    def at(self, record: HostRecord, there: int, live: int) -> HostStanding:
+        """Where a host stands with so many workers, of which the run counts on so many."""
+        state = self._state(record, there, live)
+        until = record.rest.free_at if state is HostState.QUARANTINED else None
+        workers = there if state is HostState.LEAVING else live
+        return HostStanding(state, workers, tuple(self._reasons(record, state, live)), until)
+
+    def _state(self, record: HostRecord, there: int, live: int) -> HostState:
+        if not record.wanted:
+            if there:
+                return HostState.LEAVING
+            return HostState.DRAINED if record.present else HostState.GONE
+        if self._run.staffing.has_fault(record.name):
+            return HostState.UNREACHABLE
+        if record.name in self._excluded:
+            return HostState.QUARANTINED
+        if not record.connected:
+            return HostState.STARTING
+        if live >= record.slots:
+            return HostState.USED
+        return HostState.PARTLY_USED if live else HostState.IDLE
+
+    def _reasons(self, record: HostRecord, state: HostState, live: int) -> Iterator[Cause]:
+        run = self._run
+        if not record.present:
+            yield Cause(CauseKind.HOST_REMOVED, host=record.name)
+        yield from run.staffing.problems_of(record, run.now, self._excluded)
+        if state not in (HostState.PARTLY_USED, HostState.IDLE):
+            return
+        spare = len(record.ready_slots(run.now)) - live
+        if spare > 0 and self._has_most:
+            most = run.staffing.most
+            detail = SpareSlots(spare, most, resized=most < run.settings.max_np)
+            yield Cause(CauseKind.SLOTS_SPARE, host=record.name, detail=detail)

@@ -1,0 +1,92 @@
+"""`edriver top` in a real terminal: tmux, 80 columns and 24 lines."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.process.running import BOUND, ROOT, SCRIPTS, Run, running
+
+TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
+
+
+class Terminal:
+    """A terminal of tmux's that runs one command and stays when that has ended."""
+
+    def __init__(self, tmux: str, socket: Path, run_id: str) -> None:
+        self._tmux = [tmux, "-S", str(socket), "-f", "/dev/null"]
+        top = shlex.join([sys.executable, "-m", "edriver", "top", "--run", run_id])
+        command = f"cd {shlex.quote(str(ROOT))}; {top}; echo top ended by $?; exec cat"
+        subprocess.run([*self._tmux, "new-session", "-d", "-x", "80", "-y", "24", command], check=True, timeout=BOUND)
+
+    @property
+    def lines(self) -> list[str]:
+        """What it shows."""
+        shown = subprocess.run([*self._tmux, "capture-pane", "-p"], check=True, timeout=BOUND, capture_output=True)
+        return shown.stdout.decode().splitlines()
+
+    def press(self, *keys: str) -> None:
+        subprocess.run([*self._tmux, "send-keys", *keys], check=True, timeout=BOUND)
+
+    def until(self, *wanted: str) -> list[str]:
+        """Wait until it shows all of these; returns its lines."""
+        deadline = time.monotonic() + BOUND
+        while not all(text in "\n".join(lines := self.lines) for text in wanted):
+            assert time.monotonic() < deadline, f"{wanted} are not all in\n" + "\n".join(lines)
+            time.sleep(0.05)
+        return lines
+
+    def close(self) -> None:
+        subprocess.run([*self._tmux, "kill-server"], check=False, timeout=BOUND)
+
+
+@pytest.fixture
+def top_of(tmp_path: Path) -> Iterator[Callable[[Run], Terminal]]:
+    """A terminal with the top of a run. Where there is no tmux the test is skipped; where CI is set, it fails."""
+    tmux = shutil.which("tmux")
+    if tmux is None:
+        assert "CI" not in os.environ, "there is no tmux"
+        pytest.skip("there is no tmux here: it is the Debian package tmux")
+    opened: list[Terminal] = []
+
+    def terminal(run: Run) -> Terminal:
+        opened.append(Terminal(tmux, tmp_path / "tmux", run.line(r"^edriver: run (\w+):")[1]))
+        return opened[-1]
+
+    yield terminal
+    for each in opened:
+        each.close()
+
+
+def test_four_workers_and_the_newest_events_fit_and_q_ends(tmp_path: Path, top_of: Callable[[Run], Terminal]) -> None:
+    with running(["-np", "4", *TRAIN], tmp_path, {"EPOCHS": "40000"}) as run:
+        run.line("rank 3 passed step 5")
+        terminal = top_of(run)
+        lines = terminal.until("localhost:0", "localhost:3", "steps/s", "round 1.1: 4 workers on localhost", "q Quit")
+        assert len(lines) <= 24
+        ranks = [line.split()[:4] for line in lines if "localhost:" in line]
+        assert [rank[0] for rank in ranks] == ["0", "1", "2", "3"]
+        assert {rank[3] for rank in ranks} == {"training"}
+        terminal.press("q")
+        terminal.until("top ended by 0")
+        assert run.process.poll() is None
+
+
+def test_it_follows_a_run_to_its_end(tmp_path: Path, top_of: Callable[[Run], Terminal]) -> None:
+    with running(["-np", "2", *TRAIN], tmp_path, {"EPOCHS": "40000"}) as run:
+        run.line("rank 1 passed step 5")
+        terminal = top_of(run)
+        terminal.until("training")
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+        run_id = run.line(r"^edriver: run (\w+):")[1]
+        terminal.until(f"run {run_id} has ended: the driver got SIGINT", "top ended by 0")

@@ -1,0 +1,152 @@
+"""Where hosts stand, and how that is shown."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from edriver.driver.core import events
+from edriver.driver.core.cause import AgentFault, AgentFaultKind, CauseKind, SpareSlots
+from edriver.driver.core.host_state import HostStanding, HostState, host_standing, host_standings
+from edriver.driver.observe.snapshots import host_status
+from edriver.text.host_text import host_text, host_words
+from edriver.v1 import status_pb2
+from tests.unit.test_event_history import Story
+
+SILENT = AgentFault(AgentFaultKind.SILENT, seconds=12.0)
+
+
+def standing(story: Story, host: str) -> HostStanding:
+    """Both ways to ask give one answer."""
+    state = story.membership.state
+    found = host_standing(state, host)
+    if found.state is not HostState.GONE:
+        assert host_standings(state)[host] == found
+    return found
+
+
+def shown(story: Story, host: str, since: float = 0.0) -> str:
+    state = story.membership.state
+    record = state.roster.hosts.get(host)
+    return host_words(host_status(host, record, standing(story, host), since, 0.0))
+
+
+def kinds(found: HostStanding) -> list[CauseKind]:
+    return [cause.kind for cause in found.reasons]
+
+
+def connected(*slots: int) -> Story:
+    """Hosts a, b, ... with so many slots, whose agents have answered; the run may use three workers."""
+    story = Story(np=1)
+    names = "abcdef"[: len(slots)]
+    story.hosts(**dict(zip(names, slots, strict=True)))
+    for number, name in enumerate(names, start=1):
+        story.take(events.AgentConnected(name, number))
+    return story
+
+
+def test_a_host_starts_and_is_used() -> None:
+    story = Story()
+    story.hosts(a=2)
+    assert standing(story, "a") == HostStanding(HostState.STARTING, 0, (), None)
+    assert shown(story, "a") == "has not answered yet"
+    story.take(events.AgentConnected("a", 1))
+    assert standing(story, "a") == HostStanding(HostState.USED, 2, (), None)
+    assert shown(story, "a") == "is used"
+
+
+def test_slots_beyond_max_np_are_idle() -> None:
+    story = connected(2, 2, 1)
+    assert standing(story, "a").state is HostState.USED
+    partly = standing(story, "b")
+    assert (partly.state, partly.workers, kinds(partly)) == (HostState.PARTLY_USED, 1, [CauseKind.SLOTS_SPARE])
+    assert partly.reasons[0].detail == SpareSlots(1, 3, resized=False)
+    assert shown(story, "b") == "is used in 1 slot; has 1 slot idle: the run may use 3 workers (--max-np)"
+    idle = standing(story, "c")
+    assert (idle.state, idle.workers) == (HostState.IDLE, 0)
+    assert shown(story, "c") == "has 1 slot idle: the run may use 3 workers (--max-np)"
+
+
+def test_slots_beyond_a_resize_are_idle_by_it() -> None:
+    story = Story(np=1)
+    story.take(events.ResizeRequested(1))
+    story.hosts(a=1, b=1)
+    story.take(events.AgentConnected("a", 1))
+    story.take(events.AgentConnected("b", 2))
+    assert standing(story, "b").reasons[0].detail == SpareSlots(1, 1, resized=True)
+    assert shown(story, "b") == "has 1 slot idle: the run may use 1 worker (edriver resize)"
+
+
+def test_slots_that_are_about_to_be_used_are_not_spare() -> None:
+    story = connected(2)
+    story.take(events.WorkerExited(1, 1, "", 0.0))
+    story.take(events.WorkerExited(3, 1, "", 0.0))
+    found = standing(story, "a")
+    assert (found.state, kinds(found)) == (HostState.PARTLY_USED, [CauseKind.SLOTS_COOLING])
+    assert shown(story, "a") == "is used in 1 slot; has 1 slot cooling down after a failure"
+
+
+def test_a_host_that_is_removed_is_left_and_gone() -> None:
+    story = connected(1, 1)
+    story.hosts(a=1)
+    found = standing(story, "b")
+    assert (found.state, kinds(found)) == (HostState.LEAVING, [CauseKind.HOST_REMOVED])
+    assert shown(story, "b") == "is no longer named by discovery; still has 1 worker"  # it is told to end
+    story.take(events.WorkerExited(2, 0, "", 0.0))
+    assert standing(story, "b") == HostStanding(HostState.GONE, 0, (), None)
+    assert shown(story, "b") == "is gone"
+
+
+def test_a_host_is_drained() -> None:
+    story = connected(1, 1)
+    story.take(events.DrainRequested("b", None, "by hand"))
+    assert standing(story, "b").state is HostState.LEAVING
+    assert shown(story, "b") == "is drained: by hand; still has 1 worker"
+    story.take(events.WorkerExited(2, 0, "", 0.0))
+    assert standing(story, "b").state is HostState.DRAINED
+    assert shown(story, "b") == "is drained: by hand"
+    story.take(events.UndrainRequested("b", None))
+    assert standing(story, "b").state is HostState.STARTING
+
+
+def test_a_drained_slot_is_said() -> None:
+    story = connected(2)
+    story.take(events.DrainRequested("a", 1, "by hand"))
+    story.take(events.WorkerExited(2, 0, "", 0.0))
+    assert standing(story, "a").state is HostState.PARTLY_USED
+    assert shown(story, "a") == "is used in 1 slot; has 1 slot drained"
+
+
+def test_a_host_whose_agent_is_silent_is_unreachable() -> None:
+    story = connected(1, 1)
+    story.take(events.AgentSilent("b", 2, SILENT))
+    assert standing(story, "b").state is HostState.UNREACHABLE
+    assert shown(story, "b") == "is not used: no word from its agent for 12 s"
+    story.now += 60.0
+    story.take(events.Ticked())  # another agent is started there
+    assert standing(story, "b").state is HostState.UNREACHABLE
+    story.take(events.AgentConnected("b", 3))
+    assert standing(story, "b").state is HostState.USED
+    story.take(events.AgentLost("b", 3, AgentFault(AgentFaultKind.ENDED, "its agent exited with code 1")))
+    assert standing(story, "b").state is HostState.UNREACHABLE
+
+
+def test_a_quarantine_says_when_it_is_over() -> None:
+    story = connected(2, 1)
+    state = story.membership.state
+    state.roster.hosts["a"].rest.free_at = state.now + 30.0
+    found = standing(story, "a")
+    assert (found.state, found.workers, found.quarantined_until) == (HostState.QUARANTINED, 2, state.now + 30.0)
+    message = host_status("a", state.roster.hosts["a"], found, 0.0, 1000.0)
+    assert message.quarantine_end_time.ToSeconds() == 1000.0 + state.now + 30.0
+    clock = time.strftime("%H:%M:%S", time.localtime(1030.0 + state.now))
+    assert host_text(message) == f"is quarantined until {clock}; still has 2 workers"
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_hosts_of_records_that_an_earlier_release_has_written_are_shown(connected: bool) -> None:
+    message = status_pb2.HostStatus(name="a", slots=1, connected=connected)
+    assert host_text(message) == ("is used" if connected else "has not answered yet")
+    message.obstacles.add(text="is quarantined")
+    assert host_text(message) == "is quarantined"
