@@ -251,6 +251,20 @@ def test_how_a_round_ends_is_the_kind_of_the_interruption(how: RoundEnd) -> None
     assert story.ledger.recoveries().count == (how is RoundEnd.FAILURE)
 
 
+def test_reports_that_lag_behind_are_no_stall() -> None:
+    """A stall is what a member tells of, or that none reports anything any more."""
+    story = Story()
+    story.begun()
+    assert story.ledger.interruption(124.9) is None
+    assert story.spent(124.9) == {"booting": 12.0, "training": 8.0}
+    story.says(16, 120.0, now=123.0)
+    assert story.spent(124.9) == {"booting": 12.0, "training": 8.0, "stalled": 2.5}
+    going_on = story.ledger.interruption(124.9)
+    assert going_on is not None
+    assert epoch_seconds(going_on.start_time) == 120.5
+    assert story.spent(128.1) == {"booting": 12.0, "training": 8.0, "stalled": 7.6}  # none reports any more
+
+
 def test_what_the_script_declares_is_no_stall() -> None:
     story = Story()
     story.begun()

@@ -36,7 +36,8 @@ class RoundTime:
         again: and how many of its first steps are made again.
         assigned: when it was assigned, in seconds since the epoch.
         start: when its members held the state; None: not all have passed their first boundary.
-        latest: what the farthest member has reported.
+        latest: what the farthest member has reported,
+        heard: and when that came.
         training: seconds of steps,
         stalled: and without any.
         repeating: the part of `training` in which steps were made again,
@@ -53,6 +54,7 @@ class RoundTime:
     assigned: float
     start: float | None = None
     latest: notification_pb2.WorkerProgress = field(default_factory=notification_pb2.WorkerProgress)
+    heard: float = 0.0
     training: float = 0.0
     stalled: float = 0.0
     repeating: float = 0.0

@@ -11,6 +11,8 @@ round pass the same boundaries, so one of them is enough; that is the one that i
 
 from __future__ import annotations
 
+from typing import Final
+
 from edriver.common.ids import RoundId
 from edriver.common.stall_limits import excess
 from edriver.common.wire import duration, epoch_seconds, round_id_message, round_id_of, span_seconds, timestamp
@@ -19,6 +21,9 @@ from edriver.driver.observe.interruptions import KINDS, Opening, OpenInterruptio
 from edriver.driver.observe.round_time import RoundEnding, RoundTime
 from edriver.history.recovery_times import RecoveryTimes
 from edriver.v1 import notification_pb2, status_pb2
+
+MAX_REPORT_AGE: Final = 5.0
+"""Seconds after which it counts that no member reports anything. Reports come every one to four seconds."""
 
 
 class TimeLedger:
@@ -80,7 +85,7 @@ class TimeLedger:
             return []
         if progress.boundaries < max(1, part.latest.boundaries):
             return []
-        part.latest = progress
+        part.latest, part.heard = progress, now
         if progress.HasField("usual_step"):
             self._usual = span_seconds(progress.usual_step)
         if part.start is None and part.ending is not None and self._open is not None:
@@ -176,9 +181,9 @@ class TimeLedger:
         elif part is not None and not self._counts_steps:
             spent["training"] += max(0.0, now - until)
             until = max(now, until)
-        elif (stalled := self._stalled_for(now)) > 0:
-            spent["stalled"] += stalled
-            until += stalled  # the rest of it is the step that is still to come
+        elif (stall := self._stall(now)) is not None:
+            spent["stalled"] += stall[1]
+            until += stall[1]  # the rest of it is the step that is still to come
         return _message(spent, until, begun=self.last_step is not None or not self._counts_steps)
 
     def interruption(self, now: float) -> status_pb2.Interruption | None:
@@ -187,9 +192,8 @@ class TimeLedger:
             return None
         if self._open is not None:
             return self._open.message()
-        if self._round is not None and (stalled := self._stalled_for(now)) > 0:
-            return self._round.stall_since(now - stalled)
-        return None
+        stall = self._stall(now)
+        return None if stall is None or self._round is None else self._round.stall_since(stall[0])
 
     def recoveries(self) -> status_pb2.RecoverySummary:
         """How long interruptions by failures took."""
@@ -257,13 +261,15 @@ class TimeLedger:
             self._round.spend(self._spent)
             self._round.start = None
 
-    def _stalled_for(self, now: float) -> float:
-        """For how long the round that is on has made no step; 0: for no longer than a step may take."""
+    def _stall(self, now: float) -> tuple[float, float] | None:
+        """Since when the round that is on has made no step though one was due, and for how long that is known."""
         part = self._round
-        if part is None or part.start is None or not self._counts_steps:
-            return 0.0
-        declared = span_seconds(part.latest.declared_duration)
-        return excess(max(0.0, now - self._until - declared), self._usual)
+        if part is None or part.start is None or not self._counts_steps or self._usual is None:
+            return None
+        known = part.heard if now - part.heard < MAX_REPORT_AGE else now  # boundaries since then are not known of
+        began = self._until + span_seconds(part.latest.declared_duration)
+        seconds = excess(max(0.0, known - began), self._usual)
+        return (began + self._usual, seconds) if seconds else None
 
 
 def _steps_lost(before: RoundTime | None, steps_lost: int) -> tuple[int, int]:
