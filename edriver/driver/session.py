@@ -129,6 +129,8 @@ class Session:
         finally:
             await parts.shutdown.leave_no_agent()
             parts.credentials.withdraw()
+            if parts.metrics and parts.event_history.over:
+                await parts.metrics.last_scrape(parts.stops.hurry)
             # Returns when the last of the workers' output is in.
             await self._close(service, HURRY_BOUND)
         return self._report(finish)

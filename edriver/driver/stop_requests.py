@@ -50,7 +50,7 @@ class StopRequests:
         """The first signal ends the run in good order, the second at once."""
         if self._ending or self.signal is not None:
             if not self.hurry.is_set():
-                _log.info("%s again: killing the workers", number.name)
+                _log.info("%s again: ending at once", number.name)
             self.hurry.set()
             return
         self.signal = number

@@ -19,10 +19,10 @@ from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.metrics.counters import EventMetrics
 from edriver.driver.observe.metrics.gauges import RunGauges
 from edriver.driver.observe.progress import ProgressTracker
-from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2
+from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2, status_pb2
 from scripts.docs_site.markdown import cell, table
 
-_OPEN = frozenset({"run_id", "version", "name"})
+_OPEN = frozenset({"run_id", "version", "name", "end"})
 """Labels whose values differ from run to run."""
 
 _NOTHING_TO_SEE = frozenset({"le"})
@@ -59,7 +59,8 @@ def sample_registry() -> CollectorRegistry:
     standing.reported["loss"] = 1.0
     event_history.record_progress(agent_pb2.WorkerHeartbeat(worker_id=1, progress=standing))
     registry = CollectorRegistry()
-    EventMetrics(registry)
+    counted = EventMetrics(registry, "")
+    counted.observe(status_pb2.Event(run_ended=status_pb2.RunEnded(end=status_pb2.RUN_END_DONE)))
     registry.register(RunGauges("", membership, event_history, polls, ask=lambda look: look()))
     return registry
 

@@ -75,9 +75,12 @@ def test_the_dashboard_has_data_from_a_real_run(tmp_path: Path) -> None:
             assert server.ask("label/run_id/values") == [run_id]
             rules = server.until(lambda: evaluated(server))
             assert {name: state for name, state in rules.items() if state != "ok"} == {}
-            assert len(rules) == 3
-        run.process.send_signal(signal.SIGINT)
-        assert run.end() == 130
+            assert len(rules) == 6
+            run.process.send_signal(signal.SIGINT)
+            assert run.end() == 130
+            run.line("waiting up to 2 s until Prometheus has read how the run ended")
+            ended = f'last_over_time(edriver_run_end_info{{run_id="{run_id}",end="stopped"}}[10m])'
+            server.until(lambda: server.ask("query", query=ended)["result"], "the end of the run")
         with pytest.raises(OSError, match="refused"):
             urllib.request.urlopen(url, timeout=BOUND)
         assert run.gone(), run.left_behind()

@@ -46,7 +46,9 @@ class Site:
         self.server = MetricsServer(
             *("abcd", self.membership, event_history, polls or Polls(), address, port),
             *(answer_timeout, idle_timeout, request_timeout),
+            clock=lambda: self.now,
         )
+        self.now = 0.0
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[str]:
@@ -267,6 +269,58 @@ def test_silence_has_an_end(capfd: pytest.CaptureFixture[str]) -> None:
 
     asyncio.run(test())
     assert capfd.readouterr().err == ""
+
+
+def test_at_the_end_the_next_scrape_is_waited_for() -> None:
+    async def test() -> None:
+        site, hurry = Site(), asyncio.Event()
+        async with site.open():
+            await site.server.last_scrape(hurry)  # nothing has been read
+            await asyncio.to_thread(site.get)
+            await site.server.last_scrape(hurry)  # it is not known how often it will be
+            site.now = 15.0
+            await asyncio.to_thread(site.get)
+            site.now = 20.0
+            waiting = asyncio.create_task(site.server.last_scrape(hurry))
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            await asyncio.to_thread(site.get)
+            await waiting
+
+    asyncio.run(asyncio.wait_for(test(), BOUND))
+
+
+def test_the_end_does_not_wait_for_a_scraper_that_has_gone_or_an_operator_in_a_hurry() -> None:
+    async def test() -> None:
+        site, hurry = Site(), asyncio.Event()
+        async with site.open():
+            await asyncio.to_thread(site.get)
+            site.now = 10.0
+            await asyncio.to_thread(site.get)
+            site.now = 41.0
+            await site.server.last_scrape(hurry)
+            site.now = 20.0
+            waiting = asyncio.create_task(site.server.last_scrape(hurry))
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            hurry.set()
+            await waiting
+
+    asyncio.run(asyncio.wait_for(test(), BOUND / 10))  # the wait's own bound is 13 s
+
+
+def test_the_end_waits_no_longer_than_to_the_next_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edriver.driver.observe.metrics.server.LAST_SCRAPE_TIMEOUT", 0.01)
+
+    async def test() -> None:
+        site = Site()
+        async with site.open():
+            await asyncio.to_thread(site.get)
+            site.now = 1000.0
+            await asyncio.to_thread(site.get)
+            await site.server.last_scrape(asyncio.Event())
+
+    asyncio.run(asyncio.wait_for(test(), BOUND))
 
 
 def test_a_closed_server_refuses_connections() -> None:

@@ -45,7 +45,7 @@ class Story:
         self.event_history = EventHistory(self.membership, ProgressTracker(lambda: self.now), lambda: self.now)
         self.polls = Polls()
         self.registry = CollectorRegistry()
-        self.events = EventMetrics(self.registry)
+        self.events = EventMetrics(self.registry, "r")
         self.registry.register(
             RunGauges("abcd", self.membership, self.event_history, self.polls, ask=lambda look: look())
         )
@@ -348,6 +348,7 @@ def test_the_documents_name_every_metric_and_no_other() -> None:
     story = recovered()
     story.says(1, 2, 5, epoch=1, samples_done=1, samples=2, reported={"loss": 1.0})
     story.polls.add(1.0, 2.0, believed=True)
+    story.take(events.StopRequested("enough"))
     exposed = names_in("\n".join(line for line in story.text().splitlines() if not line.startswith("#")))
     assert names_in(metrics.page()) == exposed
     dashboard = json.loads((DOCS / "grafana" / "edriver.json").read_text())
@@ -380,4 +381,10 @@ def test_prometheus_finds_no_fault_with_the_alerts() -> None:
     rules = DOCS / "grafana" / "alerts.yml"
     done = subprocess.run([promtool(), "check", "rules", str(rules)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert "SUCCESS: 3 rules found" in done.stdout
+    assert "SUCCESS: 6 rules found" in done.stdout
+
+
+def test_alerts_go_off_when_they_should_and_only_then() -> None:
+    cases = Path(__file__).with_name("alerts_test.yml")
+    done = subprocess.run([promtool(), "test", "rules", str(cases)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr

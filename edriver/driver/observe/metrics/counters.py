@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from edriver.common.wire import epoch_seconds, span_seconds
-from edriver.text.cause_names import CAUSE_NAMES, INTERRUPTION_NAMES, RECOVERY_PHASES
+from edriver.text.cause_names import CAUSE_NAMES, INTERRUPTION_NAMES, RECOVERY_PHASES, RUN_END_NAMES
 from edriver.v1 import status_pb2
 
 HISTOGRAM_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -34,10 +34,18 @@ class EventMetrics:
 
     Args:
         registry: where the metrics are to be found.
+        run_id: the run.
     """
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, run_id: str) -> None:
+        self._run_id = run_id
         disable_created_metrics()  # type: ignore[no-untyped-call]  # that each series began with the run is known
+        self._end = Gauge(
+            "edriver_run_end_info",
+            "Always 1; there once the run has ended, with how: done, stopped or failed.",
+            ["run_id", "end"],
+            registry=registry,
+        )
         self._rounds = Counter("edriver_rounds", "Rounds that were begun.", ["cause"], registry=registry)
         self._recovery = Histogram(
             "edriver_recovery_seconds",
@@ -73,6 +81,8 @@ class EventMetrics:
 
     def observe(self, event: status_pb2.Event) -> None:
         """Count one event."""
+        if event.HasField("run_ended"):
+            self._end.labels(self._run_id, RUN_END_NAMES[event.run_ended.end]).set(1)
         if event.HasField("interruption") and event.interruption.kind in INTERRUPTION_LABELS:
             kind = INTERRUPTION_LABELS[event.interruption.kind]
             self._interruption.labels(kind).observe(span_seconds(event.interruption.duration))

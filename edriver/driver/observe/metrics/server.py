@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -30,6 +32,12 @@ _log = logging.getLogger("edriver.driver")
 ANSWER_TIMEOUT: Final = 5.0
 """Seconds that the driver has to say how the run stands."""
 
+LAST_SCRAPE_TIMEOUT: Final = 30.0
+"""Most seconds that a run whose metrics are read waits at its end until they are read once more."""
+
+MISSED_SCRAPES: Final = 3.0
+"""Intervals between two scrapes after which a scraper has gone."""
+
 _SHUTDOWN_POLL_INTERVAL: Final = 0.1
 
 
@@ -46,6 +54,7 @@ class MetricsServer:
         answer_timeout: see ANSWER_TIMEOUT.
         idle_timeout: see IDLE_TIMEOUT.
         request_timeout: see REQUEST_TIMEOUT.
+        clock: seconds, monotonic.
 
     Attributes:
         port: where it listens, once it does.
@@ -62,7 +71,9 @@ class MetricsServer:
         answer_timeout: float = ANSWER_TIMEOUT,
         idle_timeout: float = IDLE_TIMEOUT,
         request_timeout: float = REQUEST_TIMEOUT,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
         self._address = address
         self.port = port
         self._answer_timeout = answer_timeout
@@ -71,7 +82,9 @@ class MetricsServer:
         self._server: BoundedServer | None = None
         self._thread: threading.Thread | None = None
         registry = CollectorRegistry()
-        self._events = EventMetrics(registry)
+        self._scrapes: deque[float] = deque(maxlen=2)  # when the latest ones were answered
+        self._scraped = asyncio.Event()
+        self._events = EventMetrics(registry, run_id)
         registry.register(RunGauges(run_id, membership, event_history, polls, self._ask))
         ProcessCollector(registry=registry)
         self._app = _with_busy_answer(make_wsgi_app(registry))
@@ -105,6 +118,28 @@ class MetricsServer:
         for event in new_events:
             self._events.observe(event)
 
+    async def last_scrape(self, hurry: asyncio.Event) -> None:
+        """Wait until the metrics have been read once more, with what happened last and how the run ended.
+
+        That takes no longer than lay between the last two times, and the bound above; a run that is not read, or no
+        longer, waits for nothing.
+
+        Args:
+            hurry: set when the operator does not want to wait.
+        """
+        if len(self._scrapes) < 2:
+            return
+        interval = self._scrapes[-1] - self._scrapes[0]
+        if self._clock() - self._scrapes[-1] > MISSED_SCRAPES * interval:
+            return
+        bound = min(LAST_SCRAPE_TIMEOUT, 1.0 + 1.2 * interval)
+        _log.info("waiting up to %.0f s until Prometheus has read how the run ended (Ctrl-C: no longer)", bound)
+        self._scraped.clear()
+        waits = {asyncio.create_task(self._scraped.wait()), asyncio.create_task(hurry.wait())}
+        await asyncio.wait(waits, timeout=bound, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+
     async def close(self) -> None:
         """Listen no more, if it did."""
         if self._server is not None and self._thread is not None:
@@ -126,6 +161,8 @@ class MetricsServer:
                 return
             try:
                 answer.set_result(look())
+                self._scrapes.append(self._clock())
+                self._scraped.set()
             except Exception as error:  # noqa: BLE001  the thread that waits for it raises it
                 answer.set_exception(error)
 
