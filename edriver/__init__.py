@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from edriver.worker.state.state import ObjectState as ObjectState
     from edriver.worker.state.state import State as State
     from edriver.worker.state.torch_state import TorchState as TorchState
+    from edriver.worker.state.typed_state import TypedState as TypedState
     from edriver.worker.topology import cross_rank as cross_rank
     from edriver.worker.topology import cross_size as cross_size
     from edriver.worker.topology import local_rank as local_rank
@@ -63,6 +64,7 @@ _SUBMODULES = {
     "size": "worker.topology",
     "worker_seed": "worker.topology",
     "TorchState": "worker.state.torch_state",
+    "TypedState": "worker.state.typed_state",
 }
 
 __all__ = [*sorted(_SUBMODULES), "__version__"]

@@ -246,7 +246,7 @@ def test_the_second_ctrl_c_ends_it_at_once(edriver: Command) -> None:
         out, err = process.communicate(timeout=SECONDS)
     assert process.returncode == 130
     assert "was given time" not in out
-    assert "edriver: SIGINT again: killing the workers\n" in err
+    assert "edriver: SIGINT again: ending at once\n" in err
     assert all(gone(pid) for pid in workers)
     assert edriver.left() == []
 
