@@ -47,7 +47,8 @@ def _printed(command: Callable[[], str]) -> int:
     try:
         sys.stdout.write(f"{printable(command())}\n")
     except RunError as error:
-        sys.stderr.write(f"edriver: {printable(str(error))}\n")
+        details = f"  (gRPC: {error.details})\n" if error.details else ""
+        sys.stderr.write(printable(f"edriver: {error}\n{details}"))
         return EXIT_FAILED
     return 0
 

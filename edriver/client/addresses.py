@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from edriver.client.errors import RunError
 from edriver.common.join_config import JoinConfig
+from edriver.system.record_folder import RUN_FILE, default_root, is_run_id
 from edriver.system.runs import living_runs
 
 __all__ = ["Address", "elsewhere", "here", "living_runs"]
@@ -69,9 +72,18 @@ def elsewhere(credentials: Path, driver: str | None = None) -> Address:
 
 
 def _which(wanted: str | None, runs: list[str]) -> str:
+    if wanted is not None and _has_records(wanted):
+        return f"run {wanted} has ended: edriver report {wanted} shows how"
     if not runs:
         return "no run of yours is on this machine: ask where its driver runs, or give --credentials"
     names = ", ".join(runs)
     if wanted is None:
         return f"there are several runs, say which by --run: {names}"
     return f"there is no run {wanted!r} of yours here; there is {names}"
+
+
+def _has_records(run_id: str) -> bool:
+    """Whether a run of this user has written records in the default folder."""
+    with contextlib.suppress(RuntimeError, OSError, ValueError):
+        return is_run_id(run_id) and (default_root(os.environ) / run_id / RUN_FILE).exists()
+    return False

@@ -11,11 +11,13 @@ class RunError(Exception):
 
     Attributes:
         code: gRPC's status, where the driver has answered, or could not be reached; None: it was not asked.
+        details: what gRPC says about it, for those who look for the reason; empty: nothing more.
     """
 
-    def __init__(self, sentence: str, code: grpc.StatusCode | None = None) -> None:
+    def __init__(self, sentence: str, code: grpc.StatusCode | None = None, details: str = "") -> None:
         super().__init__(sentence)
         self.code = code
+        self.details = details
 
 
 def error_of(run_id: str, error: grpc.RpcError) -> RunError:
@@ -23,5 +25,6 @@ def error_of(run_id: str, error: grpc.RpcError) -> RunError:
     assert isinstance(error, grpc.aio.AioRpcError | grpc.Call)
     code, details = error.code(), error.details() or "it gave no reason"
     if code is grpc.StatusCode.UNAVAILABLE:
-        return RunError(f"run {run_id}: its driver does not answer ({details})", code)
+        sentence = f"run {run_id}: its driver does not answer: it has ended, or cannot be reached from here"
+        return RunError(sentence, code, details)
     return RunError(f"run {run_id}: {details}", code)

@@ -296,7 +296,9 @@ def _source_of(flags: argparse.Namespace, settings: Settings) -> HostSource:
     except DiscoveryError as error:
         raise UsageError(f"-H {flags.hosts!r}: {error}" if flags.hosts is not None else str(error)) from None
     if hosts.total_slots < settings.min_np:
-        raise UsageError(f"{chosen[0]} gives {hosts}, fewer than --min-np {settings.min_np} (default: -np)")
+        needed = count_text(settings.min_np, "slot")
+        why = f"the run needs {needed} (--min-np, by default -np): add slots, or give --min-np {hosts.total_slots}"
+        raise UsageError(f"{chosen[0]} gives {hosts}; {why}")
     return FixedHosts(hosts)
 
 

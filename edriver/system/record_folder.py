@@ -26,6 +26,11 @@ MIN_REMOVAL_AGE: Final = 24 * 3600.0
 _RUN_ID_PATTERN: Final = re.compile(r"[0-9a-f]{8}")
 
 
+def is_run_id(text: str) -> bool:
+    """Whether a text has the form of a run's id."""
+    return _RUN_ID_PATTERN.fullmatch(text) is not None
+
+
 def default_root(environ: Mapping[str, str]) -> Path:
     """The folder in which each run has one, if the operator does not name another.
 

@@ -93,7 +93,7 @@ def test_a_signal_to_an_agent_drains_its_host(tmp_path: Path, number: signal.Sig
     [
         pytest.param(["drain", "nowhere"], "this run has no host 'nowhere'; it has localhost", id="host"),
         pytest.param(["drain", "localhost:7"], "host localhost has 1 slot, counted from 0", id="slot"),
-        pytest.param(["drain", "localhost"], "this leaves 0 slots, fewer than --min-np 1", id="the-last"),
+        pytest.param(["drain", "localhost"], "this leaves 0 slots; the run needs 1 (--min-np", id="the-last"),
         pytest.param(["drain", "localhost:x"], "'localhost:x' is no HOST or HOST:SLOT", id="no-slot"),
     ],
 )
@@ -111,3 +111,15 @@ def test_a_run_that_is_not_there(tmp_path: Path) -> None:
     refused = edriver("drain", "localhost", "--run", "nosuchrun", environ={"TMPDIR": str(tmp_path)})
     assert refused.returncode == 1
     assert re.search("no run of yours is on this machine|there is no run 'nosuchrun' of yours here", refused.stderr)
+
+
+def test_a_run_that_has_ended_is_not_denied(tmp_path: Path) -> None:
+    state = {"XDG_STATE_HOME": str(tmp_path)}
+    with running(["-np", "1", "true"], tmp_path, state) as run:
+        run.end()
+        run_id = run.line(r"^edriver: run (\w+):")[1]
+    refused = edriver("status", "--run", run_id, environ=state)
+    assert (refused.returncode, refused.stderr) == (
+        1,
+        f"edriver: run {run_id} has ended: edriver report {run_id} shows how\n",
+    )

@@ -165,7 +165,8 @@ def test_a_discovery_script_that_fails_for_the_whole_start_ends_it(
     why = f"(discovery fails: host discovery script '{path}': "
     assert [why in line and sentence in line for line in waits] == [True], "it says once why it waits"
     assert last.startswith(
-        f"edriver: failed: found 0 usable slots within --start-timeout 3 s, fewer than --min-np 1 {why}"
+        "edriver: failed: found 0 usable slots within --start-timeout 3 s; the run needs 1 (--min-np, by default -np) "
+        f"{why}"
     )
     assert sentence in last
     assert edriver.left() == []

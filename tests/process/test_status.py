@@ -104,7 +104,7 @@ def test_status_credentials_allow_queries_from_elsewhere_and_nothing_else(tmp_pa
 
         refused = edriver("agent", *here)
         assert refused.returncode != 0
-        assert "this token is for another service of the run" in refused.stderr
+        assert "these credentials do not allow this call; the credentials that hosts dial in by" in refused.stderr
 
         stolen = tmp_path / "wrong.json"
         stolen.write_text(json.dumps({**json.loads(file.read_bytes()), "token": "guess"}))

@@ -160,9 +160,9 @@ def test_a_blocking_watch_goes_on_without_a_gap_too() -> None:
         ),
         pytest.param(lambda c: c.drain("z"), grpc.StatusCode.NOT_FOUND, "this run has no host 'z'", id="no-host"),
         pytest.param(
-            lambda c: (c.drain("a"), c.drain("b")), grpc.StatusCode.FAILED_PRECONDITION, "--min-np 1", id="last"
+            lambda c: (c.drain("a"), c.drain("b")), grpc.StatusCode.FAILED_PRECONDITION, "the run needs 1", id="last"
         ),
-        pytest.param(lambda c: c.resize(9), grpc.StatusCode.INVALID_ARGUMENT, "--max-np 3", id="too-large"),
+        pytest.param(lambda c: c.resize(9), grpc.StatusCode.INVALID_ARGUMENT, "9 is outside of", id="too-large"),
     ],
 )
 def test_what_cannot_be_is_refused_with_a_sentence(

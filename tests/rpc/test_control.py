@@ -60,7 +60,11 @@ def test_a_drain_is_handed_on(host: str, slot: int | None, left: int) -> None:
             "b", 1, grpc.StatusCode.NOT_FOUND, "host b has 1 slot, counted from 0: there is no slot 1", id="slot"
         ),
         pytest.param(
-            "a", None, grpc.StatusCode.FAILED_PRECONDITION, "this leaves 1 slot, fewer than --min-np 2", id="few"
+            "a",
+            None,
+            grpc.StatusCode.FAILED_PRECONDITION,
+            "this leaves 1 slot; the run needs 2 (--min-np",
+            id="few",
         ),
     ],
 )
@@ -89,7 +93,10 @@ def test_a_run_is_resized_within_its_limits() -> None:
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await stub.Resize(control_pb2.ResizeRequest(size=size))
                 assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-                assert caught.value.details() == f"this run uses --min-np 2 to --max-np 3 workers, not {size}"
+                assert caught.value.details() == (
+                    f"this run uses 2 (--min-np) to 3 (--max-np) workers: {size} is outside of that; "
+                    "edriver stop ends it"
+                )
         assert put == [events.ResizeRequested(2), events.ResizeRequested(3)]
 
     soon(work())

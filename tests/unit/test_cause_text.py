@@ -213,8 +213,8 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
         CauseKind.TOO_FEW_SLOTS,
         why.Shortage(1, 2, 30.0, troubles=(NO_ANSWER, DRAINED)),
         (
-            "found 1 usable slot within --start-timeout 30 s, fewer than --min-np 2 (discovery fails: exit code 1; host b is "
-            "drained: it runs hot)"
+            "found 1 usable slot within --start-timeout 30 s; the run needs 2 (--min-np, by default -np) (discovery fails: "
+            "exit code 1; host b is drained: it runs hot)"
         ),
     ),
     (CauseKind.START_FAILED, None, "every worker failed before training began"),

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import pytest
 
-from edriver.driver.launch.agents import MAX_CONCURRENT_STARTS, MIXED_ADDRESSES_ERROR, Agents
+from edriver.driver.launch.agents import MAX_CONCURRENT_STARTS, MIXED_ADDRESSES_ERROR, UNKNOWN_NAME_ERROR, Agents
 from edriver.driver.launch.choice import always, by_host
 from edriver.driver.launch.dial_in import DialInLauncher
 from edriver.driver.launch.launcher import Bootstrap, Launcher, LaunchError
@@ -328,6 +328,21 @@ def test_a_host_that_the_running_ones_cannot_be_reached_from_is_not_used() -> No
         launcher.start(ELSEWHERE, 2)
         await agents.exited.wait()
         assert agents.exits == [(ELSEWHERE, 2, MIXED_ADDRESSES_ERROR)]
+        launcher.kill(1)
+        await launcher.wait_until_empty()
+
+    soon(work())
+
+
+def test_a_name_that_is_not_known_is_said_to_be_so() -> None:
+    async def work() -> None:
+        agents = FakeAgents("sleep 30")
+        launcher = agents.agents()
+        launcher.start("localhost", 1)
+        await until(lambda: bool(launcher.running))
+        launcher.start("no-such-host.invalid", 2)
+        await agents.exited.wait()
+        assert agents.exits == [("no-such-host.invalid", 2, UNKNOWN_NAME_ERROR.format("no-such-host.invalid"))]
         launcher.kill(1)
         await launcher.wait_until_empty()
 

@@ -183,7 +183,11 @@ def test_where_metrics_are(line: str, where: tuple[str, int] | None) -> None:
             "-np 1 --hosts-dial-in --credentials f --launcher ssh sh", "leave out --launcher ssh", id="dial-in-by-ssh"
         ),
         pytest.param("-np 1 -H a:zero sh", "-H 'a:zero': item 1", id="bad-host-list"),
-        pytest.param("-np 4 -H a:2 sh", "-H gives 1 host, 2 slots, fewer than --min-np 4", id="too-few-slots"),
+        pytest.param(
+            "-np 4 -H a:2 sh",
+            "; the run needs 4 slots (--min-np, by default -np): add slots, or give --min-np 2",
+            id="too-few-slots",
+        ),
         pytest.param("-np 1 --hostfile /no/such sh", "hostfile '/no/such' cannot be read", id="no-hostfile"),
         pytest.param("-np 1 --metrics-port 65536 sh", "--metrics-port is 65536: ports lie between", id="metrics-port"),
         pytest.param("-np 1 --metrics-address ::1 sh", "--metrics-address says where --metrics-port is", id="metrics"),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from edriver.driver.launch.choice import Choose
 from edriver.driver.launch.launcher import Bootstrap, Launcher, LaunchError
+from edriver.driver.launch.local import address_towards
 from edriver.system.own_addresses import is_loopback
 
 _log = logging.getLogger("edriver.driver")
@@ -23,6 +24,10 @@ MIXED_ADDRESSES_ERROR: Final = (
     "reach them, and others are not: name this machine by an address that the others reach, or give --network-interface"
 )
 
+UNKNOWN_NAME_ERROR: Final = (
+    "no address is known here for the name {}: check the spelling. If ssh alone knows it, name this machine by an "
+    "address that the other hosts reach, or give --network-interface"
+)
 
 MakeJoinConfig = Callable[[str, int, "str | None"], Awaitable[bytes]]
 """Writes a join config: (host, agent_id, the host's address if it is this machine)."""
@@ -135,8 +140,8 @@ class Agents:
             async with self._lookups:
                 choice = await self._choose(host)
             confined = choice.address is not None and is_loopback(choice.address)
-            if any(agent.confined is not confined for agent in self._running.values()):
-                raise LaunchError(MIXED_ADDRESSES_ERROR)
+            if others := [agent.host for agent in self._running.values() if agent.confined is not confined]:
+                raise LaunchError(await _mixed_addresses_text(others if confined else [host]))
             if not confined:
                 await self._network()
             async with self._start_slots:
@@ -192,3 +197,11 @@ class Agents:
     def _note_empty(self) -> None:
         if not self._starting and not self._running:
             self._empty.set()
+
+
+async def _mixed_addresses_text(elsewhere: Sequence[str]) -> str:
+    """Why loopback addresses and hosts elsewhere do not go together; a name that is not known is the reason itself."""
+    for host in elsewhere:
+        if await address_towards(host) is None:
+            return UNKNOWN_NAME_ERROR.format(host)
+    return MIXED_ADDRESSES_ERROR

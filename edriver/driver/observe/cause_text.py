@@ -229,8 +229,8 @@ def _end_of_run(cause: Cause) -> str:
             return _overspent_text(spent)
         case CauseKind.TOO_FEW_SLOTS, why.Shortage(found, needed, seconds, _, troubles):
             return (
-                f"found {count_text(found, 'usable slot')} within --start-timeout {seconds:g} s, fewer than --min-np "
-                f"{needed}{_in_brackets(troubles)}"
+                f"found {count_text(found, 'usable slot')} within --start-timeout {seconds:g} s; the run needs "
+                f"{needed} (--min-np, by default -np){_in_brackets(troubles)}"
             )
         case CauseKind.START_FAILED, None:
             return "every worker failed before training began"

@@ -47,7 +47,8 @@ class ControlServer(control_pb2_grpc.ControlServiceServicer):
         if left < least:
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION,
-                f"this leaves {count_text(left, 'slot')}, fewer than --min-np {least}: let another host come first",
+                f"this leaves {count_text(left, 'slot')}; the run needs {least} (--min-np, by default -np): "
+                "let another host come first",
             )
         self._put(events.DrainRequested(record.name, slot, request.reason or "the operator wants it"))
         return control_pb2.DrainResponse(slots_left=left)
@@ -70,7 +71,8 @@ class ControlServer(control_pb2_grpc.ControlServiceServicer):
         if not settings.min_np <= request.size <= settings.max_np:
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT,
-                f"this run uses --min-np {settings.min_np} to --max-np {settings.max_np} workers, not {request.size}",
+                f"this run uses {settings.min_np} (--min-np) to {settings.max_np} (--max-np) workers: "
+                f"{request.size} is outside of that; edriver stop ends it",
             )
         self._put(events.ResizeRequested(request.size))
         return control_pb2.ResizeResponse()

@@ -282,6 +282,14 @@ def _check_free(address: str, port: int) -> None:
             ) from None
 
 
+_OPENED_BY: Final = {
+    AGENT_SERVICE: "the credentials that hosts dial in by (--credentials)",
+    STATUS_SERVICE: "the file of --status-credentials or --control-credentials",
+    CONTROL_SERVICE: "the file of --control-credentials",
+}
+"""What opens a service."""
+
+
 class TokenCheck(grpc.aio.ServerInterceptor):
     """Refuses every call without a token for its service, and says once for each address that one came from there.
 
@@ -293,7 +301,6 @@ class TokenCheck(grpc.aio.ServerInterceptor):
         self._services = {f"Bearer {token}".encode(): services for token, services in tokens.items()}
         self._named: set[str] = set()
         self._refusal: Handler = grpc.stream_stream_rpc_method_handler(self._refuse)
-        self._denial: Handler = grpc.stream_stream_rpc_method_handler(self._deny)
 
     async def intercept_service(
         self,
@@ -306,15 +313,23 @@ class TokenCheck(grpc.aio.ServerInterceptor):
         known = [services for expected, services in self._services.items() if hmac.compare_digest(token, expected)]
         if not known:
             return self._refusal
-        return await continuation(handler_call_details) if _service(handler_call_details) in known[0] else self._denial
+        service = _service(handler_call_details)
+        return await continuation(handler_call_details) if service in known[0] else self._denial(service)
 
     async def _refuse(self, _requests: Any, context: Any) -> None:
         self._name(context, "it did not show this run's token")
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, "this run's token is wanted")
 
-    async def _deny(self, _requests: Any, context: Any) -> None:
-        self._name(context, "its token is for another service")
-        await context.abort(grpc.StatusCode.PERMISSION_DENIED, "this token is for another service of the run")
+    def _denial(self, service: str) -> Handler:
+        opens = _OPENED_BY.get(service, "no credentials of this run")
+
+        async def deny(_requests: Any, context: Any) -> None:
+            self._name(context, "its token is for another service")
+            await context.abort(
+                grpc.StatusCode.PERMISSION_DENIED, f"these credentials do not allow this call; {opens} would"
+            )
+
+        return grpc.stream_stream_rpc_method_handler(deny)
 
     def _name(self, context: Any, why: str) -> None:
         address = context.peer().rpartition(":")[0]
