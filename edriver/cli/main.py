@@ -279,6 +279,14 @@ def _add_failure_flags(group: argparse._ArgumentGroup) -> None:
 
 def _add_output_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--output-filename", metavar="DIR", help="also write each worker's output to files below DIR")
+    group.add_argument("--name", metavar="NAME", help="what you call this run, where runs are listed (edriver runs)")
+    group.add_argument(
+        "--tag",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="by which you find it again: edriver runs --tag NAME=VALUE; may be given several times",
+    )
     group.add_argument("--event-log", metavar="FILE", help="append a line of JSON for everything that happens")
     group.add_argument(
         "--records",

@@ -115,6 +115,7 @@ GROUPS: Final[Mapping[str, Sequence[Subcommand]]] = {
         _shows("status", "[--run RUN]", "how it stands; where several go on, which"),
         _shows("top", "[--run RUN]", "the same, live"),
         _shows("dashboard", "[--run RUN]", "a web page that follows it (pip install 'edriver[dashboard]')"),
+        _shows("runs", "[--all]", "your runs, those that have ended, too: how they ended, size, goodput"),
         _shows("report", "RUN", "one HTML file, of a run that has ended too: size, goodput, every recovery"),
     ),
     "steer a run": (

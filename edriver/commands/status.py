@@ -80,7 +80,8 @@ def listed(runs: Sequence[Run]) -> Iterator[str]:
 
 def lines(run: Run) -> Iterator[str]:
     """A run in words: itself, its hosts, its workers."""
-    yield f"run {run.run_id}, {lasted(run):.0f} s, {mode_text(run.mode)}: {run.activity.text}"
+    name = f" ({run.name})" if run.name else ""
+    yield f"run {run.run_id}{name}, {lasted(run):.0f} s, {mode_text(run.mode)}: {run.activity.text}"
     if run.HasField("progress"):
         yield progress_text(run.progress)
     if run.HasField("interruption"):

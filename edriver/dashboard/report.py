@@ -85,10 +85,16 @@ def recorded_run(records: Records, lives: bool | None = None) -> RecordedRun:
 def facts(recorded: RecordedRun) -> Iterator[tuple[str, str]]:
     """What there is to say of a run: a word, and a sentence, each."""
     history, run = recorded.history, recorded.run
+    if name := run.get("name"):
+        yield "name", str(name)
     if command := run.get("command"):
         yield "command", shlex.join(map(str, command)) if isinstance(command, list) else str(command)
     if mode := run.get("mode"):
         yield "mode", str(mode)
+    if isinstance(tags := run.get("tags"), dict) and tags:
+        yield "tags", ", ".join(f"{name}={value}" for name, value in tags.items())
+    if isinstance(git := run.get("git"), dict) and git.get("commit"):
+        yield "commit", f"{git['commit']}{', with changes' if git.get('changed') else ''}"
     spent = history.now - history.began
     yield "time", f"{_date(history.began)}, {time_text(spent)}"
     ended = history.ended

@@ -41,6 +41,9 @@ DEFAULT_METRICS_ADDRESS = "127.0.0.1"
 """Where metrics are by default."""
 
 
+MAX_NAME_LENGTH: Final = 200
+"""Characters of a run's name, and of a tag."""
+
 DIAL_IN_LAUNCHER: Final = "dial-in"
 """The launcher of hosts that dial in."""
 
@@ -82,6 +85,8 @@ class RunOptions:
         records: the folder in which the run gets a folder for its records; None: it has none: they were declined,
             or this user has no home.
         records_asked: whether the operator named that folder.
+        name: what the operator calls the run; empty: nothing.
+        tags: the operator's, by name.
         hosts: how hosts are found, in words.
         mode: how the script is kept going, and why so.
         verbose: whether each event and action is logged.
@@ -108,6 +113,8 @@ class RunOptions:
     metrics: tuple[str, int] | None = None
     records: Path | None = None
     records_asked: bool = False
+    name: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
     hosts: str = THIS_MACHINE
     mode: ModeChoice = field(default_factory=lambda: ModeChoice(Mode.ELASTIC, "by default"))
     verbose: bool = False
@@ -169,6 +176,8 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         metrics=_metrics_of(flags.metrics_port, flags.metrics_address),
         records=_records_of(flags, os.environ),
         records_asked=flags.records is not None,
+        name=_name_of(flags.name),
+        tags=dict(map(_tag_of, flags.tag)),
         hosts=_hosts_text(flags),
         verbose=flags.verbose,
     )
@@ -433,6 +442,21 @@ def _event_log_of(name: str | None) -> Path | None:
     except OSError as error:
         raise UsageError(f"--event-log {name!r} cannot be written: {error.strerror}") from None
     return path
+
+
+def _name_of(name: str | None) -> str:
+    if name is not None and not 0 < len(name) <= MAX_NAME_LENGTH:
+        raise UsageError(f"--name is {len(name)} characters long: give 1 to {MAX_NAME_LENGTH}")
+    return name or ""
+
+
+def _tag_of(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise UsageError(f"--tag {text!r}: give NAME=VALUE")
+    if len(text) > MAX_NAME_LENGTH:
+        raise UsageError(f"--tag {name[:20]}...: it has {len(text)} characters, more than {MAX_NAME_LENGTH}")
+    return name, value
 
 
 def _records_of(flags: argparse.Namespace, environ: Mapping[str, str]) -> Path | None:

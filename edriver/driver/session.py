@@ -29,6 +29,7 @@ from edriver.driver.rpc.agents.registry import BEAT
 from edriver.driver.rpc.health_and_reflection import add_introspection
 from edriver.driver.rpc.tcp_endpoint import AGENT_SERVICE, CONTROL_SERVICE, STATUS_SERVICE
 from edriver.driver.shutdown import EXIT_BOUND, HURRY_BOUND
+from edriver.driver.source_commit import source_commit
 from edriver.driver.wiring import Wiring
 from edriver.system.guard import Guard
 from edriver.system.leftovers import hold, remove_leftovers
@@ -161,6 +162,8 @@ class Session:
             "run_id": self._run_id,
             "version": VERSION,
             "start_time": timestamp(self._parts.event_history.began).ToJsonString(),
+            "name": self._options.name,
+            "tags": dict(self._options.tags),
             "command": list(self._options.command),
             "np": settings.np,
             "min_np": settings.min_np,
@@ -168,6 +171,8 @@ class Session:
             "mode": self._options.mode.mode.value,
             "hosts": self._options.hosts,
         }
+        if (commit := source_commit(Path.cwd())) is not None:
+            about["git"] = commit._asdict()
         describe(self._records, about)
         if not self._options.records_asked:
             remove_old(self._records.parent, self._wall_clock())

@@ -130,7 +130,11 @@ class Wiring:
         )
         self._address = interface_address(options.network_interface) if options.network_interface else ""
         self.control = ControlServer(self.membership, self.inbox.put, self.stops.stop)
-        self.status = StatusServer(run_id, self.membership, self.event_history, wall_clock, options.command, clock)
+        self.status = StatusServer(
+            *(run_id, self.membership, self.event_history, wall_clock, options.command, clock),
+            name=options.name,
+            tags=options.tags,
+        )
         self.endpoint = TcpEndpoint(
             run_id,
             self.server,

@@ -291,6 +291,26 @@ class Run(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class TagsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     RUN_ID_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
@@ -318,6 +338,8 @@ class Run(_message.Message):
     INTERRUPTION_FIELD_NUMBER: _builtins.int
     RECOVERIES_FIELD_NUMBER: _builtins.int
     SIZE_LIMIT_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    TAGS_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     version: _builtins.str
     """The driver's release."""
@@ -340,6 +362,8 @@ class Run(_message.Message):
     """How its script is kept going."""
     size_limit: _builtins.int
     """Most workers from now on: `max_np`, or what an operator has asked for since (ControlService.Resize)."""
+    name: _builtins.str
+    """What its user calls it (--name); empty: nothing."""
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When it began."""
@@ -392,6 +416,10 @@ class Run(_message.Message):
     def recoveries(self) -> Global___RecoverySummary:
         """How long its recoveries from failures took."""
 
+    @_builtins.property
+    def tags(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Its user's (--tag NAME=VALUE), by name."""
+
     def __init__(
         self,
         *,
@@ -422,10 +450,12 @@ class Run(_message.Message):
         interruption: Global___Interruption | None = ...,
         recoveries: Global___RecoverySummary | None = ...,
         size_limit: _builtins.int = ...,
+        name: _builtins.str = ...,
+        tags: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "activity", b"activity", "interruption", b"interruption", "last_failure", b"last_failure", "now", b"now", "progress", b"progress", "recoveries", b"recoveries", "round_id", b"round_id", "start_time", b"start_time", "time_spent", b"time_spent", "uptime", b"uptime"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "activity", b"activity", "command", b"command", "failures", b"failures", "hosts", b"hosts", "interruption", b"interruption", "last_failure", b"last_failure", "max_np", b"max_np", "min_np", b"min_np", "mode", b"mode", "now", b"now", "np", b"np", "preemptions", b"preemptions", "progress", b"progress", "recoveries", b"recoveries", "resizes", b"resizes", "round_id", b"round_id", "rounds", b"rounds", "run_id", b"run_id", "size", b"size", "size_limit", b"size_limit", "start_time", b"start_time", "steps_lost", b"steps_lost", "time_spent", b"time_spent", "unproven", b"unproven", "uptime", b"uptime", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "activity", b"activity", "command", b"command", "failures", b"failures", "hosts", b"hosts", "interruption", b"interruption", "last_failure", b"last_failure", "max_np", b"max_np", "min_np", b"min_np", "mode", b"mode", "name", b"name", "now", b"now", "np", b"np", "preemptions", b"preemptions", "progress", b"progress", "recoveries", b"recoveries", "resizes", b"resizes", "round_id", b"round_id", "rounds", b"rounds", "run_id", b"run_id", "size", b"size", "size_limit", b"size_limit", "start_time", b"start_time", "steps_lost", b"steps_lost", "tags", b"tags", "time_spent", b"time_spent", "unproven", b"unproven", "uptime", b"uptime", "version", b"version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
     _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015
@@ -1337,12 +1367,17 @@ class RunEnded(_message.Message):
     PREEMPTIONS_FIELD_NUMBER: _builtins.int
     RESIZES_FIELD_NUMBER: _builtins.int
     UNPROVEN_FIELD_NUMBER: _builtins.int
+    ROUNDS_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
     end: Global___RunEnd.ValueType
     failures: _builtins.int
     """Why its rounds ended, as in Run."""
     preemptions: _builtins.int
     resizes: _builtins.int
     unproven: _builtins.int
+    rounds: _builtins.int
+    """Rounds in all, and members of the last one."""
+    size: _builtins.int
     @_builtins.property
     def progress(self) -> Global___Progress:
         """How far training was in the end; absent: no step was made."""
@@ -1371,10 +1406,12 @@ class RunEnded(_message.Message):
         preemptions: _builtins.int = ...,
         resizes: _builtins.int = ...,
         unproven: _builtins.int = ...,
+        rounds: _builtins.int = ...,
+        size: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress", "recoveries", b"recoveries", "time_spent", b"time_spent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "failures", b"failures", "preemptions", b"preemptions", "progress", b"progress", "recoveries", b"recoveries", "resizes", b"resizes", "time_spent", b"time_spent", "unproven", b"unproven", "worker_failures", b"worker_failures"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "failures", b"failures", "preemptions", b"preemptions", "progress", b"progress", "recoveries", b"recoveries", "resizes", b"resizes", "rounds", b"rounds", "size", b"size", "time_spent", b"time_spent", "unproven", b"unproven", "worker_failures", b"worker_failures"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

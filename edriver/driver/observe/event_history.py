@@ -239,7 +239,7 @@ class EventHistory:
     def _of_end(self, action: actions.FinishRun, now: float) -> Iterator[status_pb2.Event]:
         self.over = True
         yield from self._timeline.run_ended(action.cause, now)
-        ended = run_ended(action, self._membership.state.budgets, self.ledger, now)
+        ended = run_ended(action, self._membership.state.budgets, self._timeline, now)
         if (progress := self.progress_now()) is not None:
             ended.progress.CopyFrom(progress)
         yield self._caused(status_pb2.Event(run_ended=ended), action.cause)

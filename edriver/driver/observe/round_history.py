@@ -36,13 +36,14 @@ class RoundHistory:
     Attributes:
         latest: the latest rounds, oldest first.
         count: how many there were in all.
+        size: the members of the latest one.
         synced: when the last member of the latest round held the state, once that is under way.
     """
 
     def __init__(self) -> None:
         """No round has been assigned."""
         self.latest: deque[status_pb2.Round] = deque(maxlen=ROUNDS_REMEMBERED)
-        self.count = 0
+        self.count = self.size = 0
         self.synced = 0.0
         self._cause = Cause(CauseKind.RUN_BEGAN)
         self._detected: float | None = None
@@ -83,7 +84,7 @@ class RoundHistory:
         self._unfinished, self._detected, self._times = latest, None, {}
         self._members = {member.worker_id: member for member in latest.members}
         self.latest.append(latest)
-        self.count += 1
+        self.count, self.size = self.count + 1, len(latest.members)
         return _event(latest, text)
 
     def _noticed(self) -> float | None:

@@ -13,7 +13,7 @@ from edriver.driver.core.host_state import HostStanding, HostState
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.roster import HostRecord, Worker, WorkerState
 from edriver.driver.observe.cause_message import cause_with_text, obstacle_messages
-from edriver.driver.observe.time_ledger import TimeLedger
+from edriver.driver.observe.timeline import Timeline
 from edriver.v1 import status_pb2
 
 WORKER_STATES: Final = {
@@ -101,15 +101,16 @@ def worker_status(worker: Worker, started: Timestamp) -> status_pb2.WorkerStatus
     )
 
 
-def run_ended(action: FinishRun, budgets: Budgets, ledger: TimeLedger, now: float) -> status_pb2.RunEnded:
+def run_ended(action: FinishRun, budgets: Budgets, timeline: Timeline, now: float) -> status_pb2.RunEnded:
     """How the run has ended, and what became of its time.
 
     Args:
         action: the core's last one.
         budgets: how many rounds have ended before training was done, by their cause.
-        ledger: where the time has gone.
+        timeline: its rounds, and where the time has gone.
         now: the time, in seconds since the epoch.
     """
+    rounds, ledger = timeline.rounds, timeline.ledger
     return status_pb2.RunEnded(
         end=RUN_ENDS[action.end],
         time_spent=ledger.time_spent(now),
@@ -119,4 +120,6 @@ def run_ended(action: FinishRun, budgets: Budgets, ledger: TimeLedger, now: floa
         preemptions=budgets.preemptions.total,
         resizes=budgets.resizes.total,
         unproven=budgets.unproven.total,
+        rounds=rounds.count,
+        size=rounds.size,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import grpc
@@ -53,6 +53,8 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         clock: seconds since the epoch.
         command: a worker's program and arguments.
         steady: seconds of a monotonic clock; None: there is none, and how long the run has lasted is not known.
+        name: what its user calls it; empty: nothing.
+        tags: its user's, by name.
     """
 
     def __init__(
@@ -63,7 +65,10 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         clock: Callable[[], float],
         command: Sequence[str] = (),
         steady: Callable[[], float] | None = None,
+        name: str = "",
+        tags: Mapping[str, str] | None = None,
     ) -> None:
+        self._labels = (name, dict(tags or {}))
         self._steady = steady
         self._started = 0.0 if steady is None else steady()
         self._run_id = run_id
@@ -182,6 +187,8 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
             interruption=event_history.ledger.interruption(now),
             recoveries=event_history.ledger.recoveries(),
             size_limit=membership.state.staffing.most,
+            name=self._labels[0],
+            tags=self._labels[1],
         )
         if current and current.running:
             run.round_id.CopyFrom(round_id_message(current.plan.round_id))

@@ -1,0 +1,75 @@
+"""`edriver runs`: real runs, one that goes on and some that have ended, started from a real git repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.process.running import BOUND, ROOT, SCRIPTS, running
+
+TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
+
+
+def edriver(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(folder / "state")}
+    command = [sys.executable, "-m", "edriver", *words]
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=BOUND)
+
+
+def listed(folder: Path) -> list[list[str]]:
+    """The first three columns of each run."""
+    return [line.split()[:3] for line in edriver(folder, "runs").stdout.splitlines()[1:]]
+
+
+def test_those_that_go_on_and_those_that_have_ended(tmp_path: Path) -> None:
+    assert edriver(tmp_path, "runs").stdout == "there are no runs\n"
+    failed = edriver(tmp_path, "-np", "1", "--tag", "lr=1", "false")
+    first = failed.stderr.split(":")[1].split()[1]
+    state = {"XDG_STATE_HOME": str(tmp_path / "state"), "EPOCHS": "40000"}
+    with running(["-np", "2", "--name", "second", *TRAIN], tmp_path, state) as run:
+        run.line("rank 1 passed step 5")
+        second = run.line(r"^edriver: run (\w+):")[1]
+        assert listed(tmp_path) == [[second, "second", "running"], [first, "-", "failed"]]
+        assert edriver(tmp_path, "status", "--run", second).stdout.startswith(f"run {second} (second), ")
+        run.process.send_signal(signal.SIGKILL)
+        run.end()
+    assert listed(tmp_path) == [[second, "second", "lost"], [first, "-", "failed"]]
+    (known,) = json.loads(edriver(tmp_path, "runs", "--json", "--tag", "lr=1").stdout)
+    assert (known["run_id"], known["tags"], known["goodput"]) == (first, {"lr": "1"}, None)
+
+
+def test_the_commit_is_recorded(tmp_path: Path) -> None:
+    if shutil.which("git") is None:
+        assert "CI" not in os.environ, "there is no git"
+        pytest.skip("there is no git here")
+
+    def git(*words: str) -> str:
+        names = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        return subprocess.run(
+            ["git", *names, *words], cwd=tmp_path, check=True, capture_output=True, text=True, timeout=BOUND
+        ).stdout.strip()
+
+    git("init")
+    (tmp_path / "file").write_text("1")
+    git("add", "file")
+    git("commit", "-m", "one")
+    commit = git("rev-parse", "HEAD")
+    assert started_from(tmp_path) == {"commit": commit, "changed": False}
+    (tmp_path / "file").write_text("2")
+    assert started_from(tmp_path) == {"commit": commit, "changed": True}
+    latest = json.loads(edriver(tmp_path, "runs", "--json").stdout)[0]
+    assert latest["commit"] == commit
+    assert f"{commit}, with changes\n" in edriver(tmp_path, "report", latest["run_id"]).stdout
+
+
+def started_from(folder: Path) -> object:
+    """What the records of a run that is started there say of its commit."""
+    run_id = edriver(folder, "-np", "1", "false").stderr.split(":")[1].split()[1]
+    return json.loads((folder / "state" / "edriver" / run_id / "run.json").read_text())["git"]
