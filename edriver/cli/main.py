@@ -287,6 +287,11 @@ def _add_output_flags(group: argparse._ArgumentGroup) -> None:
         default=[],
         help="by which you find it again: edriver runs --tag NAME=VALUE; may be given several times",
     )
+    group.add_argument(
+        "--no-logs",
+        action="store_true",
+        help="keep nothing of the workers' output for edriver logs and all others who may ask how the run stands",
+    )
     group.add_argument("--event-log", metavar="FILE", help="append a line of JSON for everything that happens")
     group.add_argument(
         "--records",

@@ -40,17 +40,27 @@ class Subcommand:
 
 def _printed(command: Callable[[], str]) -> int:
     """Print what a run's driver answers."""
+    from edriver.text.printable import printable
+
+    def printed() -> int:
+        sys.stdout.write(f"{printable(command())}\n")
+        return 0
+
+    return _answered(printed)
+
+
+def _answered(command: Callable[[], int]) -> int:
+    """Have a command ask a run's driver; says why if there is no answer."""
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # that a driver cannot be reached is ours to say
     from edriver.client.errors import RunError
     from edriver.text.printable import printable
 
     try:
-        sys.stdout.write(f"{printable(command())}\n")
+        return command()
     except RunError as error:
         details = f"  (gRPC: {error.details})\n" if error.details else ""
         sys.stderr.write(printable(f"edriver: {error}\n{details}"))
         return EXIT_FAILED
-    return 0
 
 
 def _show(name: str, arguments: Sequence[str]) -> int:
@@ -61,6 +71,12 @@ def _steer(verb: str, arguments: Sequence[str]) -> int:
     from edriver.commands.steer import steer
 
     return _printed(lambda: steer(verb, arguments))
+
+
+def _logs(arguments: Sequence[str]) -> int:
+    from edriver.commands.logs import logs
+
+    return _answered(lambda: logs(arguments))
 
 
 def _doctor(arguments: Sequence[str]) -> int:
@@ -115,6 +131,10 @@ GROUPS: Final[Mapping[str, Sequence[Subcommand]]] = {
         _shows("status", "[--run RUN]", "how it stands; where several go on, which"),
         _shows("top", "[--run RUN]", "the same, live"),
         _shows("dashboard", "[--run RUN]", "a web page that follows it (pip install 'edriver[dashboard]')"),
+        Subcommand(
+            *("logs", "[RANK|HOST:SLOT] [-f]", "what workers have written lately, those that are gone included"),
+            *(_logs, partial(_parser_in, "edriver.commands.logs")),
+        ),
         _shows("runs", "[--all]", "your runs, those that have ended, too: how they ended, size, goodput"),
         _shows("report", "RUN", "one HTML file, of a run that has ended too: size, goodput, every recovery"),
     ),

@@ -26,6 +26,7 @@ from edriver.v1.status_pb2 import (
     RecoveryPhases,
     Round,
     Run,
+    WorkerLine,
     WorkerStatus,
 )
 
@@ -42,6 +43,7 @@ __all__ = [
     "Round",
     "Run",
     "RunError",
+    "WorkerLine",
     "WorkerStatus",
     "elsewhere",
     "find",

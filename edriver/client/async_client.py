@@ -85,6 +85,23 @@ class AsyncClient:
                         watching.take(response)
                         yield response
 
+    async def output(
+        self,
+        rank: int | None = None,
+        host: str = "",
+        slot: int | None = None,
+        worker_id: int = 0,
+        since: int = 0,
+        lines: int = 0,
+        follow: bool = False,
+    ) -> AsyncIterator[status_pb2.WorkerLine]:
+        """See Client.output."""
+        request = core.output(rank, host, slot, worker_id, since, lines, follow)
+        with self._core.errors_in_words():
+            async for response in self._core.methods["ReadOutput"](request):
+                for line in response.lines:
+                    yield line
+
     # ---- steering --------------------------------------------------------------------------------------------
 
     async def drain(self, host: str, slot: int | None = None, reason: str = "") -> int:

@@ -89,6 +89,32 @@ class Client:
                         watching.take(response)
                         yield response
 
+    def output(
+        self,
+        rank: int | None = None,
+        host: str = "",
+        slot: int | None = None,
+        worker_id: int = 0,
+        since: int = 0,
+        lines: int = 0,
+        follow: bool = False,
+    ) -> Iterator[status_pb2.WorkerLine]:
+        """What workers have written lately, those that are gone included; all that is given must be true of a line.
+
+        Args:
+            rank: lines that were written under this rank,
+            host: on this host,
+            slot: in this slot,
+            worker_id: by this worker.
+            since: only lines after this number.
+            lines: only the last so many of those that there are; 0: all that are remembered.
+            follow: whether to go on until the run ends. A connection that breaks ends it, too.
+        """
+        request = core.output(rank, host, slot, worker_id, since, lines, follow)
+        with self._core.errors_in_words():
+            for response in self._core.methods["ReadOutput"](request):
+                yield from response.lines
+
     # ---- steering --------------------------------------------------------------------------------------------
 
     def drain(self, host: str, slot: int | None = None, reason: str = "") -> int:

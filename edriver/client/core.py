@@ -131,3 +131,12 @@ def resize(size: int) -> Calls[None]:
 def stop(reason: str) -> Calls[None]:
     """See Client.stop."""
     yield Call("Stop", control_pb2.StopRequest(reason=reason))
+
+
+def output(
+    rank: int | None, host: str, slot: int | None, worker_id: int, since: int, lines: int, follow: bool
+) -> status_pb2.ReadOutputRequest:
+    """See Client.output."""
+    return status_pb2.ReadOutputRequest(
+        rank=rank, host=host, slot=slot, worker_id=worker_id, since=since, last=lines, follow=follow
+    )

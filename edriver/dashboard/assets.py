@@ -12,7 +12,7 @@ from edriver.client import RunError
 
 INSTALL_COMMAND: Final = "pip install 'edriver[dashboard]'"
 
-PAGE_SCRIPTS: Final = ("story.js", "figures.js", "tables.js", "page.js")
+PAGE_SCRIPTS: Final = ("story.js", "figures.js", "tables.js", "output.js", "page.js")
 """Ours, in the order in which they are loaded, after plotly's."""
 
 

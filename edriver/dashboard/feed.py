@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import heapq
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 import grpc
 
-from edriver.client import AsyncClient, Event, ProgressSample, RunError
+from edriver.client import AsyncClient, Event, ProgressSample, RunError, WorkerLine
 from edriver.common.wire import epoch_seconds
 from edriver.history.history import History
+from edriver.text.printable import printable
 
 POLL_INTERVAL: Final = 2.0
 """Seconds between two questions how the run stands, while something happens."""
@@ -22,6 +23,12 @@ IDLE_POLL_INTERVAL: Final = 10.0
 
 POLL_PAUSE_FACTOR: Final = 20
 """A question that took so long is followed by a pause so many times as long."""
+
+MAX_OUTPUT_LINES: Final = 500
+"""Lines of workers' output that a page gets at a time, the latest."""
+
+MAX_OUTPUT_LINE_BYTES: Final = 4000
+"""Bytes of such a line that it gets."""
 
 RETRY_INTERVAL: Final = 5.0
 """Seconds after which a driver that was given up is tried again."""
@@ -87,6 +94,24 @@ class Feed:
         self.history.look(answer.run, max(answer.seq, self.history.seq))
         self._announce("live")
 
+    async def output(self, host: str, slot: int | None, since: int) -> dict[str, Any]:
+        """What workers have written after a line's number, as it goes to the page: the latest, if there is more.
+
+        Args:
+            host: on which host; empty: on any.
+            slot: in which slot there; None: in any.
+            since: the number.
+        """
+        try:
+            lines = [
+                line
+                async for line in self._client.output(host=host, slot=slot, since=since, lines=MAX_OUTPUT_LINES)
+                if line.seq > since
+            ]
+        except RunError as error:
+            return {"lines": [], "why": str(error)}
+        return {"lines": [_plain(line) for line in lines], "why": ""}
+
     async def follow(self) -> None:
         """Go on until the run has ended; returns at once where it has. A driver that is lost is tried for ever."""
         looking = asyncio.create_task(self._look())
@@ -138,3 +163,9 @@ class Feed:
         self.link, self.why = link, why
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+
+def _plain(line: WorkerLine) -> list[Any]:
+    place = str(line.rank) if line.HasField("rank") else f"{line.host}:{line.slot}"
+    text = line.text[:MAX_OUTPUT_LINE_BYTES].decode("utf-8", "replace")
+    return [line.seq, epoch_seconds(line.time), place, line.stderr, printable(text)]

@@ -27,6 +27,9 @@ from edriver.dashboard.feed import Feed
 REQUEST_TIMEOUT: Final = 10.0
 """Seconds that a connection may be open without a whole request, before the first one and between two."""
 
+MAX_DIGITS: Final = 9
+"""Of a number in a request."""
+
 MAX_STREAMS: Final = 64
 """Streams that are open at a time."""
 
@@ -93,6 +96,7 @@ class PageServer:
         self.app = web.Application(middlewares=[self._guard])
         self.app.router.add_get("/{secret}/", self._page)
         self.app.router.add_get("/{secret}/events", self._stream)
+        self.app.router.add_get("/{secret}/output", self._output)
         self.app.router.add_get("/{secret}/plotly.js", self._library)
         self.app.router.add_get("/{secret}/{name}", self._file)
 
@@ -130,6 +134,15 @@ class PageServer:
             raise web.HTTPNotFound
         kind = "text/css" if name.endswith(".css") else "text/javascript"
         return web.Response(text=page_file(name), content_type=kind, headers={"Cache-Control": "no-store"})
+
+    async def _output(self, request: web.Request) -> web.Response:
+        """What workers have written: of all of them, or in one slot, after a line's number."""
+        slot, since = request.query.get("slot", ""), request.query.get("since", "0")
+        for number in (slot or "0", since):
+            if len(number) > MAX_DIGITS or not (number.isascii() and number.isdecimal()):
+                raise web.HTTPBadRequest
+        found = await self._feed.output(request.query.get("host", ""), int(slot) if slot else None, int(since))
+        return web.json_response(found, headers={"Cache-Control": "no-store"})
 
     async def _library(self, _request: web.Request) -> web.Response:
         if not self._plotly:

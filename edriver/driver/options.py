@@ -85,6 +85,7 @@ class RunOptions:
         records: the folder in which the run gets a folder for its records; None: it has none: they were declined,
             or this user has no home.
         records_asked: whether the operator named that folder.
+        logs_kept: whether the workers' latest output is kept for those who may look at the run.
         name: what the operator calls the run; empty: nothing.
         tags: the operator's, by name.
         hosts: how hosts are found, in words.
@@ -113,6 +114,7 @@ class RunOptions:
     metrics: tuple[str, int] | None = None
     records: Path | None = None
     records_asked: bool = False
+    logs_kept: bool = True
     name: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
     hosts: str = THIS_MACHINE
@@ -176,6 +178,7 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         metrics=_metrics_of(flags.metrics_port, flags.metrics_address),
         records=_records_of(flags, os.environ),
         records_asked=flags.records is not None,
+        logs_kept=not flags.no_logs,
         name=_name_of(flags.name),
         tags=dict(map(_tag_of, flags.tag)),
         hosts=_hosts_text(flags),

@@ -23,6 +23,7 @@ from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.observe.records.record_file import RecordFile
 from edriver.driver.observe.records.recorder import EventLogWriter, Recorder, writers_of
+from edriver.driver.observe.worker_output import WorkerOutput
 from edriver.driver.options import RunOptions
 from edriver.driver.rpc.agent_service import AgentServer
 from edriver.driver.rpc.agents.registry import AgentRegistry
@@ -116,13 +117,20 @@ class Wiring:
             stall_limits={phase: duration(limit) for phase, limit in options.stall_limits.items()},
             output_folder=options.output_folder,
         )
+        worker_output = WorkerOutput(wall_clock) if options.logs_kept else None
+
+        def forward(host: str, batch: agent_pb2.ForwardOutputRequest) -> None:
+            output.forward(host, batch)
+            if worker_output is not None:
+                worker_output.add(host, batch)
+
         dial_in_hosts = options.source if isinstance(options.source, DialInHosts) else None
         self.server = AgentServer(
             run_id,
             welcome,
             self.registry,
             self.inbox,
-            output.forward,
+            forward,
             on_agent_ended=self._agent_ended,
             credentials=lambda: self.endpoint.worker_credentials,
             dial_in_hosts=dial_in_hosts,
@@ -134,6 +142,7 @@ class Wiring:
             *(run_id, self.membership, self.event_history, wall_clock, options.command, clock),
             name=options.name,
             tags=options.tags,
+            output=worker_output,
         )
         self.endpoint = TcpEndpoint(
             run_id,

@@ -243,6 +243,132 @@ RUN_END_LOST: RunEnd.ValueType  # 4
 Global___RunEnd: _TypeAlias = RunEnd  # noqa: Y015
 
 @_typing.final
+class ReadOutputRequest(_message.Message):
+    """ReadOutputRequest says what of it is wanted: all that is given must be true of a line."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    SLOT_FIELD_NUMBER: _builtins.int
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    FOLLOW_FIELD_NUMBER: _builtins.int
+    rank: _builtins.int
+    """Lines that were written under this rank,"""
+    host: _builtins.str
+    """on this host; empty: on any,"""
+    slot: _builtins.int
+    """in this slot of a host,"""
+    worker_id: _builtins.int
+    """by this worker; 0: by any."""
+    since: _builtins.int
+    """Only lines after this number."""
+    last: _builtins.int
+    """Only the last so many of those that there are; 0: all that are remembered."""
+    follow: _builtins.bool
+    """Whether to go on with what is written from now on, until the run ends."""
+    def __init__(
+        self,
+        *,
+        rank: _builtins.int | None = ...,
+        host: _builtins.str = ...,
+        slot: _builtins.int | None = ...,
+        worker_id: _builtins.int = ...,
+        since: _builtins.int = ...,
+        last: _builtins.int = ...,
+        follow: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "_slot", b"_slot", "rank", b"rank", "slot", b"slot"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "_slot", b"_slot", "follow", b"follow", "host", b"host", "last", b"last", "rank", b"rank", "since", b"since", "slot", b"slot", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
+    _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015
+    _WhichOneofReturnType__slot: _TypeAlias = _typing.Literal["slot"]  # noqa: Y015
+    _WhichOneofArgType__slot: _TypeAlias = _typing.Literal["_slot", b"_slot"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rank) -> _WhichOneofReturnType__rank | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__slot) -> _WhichOneofReturnType__slot | None: ...
+
+Global___ReadOutputRequest: _TypeAlias = ReadOutputRequest  # noqa: Y015
+
+@_typing.final
+class ReadOutputResponse(_message.Message):
+    """ReadOutputResponse is some lines."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LINES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def lines(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerLine]: ...
+    def __init__(
+        self,
+        *,
+        lines: _abc.Iterable[Global___WorkerLine] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lines", b"lines"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadOutputResponse: _TypeAlias = ReadOutputResponse  # noqa: Y015
+
+@_typing.final
+class WorkerLine(_message.Message):
+    """WorkerLine is one line that a worker wrote."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQ_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    SLOT_FIELD_NUMBER: _builtins.int
+    STDERR_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    seq: _builtins.int
+    """Counts the run's lines, from 1. Numbers are missing where lines are forgotten, or not wanted."""
+    worker_id: _builtins.int
+    rank: _builtins.int
+    """The worker's rank when it was written; absent: it had none yet."""
+    host: _builtins.str
+    slot: _builtins.int
+    stderr: _builtins.bool
+    """Whether it was written to the standard error."""
+    text: _builtins.bytes
+    """Without its end."""
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """When it came to the driver."""
+
+    def __init__(
+        self,
+        *,
+        seq: _builtins.int = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
+        worker_id: _builtins.int = ...,
+        rank: _builtins.int | None = ...,
+        host: _builtins.str = ...,
+        slot: _builtins.int = ...,
+        stderr: _builtins.bool = ...,
+        text: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "rank", b"rank", "time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "host", b"host", "rank", b"rank", "seq", b"seq", "slot", b"slot", "stderr", b"stderr", "text", b"text", "time", b"time", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
+    _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rank) -> _WhichOneofReturnType__rank | None: ...
+
+Global___WorkerLine: _TypeAlias = WorkerLine  # noqa: Y015
+
+@_typing.final
 class GetRunRequest(_message.Message):
     """GetRunRequest asks; there is one run to a driver."""
 

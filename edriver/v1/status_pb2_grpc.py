@@ -60,6 +60,11 @@ class StatusServiceStub(object):
                 request_serializer=edriver_dot_v1_dot_status__pb2.WatchRequest.SerializeToString,
                 response_deserializer=edriver_dot_v1_dot_status__pb2.WatchResponse.FromString,
                 _registered_method=True)
+        self.ReadOutput = channel.unary_stream(
+                '/edriver.v1.StatusService/ReadOutput',
+                request_serializer=edriver_dot_v1_dot_status__pb2.ReadOutputRequest.SerializeToString,
+                response_deserializer=edriver_dot_v1_dot_status__pb2.ReadOutputResponse.FromString,
+                _registered_method=True)
 
 
 class StatusServiceServicer(object):
@@ -104,6 +109,14 @@ class StatusServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadOutput(self, request, context):
+        """ReadOutput tells what workers have written lately, those that are gone included, in the order in which it came to the
+        driver. FAILED_PRECONDITION: the run keeps nothing of it (--no-logs).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_StatusServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -131,6 +144,11 @@ def add_StatusServiceServicer_to_server(servicer, server):
                     servicer.Watch,
                     request_deserializer=edriver_dot_v1_dot_status__pb2.WatchRequest.FromString,
                     response_serializer=edriver_dot_v1_dot_status__pb2.WatchResponse.SerializeToString,
+            ),
+            'ReadOutput': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadOutput,
+                    request_deserializer=edriver_dot_v1_dot_status__pb2.ReadOutputRequest.FromString,
+                    response_serializer=edriver_dot_v1_dot_status__pb2.ReadOutputResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -269,6 +287,33 @@ class StatusService(object):
             '/edriver.v1.StatusService/Watch',
             edriver_dot_v1_dot_status__pb2.WatchRequest.SerializeToString,
             edriver_dot_v1_dot_status__pb2.WatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadOutput(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/edriver.v1.StatusService/ReadOutput',
+            edriver_dot_v1_dot_status__pb2.ReadOutputRequest.SerializeToString,
+            edriver_dot_v1_dot_status__pb2.ReadOutputResponse.FromString,
             options,
             channel_credentials,
             insecure,

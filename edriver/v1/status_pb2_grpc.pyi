@@ -48,6 +48,10 @@ class StatusServiceStub:
     watcher that is cut off calls again with the number of the last event that came. OUT_OF_RANGE as for ListEvents;
     a watcher that reads so slowly that it would miss an event gets that, too.
     """
+    ReadOutput: _grpc.UnaryStreamMultiCallable[_status_pb2.ReadOutputRequest, _status_pb2.ReadOutputResponse]
+    """ReadOutput tells what workers have written lately, those that are gone included, in the order in which it came to the
+    driver. FAILED_PRECONDITION: the run keeps nothing of it (--no-logs).
+    """
 
 @_typing.type_check_only
 class StatusServiceAsyncStub(StatusServiceStub):
@@ -68,6 +72,10 @@ class StatusServiceAsyncStub(StatusServiceStub):
     """Watch tells what happens from a number on, without a gap, until the run ends: its last event is RunEnded. A
     watcher that is cut off calls again with the number of the last event that came. OUT_OF_RANGE as for ListEvents;
     a watcher that reads so slowly that it would miss an event gets that, too.
+    """
+    ReadOutput: _aio.UnaryStreamMultiCallable[_status_pb2.ReadOutputRequest, _status_pb2.ReadOutputResponse]  # type: ignore[assignment]
+    """ReadOutput tells what workers have written lately, those that are gone included, in the order in which it came to the
+    driver. FAILED_PRECONDITION: the run keeps nothing of it (--no-logs).
     """
 
 class StatusServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -116,6 +124,16 @@ class StatusServiceServicer(metaclass=_abc_1.ABCMeta):
         """Watch tells what happens from a number on, without a gap, until the run ends: its last event is RunEnded. A
         watcher that is cut off calls again with the number of the last event that came. OUT_OF_RANGE as for ListEvents;
         a watcher that reads so slowly that it would miss an event gets that, too.
+        """
+
+    @_abc_1.abstractmethod
+    def ReadOutput(
+        self,
+        request: _status_pb2.ReadOutputRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_status_pb2.ReadOutputResponse], _abc.AsyncIterator[_status_pb2.ReadOutputResponse]]:
+        """ReadOutput tells what workers have written lately, those that are gone included, in the order in which it came to the
+        driver. FAILED_PRECONDITION: the run keeps nothing of it (--no-logs).
         """
 
 def add_StatusServiceServicer_to_server(servicer: StatusServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

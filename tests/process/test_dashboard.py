@@ -105,6 +105,11 @@ def test_the_page_follows_a_kill_a_resize_and_the_end(browser: Browser, tmp_path
             expect(log).to_contain_text("round 1.1 ended: worker 3 (rank 2, localhost:2)", timeout=WAIT)
             expect(size).to_have_text("2", timeout=WAIT)
             expect(log).to_contain_text("was killed by SIGKILL", timeout=WAIT)
+            output = page.locator("#output")
+            expect(output).to_contain_text("[0] rank 0 passed step 5", timeout=WAIT)
+            page.locator("#output-of").select_option("localhost:2")
+            expect(output).to_contain_text("[2] rank 2 passed step 5", timeout=WAIT)  # its last words
+            expect(output).not_to_contain_text("[0] rank 0 passed step 5")
             expect(page.locator("#rounds-note")).to_contain_text("1 failure")
             expect(size).to_have_text("3", timeout=WAIT)  # by the replacement
             with Client(here(id_of(run))) as client:

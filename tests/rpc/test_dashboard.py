@@ -32,6 +32,7 @@ from edriver.driver.core.settings import Settings
 from edriver.driver.observe.cause_text import Line
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
+from edriver.driver.observe.worker_output import WorkerOutput
 from edriver.driver.rpc.status import StatusServer
 from edriver.v1 import agent_pb2, notification_pb2, status_pb2_grpc
 
@@ -45,7 +46,8 @@ class Run:
         self.now = 1000.0
         self.membership = Membership(Settings(np=1, min_np=1, max_np=3), now=0.0)
         self.event_history = EventHistory(self.membership, ProgressTracker(lambda: self.now), lambda: self.now, limit)
-        self.status = StatusServer("abcd", self.membership, self.event_history, lambda: self.now)
+        self.output = WorkerOutput(lambda: self.now)
+        self.status = StatusServer("abcd", self.membership, self.event_history, lambda: self.now, output=self.output)
         self.address = Address("abcd", f"unix:{folder / 's'}")
         self._server: grpc.aio.Server | None = None
 
@@ -164,6 +166,34 @@ def test_everything_first_and_then_what_has_changed() -> None:
             assert all(line[0] > seq for line in reported["log"])
             assert "host b is drained: it runs hot" in [line[2] for line in reported["log"]]
             assert "rounds" not in reported
+
+    serve(work)
+
+
+def test_what_workers_have_written_is_handed_out() -> None:
+    async def work(page: Page) -> None:
+        lines = [
+            agent_pb2.OutputLine(worker_id=1, slot=number % 2, stderr=number == 1, text=text)
+            for number, text in enumerate([b"one", b"two \xff\x1b[2J", b"three"])
+        ]
+        page.run.output.add("a", agent_pb2.ForwardOutputRequest(lines=lines))
+
+        async def asked(query: str) -> Any:
+            async with page.get(f"/{SECRET}/output?{query}") as answer:
+                assert answer.status == 200
+                return await answer.json()
+
+        found = await asked("")
+        assert found["why"] == ""
+        assert [[seq, *rest] for seq, _, *rest in found["lines"]] == [
+            [1, "a:0", False, "one"],
+            [2, "a:1", True, "two \ufffd\\x1b[2J"],
+            [3, "a:0", False, "three"],
+        ]
+        assert [line[0] for line in (await asked("host=a&slot=0&since=1"))["lines"]] == [3]
+        for wrong in ("slot=x", "since=-1", "slot=9999999999", "since="):
+            async with page.get(f"/{SECRET}/output?{wrong}") as answer:
+                assert answer.status == 400
 
     serve(work)
 

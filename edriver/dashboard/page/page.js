@@ -206,6 +206,7 @@ function start() {
     take(JSON.parse(data.textContent));
   } else {
     listen();
+    new WorkerOutput().start();
     setInterval(() => {
       if (document.hidden || !story.head) return;
       drawHead(story);

@@ -21,6 +21,7 @@ from edriver.driver.observe.cause_message import activity_message
 from edriver.driver.observe.event_buffer import ForgottenError
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.snapshots import failure_message, host_status, size_of
+from edriver.driver.observe.worker_output import WorkerOutput, is_wanted
 from edriver.v1 import status_pb2, status_pb2_grpc
 
 if TYPE_CHECKING:
@@ -32,6 +33,15 @@ MAX_EVENTS_PER_ANSWER: Final = 1000
 MAX_ANSWER_AGE: Final = 0.25
 """Seconds for which an answer is given to others, too, unless something has happened: many may ask of a large run, and
 its workers report once a second."""
+
+MAX_LINES_PER_ANSWER: Final = 1000
+"""Lines of workers' output that are sent in one message."""
+
+MAX_OUTPUT_WAIT: Final = 0.2
+"""Seconds after which one who follows the workers' output learns that the driver ends,"""
+
+LAST_OUTPUT_WAIT: Final = 0.2
+"""and then waits for more of it."""
 
 PROGRESS_PERIOD: Final = 1.0
 """Seconds between two messages about progress."""
@@ -55,6 +65,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         steady: seconds of a monotonic clock; None: there is none, and how long the run has lasted is not known.
         name: what its user calls it; empty: nothing.
         tags: its user's, by name.
+        output: what its workers have written lately; None: nothing is kept of it.
     """
 
     def __init__(
@@ -67,7 +78,10 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         steady: Callable[[], float] | None = None,
         name: str = "",
         tags: Mapping[str, str] | None = None,
+        output: WorkerOutput | None = None,
     ) -> None:
+        self._output = output
+        self._closing = False
         self._labels = (name, dict(tags or {}))
         self._steady = steady
         self._started = 0.0 if steady is None else steady()
@@ -87,6 +101,10 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
             self._last_failure = failures[0]
         self._news.set()
         self._news = asyncio.Event()
+
+    def close(self) -> None:
+        """The driver is about to end: those who follow the workers' output have its end now."""
+        self._closing = True
 
     def answer(self) -> status_pb2.GetRunResponse:
         """How the run stands, or stood a moment ago."""
@@ -146,6 +164,33 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(min(due, loop.time() + MAX_WATCH_WAIT)):
                         await news.wait()
+
+    async def ReadOutput(  # noqa: N802
+        self, request: status_pb2.ReadOutputRequest, context: _ServicerContext
+    ) -> AsyncIterator[status_pb2.ReadOutputResponse]:
+        """See the proto file."""
+        output = self._output
+        if output is None:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION, "this run keeps nothing of its workers' output (--no-logs)"
+            )
+            return
+        wanted = is_wanted(request)
+        seq = output.before_last(request.last, request.since, wanted) if request.last else request.since
+        while True:
+            news, last, closing = output.news, output.last_seq, self._closing
+            while lines := output.since(seq, wanted, MAX_LINES_PER_ANSWER):
+                seq = lines[-1].seq
+                yield status_pb2.ReadOutputResponse(lines=lines)
+            if not request.follow:
+                return
+            seq = max(seq, last)  # what came before then is not wanted
+            try:
+                async with asyncio.timeout(LAST_OUTPUT_WAIT if closing else MAX_OUTPUT_WAIT):
+                    await news.wait()
+            except TimeoutError:
+                if closing:  # the last words of its workers are in
+                    return
 
     async def _since(self, seq: int, limit: int, context: _ServicerContext) -> list[status_pb2.Event]:
         try:

@@ -1,0 +1,68 @@
+"use strict";
+// What workers have written lately: asked for once in a while, as long as the page is looked at.
+
+const MOST_OUTPUT_LINES = 500;
+const OUTPUT_INTERVAL_MS = 1500;
+
+class WorkerOutput {
+  constructor() {
+    this.lines = [];
+    this.asking = false;
+  }
+
+  start() {
+    element("output-card").hidden = false;
+    element("output-of").addEventListener("input", () => {
+      this.lines = [];
+      element("output").textContent = "";
+      this.ask();
+    });
+    setInterval(() => this.ask(), OUTPUT_INTERVAL_MS);
+  }
+
+  async ask() {
+    if (this.asking || document.hidden || !story.head) return;
+    this.asking = true;
+    this.pick();
+    const of = element("output-of").value;
+    const place = of ? new URLSearchParams({host: of.slice(0, of.lastIndexOf(":")), slot: of.slice(of.lastIndexOf(":") + 1)}) : new URLSearchParams();
+    place.set("since", this.lines.length ? this.lines[this.lines.length - 1][0] : 0);
+    try {
+      const answer = await fetch(`output?${place}`);
+      if (answer.ok && of === element("output-of").value) this.take(await answer.json());
+    } catch {
+      // the page says elsewhere that the driver is away
+    }
+    this.asking = false;
+  }
+
+  take(found) {
+    put("output-note", found.why || (this.lines.length || found.lines.length ? `the latest ${MOST_OUTPUT_LINES} lines; edriver logs prints more` : "nothing has been written yet"));
+    if (!found.lines.length) return;
+    this.lines = [...this.lines, ...found.lines].slice(-MOST_OUTPUT_LINES);
+    const shown = element("output");
+    const atEnd = shown.scrollTop + shown.clientHeight >= shown.scrollHeight - 8;
+    shown.replaceChildren(...this.lines.map(([, time, place, stderr, text]) => {
+      const line = document.createElement("span");
+      line.textContent = `${clockText(time, false)} [${place}] ${text}\n`;
+      if (stderr) line.className = "stderr";
+      return line;
+    }));
+    if (atEnd) shown.scrollTop = shown.scrollHeight;
+  }
+
+  // The slots there are, in their order; what was chosen stays.
+  pick() {
+    const select = element("output-of");
+    const slots = [...story.lanes.values()].sort((a, b) => a.host.localeCompare(b.host, "en", {numeric: true}) || a.slot - b.slot).map((lane) => lane.key);
+    if (select.options.length === slots.length + 1) return;
+    const chosen = select.value;
+    select.replaceChildren(...["", ...slots].map((key) => {
+      const option = document.createElement("option");
+      option.value = key;
+      option.textContent = key || "all workers";
+      return option;
+    }));
+    select.value = chosen;
+  }
+}

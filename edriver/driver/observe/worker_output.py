@@ -1,0 +1,132 @@
+"""The latest lines that workers have written, for those who ask: numbered, and bounded for each worker and in all."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+
+from edriver.common.wire import timestamp
+from edriver.v1 import agent_pb2, status_pb2
+
+MAX_WORKER_BYTES: Final = 256 * 1024
+"""Bytes that are remembered of each worker, the latest."""
+
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""Bytes that are remembered of all of them; what is left out then is of the workers that have been silent longest."""
+
+_LINE_OVERHEAD: Final = 200
+"""Bytes that a line takes beside its text."""
+
+Wanted = Callable[[status_pb2.WorkerLine], bool]
+
+
+@dataclass(slots=True)
+class _Latest:
+    """The latest lines of a worker."""
+
+    lines: deque[status_pb2.WorkerLine] = field(default_factory=deque)
+    size: int = 0
+
+
+class WorkerOutput:
+    """The latest output of a run's workers, those that are gone included.
+
+    Args:
+        clock: seconds since the epoch.
+        worker_limit: see MAX_WORKER_BYTES.
+        limit: see MAX_BYTES.
+
+    Attributes:
+        last_seq: the number of the last line; 0: there was none.
+        news: set when a line is added, and then another one.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float], worker_limit: int = MAX_WORKER_BYTES, limit: int = MAX_BYTES
+    ) -> None:
+        self._clock = clock
+        self._worker_limit = worker_limit
+        self._limit = limit
+        self._workers: dict[int, _Latest] = {}  # those that were heard of last come last
+        self._size = 0
+        self.last_seq = 0
+        self.news = asyncio.Event()
+
+    def add(self, host: str, batch: agent_pb2.ForwardOutputRequest) -> None:
+        """Remember what a host's workers wrote."""
+        now = timestamp(self._clock())
+        for line in batch.lines:
+            self.last_seq += 1
+            latest = self._workers.pop(line.worker_id, None) or _Latest()
+            self._workers[line.worker_id] = latest
+            size = len(line.text) + _LINE_OVERHEAD
+            latest.lines.append(
+                status_pb2.WorkerLine(
+                    seq=self.last_seq,
+                    time=now,
+                    worker_id=line.worker_id,
+                    rank=line.rank if line.HasField("rank") else None,
+                    host=host,
+                    slot=line.slot,
+                    stderr=line.stderr,
+                    text=line.text,
+                )
+            )
+            latest.size += size
+            self._size += size
+            while latest.size > self._worker_limit and len(latest.lines) > 1:
+                self._forget_line(latest)
+            while self._size > self._limit and self._size > size:
+                silent = next(iter(self._workers))
+                self._forget_line(self._workers[silent])
+                if not self._workers[silent].lines:
+                    del self._workers[silent]
+        if batch.lines:
+            self.news.set()
+            self.news = asyncio.Event()
+
+    def since(self, seq: int, wanted: Wanted, limit: int) -> list[status_pb2.WorkerLine]:
+        """At most so many of the lines after this number that are wanted, in the order in which they came."""
+        return list(islice(filter(wanted, self._lines_after(seq)), limit))
+
+    def before_last(self, count: int, seq: int, wanted: Wanted) -> int:
+        """After which number the last so many of the lines after this number come that are wanted."""
+        found: deque[int] = deque(maxlen=count + 1)
+        found.extend(line.seq for line in filter(wanted, self._lines_after(seq)))
+        return found[0] if len(found) > count else seq
+
+    def _lines_after(self, seq: int) -> Iterator[status_pb2.WorkerLine]:
+        of_workers = [_after(seq, latest.lines) for latest in self._workers.values() if latest.lines[-1].seq > seq]
+        return heapq.merge(*of_workers, key=lambda line: line.seq)
+
+    def _forget_line(self, latest: _Latest) -> None:
+        size = len(latest.lines.popleft().text) + _LINE_OVERHEAD
+        latest.size -= size
+        self._size -= size
+
+
+def _after(seq: int, lines: deque[status_pb2.WorkerLine]) -> Iterator[status_pb2.WorkerLine]:
+    """The lines after this number; looked for from the end, where those lie that a follower has not seen."""
+    place = len(lines)
+    while place and lines[place - 1].seq > seq:
+        place -= 1
+    return islice(lines, place, None)
+
+
+def is_wanted(request: status_pb2.ReadOutputRequest) -> Wanted:
+    """Whether a line is one of those that are asked for."""
+
+    def wanted(line: status_pb2.WorkerLine) -> bool:
+        return (
+            (not request.HasField("rank") or (line.HasField("rank") and line.rank == request.rank))
+            and (not request.host or line.host == request.host)
+            and (not request.HasField("slot") or line.slot == request.slot)
+            and (not request.worker_id or line.worker_id == request.worker_id)
+        )
+
+    return wanted
