@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from edriver.common.limits import MAX_TOTAL_SLOTS
 from edriver.common.stall_limits import collective_timeout, limits_of
-from edriver.driver import discovery_feed, options, progress_lines, shutdown
+from edriver.driver import discovery_feed, options, progress_lines, shutdown, source_commit
 from edriver.driver.core import settings
 from edriver.driver.launch import local
 from edriver.driver.observe.metrics import bounded_server
@@ -61,6 +61,7 @@ class Bound:
 
 DRIVER_BOUNDS: Final = (
     Bound(discovery_feed, "POLL_INTERVAL", "discovery is asked every"),
+    Bound(source_commit, "GIT_TIMEOUT", "git may take for an answer"),
     Bound(registry, "AGENT_LEASE", "an agent may be silent for"),
     Bound(registry, "BEAT", "an agent sends a heartbeat every"),
     Bound(registry, "BOOT_LEASE", "an agent may take to start"),

@@ -50,6 +50,8 @@ def test_a_line_is_an_event_with_plain_values() -> None:
             "preemptions": 0,
             "resizes": 0,
             "unproven": 0,
+            "rounds": 0,
+            "size": 0,
         },
     }
 
