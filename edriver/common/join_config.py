@@ -36,6 +36,7 @@ class JoinConfig:
         slots: how many workers the host takes, if it has dialled in by itself; 0: that is discovery's to say.
         directory: the workers' working directory; empty: the agent's own.
         environment: variables that the workers get, over those of the agent's own.
+        server_name: the name in the driver's certificate, by which a client checks it.
         secret: by which the driver knows this agent from all others, in hexadecimal digits; empty: its first Welcome
             brings it.
     """
@@ -53,6 +54,7 @@ class JoinConfig:
     directory: str = ""
     environment: Mapping[str, str] | None = None
     secret: str = ""
+    server_name: str = SERVER_NAME
 
     def __repr__(self) -> str:
         """Without what must not be seen in a log."""

@@ -7,9 +7,15 @@ import re
 import signal
 import sys
 from pathlib import Path
+from typing import Any
+
+import grpc
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from edriver.client import Client, find, here
-from tests.process.running import SCRIPTS, Run, edriver, running
+from tests.process.running import BOUND, SCRIPTS, Run, edriver, running
 
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 
@@ -102,6 +108,8 @@ def test_status_credentials_allow_queries_from_elsewhere_and_nothing_else(tmp_pa
         assert (done.returncode, done.stderr) == (0, "")
         assert "worker 1 (localhost:0, rank 0" in done.stdout
 
+        assert plain_client_sees(json.loads(file.read_bytes()), port) == "training"
+
         refused = edriver("agent", *here)
         assert refused.returncode != 0
         assert "these credentials do not allow this call; the credentials that hosts dial in by" in refused.stderr
@@ -117,6 +125,26 @@ def test_status_credentials_allow_queries_from_elsewhere_and_nothing_else(tmp_pa
         assert not file.exists()
         over = edriver("status", "--credentials", str(file))
         assert over.stderr == f"edriver: --credentials {file}: No such file or directory\n"
+
+
+def plain_client_sees(shown: dict[str, Any], port: str) -> str:
+    """The first worker's state, by a client that knows of edriver only what the file and server reflection say."""
+    credentials = grpc.composite_channel_credentials(
+        grpc.ssl_channel_credentials(shown["authority"].encode()), grpc.access_token_call_credentials(shown["token"])
+    )
+    options = (("grpc.ssl_target_name_override", shown["server_name"]), ("grpc.enable_http_proxy", 0))
+    with grpc.secure_channel(f"127.0.0.1:{port}", credentials, options) as channel:
+        pool = DescriptorPool(ProtoReflectionDescriptorDatabase(channel))
+        method = pool.FindServiceByName("edriver.v1.StatusService").FindMethodByName("GetRun")
+        ask = channel.unary_unary(
+            "/edriver.v1.StatusService/GetRun",
+            GetMessageClass(method.input_type).SerializeToString,
+            GetMessageClass(method.output_type).FromString,
+        )
+        answer: Any = ask(GetMessageClass(method.input_type)(), timeout=BOUND)
+        worker = answer.run.workers[0]
+        name = worker.DESCRIPTOR.fields_by_name["state"].enum_type.values_by_number[worker.state].name
+        return str(name.removeprefix("WORKER_STATE_").lower())
 
 
 def test_files_that_are_no_credentials(tmp_path: Path) -> None:
