@@ -15,7 +15,7 @@ buf := .venv/buf-$(BUF)/node_modules/.bin/buf
 
 export PYTHONDONTWRITEBYTECODE = # else each of the thousand processes of the tests compiles edriver anew
 
-.PHONY: demo test lint format types docs proto proto-check unit sim fuzz attacks long libraries churn bench soak kills trouble matrix installable dist clean
+.PHONY: demo test lint format types docs proto proto-check proto-baseline unit sim fuzz attacks long libraries churn bench soak kills trouble matrix installable dist clean
 
 demo: .venv/ready ## the digits job on this machine, with a kill and a resize shown live
 	$(py) examples/digits/demo.py
@@ -48,6 +48,10 @@ lint: .venv/ready $(buf) ## ruff, who may import whom (pyproject.toml), and buf'
 	.venv/bin/lint-imports
 	$(buf) lint
 	$(buf) format --diff --exit-code
+	$(buf) breaking --against proto/baseline.binpb
+
+proto-baseline: $(buf) ## what other teams' clients may rely on from now on: at each release
+	$(buf) build --exclude-source-info -o proto/baseline.binpb
 
 format: .venv/ready $(buf)
 	$(py) -m ruff check --fix

@@ -25,6 +25,7 @@ class _AgentFault:
 class _AgentFaultEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AgentFault.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     AGENT_FAULT_UNSPECIFIED: _AgentFault.ValueType  # 0
+    """None."""
     AGENT_FAULT_ENDED: _AgentFault.ValueType  # 1
     """It could not be started, or its process has ended: `detail` is what its launcher says."""
     AGENT_FAULT_NEVER_ANSWERED: _AgentFault.ValueType  # 2
@@ -40,6 +41,7 @@ class AgentFault(_AgentFault, metaclass=_AgentFaultEnumTypeWrapper):
     """AgentFault is what is wrong with a host's agent."""
 
 AGENT_FAULT_UNSPECIFIED: AgentFault.ValueType  # 0
+"""None."""
 AGENT_FAULT_ENDED: AgentFault.ValueType  # 1
 """It could not be started, or its process has ended: `detail` is what its launcher says."""
 AGENT_FAULT_NEVER_ANSWERED: AgentFault.ValueType  # 2
@@ -59,6 +61,7 @@ class _CauseKind:
 class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     CAUSE_KIND_UNSPECIFIED: _CauseKind.ValueType  # 0
+    """None that this release knows."""
     CAUSE_KIND_EXITED: _CauseKind.ValueType  # 1
     """---- A worker was lost, or is suspected.
 
@@ -94,6 +97,7 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     The run began: the cause of its first round.
     """
     CAUSE_KIND_COLLECTIVE_FAILED: _CauseKind.ValueType  # 11
+    """A collective of a worker failed."""
     CAUSE_KIND_PEER_UNPROVEN: _CauseKind.ValueType  # 12
     """A stranger took a member's place in a connection: `detail`."""
     CAUSE_KIND_LEFT_ROUND: _CauseKind.ValueType  # 13
@@ -109,8 +113,12 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     CAUSE_KIND_MEMBERS_CHANGE: _CauseKind.ValueType  # 18
     """Workers join or leave."""
     CAUSE_KIND_ALL_DONE: _CauseKind.ValueType  # 19
+    """All members are done."""
     CAUSE_KIND_SUCCESS: _CauseKind.ValueType  # 20
-    """---- The run has ended."""
+    """---- The run has ended.
+
+    Training is done, and every process has ended with 0.
+    """
     CAUSE_KIND_STOPPED: _CauseKind.ValueType  # 21
     """The operator wants it: `detail`."""
     CAUSE_KIND_SOURCE_UNUSABLE: _CauseKind.ValueType  # 22
@@ -136,12 +144,20 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     CAUSE_KIND_TIMED_OUT: _CauseKind.ValueType  # 32
     """--elastic-timeout is over."""
     CAUSE_KIND_ROUND_RUNS: _CauseKind.ValueType  # 33
-    """---- The run waits, or goes on."""
+    """---- The run waits, or goes on.
+
+    A round is on.
+    """
     CAUSE_KIND_WORKERS_AWAITED: _CauseKind.ValueType  # 34
+    """Workers are waited for until there are enough for a round."""
     CAUSE_KIND_HOLDER_AWAITED: _CauseKind.ValueType  # 35
+    """A worker that holds the latest state is waited for."""
     CAUSE_KIND_BOOT_AWAITED: _CauseKind.ValueType  # 36
+    """Workers that still boot are waited for."""
     CAUSE_KIND_SUSPECTS_AWAITED: _CauseKind.ValueType  # 37
+    """Workers that are suspected are waited for, until it is known whether they are lost."""
     CAUSE_KIND_SURVIVORS_AWAITED: _CauseKind.ValueType  # 38
+    """Members of the round that has ended are waited for."""
     CAUSE_KIND_PAUSE_AWAITED: _CauseKind.ValueType  # 39
     """The pause after unproven connections is not over."""
     CAUSE_KIND_LEFT_ALONE: _CauseKind.ValueType  # 40
@@ -164,6 +180,7 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     CAUSE_KIND_DRAINED: _CauseKind.ValueType  # 44
     """It is not to be used: `detail`."""
     CAUSE_KIND_UNDRAINED: _CauseKind.ValueType  # 45
+    """It may be used again."""
     CAUSE_KIND_SLOTS_DRAINED: _CauseKind.ValueType  # 46
     """`count` of its slots are not to be used."""
     CAUSE_KIND_SLOTS_COOLING: _CauseKind.ValueType  # 47
@@ -171,8 +188,11 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     CAUSE_KIND_SLOTS_SPARE: _CauseKind.ValueType  # 63
     """`count` of its slots are idle because the run has as many workers as it may (--max-np, or a resize)."""
     CAUSE_KIND_HOST_QUARANTINED: _CauseKind.ValueType  # 48
+    """It is left alone because its workers fail: for `duration`, when that begins."""
     CAUSE_KIND_SLOT_QUARANTINED: _CauseKind.ValueType  # 49
+    """The slot is left alone because its workers fail: for `duration`."""
     CAUSE_KIND_COOLDOWN_OVER: _CauseKind.ValueType  # 50
+    """The slot, or host, may be used again: its cooldown is over."""
     CAUSE_KIND_QUARANTINE_WAIVED: _CauseKind.ValueType  # 51
     """A host is used in spite of its quarantine: the others do not make up --min-np."""
     CAUSE_KIND_DISCOVERY_FAILED: _CauseKind.ValueType  # 52
@@ -188,6 +208,7 @@ class CauseKind(_CauseKind, metaclass=_CauseKindEnumTypeWrapper):
     """CauseKind is what a cause is."""
 
 CAUSE_KIND_UNSPECIFIED: CauseKind.ValueType  # 0
+"""None that this release knows."""
 CAUSE_KIND_EXITED: CauseKind.ValueType  # 1
 """---- A worker was lost, or is suspected.
 
@@ -223,6 +244,7 @@ CAUSE_KIND_RUN_BEGAN: CauseKind.ValueType  # 57
 The run began: the cause of its first round.
 """
 CAUSE_KIND_COLLECTIVE_FAILED: CauseKind.ValueType  # 11
+"""A collective of a worker failed."""
 CAUSE_KIND_PEER_UNPROVEN: CauseKind.ValueType  # 12
 """A stranger took a member's place in a connection: `detail`."""
 CAUSE_KIND_LEFT_ROUND: CauseKind.ValueType  # 13
@@ -238,8 +260,12 @@ CAUSE_KIND_UNEVEN_STEPS: CauseKind.ValueType  # 17
 CAUSE_KIND_MEMBERS_CHANGE: CauseKind.ValueType  # 18
 """Workers join or leave."""
 CAUSE_KIND_ALL_DONE: CauseKind.ValueType  # 19
+"""All members are done."""
 CAUSE_KIND_SUCCESS: CauseKind.ValueType  # 20
-"""---- The run has ended."""
+"""---- The run has ended.
+
+Training is done, and every process has ended with 0.
+"""
 CAUSE_KIND_STOPPED: CauseKind.ValueType  # 21
 """The operator wants it: `detail`."""
 CAUSE_KIND_SOURCE_UNUSABLE: CauseKind.ValueType  # 22
@@ -265,12 +291,20 @@ CAUSE_KIND_UNPROVEN_CONNECTIONS: CauseKind.ValueType  # 31
 CAUSE_KIND_TIMED_OUT: CauseKind.ValueType  # 32
 """--elastic-timeout is over."""
 CAUSE_KIND_ROUND_RUNS: CauseKind.ValueType  # 33
-"""---- The run waits, or goes on."""
+"""---- The run waits, or goes on.
+
+A round is on.
+"""
 CAUSE_KIND_WORKERS_AWAITED: CauseKind.ValueType  # 34
+"""Workers are waited for until there are enough for a round."""
 CAUSE_KIND_HOLDER_AWAITED: CauseKind.ValueType  # 35
+"""A worker that holds the latest state is waited for."""
 CAUSE_KIND_BOOT_AWAITED: CauseKind.ValueType  # 36
+"""Workers that still boot are waited for."""
 CAUSE_KIND_SUSPECTS_AWAITED: CauseKind.ValueType  # 37
+"""Workers that are suspected are waited for, until it is known whether they are lost."""
 CAUSE_KIND_SURVIVORS_AWAITED: CauseKind.ValueType  # 38
+"""Members of the round that has ended are waited for."""
 CAUSE_KIND_PAUSE_AWAITED: CauseKind.ValueType  # 39
 """The pause after unproven connections is not over."""
 CAUSE_KIND_LEFT_ALONE: CauseKind.ValueType  # 40
@@ -293,6 +327,7 @@ CAUSE_KIND_HOST_UNANSWERED: CauseKind.ValueType  # 43
 CAUSE_KIND_DRAINED: CauseKind.ValueType  # 44
 """It is not to be used: `detail`."""
 CAUSE_KIND_UNDRAINED: CauseKind.ValueType  # 45
+"""It may be used again."""
 CAUSE_KIND_SLOTS_DRAINED: CauseKind.ValueType  # 46
 """`count` of its slots are not to be used."""
 CAUSE_KIND_SLOTS_COOLING: CauseKind.ValueType  # 47
@@ -300,8 +335,11 @@ CAUSE_KIND_SLOTS_COOLING: CauseKind.ValueType  # 47
 CAUSE_KIND_SLOTS_SPARE: CauseKind.ValueType  # 63
 """`count` of its slots are idle because the run has as many workers as it may (--max-np, or a resize)."""
 CAUSE_KIND_HOST_QUARANTINED: CauseKind.ValueType  # 48
+"""It is left alone because its workers fail: for `duration`, when that begins."""
 CAUSE_KIND_SLOT_QUARANTINED: CauseKind.ValueType  # 49
+"""The slot is left alone because its workers fail: for `duration`."""
 CAUSE_KIND_COOLDOWN_OVER: CauseKind.ValueType  # 50
+"""The slot, or host, may be used again: its cooldown is over."""
 CAUSE_KIND_QUARANTINE_WAIVED: CauseKind.ValueType  # 51
 """A host is used in spite of its quarantine: the others do not make up --min-np."""
 CAUSE_KIND_DISCOVERY_FAILED: CauseKind.ValueType  # 52
@@ -336,12 +374,15 @@ class Cause(_message.Message):
     AGENT_FAULT_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
     kind: Global___CauseKind.ValueType
+    """What it is; says which of the fields below are given."""
     worker_id: _builtins.int
     """The worker in question; absent: there is none. Its rank is absent if it never had one."""
     rank: _builtins.int
+    """The worker's rank; absent: it never had one."""
     host: _builtins.str
     """Its host, or the host in question; empty: there is none."""
     slot: _builtins.int
+    """The worker's slot, or the slot in question; absent: there is none."""
     code: _builtins.int
     """How its process has ended: its exit code; negative: the signal that ended it."""
     phase: _builtins.str

@@ -26,6 +26,7 @@ class DrainRequest(_message.Message):
     SLOT_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     host: _builtins.str
+    """Its name."""
     slot: _builtins.int
     """Absent: all slots of the host, those to come included."""
     reason: _builtins.str
@@ -78,6 +79,7 @@ class UndrainRequest(_message.Message):
     HOST_FIELD_NUMBER: _builtins.int
     SLOT_FIELD_NUMBER: _builtins.int
     host: _builtins.str
+    """Its name."""
     slot: _builtins.int
     """Absent: all slots of the host."""
     def __init__(
@@ -121,6 +123,7 @@ class ResizeRequest(_message.Message):
 
     SIZE_FIELD_NUMBER: _builtins.int
     size: _builtins.int
+    """Most workers from now on, between --min-np and --max-np."""
     def __init__(
         self,
         *,

@@ -31,6 +31,7 @@ class _InterruptionKind:
 class _InterruptionKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_InterruptionKind.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     INTERRUPTION_KIND_UNSPECIFIED: _InterruptionKind.ValueType  # 0
+    """Not said."""
     INTERRUPTION_KIND_BOOT: _InterruptionKind.ValueType  # 1
     """The run began."""
     INTERRUPTION_KIND_NEXT_RUN: _InterruptionKind.ValueType  # 2
@@ -50,6 +51,7 @@ class InterruptionKind(_InterruptionKind, metaclass=_InterruptionKindEnumTypeWra
     """InterruptionKind is what kept a run from making steps."""
 
 INTERRUPTION_KIND_UNSPECIFIED: InterruptionKind.ValueType  # 0
+"""Not said."""
 INTERRUPTION_KIND_BOOT: InterruptionKind.ValueType  # 1
 """The run began."""
 INTERRUPTION_KIND_NEXT_RUN: InterruptionKind.ValueType  # 2
@@ -73,6 +75,7 @@ class _RunMode:
 class _RunModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RunMode.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     RUN_MODE_UNSPECIFIED: _RunMode.ValueType  # 0
+    """Not said."""
     RUN_MODE_ELASTIC: _RunMode.ValueType  # 1
     """It calls edriver.run: its processes outlive their rounds, and hold the state."""
     RUN_MODE_RESTART: _RunMode.ValueType  # 2
@@ -82,6 +85,7 @@ class RunMode(_RunMode, metaclass=_RunModeEnumTypeWrapper):
     """RunMode is how a script is kept going."""
 
 RUN_MODE_UNSPECIFIED: RunMode.ValueType  # 0
+"""Not said."""
 RUN_MODE_ELASTIC: RunMode.ValueType  # 1
 """It calls edriver.run: its processes outlive their rounds, and hold the state."""
 RUN_MODE_RESTART: RunMode.ValueType  # 2
@@ -95,6 +99,7 @@ class _HostState:
 class _HostStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_HostState.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     HOST_STATE_UNSPECIFIED: _HostState.ValueType  # 0
+    """Not said: it is of an earlier release."""
     HOST_STATE_STARTING: _HostState.ValueType  # 1
     """Its agent is on its way."""
     HOST_STATE_USED: _HostState.ValueType  # 2
@@ -118,6 +123,7 @@ class HostState(_HostState, metaclass=_HostStateEnumTypeWrapper):
     """HostState is where a host stands."""
 
 HOST_STATE_UNSPECIFIED: HostState.ValueType  # 0
+"""Not said: it is of an earlier release."""
 HOST_STATE_STARTING: HostState.ValueType  # 1
 """Its agent is on its way."""
 HOST_STATE_USED: HostState.ValueType  # 2
@@ -145,6 +151,7 @@ class _WorkerState:
 class _WorkerStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WorkerState.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     WORKER_STATE_UNSPECIFIED: _WorkerState.ValueType  # 0
+    """Not said."""
     WORKER_STATE_BOOTING: _WorkerState.ValueType  # 1
     """Started, not yet ready for a round."""
     WORKER_STATE_WAITING: _WorkerState.ValueType  # 2
@@ -164,6 +171,7 @@ class WorkerState(_WorkerState, metaclass=_WorkerStateEnumTypeWrapper):
     """WorkerState is where a worker stands in its life."""
 
 WORKER_STATE_UNSPECIFIED: WorkerState.ValueType  # 0
+"""Not said."""
 WORKER_STATE_BOOTING: WorkerState.ValueType  # 1
 """Started, not yet ready for a round."""
 WORKER_STATE_WAITING: WorkerState.ValueType  # 2
@@ -187,6 +195,7 @@ class _RoundKind:
 class _RoundKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RoundKind.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     ROUND_KIND_UNSPECIFIED: _RoundKind.ValueType  # 0
+    """Not said."""
     ROUND_KIND_START: _RoundKind.ValueType  # 1
     """The run began, or the script entered its next `run`."""
     ROUND_KIND_FAILURE: _RoundKind.ValueType  # 2
@@ -202,6 +211,7 @@ class RoundKind(_RoundKind, metaclass=_RoundKindEnumTypeWrapper):
     """RoundKind is what kind of thing made a round necessary."""
 
 ROUND_KIND_UNSPECIFIED: RoundKind.ValueType  # 0
+"""Not said."""
 ROUND_KIND_START: RoundKind.ValueType  # 1
 """The run began, or the script entered its next `run`."""
 ROUND_KIND_FAILURE: RoundKind.ValueType  # 2
@@ -221,11 +231,13 @@ class _RunEnd:
 class _RunEndEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RunEnd.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     RUN_END_UNSPECIFIED: _RunEnd.ValueType  # 0
+    """Not said."""
     RUN_END_DONE: _RunEnd.ValueType  # 1
     """All workers were done, and every process then ended with 0."""
     RUN_END_STOPPED: _RunEnd.ValueType  # 2
     """The operator wanted it."""
     RUN_END_FAILED: _RunEnd.ValueType  # 3
+    """It could not go on: `worker_failures` say why."""
     RUN_END_LOST: _RunEnd.ValueType  # 4
     """Its driver was lost, and could not say how: known from its records alone, which have no RunEnded."""
 
@@ -233,11 +245,13 @@ class RunEnd(_RunEnd, metaclass=_RunEndEnumTypeWrapper):
     """RunEnd is how a run has ended."""
 
 RUN_END_UNSPECIFIED: RunEnd.ValueType  # 0
+"""Not said."""
 RUN_END_DONE: RunEnd.ValueType  # 1
 """All workers were done, and every process then ended with 0."""
 RUN_END_STOPPED: RunEnd.ValueType  # 2
 """The operator wanted it."""
 RUN_END_FAILED: RunEnd.ValueType  # 3
+"""It could not go on: `worker_failures` say why."""
 RUN_END_LOST: RunEnd.ValueType  # 4
 """Its driver was lost, and could not say how: known from its records alone, which have no RunEnded."""
 Global___RunEnd: _TypeAlias = RunEnd  # noqa: Y015
@@ -303,7 +317,9 @@ class ReadOutputResponse(_message.Message):
 
     LINES_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def lines(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerLine]: ...
+    def lines(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerLine]:
+        """In the order of their numbers."""
+
     def __init__(
         self,
         *,
@@ -334,10 +350,13 @@ class WorkerLine(_message.Message):
     seq: _builtins.int
     """Counts the run's lines, from 1. Numbers are missing where lines are forgotten, or not wanted."""
     worker_id: _builtins.int
+    """The worker that wrote it,"""
     rank: _builtins.int
     """The worker's rank when it was written; absent: it had none yet."""
     host: _builtins.str
+    """its host,"""
     slot: _builtins.int
+    """and its slot there."""
     stderr: _builtins.bool
     """Whether it was written to the standard error."""
     text: _builtins.bytes
@@ -396,7 +415,9 @@ class GetRunResponse(_message.Message):
     seq: _builtins.int
     """The last event that is in it: Watch from here misses nothing."""
     @_builtins.property
-    def run(self) -> Global___Run: ...
+    def run(self) -> Global___Run:
+        """How it stands."""
+
     def __init__(
         self,
         *,
@@ -467,6 +488,7 @@ class Run(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     TAGS_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
+    """Its id."""
     version: _builtins.str
     """The driver's release."""
     size: _builtins.int
@@ -474,12 +496,17 @@ class Run(_message.Message):
     np: _builtins.int
     """How many it began with, and its limits."""
     min_np: _builtins.int
+    """Fewest workers that it goes on with (--min-np),"""
     max_np: _builtins.int
+    """and most that it may use (--max-np)."""
     rounds: _builtins.int
     """Rounds so far, and why they ended."""
     failures: _builtins.int
+    """Rounds that ended because a worker was lost, or a collective broke,"""
     preemptions: _builtins.int
+    """because members' places were taken away,"""
     resizes: _builtins.int
+    """and because workers joined or left."""
     unproven: _builtins.int
     """Rounds that ended because a connection did not prove to lead to a member: no worker failed."""
     steps_lost: _builtins.int
@@ -684,6 +711,7 @@ class Interruption(_message.Message):
     SIZE_FIELD_NUMBER: _builtins.int
     FAILED_ROUNDS_FIELD_NUMBER: _builtins.int
     kind: Global___InterruptionKind.ValueType
+    """What kept the run from making steps."""
     steps_lost: _builtins.int
     """Steps that had to be made again after it, as far as they were heard of."""
     size: _builtins.int
@@ -691,7 +719,9 @@ class Interruption(_message.Message):
     failed_rounds: _builtins.int
     """Rounds that were tried in it and ended before they made a step."""
     @_builtins.property
-    def start_time(self) -> _timestamp_pb2.Timestamp: ...
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """When the last boundary before it was passed; of the first one: when the run began."""
+
     @_builtins.property
     def duration(self) -> _duration_pb2.Duration:
         """Its whole length; absent: it goes on."""
@@ -747,7 +777,9 @@ class RecoverySummary(_message.Message):
         """
 
     @_builtins.property
-    def longest(self) -> _duration_pb2.Duration: ...
+    def longest(self) -> _duration_pb2.Duration:
+        """The longest of them."""
+
     def __init__(
         self,
         *,
@@ -810,11 +842,13 @@ class HostStatus(_message.Message):
     WORKERS_FIELD_NUMBER: _builtins.int
     QUARANTINE_END_TIME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    """As discovery calls it."""
     slots: _builtins.int
     """As discovery counts them; 0: it is named no more."""
     connected: _builtins.bool
     """Whether its agent takes orders."""
     state: Global___HostState.ValueType
+    """Where it stands."""
     workers: _builtins.int
     """Workers there that the run counts on; of a host that is left, all that are there."""
     @_builtins.property
@@ -865,9 +899,13 @@ class WorkerStatus(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     STEP_RATE_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.int
+    """Counts the run's workers, from 1; never used again."""
     host: _builtins.str
+    """Its host,"""
     slot: _builtins.int
+    """and its slot there, from 0."""
     state: Global___WorkerState.ValueType
+    """Where it stands in its life."""
     rank: _builtins.int
     """In the round that is on, or was last; absent: it was in none."""
     pid: _builtins.int
@@ -953,7 +991,9 @@ class Progress(_message.Message):
     done.
     """
     samples_done: _builtins.int
+    """How many of that epoch's samples all workers together have done,"""
     samples: _builtins.int
+    """of so many."""
     sample_rate: _builtins.float
     """Samples a second, of all workers together, lately."""
     @_builtins.property
@@ -1011,7 +1051,9 @@ class ListProgressResponse(_message.Message):
 
     SAMPLES_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def samples(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProgressSample]: ...
+    def samples(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProgressSample]:
+        """Oldest first."""
+
     def __init__(
         self,
         *,
@@ -1034,9 +1076,13 @@ class ProgressSample(_message.Message):
     TIME_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def time(self) -> _timestamp_pb2.Timestamp: ...
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """When it was so."""
+
     @_builtins.property
-    def progress(self) -> Global___Progress: ...
+    def progress(self) -> Global___Progress:
+        """How far training was then."""
+
     def __init__(
         self,
         *,
@@ -1081,7 +1127,9 @@ class ListRoundsResponse(_message.Message):
 
     ROUNDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def rounds(self) -> _containers.RepeatedCompositeFieldContainer[Global___Round]: ...
+    def rounds(self) -> _containers.RepeatedCompositeFieldContainer[Global___Round]:
+        """Oldest first."""
+
     def __init__(
         self,
         *,
@@ -1120,7 +1168,9 @@ class Round(_message.Message):
     abort_kind: Global___RoundKind.ValueType
     """What its abort counts as; absent: it goes on, or ended in good order."""
     @_builtins.property
-    def round_id(self) -> _rounds_pb2.RoundId: ...
+    def round_id(self) -> _rounds_pb2.RoundId:
+        """Its id."""
+
     @_builtins.property
     def cause(self) -> _cause_pb2.Cause:
         """Why there had to be a new round, with its text."""
@@ -1195,8 +1245,11 @@ class Member(_message.Message):
     SLOT_FIELD_NUMBER: _builtins.int
     TIMES_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.int
+    """The worker,"""
     host: _builtins.str
+    """its host,"""
     slot: _builtins.int
+    """and its slot there."""
     @_builtins.property
     def times(self) -> _notification_pb2.RoundTimes:
         """When it got how far on its way into the round; absent: it has not passed its first step yet."""
@@ -1313,7 +1366,9 @@ class ListEventsResponse(_message.Message):
 
     EVENTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event]: ...
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event]:
+        """In the order of their numbers."""
+
     def __init__(
         self,
         *,
@@ -1362,7 +1417,9 @@ class WatchResponse(_message.Message):
     EVENT_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def event(self) -> Global___Event: ...
+    def event(self) -> Global___Event:
+        """What has happened."""
+
     @_builtins.property
     def progress(self) -> Global___Progress:
         """How far training is now. It has no number: what is missed is of no use later."""
@@ -1404,7 +1461,9 @@ class Event(_message.Message):
     text: _builtins.str
     """In words, as the driver prints it; empty: it prints nothing of it."""
     @_builtins.property
-    def time(self) -> _timestamp_pb2.Timestamp: ...
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """When the driver saw it."""
+
     @_builtins.property
     def host(self) -> Global___HostStatus:
         """A host came, went, or changed: as it is now."""
@@ -1496,14 +1555,19 @@ class RunEnded(_message.Message):
     ROUNDS_FIELD_NUMBER: _builtins.int
     SIZE_FIELD_NUMBER: _builtins.int
     end: Global___RunEnd.ValueType
+    """How it ended."""
     failures: _builtins.int
     """Why its rounds ended, as in Run."""
     preemptions: _builtins.int
+    """See Run."""
     resizes: _builtins.int
+    """See Run."""
     unproven: _builtins.int
+    """See Run."""
     rounds: _builtins.int
     """Rounds in all, and members of the last one."""
     size: _builtins.int
+    """Members of the last one."""
     @_builtins.property
     def progress(self) -> Global___Progress:
         """How far training was in the end; absent: no step was made."""
