@@ -14,7 +14,7 @@ from statistics import median
 from typing import Final
 
 from edriver.common.ids import NO_ROUND, RoundId
-from edriver.common.stall_limits import Phase, excess
+from edriver.common.stall_limits import MIN_STALL_SECONDS, Phase, excess
 from edriver.common.wire import duration, round_id_message, timestamp
 from edriver.v1 import notification_pb2 as pb
 
@@ -55,6 +55,7 @@ class StepTimes:
         self._stall: tuple[float, float, int] | None = None
         self._declared_since: float | None = None
         self._declared = 0.0  # since the latest boundary
+        self._declares = False  # whether there was or is any of it
 
     def passed(self) -> None:
         """A boundary was passed. Takes a fraction of a microsecond."""
@@ -95,13 +96,14 @@ class StepTimes:
     def _read(self) -> None:
         while self._notes:
             note = self._notes.popleft()
-            match note:
-                case (now, RoundId() as round_id):
-                    self._begin(now, round_id)
-                case (now, Phase() as phase):
-                    self._phase(now, phase)
-                case float(now):
-                    self._boundary(now)
+            if isinstance(note, float):
+                self._boundary(note)
+                continue
+            now, what = note
+            if isinstance(what, RoundId):
+                self._begin(now, what)
+            else:
+                self._phase(now, what)
         if len(self._steps) >= MIN_STEPS_CONSIDERED:
             self._usual = median(self._steps)
 
@@ -109,14 +111,23 @@ class StepTimes:
         self._round_id, self._boundaries = round_id, 0
         self._synced = self._latest = now
         self._stalled, self._stall, self._declared = 0.0, None, 0.0
+        self._declares = self._declared_since is not None
 
     def _phase(self, now: float, phase: Phase) -> None:
         self._declared = self._declared_by(now)
         self._declared_since = now if phase in _DECLARED else None
+        self._declares = self._declared > 0.0 or self._declared_since is not None
 
     def _boundary(self, now: float) -> None:
-        step = max(0.0, now - self._latest - self._declared_by(now))
         usual = self._usual
+        step = now - self._latest
+        # Nearly all are like this, and where steps are short the training thread feels what is done beside it.
+        if usual is not None and 0.0 <= step <= usual + MIN_STALL_SECONDS and self._boundaries and not self._declares:
+            self._boundaries += 1
+            self._steps.append(step)
+            self._latest = now
+            return
+        step = max(0.0, step - self._declared_by(now))
         if usual is None and len(self._steps) >= MIN_STEPS_CONSIDERED:
             usual = self._usual = median(self._steps)
         self._boundaries += 1
@@ -126,6 +137,7 @@ class StepTimes:
         if self._boundaries > 1:  # the first one of a round is slower
             self._steps.append(step)
         self._latest, self._declared = now, 0.0
+        self._declares = self._declared_since is not None
 
     def _declared_by(self, now: float) -> float:
         """Seconds between the latest boundary and now that the script has declared."""
