@@ -35,7 +35,7 @@ def test_lines_come_in_the_order_in_which_they_were_heard() -> None:
     assert texts(output) == ["a", "b", "c", "d", "e"]
     lines = output.since(0, ALL, 100)
     assert [line.seq for line in lines] == [1, 2, 3, 4, 5]
-    assert [epoch_seconds(line.time) for line in lines] == [5.0, 6.0, 7.0, 8.0, 9.0]
+    assert [epoch_seconds(line.message().time) for line in lines] == [5.0, 6.0, 7.0, 8.0, 9.0]
     assert texts(output, seq=3) == ["d", "e"]
     assert texts(output, seq=5) == []
     assert texts(output, limit=2) == ["a", "b"]

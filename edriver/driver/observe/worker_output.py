@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from edriver.common.wire import timestamp
 from edriver.v1 import agent_pb2, status_pb2
@@ -22,14 +22,41 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 _LINE_OVERHEAD: Final = 200
 """Bytes that a line takes beside its text."""
 
-Wanted = Callable[[status_pb2.WorkerLine], bool]
+
+class OutputLine(NamedTuple):
+    """A line that a worker has written; see WorkerLine in status.proto. It is made a message once it is asked for."""
+
+    seq: int
+    time: float
+    worker_id: int
+    rank: int | None
+    host: str
+    slot: int
+    stderr: bool
+    text: bytes
+
+    def message(self) -> status_pb2.WorkerLine:
+        """As it is sent."""
+        return status_pb2.WorkerLine(
+            seq=self.seq,
+            time=timestamp(self.time),
+            worker_id=self.worker_id,
+            rank=self.rank,
+            host=self.host,
+            slot=self.slot,
+            stderr=self.stderr,
+            text=self.text,
+        )
+
+
+Wanted = Callable[[OutputLine], bool]
 
 
 @dataclass(slots=True)
 class _Latest:
     """The latest lines of a worker."""
 
-    lines: deque[status_pb2.WorkerLine] = field(default_factory=deque)
+    lines: deque[OutputLine] = field(default_factory=deque)
     size: int = 0
 
 
@@ -59,23 +86,15 @@ class WorkerOutput:
 
     def add(self, host: str, batch: agent_pb2.ForwardOutputRequest) -> None:
         """Remember what a host's workers wrote."""
-        now = timestamp(self._clock())
+        now = self._clock()
         for line in batch.lines:
             self.last_seq += 1
             latest = self._workers.pop(line.worker_id, None) or _Latest()
             self._workers[line.worker_id] = latest
             size = len(line.text) + _LINE_OVERHEAD
+            rank = line.rank if line.HasField("rank") else None
             latest.lines.append(
-                status_pb2.WorkerLine(
-                    seq=self.last_seq,
-                    time=now,
-                    worker_id=line.worker_id,
-                    rank=line.rank if line.HasField("rank") else None,
-                    host=host,
-                    slot=line.slot,
-                    stderr=line.stderr,
-                    text=line.text,
-                )
+                OutputLine(self.last_seq, now, line.worker_id, rank, host, line.slot, line.stderr, line.text)
             )
             latest.size += size
             self._size += size
@@ -90,7 +109,7 @@ class WorkerOutput:
             self.news.set()
             self.news = asyncio.Event()
 
-    def since(self, seq: int, wanted: Wanted, limit: int) -> list[status_pb2.WorkerLine]:
+    def since(self, seq: int, wanted: Wanted, limit: int) -> list[OutputLine]:
         """At most so many of the lines after this number that are wanted, in the order in which they came."""
         return list(islice(filter(wanted, self._lines_after(seq)), limit))
 
@@ -100,7 +119,7 @@ class WorkerOutput:
         found.extend(line.seq for line in filter(wanted, self._lines_after(seq)))
         return found[0] if len(found) > count else seq
 
-    def _lines_after(self, seq: int) -> Iterator[status_pb2.WorkerLine]:
+    def _lines_after(self, seq: int) -> Iterator[OutputLine]:
         of_workers = [_after(seq, latest.lines) for latest in self._workers.values() if latest.lines[-1].seq > seq]
         return heapq.merge(*of_workers, key=lambda line: line.seq)
 
@@ -110,7 +129,7 @@ class WorkerOutput:
         self._size -= size
 
 
-def _after(seq: int, lines: deque[status_pb2.WorkerLine]) -> Iterator[status_pb2.WorkerLine]:
+def _after(seq: int, lines: deque[OutputLine]) -> Iterator[OutputLine]:
     """The lines after this number; looked for from the end, where those lie that a follower has not seen."""
     place = len(lines)
     while place and lines[place - 1].seq > seq:
@@ -121,9 +140,9 @@ def _after(seq: int, lines: deque[status_pb2.WorkerLine]) -> Iterator[status_pb2
 def is_wanted(request: status_pb2.ReadOutputRequest) -> Wanted:
     """Whether a line is one of those that are asked for."""
 
-    def wanted(line: status_pb2.WorkerLine) -> bool:
+    def wanted(line: OutputLine) -> bool:
         return (
-            (not request.HasField("rank") or (line.HasField("rank") and line.rank == request.rank))
+            (not request.HasField("rank") or line.rank == request.rank)
             and (not request.host or line.host == request.host)
             and (not request.HasField("slot") or line.slot == request.slot)
             and (not request.worker_id or line.worker_id == request.worker_id)

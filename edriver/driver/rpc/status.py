@@ -181,7 +181,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
             news, last, closing = output.news, output.last_seq, self._closing
             while lines := output.since(seq, wanted, MAX_LINES_PER_ANSWER):
                 seq = lines[-1].seq
-                yield status_pb2.ReadOutputResponse(lines=lines)
+                yield status_pb2.ReadOutputResponse(lines=[line.message() for line in lines])
             if not request.follow:
                 return
             seq = max(seq, last)  # what came before then is not wanted
