@@ -199,6 +199,13 @@ class HostRecord:
         """The slots that are to be used."""
         return [slot for slot in range(self.slots) if not self.is_drained(slot)]
 
+    @property
+    def open_count(self) -> int:
+        """How many slots are to be used."""
+        if self.drained_whole:
+            return 0
+        return self.slots - sum(slot < self.slots for slot in self.drained) if self.drained else self.slots
+
     def ready_slots(self, now: float) -> list[int]:
         """The slots to be used that do not rest, whether taken or not."""
         return [slot for slot in self.open_slots if self.places.setdefault(slot, Slot()).free_at <= now]
@@ -261,7 +268,7 @@ class Roster:
 
     def fitting(self) -> set[int]:
         """The live workers that have a slot now: per host the oldest ones, as many as it has slots to be used."""
-        room = {name: len(record.open_slots) for name, record in self.hosts.items()}
+        room = {name: record.open_count for name, record in self.hosts.items()}
         fitting = set()
         for worker in self.live():  # worker_ids only grow, and dicts keep their order: oldest first
             if room.get(worker.host, 0) > 0 and not self.hosts[worker.host].is_drained(worker.slot):
@@ -283,8 +290,8 @@ class Roster:
             if not (record.wanted and record.connected):
                 continue
             taken = all_taken[record.name]
-            room = len(record.open_slots) - sum(not record.is_drained(slot) for slot in taken)
-            for slot in record.ready_slots(now):
+            room = record.open_count - sum(not record.is_drained(slot) for slot in taken)
+            for slot in record.ready_slots(now) if room > 0 else ():  # most hosts are full
                 if room > 0 and slot not in taken and not record.places[slot].completed:
                     room -= 1
                     yield record, slot
@@ -297,4 +304,4 @@ class Roster:
 
     def usable_slots(self) -> int:
         """How many slots there are on hosts whose agent runs, or has not failed to start."""
-        return sum(len(r.open_slots) for r in self.hosts.values() if r.connected or not r.start.failures)
+        return sum(r.open_count for r in self.hosts.values() if r.connected or not r.start.failures)

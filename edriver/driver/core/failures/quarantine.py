@@ -132,7 +132,7 @@ class Quarantine:
         return HostQuarantine(0.0, failures, slots, window, elsewhere, slots_elsewhere)
 
     def _resting(self, now: float) -> list[HostRecord]:
-        return [record for record in self._roster.hosts.values() if record.wanted and record.rest.free_at > now]
+        return [record for record in self._roster.hosts.values() if record.rest.free_at > now and record.wanted]
 
     def _slot_cooldown(self, failures: int) -> float:
         return self._settings.cooldown(failures, self._draw())
