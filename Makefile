@@ -1,4 +1,4 @@
-# Everything runs in .venv, which the first target that needs it makes. PYTHON: 3.11 or newer. `lint` needs npm, too.
+# Everything runs in .venv, which the first target that needs it makes. PYTHON: 3.11 or newer. `lint` and `test` need npm.
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 BUF ?= 1.75.0
@@ -11,6 +11,7 @@ JOBS ?= 4
 INPUTS ?= 100000
 
 py := .venv/bin/python
+npm := .venv/npm/node_modules/.package-lock.json
 buf := .venv/buf-$(BUF)/node_modules/.bin/buf
 
 export PYTHONDONTWRITEBYTECODE = # else each of the thousand processes of the tests compiles edriver anew
@@ -20,7 +21,7 @@ export PYTHONDONTWRITEBYTECODE = # else each of the thousand processes of the te
 demo: .venv/ready ## the digits job on this machine, with a kill and a resize shown live
 	$(py) examples/digits/demo.py
 
-test: .venv/ready ## everything that must hold before a change lands
+test: .venv/ready $(npm) ## everything that must hold before a change lands
 	$(MAKE) --jobs 2 --output-sync=target lint types proto-check docs
 	$(py) -m pytest --numprocesses $(JOBS) --dist worksteal --durations 20
 
@@ -37,6 +38,12 @@ test: .venv/ready ## everything that must hold before a change lands
 
 .venv/libraries-ready: .venv/ready
 	$(py) -m pip install --quiet "$(TORCH)" -e ".[libraries]"
+	touch $@
+
+$(npm): tests/npm/package.json tests/npm/package-lock.json | .venv/ready
+	mkdir -p .venv/npm
+	cp tests/npm/*.json .venv/npm
+	npm ci --silent --no-audit --no-fund --prefix .venv/npm
 	touch $@
 
 $(buf): | .venv/ready

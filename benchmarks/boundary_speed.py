@@ -2,9 +2,10 @@
 
     python -m benchmarks.boundary_speed        prints one JSON object: seconds by name
 
-`check` is the look for news alone; `boundary` is `state.check_host_updates()` with all that the state keeps, one after
-the other; `boundary after a step` is the same right after an optimizer step over 100 MB of parameters, which has left
-nothing of it in the processor's caches.
+`check` is the look for news and the note of the time alone; `note read` is what is made of that note, once the agent
+asks, in a thread beside the training one; `boundary` is `state.check_host_updates()` with all that the state keeps, one
+after the other; `boundary after a step` is the same right after an optimizer step over 100 MB of parameters, which has
+left nothing of it in the processor's caches.
 """
 
 from __future__ import annotations
@@ -18,21 +19,26 @@ import torch
 from torch import nn
 
 import edriver
+from edriver.common.ids import RoundId
+from edriver.v1 import notification_pb2
 from edriver.worker.rounds.participant import Participant
+from edriver.worker.rounds.step_times import StepTimes
 
 BLOCKS = ((64, 3), (128, 4), (256, 6), (512, 3))
-CHECKS, BOUNDARIES, STEPS = 200_000, 1000, 40
+CHECKS, BOUNDARIES, STEPS = 99_000, 1000, 40  # checks: as many as are kept until they are read
 PARAMETERS, TENSORS, CHANNELS = 25_557_032, 161, 26_560
 
 
 class QuietRounds:
-    """The run around a state, in a round in which nothing happens: the comparison is the real one."""
+    """The run around a state, in a round in which nothing happens: the note and the comparison are the real ones."""
 
     def __init__(self) -> None:
         self._participant = Participant()
+        self.step_times = StepTimes()
 
     def boundary(self, committed: bool) -> None:
         """Count a boundary."""
+        self.step_times.passed()
         if self._participant.passed(committed):
             raise AssertionError("there is no news in a quiet round")
 
@@ -48,10 +54,21 @@ def main() -> None:
     for _ in range(CHECKS):
         rounds.boundary(committed=False)
     check = (time.perf_counter() - began) / CHECKS
-    found = {"check": check}
+    found = {"check": check, "note read": note_read()}
     for flat, name in ((False, ""), (True, ", flat buffers")):
         found[f"boundary{name}"], found[f"boundary after a step{name}"] = boundary(flat)
     print(json.dumps(found))
+
+
+def note_read() -> float:
+    """Seconds that it takes to make something of the note of one boundary."""
+    times, progress = StepTimes(), notification_pb2.WorkerProgress()
+    times.synced(RoundId(1, 1))
+    for _ in range(CHECKS):
+        times.passed()
+    began = time.perf_counter()
+    times.fill(progress)
+    return (time.perf_counter() - began) / CHECKS
 
 
 def boundary(flat: bool) -> tuple[float, float]:

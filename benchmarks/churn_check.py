@@ -24,7 +24,6 @@ from benchmarks.under_edriver import EdriverJob
 STEADY_STEPS = 3
 RECOVERY_BOUND = 240.0
 COOLDOWN_FLAGS = ("--blacklist-cooldown-range", "0.1", "0.5")  # or slots that are killed often would pause for long
-JOB = "benchmarks.churn_job"
 
 
 class Nemesis:
@@ -81,7 +80,8 @@ class Nemesis:
         return current.members.keys() <= self._job.processes().keys()
 
     def _kill(self, event: Kill) -> None:
-        workers = {pid for pid, command in self._job.processes().items() if JOB in command} - {self._job.driver}
+        script = self._job.script
+        workers = {pid for pid, command in self._job.processes().items() if script in command} - {self._job.driver}
         current = self._job.look()[-1]
         members = [start for _, start in sorted(current.starts.items()) if start.pid in workers]
         if self._spared is None:
@@ -111,8 +111,8 @@ class Nemesis:
         self._job.set_hosts(hosts)
 
 
-def run_schedule(schedule: Schedule) -> list[str]:
-    """Run one schedule; returns what was wrong, in sentences."""
+def run_schedule(schedule: Schedule, kind: type[EdriverJob] = EdriverJob) -> list[str]:
+    """Run one schedule with a job of this kind; returns what was wrong, in sentences."""
     began = time.monotonic()
     workload = Workload(
         samples=schedule.samples,
@@ -122,7 +122,7 @@ def run_schedule(schedule: Schedule) -> list[str]:
         commit_steps=schedule.commit_steps,
         digest=True,
     )
-    with EdriverJob(workload) as job:
+    with kind(workload) as job:
         np = min(sum(schedule.hosts.values()), MOST_WORKERS)
         try:
             job.start(schedule.hosts, np=np, min_np=schedule.min_np, max_np=MOST_WORKERS, flags=COOLDOWN_FLAGS)

@@ -179,6 +179,14 @@ class Job(abc.ABC):
             HarnessError: it does not end.
         """
         self._tell_to_stop()
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait until the run has ended; returns the exit code of what was started first.
+
+        Raises:
+            HarnessError: it does not end.
+        """
         try:
             code = self._started[0].wait(EXIT_BOUND)
         except subprocess.TimeoutExpired:

@@ -1,7 +1,8 @@
 """Pictures for the documents, from a real run: `python -m benchmarks.page_pictures [FOLDER]`.
 
 Four workers train examples/charlm on this machine; one is killed and replaced, then the run is made smaller and larger
-again. Taken are `edriver top`, the dashboard's page (light, dark, narrow) and the report of the finished run.
+again. Taken are `edriver top`, the dashboard's page (light, dark, narrow), the report of the finished
+run, and three made-up runs compared.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ import os
 import signal
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from playwright.async_api import async_playwright
 
 from benchmarks.page_speed import serving, until
+from benchmarks.page_week import serving as serving_records
 from edriver.client import Client, here
 from edriver.commands.report import report
 from edriver.commands.top import Top, Watch
+from tests.made_runs import MadeRun
 from tests.process.chromium import CHROMIUM, FLAGS
 from tests.process.running import ROOT, running
 
@@ -96,6 +100,19 @@ async def pictures(shots: list[tuple[str, str, int, str]], folder: Path, drawn: 
         await chromium.close()
 
 
+async def compare_picture(place: Path, folder: Path) -> None:
+    """Three runs that never were, over one another."""
+    root = place / "made"
+    made = partial(MadeRun, hosts=2, slots=4)
+    warm_up, base = {"name": "warm-up", "tags": {"lr": "3e-4"}}, {"name": "base", "tags": {"lr": "1e-3"}}
+    made("5d2f01aa", 5400, losses=3, away=500, about=warm_up).write(root)
+    made("c90ee614", 4300, losses=6, away=700, seed=3, about=base).write(root)
+    made("41ddf5cd", 6100, losses=1, away=900, seed=5, rate=4.5, about={"name": "cosine"}).write(root)
+    path = "compare?run=5d2f01aa&run=c90ee614&run=41ddf5cd#smooth=0.6&value=reported:loss&value=own:size"
+    async with serving_records(None, root) as url:
+        await pictures([("compare", "light", 1280, url + path)], folder, f"charts.length && {DRAWN}")
+
+
 def main() -> None:
     """Run, and take the pictures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.page_pictures")
@@ -120,6 +137,7 @@ def main() -> None:
         page = Path(place, "report.html")
         print(report([run_id, "--output", str(page)]))
         asyncio.run(pictures([("report", "light", 1280, page.as_uri())], flags.folder))
+        asyncio.run(compare_picture(Path(place), flags.folder))
         asyncio.run(pictures([("top", "light", 960, top.as_uri())], flags.folder, drawn="true"))
 
 

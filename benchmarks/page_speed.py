@@ -101,7 +101,7 @@ class Large(Simulated):
         self._take(lost, [actions.Abort(members, latest, cause)], cause)
         worker.state = WorkerState.TRAINING
         plan = plan_round(RoundId(1, self.number), 1, candidates, first=False)
-        self._take(events.Ticked(), [actions.AssignRound(plan)])
+        self._take(events.Ticked(), [plan])
         now = time.time()
         for each in members:
             times = {"waiting": now - 0.04, "built": now - 0.03, "synced": now - 0.02, "stepped": now}

@@ -4,9 +4,6 @@ A simulated node is torch's DynamicRendezvousHandler in a thread of its own, fro
 return: join, compare-and-set, polls, the rank, and the store's answer where rank 0's address is. The threads of a
 process share a connection and the replica of the state, which in torchrun are each agent's own; all else is each
 node's.
-
-Most of the processor time goes into the names of torch's events: each of some five for a node inspects the whole stack,
-4 ms for a node in all, on its own machine where nodes are real. `--short-names` gives all events one name instead.
 """
 
 from __future__ import annotations
@@ -14,7 +11,6 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -23,24 +19,21 @@ import time
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 
+from edriver.agent.health.cpu_use import processor_seconds
 from edriver.rendezvous.address import CREDENTIALS_FILE, credentials_of
 
 STACK_BYTES = 256 * 1024
 TIMEOUT = 300.0
 
 
-def join_all(number: int, nodes: int, total: int, credentials: str, short_names: bool, pipe: Pipe) -> None:
+def join_all(number: int, nodes: int, total: int, credentials: str, pipe: Pipe) -> None:
     """Have the nodes of one process join; sends the seconds of each, and the processor time of all."""
-    from torch.distributed.elastic.rendezvous import dynamic_rendezvous
-
     from edriver.rendezvous.torchrun.backend import EdriverBackend
     from edriver.rendezvous.torchrun.connection import Connection
     from edriver.rendezvous.torchrun.engine import EdriverRendezvousHandler
     from edriver.rendezvous.torchrun.replica import Replica
     from edriver.rendezvous.torchrun.store import RendezvousStore
 
-    if short_names:
-        dynamic_rendezvous.get_method_name = lambda depth=2: "event"  # noqa: ARG005
     shown = credentials_of(credentials)
     replica = Replica()
     connection = Connection(shown.drivers[0], shown)
@@ -81,7 +74,6 @@ def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__)
     flags.add_argument("--nodes", type=int, default=4000)
     flags.add_argument("--processes", type=int, default=2)
-    flags.add_argument("--short-names", action="store_true")
     asked = flags.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "edriver", "rendezvous", "--port", "0", "--address", "127.0.0.1"]
@@ -89,23 +81,21 @@ def main() -> None:
         assert server.stdout is not None
         server.stdout.readline()
         try:
-            measure(asked.nodes, asked.processes, str(Path(folder, CREDENTIALS_FILE)), asked.short_names)
+            before = processor_seconds(server.pid)
+            measure(asked.nodes, asked.processes, str(Path(folder, CREDENTIALS_FILE)))
+            print(f"of the server: {processor_seconds(server.pid) - before:.1f} s")
         finally:
             server.terminate()
             server.wait()
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    print(f"processor time of all processes, their start included: {used.ru_utime + used.ru_stime:.1f} s")
 
 
-def measure(nodes: int, processes: int, credentials: str, short_names: bool) -> None:
+def measure(nodes: int, processes: int, credentials: str) -> None:
     """Have all join at once."""
     spawn = multiprocessing.get_context("spawn")
     pipes, children = [], []
     for number in range(processes):
         here, there = spawn.Pipe()
-        child = spawn.Process(
-            target=join_all, args=(number, nodes // processes, nodes, credentials, short_names, there)
-        )
+        child = spawn.Process(target=join_all, args=(number, nodes // processes, nodes, credentials, there))
         child.start()
         pipes.append(here)
         children.append(child)

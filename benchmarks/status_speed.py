@@ -35,6 +35,7 @@ import uvloop
 from edriver.client import Address, AsyncClient
 from edriver.common.ids import NO_VERSION, RoundId
 from edriver.common.store_address import StoreAddress
+from edriver.common.wire import duration, timestamp
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import actions, events
 from edriver.driver.core.membership import Membership
@@ -74,6 +75,7 @@ class Simulated:
         self.status = StatusServer("simulated", self.membership, self.event_history, time.time)
         self.size = size
         self.step = 0
+        self._began = time.time()
         names = [f"host{number}" for number in range(hosts)]
         roster = self.membership.roster
         roster.observe(HostSet(tuple(Host(name, slots) for name in names)))
@@ -88,12 +90,23 @@ class Simulated:
         plan = plan_round(RoundId(1, 1), 1, candidates, first=True)
         self.membership.state.round = Round(plan, set(plan.workers), 0.0)
         started = [actions.StartWorker(worker_id, "", 0, background=False) for worker_id in roster.workers]
-        self.event_history.take(events.Ticked(), [*started, actions.AssignRound(plan)], None, [])
+        self.event_history.take(events.Ticked(), [*started, plan], None, [])
+        for worker_id in plan.workers:
+            self.event_history.take(events.FirstBoundaryPassed(worker_id, plan.round_id, {}), [], None, [])
 
     def beat(self) -> None:
         """Each worker reports its progress."""
         self.step += 20
-        message = notification_pb2.WorkerProgress(round_id=rounds_pb2.RoundId(incarnation=1, n=1), boundaries=self.step)
+        now = time.time()
+        message = notification_pb2.WorkerProgress(
+            round_id=rounds_pb2.RoundId(incarnation=1, n=1),
+            boundaries=self.step,
+            boundary_time=timestamp(now),
+            training_duration=duration(now - self._began),
+            stalled_duration=duration(0.0),
+            declared_duration=duration(0.0),
+            usual_step=duration(0.05),
+        )
         for worker_id in range(1, self.size + 1):
             self.event_history.record_progress(
                 agent_pb2.WorkerHeartbeat(worker_id=worker_id, pid=worker_id, progress=message)

@@ -5,6 +5,7 @@ things to do."""
 
 from __future__ import annotations
 
+import gc
 import multiprocessing.util
 import os
 import shutil
@@ -29,6 +30,8 @@ os.environ.setdefault(
     "OMP_NUM_THREADS", "1"
 )  # as in workers: threads of several processes wait for one another, busily
 
+gc.disable()  # until all is imported and collected: it would look through it again and again
+
 LONG_FIRST = ("trouble", "process", "attacks", "torch")
 """The folders whose tests start processes. Where tests run beside one another (pytest-xdist), the short ones of the
 others are left for the end, so that none has to be waited for alone."""
@@ -36,6 +39,12 @@ others are left for the end, so that none has to be waited for alone."""
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONG_FIRST.index(name) if (name := item.path.parent.name) in LONG_FIRST else 9)
+
+
+def pytest_collection_finish() -> None:
+    """What has been imported stays: no collection while tests run looks through torch and thousands of tests."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

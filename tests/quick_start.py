@@ -1,7 +1,19 @@
 """For training scripts of tests: their processes start and end with half the processor time.
 
-Not for all of them: ending.py, which is about a process' end, that of benchmarks, which tests/process/test_churn.py
-runs, those of examples and documents, and the ranks of tests/torch start as a user's do.
+A script imports this before torch, and calls `start_quickly` once it has imported all:
+
+    from tests.quick_start import start_quickly
+
+    # isort: split
+    import torch
+
+    start_quickly()
+
+The garbage collector does not look through what is being imported again and again, nor through all of it when the
+interpreter ends. A stand-in takes the place of torch's compiler, as nothing is compiled.
+
+Not for all scripts: ending.py, which is about a process' end, those of restart mode, whose standbys import what a
+script did, those of examples and documents, and the ranks of tests/torch start as a user's do.
 """
 
 from __future__ import annotations
@@ -13,17 +25,14 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 COMPILER = "torch._dynamo"
+"""The first process group and the first optimizer of a process import it, which takes a second."""
 
 
 def start_quickly() -> None:
-    """Call this before the first process group and the first optimizer: both import torch's compiler, for a second.
-
-    A stand-in takes its place, as nothing is compiled. Nor does the garbage collector look any more at what has been
-    imported, which takes another 0.7 s when the interpreter ends.
-    """
-    if COMPILER not in sys.modules:
-        sys.modules[COMPILER] = _StandIn(COMPILER)
+    """Call this after the last import, and before the first process group and the first optimizer."""
+    sys.modules.setdefault(COMPILER, _StandIn(COMPILER))
     gc.freeze()
+    gc.enable()
 
 
 class _StandIn(ModuleType):
@@ -44,3 +53,6 @@ class _StandIn(ModuleType):
         if sys.modules[COMPILER] is self:
             del sys.modules[COMPILER]
         return getattr(importlib.import_module(COMPILER), name)
+
+
+gc.disable()

@@ -105,7 +105,8 @@ def _start_sshd(
     host: LinkedHost, folder: Path, identity: Path, edriver: Path, hidden: Path | None, temporary: Path
 ) -> subprocess.Popen[str]:
     config = folder / "sshd_config"
-    environ = {"PYTHONPATH": edriver, "TMPDIR": temporary, **marks()}
+    # SHLVL: bash sources the account's .bashrc, which may take long, in the first shell of a login alone.
+    environ = {"PYTHONPATH": edriver, "TMPDIR": temporary, "SHLVL": 1, **marks()}
     config.write_text(
         f"ListenAddress {host.address}\nHostKey {folder / 'key'}\nAuthorizedKeysFile {identity}.pub\n"
         "PidFile none\nUsePAM no\nStrictModes no\nPermitRootLogin yes\nPasswordAuthentication no\n"

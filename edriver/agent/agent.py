@@ -1,7 +1,7 @@
 """The agent: one per host. It starts and reaps the host's workers, and carries what passes between them and the driver.
 
-This file knows what each message of the driver means, and when the agent ends; its workers are host_workers.py's, the
-stream to the driver is control_stream.py's. Everything here runs in one event loop, in the main thread.
+This file puts its parts together and knows when the agent ends. What the driver orders reaches the workers from
+control_stream.py through host_workers.py. Everything here runs in one event loop, in the main thread.
 """
 
 from __future__ import annotations
@@ -14,7 +14,12 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from edriver.agent.control_stream import FIRST_LEASE, ControlStream, DriverLostError
 from edriver.agent.forward import OutputForwarder
+from edriver.agent.health.memory_kills import MemoryKills
 from edriver.agent.host_workers import HostWorkers
+from edriver.agent.resources.processes import ended_among
+from edriver.agent.resources.reports import UsageReports
+from edriver.agent.resources.sample import Sample
+from edriver.agent.resources.sampling import Sampling
 from edriver.agent.settings import AgentSettings
 from edriver.agent.terms import Terms
 from edriver.agent.worker import TERMINATION_GRACE
@@ -22,7 +27,7 @@ from edriver.agent.workers.ready_socket import READY_SOCKET, ReadySocket
 from edriver.common.release import VERSION
 from edriver.common.wire import span_seconds
 from edriver.system.guard import Guard
-from edriver.v1 import agent_pb2, agent_pb2_grpc
+from edriver.v1 import agent_pb2, agent_pb2_grpc, cause_pb2
 
 logger = logging.getLogger("edriver.agent")
 
@@ -30,8 +35,11 @@ DIAL_IN_TIMEOUT = 600.0
 """Seconds that an agent that dials in by itself waits for the driver to listen, and to admit its host."""
 
 DRAIN_TIMEOUT = 20.0
-"""Seconds that an agent which has got SIGTERM leaves to the driver, to have its workers leave in good order: Kubernetes
-and Slurm kill 30 s after it."""
+"""Seconds that an agent which has got SIGTERM gives the driver to drain its workers: Kubernetes and Slurm kill it 30 s
+after SIGTERM."""
+
+OUT_OF_MEMORY = (cause_pb2.CAUSE_KIND_OUT_OF_MEMORY, cause_pb2.CAUSE_KIND_MAYBE_OUT_OF_MEMORY)
+"""Causes of an exit by which the kernel's kill of a worker is explained."""
 
 FLUSH_TIMEOUT, FLUSH_LIMIT = 2.0, 8.0
 """Seconds within which the driver must take one more batch of the last lines, and all of them: megabytes may wait, and
@@ -68,28 +76,34 @@ class Agent:
             secret=settings.secret,
         )
         first_lease = FIRST_LEASE if settings.agent_id else DIAL_IN_TIMEOUT
+        self._forwarder = OutputForwarder(stub, settings.agent_id, settings.secret)
+        self._ready_path = settings.folder / READY_SOCKET
+        self._terms = Terms(settings, environment)
+        self._workers = HostWorkers(settings, self._terms, guard, self._send, self._forwarder.add)
         self._control = ControlStream(
             stub,
             self._hello,
             self._loop.time,
             self._take_welcome,
-            self._take,
-            lambda: self._workers.heartbeat(),
+            self._workers.take,
+            self._take_shutdown,
+            self._heartbeat,
             first_lease,
             nothing_listens,
         )
-        self._forwarder = OutputForwarder(stub, settings.agent_id, settings.secret)
-        self._ready_path = settings.folder / READY_SOCKET
-        self._terms = Terms(settings, environment)
-        self._workers = HostWorkers(settings, self._terms, guard, self._control.send, self._forwarder.add)
+        self._usage = UsageReports(self._loop.time)
+        self._memory_kills = MemoryKills(
+            lambda kill: self._control.send(agent_pb2.ConnectRequest(memory_kill=kill)), ended_among
+        )
         self._welcomed = asyncio.Event()
         self._draining: asyncio.TimerHandle | None = None
         self._stopping = asyncio.Event()
+        self._asking: asyncio.Task[None] | None = None
         self._kill_by = 0.0
         self._exit_code = 0
 
     async def run(self) -> int:
-        """Serve the driver until it says Shutdown, SIGTERM comes, or the driver is lost.
+        """Serve the driver until it sends Shutdown, SIGTERM arrives, or the driver is lost.
 
         Returns:
             the agent's exit code: 0 after Shutdown, 143 after SIGTERM, 1 if the driver was lost or something of what
@@ -105,18 +119,19 @@ class Agent:
         control.add_done_callback(self._control_ended)
         forwarding = asyncio.create_task(self._forwarder.run())
         pinging = asyncio.create_task(self._ping())
+        sampling = asyncio.create_task(self._sample())
         try:
             await self._stopping.wait()
             await self._end_processes()
             await self._flush(control, forwarding)
         finally:
-            for task in (control, forwarding, pinging):
+            for task in (control, forwarding, pinging, sampling):
                 task.cancel()
-            await asyncio.wait({control, forwarding, pinging})
+            await asyncio.wait({control, forwarding, pinging, sampling})
             ready.close()
         return self._exit_code
 
-    # What the driver says.
+    # The driver.
 
     def _take_welcome(self, welcome: agent_pb2.Welcome) -> None:
         self._hello.agent_id = self._forwarder.agent_id = welcome.agent_id or self._hello.agent_id
@@ -130,23 +145,11 @@ class Agent:
                 self._exit_code = 1
                 self._stop(grace=0)
                 return
+        self._usage.forget()
         self._welcomed.set()
 
-    def _take(self, message: agent_pb2.ConnectResponse) -> None:
-        match message.WhichOneof("kind"):
-            case "start_worker":
-                if not self._stopping.is_set():  # else the driver learns of this agent's end instead
-                    self._workers.start(message.start_worker)
-            case "stop_worker":
-                self._workers.stop(message.stop_worker.worker_id, span_seconds(message.stop_worker.grace))
-            case "deliver_notice":
-                self._workers.deliver(message.deliver_notice.worker_ids, message.deliver_notice.notice)
-            case "assign_round":
-                self._workers.assign(message.assign_round)
-            case "shutdown":
-                self._stop(span_seconds(message.shutdown.grace))
-            case kind:
-                logger.warning("the driver says something that this agent does not know: %s", kind)
+    def _take_shutdown(self, order: agent_pb2.Shutdown) -> None:
+        self._shut_down(span_seconds(order.grace))
 
     def _control_ended(self, control: asyncio.Task[None]) -> None:
         if control.cancelled() or (error := control.exception()) is None:
@@ -161,11 +164,38 @@ class Agent:
         await self._welcomed.wait()
         await self._workers.ping()
 
+    # Messages to the driver.
+
+    def _send(self, message: agent_pb2.ConnectRequest) -> None:
+        """Send what is said of a worker; before its failure, that the kernel has killed what it had started."""
+        report, exited = message.worker_report, message.worker_exited
+        if exited.cause.kind in OUT_OF_MEMORY:
+            self._memory_kills.explained()
+        elif report.report.HasField("failed") or exited.code > 0:
+            self._memory_kills.look(self._workers.own_processes(), report.worker_id or exited.worker_id)
+        self._control.send(message)
+
+    def _heartbeat(self) -> agent_pb2.Heartbeat:
+        heartbeat = self._workers.heartbeat()
+        self._usage.add_to(heartbeat)
+        return heartbeat
+
+    async def _sample(self) -> None:
+        """Have the use of resources sampled, again and again."""
+        await self._welcomed.wait()
+        await Sampling(self._workers.places, self._take_sample).run()
+
+    def _take_sample(self, sample: Sample) -> None:
+        self._memory_kills.look(self._workers.own_processes())
+        self._memory_kills.note(sample.processes)
+        sample.host.memory_kills = self._memory_kills.total
+        self._usage.take(sample)
+
     # The end.
 
     def _leave(self, reason: str) -> None:
-        """Ask the driver to have this host left in good order: it says Shutdown when that is done."""
-        self._control.send(agent_pb2.ConnectRequest(host_leaving=agent_pb2.HostLeaving(reason=reason)))
+        """Ask the driver to drain this host: it sends Shutdown when that is done."""
+        self._send(agent_pb2.ConnectRequest(host_leaving=agent_pb2.HostLeaving(reason=reason)))
 
     def _terminated(self) -> None:
         """SIGTERM: the first asks the driver, the second ends the workers, the third does so at once."""
@@ -177,6 +207,18 @@ class Agent:
         else:
             self._exit_code = 128 + signal.SIGTERM
             self._stop(TERMINATION_GRACE)
+
+    def _shut_down(self, grace: float) -> None:
+        """The driver wants this agent to end; unless that is in a hurry, its workers say first how far they are."""
+        if grace <= 0 or self._stopping.is_set():
+            self._stop(grace)
+        elif self._asking is None:
+            self._asking = self._loop.create_task(self._ask_and_stop(grace))
+
+    async def _ask_and_stop(self, grace: float) -> None:
+        await self._workers.ask()
+        self._control.send(agent_pb2.ConnectRequest(heartbeat=self._workers.heartbeat()))
+        self._stop(grace)
 
     def _stop(self, grace: float) -> None:
         self._workers.stop_all(grace)
@@ -191,8 +233,8 @@ class Agent:
 
     async def _flush(self, control: asyncio.Task[None], forwarding: asyncio.Task[None]) -> None:
         if control.done():
-            return  # the driver takes no more messages
-        self._control.send(agent_pb2.ConnectRequest(agent_ending=agent_pb2.AgentEnding()))
+            return  # the driver accepts no further messages
+        self._send(agent_pb2.ConnectRequest(agent_ending=agent_pb2.AgentEnding()))
         self._control.close()
         self._forwarder.close()
         pending = {control, forwarding}

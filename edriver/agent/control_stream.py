@@ -23,7 +23,7 @@ HEARTBEAT_PERIOD = 1.0
 """Seconds between two heartbeats."""
 
 FIRST_LEASE = 10.0
-"""Seconds that the driver may take to answer the first Hello: only its Welcome says how long its lease is."""
+"""Seconds that the driver may take to answer the first Hello: only its Welcome has the length of its lease."""
 
 DRIVER_GONE_TIMEOUT = 3.0
 """Seconds for which no stream can be opened, for nothing listens there: then the driver is gone. One that is only
@@ -41,13 +41,13 @@ _REFUSAL_CODES = frozenset(
         grpc.StatusCode.UNAUTHENTICATED,
     }
 )
-"""What a driver says to an agent that it will never take."""
+"""Status codes with which a driver refuses an agent for good."""
 
 Call: TypeAlias = "grpc.aio.StreamStreamCall[agent_pb2.ConnectRequest, agent_pb2.ConnectResponse]"
 
 
 class DriverLostError(ConnectionError):
-    """The driver is gone, or wants no more of this agent."""
+    """The driver is gone, or refuses this agent."""
 
 
 class ControlStream:
@@ -58,7 +58,8 @@ class ControlStream:
         hello: what opens each stream.
         clock: the event loop's time.
         on_welcome: called with each Welcome.
-        on_message: called with each other message of the driver's, once.
+        on_order: called with each order that concerns workers, once.
+        on_shutdown: called with the order to end.
         heartbeat: makes the next heartbeat.
         first_lease: seconds that the driver may take to answer the first Hello.
         nothing_listens: looks whether the driver's address refuses connections.
@@ -70,7 +71,8 @@ class ControlStream:
         hello: agent_pb2.Hello,
         clock: Callable[[], float],
         on_welcome: Callable[[agent_pb2.Welcome], None],
-        on_message: Callable[[agent_pb2.ConnectResponse], None],
+        on_order: Callable[[agent_pb2.ConnectResponse], None],
+        on_shutdown: Callable[[agent_pb2.Shutdown], None],
         heartbeat: Callable[[], agent_pb2.Heartbeat] = agent_pb2.Heartbeat,
         first_lease: float = FIRST_LEASE,
         nothing_listens: Callable[[], Awaitable[bool]] | None = None,
@@ -79,7 +81,8 @@ class ControlStream:
         self._hello = hello
         self._clock = clock
         self._on_welcome = on_welcome
-        self._on_message = on_message
+        self._on_order = on_order
+        self._on_shutdown = on_shutdown
         self._heartbeat = heartbeat
         self._link: Link[Any] = Link()  # numbers ConnectRequest, and reads the numbers of ConnectResponse
         self._lease = Lease(first_lease, clock)
@@ -128,10 +131,10 @@ class ControlStream:
         while True:
             await asyncio.sleep(self._lease.next_tick)
             if self._lease.tick():
-                raise DriverLostError(f"no word from the driver for {self._lease.duration:g} s")
+                raise DriverLostError(f"no message from the driver for {self._lease.duration:g} s")
 
     async def _watch_address(self) -> None:
-        """While there is no stream, look whether there is a driver."""
+        """While there is no stream, check whether there is a driver."""
         gone = Lease(DRIVER_GONE_TIMEOUT, self._clock)
         while True:
             await asyncio.sleep(gone.next_tick)
@@ -148,7 +151,7 @@ class ControlStream:
     async def _send_heartbeats(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_PERIOD)
-            if self._outgoing and self._outgoing.empty():  # whatever else is sent acknowledges as well
+            if self._outgoing and self._outgoing.empty():  # any other message acknowledges as well
                 self._outgoing.put_nowait(self._link.stamp(agent_pb2.ConnectRequest(heartbeat=self._heartbeat())))
 
     async def _dial(self) -> None:
@@ -236,8 +239,17 @@ class ControlStream:
             if not isinstance(message, agent_pb2.ConnectResponse):
                 return
             self._lease.renew()
-            if self._receive(message) and message.WhichOneof("kind") != "heartbeat":
-                self._on_message(message)
+            if self._receive(message):
+                self._pass_on(message)
+
+    def _pass_on(self, message: agent_pb2.ConnectResponse) -> None:
+        match message.WhichOneof("kind"):
+            case "heartbeat":
+                pass  # it has renewed the lease
+            case "shutdown":
+                self._on_shutdown(message.shutdown)
+            case _:
+                self._on_order(message)
 
     def _receive(self, message: agent_pb2.ConnectResponse) -> bool:
         try:

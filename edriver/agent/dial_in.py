@@ -21,21 +21,31 @@ def parser() -> argparse.ArgumentParser:
     """The flags."""
     made = argparse.ArgumentParser(
         prog="edriver agent",
-        description="Lends this host to a run that was started with --hosts-dial-in, until the run ends.",
+        description="Joins this host to a run that was started with --hosts-dial-in, until the run ends.",
         allow_abbrev=False,
     )
-    made.add_argument("--driver", required=True, metavar="HOST:PORT", help="where the run's driver listens")
+    made.add_argument("--driver", required=True, metavar="HOST:PORT", help="the address of the run's driver")
     made.add_argument(
-        "--credentials", required=True, metavar="FILE", type=Path, help="what the run's driver has written"
+        "--credentials",
+        required=True,
+        metavar="FILE",
+        type=Path,
+        help="the file that the run's driver has written (--credentials)",
     )
     made.add_argument(
-        "--host", default=socket.gethostname(), metavar="NAME", help="this host's name (default: its hostname)"
+        "--host",
+        default=socket.gethostname(),
+        metavar="NAME",
+        help="the name of this host in the run (default: its hostname)",
     )
     made.add_argument(
-        "--slots", type=int, metavar="N", help="how many workers it takes (default: one for each GPU, or 1)"
+        "--slots", type=int, metavar="N", help="number of workers that this host takes (default: one per GPU, or 1)"
     )
     made.add_argument(
-        "--network-interface", default="", metavar="NAME", help="through which other hosts reach this one"
+        "--network-interface",
+        default="",
+        metavar="NAME",
+        help="the network interface through which other hosts reach this one",
     )
     return made
 

@@ -1,4 +1,4 @@
-"""The workers' output on its way to the driver: buffered within bounds, sent in batches."""
+"""Forwards the workers' output to the driver: buffered within bounds, sent in batches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edriver.v1 import agent_pb2, agent_pb2_grpc
 
 MAX_BUFFER_LINES = 10_000
 MAX_BUFFER_BYTES = 8 * 1024 * 1024
-"""How much may wait for the driver; what comes on top of it is dropped, and counted."""
+"""Maximum output that waits for the driver; what exceeds it is dropped and counted."""
 
 MAX_BATCH_LINES = 200
 MAX_BATCH_BYTES = 64 * 1024
@@ -76,7 +76,7 @@ class OutputForwarder:
         self._changed.set()
 
     def close(self) -> None:
-        """No more lines will come: `run` ends when those that wait have been delivered."""
+        """There are no further lines: `run` ends when the waiting ones have been delivered."""
         self._closing = True
         self._changed.set()
 
@@ -99,7 +99,7 @@ class OutputForwarder:
                 call.cancel()
 
     async def _some(self) -> bool:
-        """Wait until there is something to send; False: there will never be."""
+        """Wait until there is something to send; False: there will be nothing."""
         while not self._buffer:
             if self._closing:
                 return False

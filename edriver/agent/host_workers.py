@@ -1,14 +1,16 @@
-"""All workers of this host: started as the driver orders, looked at, and reported when they have exited."""
+"""All workers of this host: what the driver orders for them, how they are watched, and the report of their exits."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from edriver.agent.resources.sample import WorkerPlace
 from edriver.agent.settings import AgentSettings
 from edriver.agent.terms import Terms
 from edriver.agent.worker import Worker
@@ -19,25 +21,30 @@ from edriver.agent.workers.processes import Processes, SpawnError
 from edriver.agent.workers.standbys import STANDBY_DELAY, Standbys
 from edriver.agent.workers.worker_files import WorkerFiles
 from edriver.common.lease import Lease
-from edriver.common.wire import timestamp
+from edriver.common.wire import span_seconds, timestamp
 from edriver.system.guard import Guard
 from edriver.system.life_lock import LifeLock
 from edriver.text.wire_text import wire_text
-from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, rounds_pb2
+from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, rounds_pb2, stacks_pb2
 
-LAST_WORDS = 0.5
+logger = logging.getLogger("edriver.agent")
+
+LAST_REPORT_TIMEOUT = 0.5
 """Most seconds for which the exit of a worker that ended by itself is held back: until its stream has ended, too, a few
 milliseconds later, for the report that says why may still be in it. A worker that a signal ended had no last words, and
 the others wait for the news."""
 
-CANNOT_START = 126
+NOT_STARTED_CODE = 126
 """The exit code of a worker that could not be started, as a shell would give it."""
 
-KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
+KILLED_CODES = (-signal.SIGKILL, 128 + signal.SIGKILL)
 """Exit codes of a worker that SIGKILL ended, and of a shell around one."""
 
 DETAIL_LIMIT = 1000
 """Most characters of why a worker could not be started."""
+
+LAST_ANSWERS = 0.3
+"""Most seconds for which the end of a run is held back for workers to say how far they are."""
 
 REAP_BOUND = 5.0
 """Seconds that the kernel may take to end what was killed."""
@@ -71,15 +78,46 @@ class HostWorkers:
         self._standbys = Standbys(self._processes)
         self._standby_timer: asyncio.TimerHandle | None = None
         self._workers: dict[int, Worker] = {}
+        self._stopping = False
         self._exit_reports: set[asyncio.Task[None]] = set()
+        self._questions: set[asyncio.Task[None]] = set()
         self._all_gone = asyncio.Event()
         self._all_gone.set()
 
     def open(self) -> None:
-        """From now on reap whatever exits."""
+        """From now on reap all processes that exit."""
         self._processes.open()
 
-    def start(self, order: agent_pb2.StartWorker) -> None:
+    def take(self, message: agent_pb2.ConnectResponse) -> None:
+        """Carry out an order for workers of this host. An order for a worker that has ended has no effect."""
+        match message.WhichOneof("kind"):
+            case "start_worker":
+                if not self._stopping:  # else the driver learns of this agent's end instead
+                    self._start(message.start_worker)
+            case "stop_worker":
+                if worker := self._workers.get(message.stop_worker.worker_id):
+                    worker.stop(span_seconds(message.stop_worker.grace))
+            case "deliver_notice":
+                for worker_id in message.deliver_notice.worker_ids:
+                    if worker := self._workers.get(worker_id):
+                        worker.link.deliver(message.deliver_notice.notice)
+            case "take_worker_stacks":
+                self._take_stacks(message.take_worker_stacks)
+            case "assign_round":
+                self._assign(message.assign_round)
+            case kind:
+                logger.warning("the driver sends a message that this agent does not know: %s", kind)
+
+    def stop_all(self, grace: float) -> None:
+        """Stop all of them, and start none any more; the grace is in seconds."""
+        self._stopping = True
+        if self._standby_timer:
+            self._standby_timer.cancel()
+        self._standbys.keep((), (), lambda _slot: {})
+        for worker in self._workers.values():
+            worker.stop(grace)
+
+    def _start(self, order: agent_pb2.StartWorker) -> None:
         """Start a worker. If that fails, its exit is reported."""
         files = WorkerFiles(self._settings.folder, order.worker_id)
         environment = self._terms.environment_of(order)
@@ -89,13 +127,13 @@ class HostWorkers:
                 self._terms.command, environment
             )
         except (SpawnError, OSError) as error:
-            code = error.code if isinstance(error, SpawnError) else CANNOT_START
+            code = error.code if isinstance(error, SpawnError) else NOT_STARTED_CODE
             cause = cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_NOT_STARTED, detail=wire_text(str(error), DETAIL_LIMIT))
             self._report_exit(order.worker_id, code, "", time.time(), cause)
             files.life.unlink(missing_ok=True)
             return
         self._all_gone.clear()
-        self._workers[order.worker_id] = Worker(
+        worker = self._workers[order.worker_id] = Worker(
             order,
             self._settings,
             self._terms,
@@ -105,27 +143,9 @@ class HostWorkers:
             self._send,
             self._forward,
         )
+        worker.gpu = environment.get("CUDA_VISIBLE_DEVICES", "")
 
-    def stop(self, worker_id: int, grace: float) -> None:
-        """Stop a worker, if it is there; the grace is in seconds."""
-        if worker := self._workers.get(worker_id):
-            worker.stop(grace)
-
-    def stop_all(self, grace: float) -> None:
-        """Stop all of them, and start no standby any more; the grace is in seconds."""
-        if self._standby_timer:
-            self._standby_timer.cancel()
-        self._standbys.keep((), (), lambda _slot: {})
-        for worker in self._workers.values():
-            worker.stop(grace)
-
-    def deliver(self, worker_ids: Iterable[int], notice: notification_pb2.Notice) -> None:
-        """Pass a notice on to those of these workers that are there."""
-        for worker_id in worker_ids:
-            if worker := self._workers.get(worker_id):
-                worker.link.deliver(notice)
-
-    def assign(self, order: agent_pb2.AssignRound) -> None:
+    def _assign(self, order: agent_pb2.AssignRound) -> None:
         """Give the workers their places in a round."""
         slots = []
         for member, notice in assignment_notices(order):
@@ -144,6 +164,22 @@ class HostWorkers:
 
         self._standbys.keep(slots, self._terms.command, environment_of)
 
+    def _take_stacks(self, question: agent_pb2.TakeWorkerStacks) -> None:
+        """Find out where the threads of a worker stand, and tell the driver."""
+        task = self._loop.create_task(self._tell_stacks(question), name=f"stacks of {question.worker_id}")
+        self._questions.add(task)
+        task.add_done_callback(self._questions.discard)
+
+    async def _tell_stacks(self, question: agent_pb2.TakeWorkerStacks) -> None:
+        worker = self._workers.get(question.worker_id)
+        gone = stacks_pb2.Stacks(obstacle=stacks_pb2.STACK_OBSTACLE_GONE)
+        taken = agent_pb2.WorkerStacksTaken(
+            worker_id=question.worker_id,
+            number=question.number,
+            stacks=gone if worker is None else await worker.stacks.take(),
+        )
+        self._send(agent_pb2.ConnectRequest(worker_stacks_taken=taken))
+
     def listens(self, worker_id: int, pid: int) -> None:
         """A worker's service listens, in this process."""
         if worker := self._workers.get(worker_id):
@@ -153,10 +189,29 @@ class HostWorkers:
         """A sign of life, with the progress that workers have reported since the last one."""
         beat = agent_pb2.Heartbeat()
         for worker in self._workers.values():
-            if worker.link.progress is not None:
-                beat.workers.add(worker_id=worker.worker_id, pid=worker.trainer, progress=worker.link.progress)
+            stopped = worker.is_stopped
+            if worker.link.progress is not None or stopped:
+                beat.workers.add(
+                    worker_id=worker.worker_id, pid=worker.trainer, progress=worker.link.progress, stopped=stopped
+                )
                 worker.link.progress = None
         return beat
+
+    def places(self) -> list[WorkerPlace]:
+        """Where what the workers use is to be looked for."""
+        return [WorkerPlace(worker.worker_id, worker.pid, worker.gpu) for worker in self._workers.values()]
+
+    def own_processes(self) -> dict[int, tuple[int, int]]:
+        """Of each worker its command's process and the one that trains; 0: not known yet."""
+        return {worker.worker_id: (worker.pid, worker.trainer) for worker in self._workers.values()}
+
+    async def ask(self) -> None:
+        """Ask all workers how far they are, so that the next heartbeat says it; for LAST_ANSWERS at most."""
+        asked = {self._loop.create_task(worker.link.ask()) for worker in self._workers.values()}
+        if asked:
+            _, late = await asyncio.wait(asked, timeout=LAST_ANSWERS)
+            for task in late:
+                task.cancel()
 
     async def ping(self) -> None:
         """Look how the workers do, again and again, until cancelled; only after the first Welcome."""
@@ -167,7 +222,7 @@ class HostWorkers:
                 worker.look()
 
     async def close(self, kill_by: float) -> bool:
-        """Wait for the exits of workers that have all been stopped, then kill whatever processes are left.
+        """Wait for the exits of workers that have all been stopped, then kill all processes that are left.
 
         Args:
             kill_by: when the workers' grace is over, on the event loop's clock.
@@ -191,13 +246,13 @@ class HostWorkers:
         task.add_done_callback(self._exit_reports.discard)
 
     async def _part_from(self, worker: Worker, code: int, tail: str, reaped: float) -> None:
-        cause = worker.memory.verdict() if code in KILLED and not worker.stopped else None
-        await worker.link.ended(LAST_WORDS if code >= 0 else 0)
+        cause = worker.memory.verdict() if code in KILLED_CODES and not worker.stopped else None
+        await worker.link.ended(LAST_REPORT_TIMEOUT if code >= 0 else 0)
         files = WorkerFiles(self._settings.folder, worker.worker_id)
         recorded = None if code == 0 else self._recorded_error(files.error, worker.log_folder)
         self._report_exit(worker.worker_id, 0 if worker.outstayed else code, tail, reaped, cause, recorded)
         await worker.close()
-        for left in (files.life, files.store, files.error):
+        for left in (files.life, files.store, files.error, files.stacks):
             left.unlink(missing_ok=True)
         del self._workers[worker.worker_id]
         if not self._workers:
@@ -236,7 +291,7 @@ class HostWorkers:
 def assignment_notices(
     message: agent_pb2.AssignRound,
 ) -> Iterator[tuple[rounds_pb2.RankAssignment, notification_pb2.Notice]]:
-    """Each member on this host, with the notice that tells it its place."""
+    """Each member on this host, with the notice that assigns its place."""
     for member in message.members:
         assignment = notification_pb2.AssignPlace(round=message.round, member=member)
         yield member, notification_pb2.Notice(assign_place=assignment)

@@ -92,12 +92,12 @@ def run_agent(join_config: JoinConfig) -> int:
     os.environ |= join_config.environment or {}
     # Our processes are started by vfork and exec, which gRPC need not know of.
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # a connection that breaks is ours to tell of
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # edriver reports broken connections itself
     _enter(join_config.directory)
     if join_config.interface:
         from edriver.agent.addresses import addresses_of
 
-        addresses_of(join_config.interface)  # without it the driver cannot be reached either, which would say less
+        addresses_of(join_config.interface)  # without it the driver cannot be reached either, with a less helpful error
     with _folder(join_config.folder) as (folder, guard):
         return asyncio.run(serve(join_config, folder, guard))
 

@@ -18,7 +18,7 @@ class AgentSettings:
         folder: private to this agent, for its sockets.
         interface: the network interface whose address that is; empty: any.
         slots: how many workers this host takes, if it dials in by itself, with agent_id 0.
-        secret: by which the driver knows this agent; empty: the first Welcome brings it.
+        secret: authenticates this agent to the driver; empty: the first Welcome has it.
     """
 
     run_id: str

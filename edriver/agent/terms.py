@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from edriver.agent.settings import AgentSettings
-from edriver.agent.workers.log_files import SHOWN, Destination, LogFiles, worker_files
+from edriver.agent.workers.log_files import HELD, SHOWN, Destination, LogFiles, worker_files
 from edriver.agent.workers.ready_socket import READY_SOCKET
 from edriver.agent.workers.worker_environment import (
     ELASTIC_DEFAULTS,
@@ -86,7 +86,7 @@ class Terms:
         self._interface = interface_of(self._address)
 
     def environment_of(self, order: agent_pb2.StartWorker) -> dict[str, str]:
-        """The environment of a worker that is to be started."""
+        """The environment of a worker to start."""
         folder = self._settings.folder
         files = WorkerFiles(folder, order.worker_id)
         restart = self.restart_mode
@@ -119,7 +119,9 @@ class Terms:
         return environment
 
     def destinations(self, order: agent_pb2.StartWorker) -> tuple[Destination, Destination]:
-        """Where the stdout and the stderr of a worker go that is to be started."""
+        """Where the stdout and the stderr of a worker to start go."""
+        if self.logs is not None:
+            return HELD
         if not self._output_folder:
             return SHOWN
         return worker_files(Path(self._output_folder, f"{self._settings.host}.{order.slot}"), order.worker_id)

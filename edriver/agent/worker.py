@@ -1,4 +1,4 @@
-"""One worker of this host: what its process, its stream and the kernel say of it, and how it is stopped."""
+"""One worker of this host: its process, its stream, what the kernel reports about it, and how it is stopped."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from edriver.agent.health.cpu_use import CPU_WINDOW, CpuUseWatch, processor_seconds
+from edriver.agent.health.cpu_use import CPU_WINDOW, CpuUseWatch, family_seconds, processor_seconds
 from edriver.agent.health.memory_watch import MemoryWatch
 from edriver.agent.health.process_state import stands_still
+from edriver.agent.health.standing_still import StandstillWatch
 from edriver.agent.health.unresponsive import UnresponsiveWatch
 from edriver.agent.settings import AgentSettings
 from edriver.agent.terms import Terms
-from edriver.agent.workers import priority
+from edriver.agent.workers import priority, py_spy
 from edriver.agent.workers.capture import Capture
+from edriver.agent.workers.stack_taker import StackTaker
 from edriver.agent.workers.worker_files import WorkerFiles
 from edriver.agent.workers.worker_link import WorkerLink
 from edriver.common.lease import Lease
-from edriver.common.wire import timestamp
+from edriver.common.stall_limits import Phase
+from edriver.common.wire import duration, timestamp
 from edriver.system import stack_dump
 from edriver.system.life_lock import LifeLock
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2
@@ -37,7 +40,7 @@ class Worker:
     """A worker that has been started and whose exit has not been reported yet.
 
     Args:
-        order: the driver's, by which it was started.
+        order: the driver's order to start it.
         settings: the agent's.
         terms: how long the worker may be silent, and where its output is written.
         process: its process id, and the ends to read of its pipes (Processes.start).
@@ -54,10 +57,12 @@ class Worker:
         capture: its output.
         memory: whether it is the kernel that ends it, for want of memory.
         unresponsive: whether it is silent for too long.
+        stacks: finds out where its threads stand.
         log_folder: the folder of its files in restart mode; None: there is none.
         trainer: the process that trains: the command's own, unless that is a shell or the like; 0: not known yet.
         outstayed: whether its script had ended well, and what its command still did took too long.
         stopped: whether this agent has stopped it.
+        gpu: what its CUDA_VISIBLE_DEVICES has; empty: it was given no GPU.
     """
 
     def __init__(
@@ -92,21 +97,35 @@ class Worker:
             self._exit_overdue,
             bound,
             self._fell_quiet,
-            self._heard,
+            self._note_life,
             self._lives,
         )
         destinations = terms.destinations(order)
-        heard = self.link.show_life
-        self.capture = Capture(order.worker_id, order.slot, stdout, stderr, forward, heard, destinations)
+        self.capture = Capture(order.worker_id, order.slot, stdout, stderr, forward, self._printed, destinations)
         self.memory = MemoryWatch(self.pid)
         self.unresponsive = UnresponsiveWatch(self._ask_where_it_stands)
+        self.stacks = StackTaker(
+            lambda: self.trainer > 0 and not self.link.ending,
+            lambda: self.is_stopped,
+            self.link.deliver,
+            lambda: stack_dump.ask(self.trainer, self.pid, stack_dump.FILE_SIGNAL),
+            WorkerFiles(settings.folder, self.worker_id).stacks,
+            lambda: py_spy.dump(self.trainer or self.pid),
+        )
         self.log_folder: Path | None = None
         self.trainer = 0
         self.outstayed = False
         self.stopped = False
+        self.gpu = ""
         self._trainer_ended = False
         self._effort: CpuUseWatch | None = None  # of the trainer, once its script has ended
+        self._standstill: StandstillWatch | None = None  # of a script in restart mode
         self._killing: asyncio.TimerHandle | None = None
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether its process is stopped or frozen."""
+        return self.trainer > 0 and stands_still(self.trainer)
 
     def listens(self, pid: int) -> None:
         """Its service listens, in this process."""
@@ -123,10 +142,14 @@ class Worker:
         if logs := self._terms.logs:
             self.log_folder = logs.of_worker(shared.failures, member.local_rank)
             self.capture.lead_to(logs.destinations(shared.failures, member.local_rank))
+        if (limit := self._terms.stall_limits.get(Phase.STEP, 0.0)) and self._terms.restart_mode is not None:
+            window = min(CPU_WINDOW, limit / 4)
+            self._standstill = StandstillWatch(lambda: family_seconds(self.trainer), self._loop.time, window)
 
     def look(self) -> None:
         """Look how it does; to be called when `link.next_tick` has passed."""
         self._check_cpu_use()
+        self._look_for_standstill()
         self.link.tick()
         self.memory.look()
 
@@ -155,7 +178,7 @@ class Worker:
         self._life = None  # its file stays mapped else until the cycles of callbacks around this object are collected
 
     def _watch(self, life: LifeLock) -> None:
-        """A thread of its own: say that a worker has ended as soon as it has, long before it can be reaped."""
+        """Runs in a thread: reports the end of a worker as soon as it has ended, long before it can be reaped."""
         if self._background:
             priority.restore(self.pid)
         if life.wait_for_end():
@@ -163,7 +186,7 @@ class Worker:
             ending = agent_pb2.WorkerEnding(worker_id=self.worker_id, detect_time=timestamp(time.time()))
             with suppress(RuntimeError):  # the loop is closed: the agent is ending
                 self._loop.call_soon_threadsafe(self._send, agent_pb2.ConnectRequest(worker_ending=ending))
-            priority.lower(self.pid, priority.ENDED_NICENESS)  # its memory is given back while others want to go on
+            priority.lower(self.pid, priority.ENDED_NICENESS)  # its memory is freed while others are to continue
 
     def _check_cpu_use(self) -> None:
         """Once its script has ended, a worker that computes lives."""
@@ -175,7 +198,25 @@ class Worker:
         if self._effort.was_busy():
             self.link.show_life()
 
+    def _look_for_standstill(self) -> None:
+        """Report when a script in restart mode stands still, and (0 seconds) when it goes on."""
+        if self._standstill is None or self.link.ending:
+            return
+        if (seconds := self._standstill.look()) is not None:
+            stalled = notification_pb2.Stalled(
+                round_id=self.unresponsive.round_id, phase=Phase.STEP, duration=duration(seconds)
+            )
+            self._report(notification_pb2.Report(stalled=stalled))
+
+    def _printed(self) -> None:
+        self.link.show_life()
+        if self._standstill is not None:
+            self._standstill.hear()
+
     def _report(self, message: notification_pb2.Report) -> None:
+        if message.HasField("stacks_taken"):
+            self.stacks.answered(message.stacks_taken)
+            return
         report = agent_pb2.WorkerReport(worker_id=self.worker_id, report=message)
         self._send(agent_pb2.ConnectRequest(worker_report=report))
 
@@ -185,7 +226,7 @@ class Worker:
     def _expired(self) -> None:
         self._send(agent_pb2.ConnectRequest(lease_expired=agent_pb2.LeaseExpired(worker_id=self.worker_id)))
 
-    def _heard(self) -> None:
+    def _note_life(self) -> None:
         self._send(agent_pb2.ConnectRequest(lease_renewed=agent_pb2.LeaseRenewed(worker_id=self.worker_id)))
 
     def _lives(self, seconds: float) -> bool:

@@ -54,22 +54,22 @@ def launch(
     known and torch.distributed's default group is there when the function is called. A function that is to survive the
     loss of workers, or to use more of them later, calls one that `edriver.run` has made elastic, as a script does.
 
-    Function, arguments and results are sent by cloudpickle, 1 GiB each at most, so a function may stand in a notebook
-    or in a script without `if __name__ == "__main__"`. What the workers print is printed here.
+    Function, arguments and results are sent by cloudpickle, 1 GiB each at most, so a function may be defined in a
+    notebook or in a script without `if __name__ == "__main__"`. What the workers print is printed here.
 
     Args:
         fn: the function.
         args: its arguments,
         kwargs: and those with names.
         np: workers to start with.
-        min_np: fewest to go on with; None: np.
+        min_np: minimum number of workers; None: np.
         max_np: most to ever use; None: np.
         hosts: HOST:SLOTS,..., as -H of `edriver`; None: this machine, with as many slots as are needed. What workers on
             other hosts return is unpickled here, so these are trusted as this machine is; it takes 64 MiB at most.
         flags: more of `edriver`'s flags, such as `["--start-timeout", "60"]`.
 
     Returns:
-        What each worker has returned, by rank, of those that were there to the end.
+        The result of each worker that was a member at the end, in order of rank.
 
     Raises:
         Exception: what the function has raised in a worker, the first by rank; its cause is a RemoteTraceback.
@@ -105,7 +105,7 @@ def _are_here(hosts: str) -> bool:
 
 @contextlib.contextmanager
 def _place(hosts: str) -> Iterator[tuple[Place, dict[str, str]]]:
-    """Where the parcels are, and the variables that tell the workers; nothing of it is left in the end."""
+    """The folder of the parcels, and the variables that pass it to the workers; removed in the end."""
     folder = Path(tempfile.mkdtemp(prefix="edriver-call-"))
     try:
         if _are_here(hosts):
@@ -125,9 +125,9 @@ def _served_exchange(folder: Path) -> Iterator[tuple[Place, dict[str, str]]]:
     server = Child(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, tethered=True)
     assert server.stdout is not None
     try:
-        said = server.stdout.readline().decode(errors="replace")
-        if "rendezvous at" not in said:
-            raise LaunchError(f"the exchange for calls on other hosts does not start: {said.strip()}")
+        line = server.stdout.readline().decode(errors="replace")
+        if "rendezvous at" not in line:
+            raise LaunchError(f"the exchange for calls on other hosts does not start: {line.strip()}")
         credentials = JoinConfig.from_json((folder / "credentials.json").read_bytes())
         port = int(credentials.drivers[0].rpartition(":")[2])
         drivers = tuple(at_port(address, port) for address in (*own_addresses(), "127.0.0.1"))

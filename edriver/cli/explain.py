@@ -60,46 +60,47 @@ class Bound:
 
 
 DRIVER_BOUNDS: Final = (
-    Bound(discovery_feed, "POLL_INTERVAL", "discovery is asked every"),
-    Bound(source_commit, "GIT_TIMEOUT", "git may take for an answer"),
+    Bound(discovery_feed, "POLL_INTERVAL", "discovery is polled every"),
+    Bound(source_commit, "GIT_TIMEOUT", "git may take to answer"),
     Bound(registry, "AGENT_LEASE", "an agent may be silent for"),
-    Bound(registry, "BEAT", "an agent sends a heartbeat every"),
+    Bound(registry, "HEARTBEAT_INTERVAL", "an agent sends a heartbeat every"),
     Bound(registry, "BOOT_LEASE", "an agent may take to start"),
-    Bound(admission, "ARRIVAL_BOUND", "a host that dials in waits for"),
+    Bound(admission, "ARRIVAL_BOUND", "a host that dials in waits to be admitted for"),
     Bound(ssh_client, "CONNECT_TIMEOUT", "ssh may take to connect"),
     Bound(local, "RESOLVE_TIMEOUT", "a host's name may take to resolve"),
     Bound(tcp_endpoint, "HANDSHAKE_TIMEOUT", "a caller's TLS handshake may take"),
     Bound(tcp_endpoint, "IDLE_TIMEOUT", "a connection may be idle for"),
-    Bound(shutdown, "SHUTDOWN_GRACE", "workers have to end after SIGTERM"),
-    Bound(shutdown, "EXIT_BOUND", "and their agent after them"),
-    Bound(shutdown, "HURRY_BOUND", "both after a second Ctrl-C"),
-    Bound(progress_lines, "PROGRESS_PERIOD", "progress is looked at every"),
+    Bound(shutdown, "SHUTDOWN_GRACE", "workers may take to end after SIGTERM"),
+    Bound(shutdown, "EXIT_BOUND", "and their agent, after them"),
+    Bound(shutdown, "HURRY_BOUND", "both, after a second Ctrl-C"),
+    Bound(progress_lines, "PROGRESS_PERIOD", "progress is read every"),
     Bound(progress_lines, "PROGRESS_LINE_PERIOD", "a line about it is printed every"),
-    Bound(status, "PROGRESS_PERIOD", "watchers receive it every"),
-    Bound(status, "MAX_WATCH_WAIT", "and look for themselves every"),
+    Bound(status, "PROGRESS_PERIOD", "watchers receive progress every"),
+    Bound(status, "MAX_WATCH_WAIT", "a watcher looks for events at least every"),
     Bound(unauthenticated, "AUTHENTICATION_TIMEOUT", "a caller at the TCP port may take to show its token"),
     Bound(metrics_server, "ANSWER_TIMEOUT", "the driver may take to answer Prometheus"),
-    Bound(bounded_server, "IDLE_TIMEOUT", "who asks for metrics may be silent for"),
-    Bound(bounded_server, "REQUEST_TIMEOUT", "and take for all of it"),
-    Bound(recorder, "RETRY_INTERVAL", "records that failed are tried again every"),
-    Bound(recorder, "PROGRESS_INTERVALS", "it is recorded every"),
+    Bound(bounded_server, "IDLE_TIMEOUT", "a caller of the metrics may be silent for"),
+    Bound(bounded_server, "REQUEST_TIMEOUT", "and may take for a request"),
+    Bound(recorder, "RETRY_INTERVAL", "failed writes of records are repeated every"),
+    Bound(recorder, "PROGRESS_INTERVALS", "progress is recorded every"),
     Bound(recorder, "WRITE_DELAY", "events are recorded within"),
-    Bound(recorder, "CLOSE_TIMEOUT", "the end waits for the records for"),
+    Bound(recorder, "CLOSE_TIMEOUT", "the end of a run waits for its records for"),
 )
 """The driver's fixed times."""
 
 SETTING_NAMES: Final[Mapping[str, str]] = {
-    "preemption_limit": "preemptions that are survived",
-    "resize_limit": "resizes that are survived",
-    "join_window": "newcomers wait for one another for",
+    "preemption_limit": "maximum number of preemptions",
+    "resize_limit": "maximum number of resizes",
+    "join_window": "new workers wait for one another for",
     "rejoin_timeout": "a survivor may take to be ready",
-    "newcomer_delay": "newcomers start after a round's start by",
+    "newcomer_delay": "new workers start after a round's start by",
     "report_timeout": "a member may take to answer",
     "boundary_timeout": "and then to reach the boundary",
-    "uneven_steps_timeout": "it may wait for members that are done",
-    "wake_window": "suspects are spared after one wakes for",
+    "uneven_steps_timeout": "and to wait for members that are done",
+    "idle_timeout": "a script may be idle when the others are done",
+    "wake_window": "suspects are spared, after one wakes, for",
     "leave_grace": "a worker may take to leave",
-    "failure_window": "failures are remembered for",
+    "failure_window": "failures count against a slot for",
 }
 """What Settings has beside what flags set."""
 
@@ -124,7 +125,7 @@ def explanation(parser: argparse.ArgumentParser, arguments: Sequence[str], judge
         if rows:
             parts.append([f"{group.title}:", *_table(rows)])
     parts.append(["bounds:", *_table(bounds_of(judged, flags, given))])
-    command = shlex.join(judged.command) if judged.command else "none is given: a run needs one"
+    command = shlex.join(judged.command) if judged.command else "none given (a run needs one)"
     return "\n".join([f"command: {command}", *(line for part in parts for line in ("", *part))])
 
 
@@ -165,7 +166,8 @@ def bounds_of(judged: RunOptions, flags: argparse.Namespace, given: frozenset[st
         )
     for name, description in SETTING_NAMES.items():
         value = getattr(judged.settings, name)
-        origin = "derived: from --stall-timeout" if name in ("boundary_timeout", "report_timeout") else FIXED_ORIGIN
+        derived = name in ("boundary_timeout", "idle_timeout", "report_timeout")
+        origin = "derived: from --stall-timeout" if derived else FIXED_ORIGIN
         yield description, "no limit" if value in (None, math.inf) else f"{value:g} s", origin
     for bound in DRIVER_BOUNDS:
         yield bound.description, f"{_text(bound.value)}{'' if isinstance(bound.value, tuple) else ' s'}", FIXED_ORIGIN
@@ -187,17 +189,17 @@ def _hosts(judged: RunOptions) -> tuple[str, str]:
 _DERIVED_VALUES: Final[Mapping[str, Callable[[RunOptions], tuple[str, str]]]] = {
     "min_np": lambda judged: (str(judged.settings.min_np), "derived: from -np"),
     "max_np": lambda judged: (
-        ("as many as there are", DEFAULT_ORIGIN)
+        ("no limit", DEFAULT_ORIGIN)
         if judged.settings.max_np == MAX_TOTAL_SLOTS
         else (str(judged.settings.max_np), "derived: from -np")
     ),
     "mode": lambda judged: (judged.mode.mode.value, "derived: from command"),
     "hosts": _hosts,
-    "launcher": lambda _: ("what suits each host", DEFAULT_ORIGIN),
-    "port": lambda _: ("any that is free", DEFAULT_ORIGIN),
+    "launcher": lambda _: ("chosen for each host", DEFAULT_ORIGIN),
+    "port": lambda _: ("any free port", DEFAULT_ORIGIN),
     "ssh_port": lambda _: ("as ssh is configured", DEFAULT_ORIGIN),
     "ssh_identity_file": lambda _: ("as ssh is configured", DEFAULT_ORIGIN),
-    "network_interface": lambda _: ("whichever leads there", DEFAULT_ORIGIN),
+    "network_interface": lambda _: ("by routing", DEFAULT_ORIGIN),
     "stall_timeout": lambda judged: (
         ", ".join(f"{phase} {_limit_text(seconds)}" for phase, seconds in judged.stall_limits.items()),
         DEFAULT_ORIGIN,
@@ -221,7 +223,7 @@ def _flag_text(action: argparse.Action) -> str:
 
 
 def _limit_text(seconds: float) -> str:
-    return f"{seconds:g} s" if seconds else "for ever"
+    return f"{seconds:g} s" if seconds else "no limit"
 
 
 def _text(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What was meant by a command line of a run that gives no -np."""
+"""Suggestions for a command line without -np."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def hint_of(command: Sequence[str]) -> str | None:
     """What to write instead, if it is one of two mistakes.
 
     Args:
-        command: what was taken for the program of a worker and its arguments.
+        command: what was parsed as the program of a worker and its arguments.
 
     Returns:
-        A sentence, if the first word is nearly a subcommand, or if edriver's flags stand behind the program; else None.
+        A sentence, if the first word is nearly a subcommand, or if edriver's flags come after the program; else None.
     """
     if not command:
         return None
@@ -33,6 +33,6 @@ def hint_of(command: Sequence[str]) -> str | None:
         return None
     own, rest = command[at : at + 2], [*command[:at], *command[at + 2 :]]
     return (
-        f"{own[0]} stands behind the program, which would receive it: flags of edriver come first, as in "
+        f"{own[0]} comes after the program, which would receive it. Put edriver's flags first: "
         f"`edriver {shlex.join([*own, *rest])}`"
     )

@@ -11,7 +11,7 @@ _STALLS: Final = "--stall-timeout bounds how long a worker may make no progress,
 _TIMELINE: Final = "record with torch.profiler in the script; `edriver report` shows what the run did"
 _INTEL: Final = "there is no oneCCL or MLSL here"
 
-_INSTEAD: Final = {
+INSTEAD: Final = {
     "--autotune": _KNOBS,
     "--binding-args": "there is no MPI here: bind processes in the command, as in `numactl ... python train.py`",
     "--cache-capacity": "nothing is cached: members agree before each collective",
@@ -27,6 +27,7 @@ _INSTEAD: Final = {
     "--hierarchical-allreduce": _KNOBS,
     "--jsrun": "-H, --hostfile, --host-discovery-script or --hosts-dial-in say where workers run",
     "--log-hide-timestamp": _LOGS,
+    "--no-log-hide-timestamp": _LOGS,
     "--log-level": _LOGS,
     "--log-with-timestamp": _LOGS,
     "--log-without-timestamp": _LOGS,
@@ -35,13 +36,17 @@ _INSTEAD: Final = {
     "--mpi": _GLOO,
     "--mpi-args": "there is no MPI here",
     "--mpi-threads-disable": "there is no MPI here",
+    "--network-interfaces": "--network-interface takes one interface",
     "--nics": "--network-interface takes one interface",
     "--no-autotune": _KNOBS,
     "--no-hierarchical-allgather": _KNOBS,
     "--no-hierarchical-allreduce": _KNOBS,
+    "--no-mpi-threads-disable": "there is no MPI here",
     "--no-stall-check": _STALLS,
+    "--no-timeline-mark-cycles": _TIMELINE,
     "--num-nccl-streams": "NCCL's own variables reach the workers: set them in front of edriver",
     "--prefix-output-with-timestamp": "pipe the output through `ts`, or see --event-log",
+    "-prefix-timestamp": "pipe the output through `ts`, or see --event-log",
     "--slots": "--slots-per-host",
     "--stall-check": _STALLS,
     "--stall-check-shutdown-time-seconds": _STALLS,
@@ -52,14 +57,5 @@ _INSTEAD: Final = {
     "--timeline-mark-cycles": _TIMELINE,
 }
 
-_FAMILIES: Final = {"--autotune-": _KNOBS}
+FAMILIES: Final = {"--autotune-": _KNOBS}
 """The same for flags that begin so."""
-
-
-def refusal_of(word: str) -> str:
-    """Why a word of the command line is no flag, and what to use instead if it is one of horovodrun's."""
-    flag = word.partition("=")[0]
-    family = next((instead for beginning, instead in _FAMILIES.items() if flag.startswith(beginning)), "")
-    if instead := _INSTEAD.get(flag, family):
-        return f"{flag} is a flag of horovodrun that edriver does not have: {instead}"
-    return f"{word} is not a flag of edriver"

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from edriver.cli.hints import hint_of
-from edriver.cli.horovodrun_flags import refusal_of
+from edriver.cli.refusals import refusal_of
 from edriver.cli.subcommands import EXIT_FAILED, EXIT_USAGE, GROUPS, SUBCOMMANDS
 from edriver.cli.torchrun_flags import TORCHRUN_GROUP, add_torchrun_flags
 from edriver.common import defaults
@@ -26,8 +26,8 @@ from edriver.system.descriptors import raise_limit
 from edriver.system.record_folder import MAX_KEPT_RUNS
 
 _DESCRIPTION_TEXT = """\
-Trains with PyTorch on hosts that come and go: starts the command once per slot, and keeps the
-training going, in the same processes, while hosts are added, removed or lost.
+Elastic training for PyTorch: starts the command once per slot and keeps training, in the same
+processes, while hosts are added, removed or lost.
 
   edriver [run] -np N [options] command [argument ...]
 """
@@ -36,18 +36,18 @@ _EXAMPLE_TEXT = """\
 example:
   edriver -np 4 --min-np 2 --max-np 8 --host-discovery-script ./discover_hosts.sh python train.py
 
-  Training starts with 4 workers, or after --start-timeout with the 2 to 4 that there is room for. From then on it
-  follows the hosts that the script prints, one line host:slots each, between 2 and 8 workers.
+  Training starts with 4 workers or, after --start-timeout, with as many as there are slots for, at least 2. From then
+  on it follows the hosts that the script prints (host:slots, one per line), with 2 to 8 workers.
 
 exit codes:
-  0 success; 1 the run failed; 2 bad flags; 128 + n stopped by signal n (130: Ctrl-C, 143: SIGTERM)
+  0 success; 1 the run failed; 2 invalid flags; 128 + n stopped by signal n (130: Ctrl-C, 143: SIGTERM)
 """
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One sentence instead of the whole usage."""
-        self.exit(EXIT_USAGE, f"edriver: {message} (edriver --help explains the flags)\n")
+        self.exit(EXIT_USAGE, f"edriver: {message} (see edriver --help)\n")
 
 
 def _subcommands_text() -> str:
@@ -55,7 +55,7 @@ def _subcommands_text() -> str:
     for title, group in GROUPS.items():
         usages = [f"edriver {each.name} {each.arguments}" for each in group]
         lines += [f"{title}:", *(f"  {usage:32} {each.summary}" for usage, each in zip(usages, group, strict=True))]
-    return "\n".join([*lines, "", "edriver COMMAND --help tells more of each."])
+    return "\n".join([*lines, "", "See edriver COMMAND --help for the flags of each."])
 
 
 def _seconds(text: str) -> float:
@@ -79,7 +79,12 @@ def _count(text: str) -> int:
 def parser() -> argparse.ArgumentParser:
     """The flags, and the command that they run."""
     top = flags_parser()
-    top.add_argument("command", nargs=argparse.REMAINDER, metavar="command", help="the program of a worker")
+    top.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        metavar="command",
+        help="the program that each worker runs, and its arguments",
+    )
     return top
 
 
@@ -97,11 +102,11 @@ def flags_parser() -> argparse.ArgumentParser:
     top.add_argument(
         "--print-completion",
         choices=("bash", "zsh"),
-        help="print what completes these flags in that shell and exit (bash: source it)",
+        help="print a completion script for this shell and exit (bash: source it)",
     )
     _add_worker_flags(top.add_argument_group("workers"))
-    _add_host_flags(top.add_argument_group("hosts (one of the first five; none: this machine)"))
-    _add_ssh_flags(top.add_argument_group("other hosts (reached by ssh, as your ssh configuration says)"))
+    _add_host_flags(top.add_argument_group("hosts (at most one of the first five; default: this machine)"))
+    _add_ssh_flags(top.add_argument_group("other hosts (reached by ssh, with your ssh configuration)"))
     _add_failure_flags(top.add_argument_group("waiting and failures (times in seconds)"))
     _add_output_flags(top.add_argument_group("output"))
     add_torchrun_flags(top.add_argument_group(TORCHRUN_GROUP))
@@ -109,14 +114,14 @@ def flags_parser() -> argparse.ArgumentParser:
 
 
 def _add_worker_flags(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("-np", "--num-proc", dest="np", type=_count, metavar="N", help="workers to start with")
+    group.add_argument("-np", "--num-proc", dest="np", type=_count, metavar="N", help="number of workers to start with")
     group.add_argument(
         "--min-np",
         "--min-num-proc",
         dest="min_np",
         type=_count,
         metavar="N",
-        help="fewest to go on with (default: -np)",
+        help="minimum number of workers (default: -np)",
     )
     group.add_argument(
         "--max-np",
@@ -124,53 +129,61 @@ def _add_worker_flags(group: argparse._ArgumentGroup) -> None:
         dest="max_np",
         type=_count,
         metavar="N",
-        help="most to ever use (default: as many as there are; -np on fixed hosts)",
+        help="maximum number of workers (default: no limit; -np if the hosts are fixed)",
     )
     group.add_argument(
         "--mode",
         choices=("elastic", "restart"),
-        help="how the script is kept going: in its processes, by edriver.run, or restarted from its checkpoint like "
-        "under torchrun (default: restart for a Python script that does not use edriver)",
+        help="elastic: the script calls edriver.run, and its processes survive changes; restart: every change restarts "
+        "the script from its checkpoint, as torchrun does (default: restart for a Python script that does not use "
+        "edriver)",
     )
 
 
 def _add_host_flags(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="hosts that stay as they are")
-    group.add_argument("-hostfile", "--hostfile", metavar="FILE", help="the same from a file, one host a line")
+    group.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="a fixed list of hosts")
     group.add_argument(
-        "--host-discovery-script", metavar="SCRIPT", help="a program, run every second, that prints a host a line"
+        "-hostfile", "--hostfile", metavar="FILE", help="a file with a fixed list of hosts, one per line"
+    )
+    group.add_argument(
+        "--host-discovery-script",
+        metavar="SCRIPT",
+        help="a program that prints the current hosts, one per line; run every second",
     )
     group.add_argument(
         "--hosts-dial-in",
         action="store_true",
-        help="hosts on which you have `edriver agent --driver HOST:PORT --credentials FILE` started",
+        help="hosts that join by themselves, with `edriver agent --driver HOST:PORT --credentials FILE`",
     )
     group.add_argument(
         "--discovery",
         metavar="NAME[=ARGUMENT]",
-        help="a source of hosts that a package brings (entry points edriver.discovery)",
+        help="a host source that an installed package provides (entry point group edriver.discovery)",
     )
     group.add_argument(
         "--launcher",
         metavar="NAME",
-        help="what starts edriver on all hosts: local, ssh, or what a package brings (entry points edriver.launchers; "
-        "default: what suits each host)",
+        help="how to start edriver on the hosts: local, ssh, or a launcher that an installed package provides (entry "
+        "point "
+        "group edriver.launchers; default: chosen for each host)",
     )
     group.add_argument(
-        "--credentials", metavar="FILE", help="with --hosts-dial-in: where to write what those agents have to read"
+        "--credentials",
+        metavar="FILE",
+        help="with --hosts-dial-in: the file to write, with the credentials of these agents",
     )
     group.add_argument(
         "--port",
         type=_count,
         metavar="PORT",
-        help="the driver's one TCP port, for hosts other than its own (default: any that is free)",
+        help="the driver's TCP port, which only other hosts use (default: any free port)",
     )
     group.add_argument(
         "--slots-per-host",
         type=_count,
         default=1,
         metavar="N",
-        help="slots of a host that is listed without (default: %(default)s)",
+        help="number of slots of a host that is listed without one (default: %(default)s)",
     )
 
 
@@ -181,24 +194,24 @@ def _add_ssh_flags(group: argparse._ArgumentGroup) -> None:
         dest="ssh_port",
         type=_count,
         metavar="PORT",
-        help="where sshd listens (default: as configured)",
+        help="the port of sshd (default: as configured)",
     )
     group.add_argument(
         "-i",
         "--ssh-identity-file",
         dest="ssh_identity_file",
         metavar="FILE",
-        help="the private key to show (default: as configured)",
+        help="the private key (default: as configured)",
     )
     group.add_argument(
         "--network-interface",
         metavar="NAME",
-        help="through which hosts reach one another (default: whichever leads there)",
+        help="the network interface through which hosts reach one another (default: by routing)",
     )
     group.add_argument(
         "--insecure",
         action="store_true",
-        help="neither TLS nor token between hosts: for networks of which you are sure",
+        help="use neither TLS nor tokens between hosts; only for networks that you trust",
     )
 
 
@@ -208,45 +221,48 @@ def _add_failure_flags(group: argparse._ArgumentGroup) -> None:
         type=_seconds,
         default=defaults.START_TIMEOUT,
         metavar="S",
-        help="wait so long for -np workers, then start with --min-np or more (default: %(default)g)",
+        help="wait this long for -np workers, then start with at least --min-np (default: %(default)g)",
     )
     group.add_argument(
         "--elastic-timeout",
         type=_seconds,
         default=defaults.ELASTIC_TIMEOUT,
         metavar="S",
-        help="give up when fewer than --min-np workers are there for so long (default: %(default)g)",
+        help="end the run after this long with fewer than --min-np workers (default: %(default)g)",
     )
     group.add_argument(
         "--stall-timeout",
         action="append",
         default=[],
         metavar="[PHASE=]S",
-        help="give up a worker that makes no step for so long; of one phase (init, step, commit, eval, save) or of "
-        f"all, 0 for ever (default: {text_of(DEFAULT_STALL_LIMITS)})",
+        help="replace a worker that makes no progress for this long; for one phase (init, step, commit, eval, save) "
+        "or for "
+        f"all; 0: no limit (default: {text_of(DEFAULT_STALL_LIMITS)})",
     )
     group.add_argument(
         "--exit-timeout",
         type=_seconds,
         default=defaults.EXIT_TIMEOUT,
         metavar="S",
-        help="give up a worker whose script has ended and whose process has not, after so long without output or use "
-        "of a processor: exit hooks that upload something may take their time (default: %(default)g)",
+        help="kill a worker whose script has ended but whose process has not, after this long without output or use "
+        "of a "
+        "processor; exit handlers, such as uploads, have this time (default: %(default)g)",
     )
     group.add_argument(
         "--worker-lease",
         type=_seconds,
         default=defaults.WORKER_LEASE,
         metavar="S",
-        help="break the round of a worker whose process is stopped or frozen for so long (default: %(default)g)",
+        help="end the round if a worker's process is stopped or frozen for this long (default: %(default)g)",
     )
     group.add_argument(
         "--driver-timeout",
         type=_seconds,
         default=defaults.DRIVER_TIMEOUT,
         metavar="S",
-        help="let hosts train on while the driver is silent for so long; where it is known to be gone, they end "
-        "within seconds (default: %(default)g)",
+        help="let hosts continue training without a message from the driver for this long; if the driver is known to "
+        "be "
+        "gone, they end within seconds (default: %(default)g)",
     )
     group.add_argument(
         "--reset-limit",
@@ -254,14 +270,14 @@ def _add_failure_flags(group: argparse._ArgumentGroup) -> None:
         dest="reset_limit",
         type=_count,
         metavar="N",
-        help="give up after more than N failures; preemptions and resizes are none (default: never)",
+        help="end the run after more than N failures, not counting preemptions and resizes (default: no limit)",
     )
     group.add_argument(
         "--reset-window",
         type=_seconds,
         default=math.inf,
         metavar="S",
-        help="count only the failures of the last S (default: all)",
+        help="count only failures of the last S seconds (default: all)",
     )
     group.add_argument(
         "--blacklist-cooldown-range",
@@ -270,61 +286,64 @@ def _add_failure_flags(group: argparse._ArgumentGroup) -> None:
         type=_seconds,
         nargs=2,
         metavar=("LOW", "HIGH"),
-        help="how long a slot whose worker failed, or a host whose slots did, is left alone before it is used again; "
-        "doubles from LOW up to HIGH (default: a slot 0, then {:g} to {:g}; a host {:g} to {:g})".format(
+        help="how long not to use a slot whose worker has failed, or a host whose workers have; doubles with each "
+        "failure "
+        "from LOW to HIGH (default: slot 0, then {:g} to {:g}; host {:g} to {:g})".format(
             *SLOT_COOLDOWN, *HOST_COOLDOWN
         ),
     )
 
 
 def _add_output_flags(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--output-filename", metavar="DIR", help="also write each worker's output to files below DIR")
-    group.add_argument("--name", metavar="NAME", help="what you call this run, where runs are listed (edriver runs)")
+    group.add_argument(
+        "--output-filename", metavar="DIR", help="also write the output of each worker to files below DIR"
+    )
+    group.add_argument("--name", metavar="NAME", help="a name for the run, shown by edriver runs")
     group.add_argument(
         "--tag",
         metavar="NAME=VALUE",
         action="append",
         default=[],
-        help="by which you find it again: edriver runs --tag NAME=VALUE; may be given several times",
+        help="a tag for the run, to find it with edriver runs --tag NAME=VALUE; may be repeated",
     )
     group.add_argument(
         "--no-logs",
         action="store_true",
-        help="keep nothing of the workers' output for edriver logs and all others who may ask how the run stands",
+        help="do not keep the output of the workers for edriver logs and other observers",
     )
-    group.add_argument("--event-log", metavar="FILE", help="append a line of JSON for everything that happens")
+    group.add_argument("--event-log", metavar="FILE", help="append a line of JSON for each event")
     group.add_argument(
         "--records",
         metavar="DIR",
-        help="keep the run's records (what was run, all that happens, a trace for Perfetto) in DIR/RUN_ID (default: "
-        f"in $XDG_STATE_HOME/edriver, or ~/.local/state/edriver, those of the latest {MAX_KEPT_RUNS} runs)",
+        help="write the run's records (its command, all events, a trace for Perfetto) to DIR/RUN_ID (default: "
+        f"$XDG_STATE_HOME/edriver or ~/.local/state/edriver, where the latest {MAX_KEPT_RUNS} runs are kept)",
     )
-    group.add_argument("--no-records", action="store_true", help="keep none")
+    group.add_argument("--no-records", action="store_true", help="write no records")
     group.add_argument(
         "--status-credentials",
         metavar="FILE",
-        help="let others ask how the run stands, by `edriver status --credentials FILE`: where to write what they show",
+        help="the file to write, with credentials to watch the run: `edriver status --credentials FILE`",
     )
     group.add_argument(
         "--control-credentials",
         metavar="FILE",
-        help="let others steer the run, by `edriver drain` and the like with --credentials FILE: where to write it",
+        help="the file to write, with credentials to control the run: `edriver drain --credentials FILE`",
     )
     group.add_argument(
         "--metrics-port",
         type=_count,
         metavar="PORT",
-        help="have metrics for Prometheus at http://127.0.0.1:PORT/metrics (0: any port that is free; it is printed)",
+        help="serve metrics for Prometheus at http://127.0.0.1:PORT/metrics (0: any free port, which is printed)",
     )
     group.add_argument(
         "--metrics-address",
         metavar="ADDRESS",
-        help="the same at another address, for all who reach it: it asks for no token and does not encrypt",
+        help="serve the metrics at this address, without encryption or a token, to everyone who can reach it",
     )
     group.add_argument(
-        "--explain", action="store_true", help="print all settings, where they come from, and all bounds; start nothing"
+        "--explain", action="store_true", help="print all settings with their origins, and all time limits, and exit"
     )
-    group.add_argument("--verbose", action="store_true", help="print every event and every action of the driver")
+    group.add_argument("--verbose", action="store_true", help="log every event and every action of the driver")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -349,7 +368,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if flags.print_completion:
         return _print_completion(flags.print_completion)
     if unknown:
-        top.error(refusal_of(unknown[0]))
+        top.error(refusal_of(unknown[0], top._option_string_actions))
 
     if flags.np is None and (hint := hint_of(flags.command)):
         top.error(hint)

@@ -50,8 +50,8 @@ def _printed(command: Callable[[], str]) -> int:
 
 
 def _answered(command: Callable[[], int]) -> int:
-    """Have a command ask a run's driver; says why if there is no answer."""
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # that a driver cannot be reached is ours to say
+    """Run a command that queries a run's driver; prints the reason if there is no answer."""
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # edriver reports itself that a driver cannot be reached
     from edriver.client.errors import RunError
     from edriver.text.printable import printable
 
@@ -128,33 +128,39 @@ def _steers(verb: str, arguments: str, summary: str) -> Subcommand:
 
 GROUPS: Final[Mapping[str, Sequence[Subcommand]]] = {
     "show a run": (
-        _shows("status", "[--run RUN]", "how it stands; where several go on, which"),
-        _shows("top", "[--run RUN]", "the same, live"),
-        _shows("dashboard", "[--run RUN]", "a web page that follows it (pip install 'edriver[dashboard]')"),
+        _shows("status", "[--run RUN]", "show the state of a run, or list the runs that are going on"),
+        _shows("top", "[--run RUN]", "the same in the terminal, live"),
+        _shows("dashboard", "[--run RUN]", "serve a web page that follows a run (pip install 'edriver[dashboard]')"),
         Subcommand(
-            *("logs", "[RANK|HOST:SLOT] [-f]", "what workers have written lately, those that are gone included"),
+            *(
+                "logs",
+                "[RANK|HOST:SLOT] [-f]",
+                "print the latest output of the workers, including those that have ended",
+            ),
             *(_logs, partial(_parser_in, "edriver.commands.logs")),
         ),
-        _shows("runs", "[--all]", "your runs, those that have ended, too: how they ended, size, goodput"),
-        _shows("report", "RUN", "one HTML file, of a run that has ended too: size, goodput, every recovery"),
+        _shows("stack", "[RANK|HOST:SLOT]", "print the stack of each thread of each worker, without stopping it"),
+        _shows("runs", "[--all]", "list your runs, including those that have ended: result, size, goodput"),
+        _shows("export", "tensorboard|csv RUN", "export reported values for TensorBoard, or as a table"),
+        _shows("report", "RUN", "write a report of a run as one HTML file: size, goodput, every recovery"),
     ),
-    "steer a run": (
-        _steers("drain", "HOST[:SLOT]", "leave a host, or one slot of it, in good order"),
+    "control a run": (
+        _steers("drain", "HOST[:SLOT]", "stop using a host, or one of its slots, without losing a step"),
         _steers("undrain", "HOST[:SLOT]", "use it again"),
-        _steers("resize", "N", "use at most N workers from now on"),
-        _steers("stop", "", "end it"),
+        _steers("resize", "N", "set the maximum number of workers"),
+        _steers("stop", "", "end the run"),
     ),
     "set up": (
         Subcommand(
-            *("doctor", "[--hosts a,b]", "whether this machine and those have what a run needs"),
+            *("doctor", "[--hosts a,b]", "check that this machine and other hosts have what a run needs"),
             *(_doctor, partial(_parser_in, "edriver.commands.doctor")),
         ),
         Subcommand(
-            *("agent", "--driver HOST:PORT", "lend this host to a run with --hosts-dial-in"),
+            *("agent", "--driver HOST:PORT", "join this host to a run with --hosts-dial-in"),
             *(_agent, partial(_parser_in, "edriver.agent.dial_in")),
         ),
         Subcommand(
-            *("rendezvous", "[status]", "serve torchrun --rdzv-backend=edriver, off the training nodes"),
+            *("rendezvous", "[status]", "serve torchrun --rdzv-backend=edriver, outside the training nodes"),
             *(_rendezvous, partial(_parser_in, "edriver.rendezvous.command")),
         ),
     ),

@@ -1,14 +1,14 @@
-"""A client for those who watch or steer a run themselves.
+"""A client with which programs watch or control a run.
 
     from edriver.client import find
 
     with find() as run:                                  # the only run of this user on this machine
         print(run.status().activity.text)
-        for event in run.watch(since=0):                 # events, and goes on until the run has ended
+        for event in run.watch(since=0):                 # events, until the run has ended
             print(event.time, event.text)
 
-`AsyncClient` does the same with asyncio. What they return are the messages of proto/edriver/v1/status.proto, where each
-field is described.
+`AsyncClient` does the same with asyncio. What they return are the messages of proto/edriver/v1/status.proto and
+resources.proto, where each field is described.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from edriver.client.addresses import Address, elsewhere, here, living_runs
 from edriver.client.async_client import AsyncClient
 from edriver.client.client import Client, find
 from edriver.client.errors import RunError
+from edriver.v1.resources_pb2 import GpuUsage, HostUsage, UsageSample, WorkerUsage
 from edriver.v1.status_pb2 import (
     Event,
     HostStatus,
@@ -35,7 +36,9 @@ __all__ = [
     "AsyncClient",
     "Client",
     "Event",
+    "GpuUsage",
     "HostStatus",
+    "HostUsage",
     "Member",
     "Progress",
     "ProgressSample",
@@ -43,8 +46,10 @@ __all__ = [
     "Round",
     "Run",
     "RunError",
+    "UsageSample",
     "WorkerLine",
     "WorkerStatus",
+    "WorkerUsage",
     "elsewhere",
     "find",
     "here",

@@ -1,4 +1,4 @@
-"""Where a run's driver is, and what it wants to be shown."""
+"""The address of a run's driver, and the credentials for it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Address:
     Attributes:
         run_id: the run.
         target: gRPC's name for where the driver is.
-        authority: the certificate (PEM) by which it is known; empty: there is no TLS.
-        token: what it wants to be shown.
+        authority: the certificate (PEM) that verifies it; empty: there is no TLS.
+        token: the token to authenticate with.
     """
 
     run_id: str
@@ -36,7 +36,7 @@ def here(run_id: str | None = None) -> Address:
     """A run of this user on this machine.
 
     Args:
-        run_id: which; None: the only one that there is.
+        run_id: the run's ID; None: the only run on this machine.
 
     Raises:
         RunError: there is no such run, or there are several.
@@ -54,7 +54,7 @@ def elsewhere(credentials: Path, driver: str | None = None) -> Address:
 
     Args:
         credentials: the file that --status-credentials or --control-credentials names.
-        driver: HOST:PORT; None: as the file says.
+        driver: HOST:PORT; None: as in the file.
 
     Raises:
         RunError: the file cannot be used.

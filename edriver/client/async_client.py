@@ -6,14 +6,17 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self, TypeVar
 
+import grpc
 import grpc.aio
 import tenacity
 
 from edriver.client import core
 from edriver.client.addresses import Address
 from edriver.client.core import ANSWER_TIMEOUT, Calls, Core, channel_to
+from edriver.client.errors import RunError
 from edriver.client.redial import Watching
-from edriver.v1 import status_pb2
+from edriver.client.requester import own_name
+from edriver.v1 import resources_pb2, status_pb2
 
 Answer = TypeVar("Answer")
 
@@ -24,11 +27,13 @@ class AsyncClient:
     Args:
         address: where the run's driver is: see `here` and `elsewhere`.
         timeout: seconds that it may take to answer; a watch has no such bound.
+        requester: who steers the run, for its events; None: this process's user and machine, alice@login1.
     """
 
-    def __init__(self, address: Address, timeout: float = ANSWER_TIMEOUT) -> None:
+    def __init__(self, address: Address, timeout: float = ANSWER_TIMEOUT, requester: str | None = None) -> None:
         self._channel = channel_to(address, grpc.aio.insecure_channel, grpc.aio.secure_channel)
         self._core = Core(address, timeout, self._channel)
+        self._requester = own_name() if requester is None else requester
         self.run_id = address.run_id
 
     async def __aenter__(self) -> Self:
@@ -62,6 +67,10 @@ class AsyncClient:
     async def progress_history(self) -> list[status_pb2.ProgressSample]:
         """See Client.progress_history."""
         return await self._do(core.progress_history())
+
+    async def usage_history(self) -> list[resources_pb2.UsageSample]:
+        """See Client.usage_history."""
+        return await self._do(core.usage_history())
 
     async def events(self, since: int = 0) -> list[status_pb2.Event]:
         """See Client.events."""
@@ -102,23 +111,39 @@ class AsyncClient:
                 for line in response.lines:
                     yield line
 
+    async def stacks(
+        self, rank: int | None = None, host: str = "", slot: int | None = None, worker_id: int = 0
+    ) -> AsyncIterator[status_pb2.ReadStacksResponse]:
+        """See Client.stacks."""
+        with self._core.errors_in_words():
+            async for response in self._core.methods["ReadStacks"](core.stacks(rank, host, slot, worker_id)):
+                yield response
+
     # ---- steering --------------------------------------------------------------------------------------------
 
     async def drain(self, host: str, slot: int | None = None, reason: str = "") -> int:
         """See Client.drain."""
-        return await self._do(core.drain(host, slot, reason))
+        return await self._do(core.drain(host, slot, reason, self._requester))
 
     async def undrain(self, host: str, slot: int | None = None) -> None:
         """See Client.undrain."""
-        await self._do(core.undrain(host, slot))
+        await self._do(core.undrain(host, slot, self._requester))
 
     async def resize(self, size: int) -> None:
         """See Client.resize."""
-        await self._do(core.resize(size))
+        await self._do(core.resize(size, self._requester))
 
     async def stop(self, reason: str = "") -> None:
         """See Client.stop."""
-        await self._do(core.stop(reason))
+        await self._do(core.stop(reason, self._requester))
+
+    async def check_may_steer(self) -> None:
+        """See Client.check_may_steer."""
+        try:
+            await self._do(core.check_may_steer())
+        except RunError as error:
+            if error.code is not grpc.StatusCode.NOT_FOUND:  # no host has an empty name
+                raise
 
     async def _do(self, calls: Calls[Answer]) -> Answer:
         answer = None

@@ -1,6 +1,6 @@
 """What both clients do, without I/O: which calls a method makes, what their answers mean, and what an error does.
 
-A method is a generator: it yields each call that is to be made, gets its answer, and returns what the method returns.
+A method is a generator: it yields each call to make, receives its response, and returns the method's result.
 `Client` makes the calls one after the other, `AsyncClient` awaits them.
 """
 
@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from edriver.client.addresses import Address
 from edriver.client.errors import error_of
 from edriver.common.driver_channel import open_channel
-from edriver.v1 import control_pb2, control_pb2_grpc, status_pb2, status_pb2_grpc
+from edriver.v1 import control_pb2, control_pb2_grpc, resources_pb2, status_pb2, status_pb2_grpc
 
 ANSWER_TIMEOUT: Final = 10.0
 """Seconds that a driver may take to answer."""
@@ -29,7 +29,7 @@ CLIENT_CHANNEL_OPTIONS: Final = (
 
 
 class Call(NamedTuple):
-    """A call to be made: the name of one of StatusService's or ControlService's methods, and what is sent."""
+    """A call: the name of one of StatusService's or ControlService's methods, and the request."""
 
     method: str
     request: Message
@@ -101,6 +101,11 @@ def progress_history() -> Calls[list[status_pb2.ProgressSample]]:
     return list((yield Call("ListProgress", status_pb2.ListProgressRequest())).samples)
 
 
+def usage_history() -> Calls[list[resources_pb2.UsageSample]]:
+    """See Client.usage_history."""
+    return list((yield Call("ListUsage", status_pb2.ListUsageRequest())).samples)
+
+
 def events(since: int) -> Calls[list[status_pb2.Event]]:
     """See Client.events; the driver hands them out in portions."""
     found: list[status_pb2.Event] = []
@@ -112,25 +117,36 @@ def events(since: int) -> Calls[list[status_pb2.Event]]:
         found += portion
 
 
-def drain(host: str, slot: int | None, reason: str) -> Calls[int]:
+def drain(host: str, slot: int | None, reason: str, requester: str) -> Calls[int]:
     """See Client.drain."""
-    left: int = (yield Call("Drain", control_pb2.DrainRequest(host=host, slot=slot, reason=reason))).slots_left
+    request = control_pb2.DrainRequest(host=host, slot=slot, reason=reason, requester=requester)
+    left: int = (yield Call("Drain", request)).slots_left
     return left
 
 
-def undrain(host: str, slot: int | None) -> Calls[None]:
+def undrain(host: str, slot: int | None, requester: str) -> Calls[None]:
     """See Client.undrain."""
-    yield Call("Undrain", control_pb2.UndrainRequest(host=host, slot=slot))
+    yield Call("Undrain", control_pb2.UndrainRequest(host=host, slot=slot, requester=requester))
 
 
-def resize(size: int) -> Calls[None]:
+def resize(size: int, requester: str) -> Calls[None]:
     """See Client.resize."""
-    yield Call("Resize", control_pb2.ResizeRequest(size=size))
+    yield Call("Resize", control_pb2.ResizeRequest(size=size, requester=requester))
 
 
-def stop(reason: str) -> Calls[None]:
+def stop(reason: str, requester: str) -> Calls[None]:
     """See Client.stop."""
-    yield Call("Stop", control_pb2.StopRequest(reason=reason))
+    yield Call("Stop", control_pb2.StopRequest(reason=reason, requester=requester))
+
+
+def check_may_steer() -> Calls[None]:
+    """See Client.check_may_steer."""
+    yield Call("Undrain", control_pb2.UndrainRequest())
+
+
+def stacks(rank: int | None, host: str, slot: int | None, worker_id: int) -> status_pb2.ReadStacksRequest:
+    """See Client.stacks."""
+    return status_pb2.ReadStacksRequest(rank=rank, host=host, slot=slot, worker_id=worker_id)
 
 
 def output(

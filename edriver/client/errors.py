@@ -11,7 +11,7 @@ class RunError(Exception):
 
     Attributes:
         code: gRPC's status, where the driver has answered, or could not be reached; None: it was not asked.
-        details: what gRPC says about it, for those who look for the reason; empty: nothing more.
+        details: gRPC's own message, for debugging; may be empty.
     """
 
     def __init__(self, sentence: str, code: grpc.StatusCode | None = None, details: str = "") -> None:

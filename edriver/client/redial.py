@@ -1,4 +1,4 @@
-"""How a watch goes on that was cut off: the driver is dialled again, for a while, from the last event that came."""
+"""How a watch that was cut off continues: it reconnects, for a while, from the last event received."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What `edriver WORD` does to a run that goes on, for each word."""
+"""The subcommands: what `edriver COMMAND` does, one module each."""

@@ -10,13 +10,13 @@ from edriver.system.descriptors import MIN_DESCRIPTORS
 from edriver.text.phrases import count_text
 
 OK, NOTE, FAILED = "ok", "note", "FAILED"
-"""How an item stands; FAILED has the command end with 1."""
+"""The state of an item; FAILED makes the command exit with code 1."""
 
 MAX_CLOCK_SKEW: Final = 86400.0
 """Seconds by which a host's clock may differ: a run's certificates are valid from a day before it began."""
 
 NOTED_CLOCK_SKEW: Final = 1.0
-"""Seconds of difference that are worth a word: times in the outputs of hosts do not fit together then."""
+"""Seconds of difference that are reported: times in the outputs of hosts do not fit together then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Item:
     Attributes:
         subject: this machine, or a host's name.
         state: OK, NOTE or FAILED.
-        text: what was found; of what failed also what follows and what to do.
+        text: the result; for a failed check also the consequence and what to do.
     """
 
     subject: str
@@ -137,7 +137,7 @@ def exit_code(items: Sequence[Item]) -> int:
 
 
 def rendered(items: Sequence[Item]) -> str:
-    """All of it as text, by subject; the last line says how many have failed."""
+    """The items as text, by subject; the last line has the number of failed ones."""
     lines = []
     subject = None
     for item in items:

@@ -26,7 +26,7 @@ from edriver.system.ssh_client import CONNECT_TIMEOUT, SSH_FAILURE_CODE, SshOpti
 from edriver.text.phrases import exit_text
 
 CHECKS_MODULE: Final = "edriver.worker.backend.checks"
-"""What is run in a process of its own: it imports torch."""
+"""Code for a separate process, as it imports torch."""
 
 CHECKS_TIMEOUT: Final = 300.0
 """Seconds that it may take; importing torch from a cold disk takes most of them."""
@@ -45,16 +45,21 @@ def parser() -> argparse.ArgumentParser:
     """The flags."""
     made = argparse.ArgumentParser(
         prog="edriver doctor",
-        description="Tries out what a run needs, here and on hosts. Ends with 0 if all that must hold holds, else 1.",
+        description="Checks what a run needs, on this machine and on other hosts. Exits with 0 if all required "
+        "checks pass, else 1.",
         allow_abbrev=False,
     )
     made.add_argument(
-        "--hosts", metavar="HOST,...", default="", help="hosts to be reached by ssh, as a run reaches them"
+        "--hosts", metavar="HOST,...", default="", help="other hosts to check, reached by ssh as a run reaches them"
     )
-    made.add_argument("--port", type=int, default=0, metavar="PORT", help="the port that a run is to have (--port)")
-    made.add_argument("-p", "--ssh-port", type=int, metavar="PORT", help="where sshd listens (default: as configured)")
-    made.add_argument("-i", "--ssh-identity-file", default="", metavar="FILE", help="the private key to show")
-    made.add_argument("--json", action="store_true", help="one JSON object: ok, and items with subject, state and text")
+    made.add_argument("--port", type=int, default=0, metavar="PORT", help="the TCP port that the run will use (--port)")
+    made.add_argument("-p", "--ssh-port", type=int, metavar="PORT", help="the port of sshd (default: as configured)")
+    made.add_argument(
+        "-i", "--ssh-identity-file", default="", metavar="FILE", help="the private key (default: as configured)"
+    )
+    made.add_argument(
+        "--json", action="store_true", help="print one JSON object: ok, and items with subject, state and text"
+    )
     return made
 
 
@@ -75,7 +80,7 @@ def doctor(arguments: Sequence[str]) -> tuple[str, int]:
         try:
             port = host_probe.listen("", flags.port)
         except OSError as error:
-            raise RunError(f"port {flags.port} cannot be had: {error.strerror}") from None
+            raise RunError(f"port {flags.port} cannot be used: {error.strerror}") from None
         for host in examined(others, options, port):
             items += host_items(host, VERSION, sys.executable, we_take_part=len(others) < len(names))
     return json.dumps(plain(items), indent=2) if flags.json else rendered(items), exit_code(items)

@@ -22,7 +22,7 @@ DIAL_TIMEOUT = 3.0
 
 
 def listen(address: str, port: int = 0) -> int:
-    """Answer all who connect, from a thread; returns the port.
+    """Answer all connections, in a thread; returns the port.
 
     Args:
         address: at which; empty: all of this machine's.

@@ -1,4 +1,4 @@
-"""`edriver logs`: what workers have written lately, those that are gone included."""
+"""`edriver logs`: the latest output of the workers, including those that have ended."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ def parser() -> argparse.ArgumentParser:
     """The flags."""
     made = argparse.ArgumentParser(
         prog="edriver logs",
-        description="Prints what workers have written lately, those that are gone included. The driver remembers some "
-        "hundred KB of each; files have all of it (--output-filename).",
+        description="Prints the latest output of the workers, including those that have ended. The driver keeps some "
+        "hundred KB "
+        "per worker; --output-filename writes all of it to files.",
         allow_abbrev=False,
     )
     made.add_argument(
         "worker",
         nargs="?",
         metavar="RANK|HOST:SLOT|HOST",
-        help="of whom: what was written under a rank, in a slot, or on a host (default: all workers)",
+        help="print only the output of a rank, of a slot, or of a host (default: all workers)",
     )
-    made.add_argument("-f", "--follow", action="store_true", help="go on until the run ends or you press Ctrl-C")
-    made.add_argument("-n", "--lines", metavar="N", type=int, default=0, help="begin with the last N lines")
+    made.add_argument(
+        "-f", "--follow", action="store_true", help="follow the output until the run ends or you press Ctrl-C"
+    )
+    made.add_argument("-n", "--lines", metavar="N", type=int, default=0, help="start with the last N lines")
     add_run_flags(made, "--status-credentials")
     return made
 
@@ -45,14 +48,21 @@ def logs(arguments: Sequence[str], write: Callable[[bytes], object] | None = Non
     if flags.lines < 0:
         raise RunError(f"--lines {flags.lines}: give how many, at least 1")
     rank, host, slot = chosen(flags.worker)
+    lines = 0
     try:
         with client_of(flags) as client:
             for line in client.output(rank=rank, host=host, slot=slot, follow=flags.follow, lines=flags.lines):
+                lines += 1
                 put(text_of(line, alone=rank is not None or slot is not None))
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # `| head`; what Python writes at its exit has no reader, either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    if not lines:
+        sys.stderr.write(
+            f"edriver: {flags.worker or 'no worker'} has written nothing yet: edriver status lists workers\n"
+        )
     return 0
 
 

@@ -18,11 +18,12 @@ def parser() -> argparse.ArgumentParser:
     """The flags."""
     made = argparse.ArgumentParser(
         prog="edriver report",
-        description="Makes one HTML file of a run, from its records: size, goodput, every recovery, what was lost.",
+        description="Writes a report of a run, from its records, as one HTML file: size, goodput, every recovery, "
+        "lost steps.",
         allow_abbrev=False,
     )
-    made.add_argument("run", metavar="RUN", help="a run's id, the folder of its records, or an event log")
-    made.add_argument("--output", metavar="FILE", type=Path, help="where to write (default: edriver-RUN.html)")
+    made.add_argument("run", metavar="RUN", help="a run's ID, the folder with its records, or an event log")
+    made.add_argument("--output", metavar="FILE", type=Path, help="the file to write (default: edriver-RUN.html)")
     return made
 
 

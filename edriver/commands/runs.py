@@ -1,30 +1,24 @@
-"""`edriver runs`: this user's runs on this machine, those that have ended, too."""
+"""`edriver runs`: this user's runs on this machine, including those that have ended."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import json
-import os
 import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from edriver.client import Client, RunError, here, living_runs
-from edriver.history.run_list import RunSummary, living_summary, recorded_runs
-from edriver.system.record_folder import default_root
+from edriver.dashboard.known_runs import KnownRuns
+from edriver.history.run_list import RunSummary
 from edriver.text.progress_text import time_text
 
 SHOWN_RUNS: Final = 20
 """Runs that are listed unless all are asked for, the latest."""
-
-ANSWER_TIMEOUT: Final = 3.0
-"""Seconds that a run may take to say how it stands."""
 
 _COLUMNS: Final = ("RUN", "NAME", "STATE", "STARTED", "TOOK", "WORKERS", "STEPS", "GOODPUT", "COMMAND")
 
@@ -33,24 +27,26 @@ def parser() -> argparse.ArgumentParser:
     """The flags."""
     made = argparse.ArgumentParser(
         prog="edriver runs",
-        description="Lists your runs on this machine, the latest first: those that go on, and those with records.",
+        description="Lists your runs on this machine, latest first: those that are going on, and those with records.",
         allow_abbrev=False,
     )
-    made.add_argument("--all", action="store_true", help=f"not just the latest {SHOWN_RUNS}")
-    made.add_argument("--tag", metavar="NAME=VALUE", action="append", default=[], help="only those with this tag")
-    made.add_argument("--records", metavar="DIR", type=Path, help="of which folder, if --records said so")
-    made.add_argument("--json", action="store_true", help="an array of objects, with all that is known of each")
+    made.add_argument("--all", action="store_true", help=f"list all runs, not only the latest {SHOWN_RUNS}")
+    made.add_argument(
+        "--tag", metavar="NAME=VALUE", action="append", default=[], help="list only runs with this tag; may be repeated"
+    )
+    made.add_argument("--records", metavar="DIR", type=Path, help="the folder that the runs were given with --records")
+    made.add_argument("--json", action="store_true", help="print a JSON array with all that is known about each run")
     return made
 
 
 def runs(arguments: Sequence[str]) -> str:
-    """Look at the records and ask those that go on.
+    """Read the records, and query the drivers of runs that are going on.
 
     Raises:
         RunError: the records cannot be read.
     """
     flags = parser().parse_args(arguments)
-    found = _found(flags.records)
+    found = KnownRuns(flags.records).all()
     wanted = [tuple(tag.partition("=")[::2]) for tag in flags.tag]
     found = [each for each in found if all(each.tags.get(name) == value for name, value in wanted)]
     shown = found if flags.all else found[:SHOWN_RUNS]
@@ -63,29 +59,6 @@ def runs(arguments: Sequence[str]) -> str:
     if len(shown) < len(found):
         lines.append(f"and {len(found) - len(shown)} more: --all lists them")
     return "\n".join(lines)
-
-
-def _found(folder: Path | None) -> list[RunSummary]:
-    living = frozenset(living_runs())
-    answers = {each.run_id: each for each in _those_that_answer(living)}
-    try:
-        root = default_root(os.environ) if folder is None else folder
-        recorded = recorded_runs(root, living) if folder is not None or root.is_dir() else []
-    except OSError as error:
-        raise RunError(f"{error.filename}: {error.strerror}") from None
-    except RuntimeError as error:
-        raise RunError(str(error)) from None
-    known = {each.run_id: each for each in recorded}
-    for run_id, answer in answers.items():
-        commit = known[run_id].commit if run_id in known else ""
-        known[run_id] = dataclasses.replace(answer, commit=commit)
-    return sorted(known.values(), key=lambda each: -each.start)
-
-
-def _those_that_answer(living: Iterable[str]) -> Iterator[RunSummary]:
-    for run_id in living:
-        with contextlib.suppress(RunError), Client(here(run_id), timeout=ANSWER_TIMEOUT) as client:
-            yield living_summary(client.status())
 
 
 def table(found: Sequence[RunSummary], width: int | None) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""`edriver status`: how a run stands, in words."""
+"""`edriver status`: the state of a run, as text."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from edriver.common.wire import epoch_seconds
 from edriver.text.cause_names import UNPROVEN_CONNECTION
 from edriver.text.event_lines import plain
 from edriver.text.host_text import host_text
+from edriver.text.pace_text import hold_up_text, step_text, straggler_text
 from edriver.text.phrases import count_text, limits_text
-from edriver.text.progress_text import lasted, progress_text, time_text
+from edriver.text.progress_text import lasted, mode_text, progress_text, time_text
 from edriver.text.time_spent import goodput_text, interruption_text, recovery_text, time_spent_text
+from edriver.text.usage_text import host_usage_text, worker_usage_text
 from edriver.v1 import status_pb2
 
 LISTING_TIMEOUT: Final = 3.0
@@ -28,14 +30,15 @@ def parser() -> argparse.ArgumentParser:
     """The flags."""
     made = argparse.ArgumentParser(
         prog="edriver status",
-        description="Tells how a run stands that goes on; where several of yours are on this machine, lists them.",
+        description="Shows the state of a run that is going on. If you have several on this machine, lists them.",
         allow_abbrev=False,
     )
     made.add_argument(
         "--json",
         action="store_true",
-        help="protobuf's JSON: with --run or --credentials an object, Run in status.proto; else an array of such "
-        "objects, also of one or none",
+        help="print JSON as of protobuf: with --run or --credentials an object (Run in status.proto), else an array "
+        "of such "
+        "objects, which may be empty",
     )
     add_run_flags(made, "--status-credentials")
     return made
@@ -70,7 +73,7 @@ def _those_that_answer(run_ids: Iterable[str]) -> Iterator[Run]:
 
 
 def listed(runs: Sequence[Run]) -> Iterator[str]:
-    """Several runs in words, two lines each, the oldest first."""
+    """Several runs as text, two lines each, the oldest first."""
     for run in sorted(runs, key=lambda run: epoch_seconds(run.start_time)):
         size = f"{count_text(run.size, 'worker')} ({limits_text(run.min_np, run.max_np, run.size_limit)})"
         yield f"run {run.run_id}, {time_text(lasted(run))}, {mode_text(run.mode)}, {size}: {run.activity.text}"
@@ -79,13 +82,17 @@ def listed(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def lines(run: Run) -> Iterator[str]:
-    """A run in words: itself, its hosts, its workers."""
+    """A run as text: the run, its hosts, its workers."""
     name = f" ({run.name})" if run.name else ""
     yield f"run {run.run_id}{name}, {lasted(run):.0f} s, {mode_text(run.mode)}: {run.activity.text}"
     if run.HasField("progress"):
         yield progress_text(run.progress)
-    if run.HasField("interruption"):
+    if run.HasField("hold_up"):
+        yield hold_up_text(run.hold_up, epoch_seconds(run.now))
+    elif run.HasField("interruption"):
         yield interruption_text(run.interruption, epoch_seconds(run.now))
+    for straggler in run.stragglers:
+        yield straggler_text(straggler, epoch_seconds(run.now))
     if run.HasField("time_spent"):
         yield f"goodput {goodput_text(run.time_spent)}: {time_spent_text(run.time_spent)}"
     rounds, *why, lost = counts(run)
@@ -95,24 +102,20 @@ def lines(run: Run) -> Iterator[str]:
     if run.HasField("last_failure"):
         yield failure_text(run.last_failure)
     for host in run.hosts:
-        yield f"host {host.name} ({count_text(host.slots, 'slot')}) {host_text(host)}"
+        used = f"; {host_usage_text(host.usage)}" if host.HasField("usage") else ""
+        yield f"host {host.name} ({count_text(host.slots, 'slot')}) {host_text(host)}{used}"
     yield from map(worker_text, run.workers)
-
-
-def mode_text(mode: status_pb2.RunMode.ValueType) -> str:
-    """How a run's script is kept going: elastic mode, restart mode."""
-    return f"{status_pb2.RunMode.Name(mode).removeprefix('RUN_MODE_').lower()} mode"
 
 
 def failure_text(failure: status_pb2.WorkerFailure) -> str:
     """The root cause of the latest failures, with the exception's own line if there is one."""
     text = f"last failure: {failure.cause.text}"
-    said = failure.traceback.strip().rpartition("\n")[2]
-    return text if text.endswith(said) else f"{text}: {said}"
+    last_line = failure.traceback.strip().rpartition("\n")[2]
+    return text if text.endswith(last_line) else f"{text}: {last_line}"
 
 
 def counts(run: Run) -> list[str]:
-    """What the run went through: rounds, why they ended, and what was lost."""
+    """The history of the run in numbers: rounds, why they ended, and lost steps."""
     return [
         count_text(run.rounds, "round"),
         count_text(run.failures, "failure"),
@@ -124,11 +127,14 @@ def counts(run: Run) -> list[str]:
 
 
 def worker_text(worker: WorkerStatus) -> str:
-    """A worker in words."""
+    """A worker as text."""
     rank = f", rank {worker.rank}" if worker.HasField("rank") else ""
     pid = f", process {worker.pid}" if worker.pid else ""
     rate = f", {worker.step_rate:.1f} steps/s" if worker.step_rate else ""
-    return f"worker {worker.worker_id} ({worker.host}:{worker.slot}{rank}{pid}) {state_text(worker.state)}{rate}"
+    used = f", {worker_usage_text(worker.usage)}" if worker.HasField("usage") else ""
+    step = f", {step_text(worker.step_times)}" if worker.HasField("step_times") else ""
+    place = f"{worker.host}:{worker.slot}{rank}{pid}"
+    return f"worker {worker.worker_id} ({place}) {state_text(worker.state)}{rate}{step}{used}"
 
 
 def state_text(state: status_pb2.WorkerState.ValueType) -> str:

@@ -1,4 +1,4 @@
-"""`edriver drain`, `undrain`, `resize`, `stop`: what an operator tells a run that goes on."""
+"""`edriver drain`, `undrain`, `resize`, `stop`: how an operator controls a run."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Final
 
 from edriver.client import RunError
 from edriver.commands.which_run import add_run_flags, client_of
-from edriver.text.phrases import count_text
+from edriver.text.steering_text import STOPPED_TEXT, drained_text, resized_text, undrained_text
 
 COMMAND_DESCRIPTIONS: Final = {
-    "drain": "Have a host, or one slot of it, left at the next agreed step and not used again: nothing is lost.",
-    "undrain": "Let a host, or one slot of it, be used again.",
-    "resize": "Use at most so many workers from now on, between --min-np and --max-np.",
+    "drain": "Stop using a host, or one of its slots, from the next agreed step on. No step is lost.",
+    "undrain": "Use a drained host, or one of its slots, again.",
+    "resize": "Set the maximum number of workers from now on, between --min-np and --max-np.",
     "stop": "End the run, as Ctrl-C in its terminal does.",
 }
 """What each of them is for."""
@@ -23,17 +23,21 @@ def parser(verb: str) -> argparse.ArgumentParser:
     """The flags of one verb."""
     made = argparse.ArgumentParser(prog=f"edriver {verb}", description=COMMAND_DESCRIPTIONS[verb], allow_abbrev=False)
     if verb in ("drain", "undrain"):
-        made.add_argument("place", metavar="HOST[:SLOT]", help="as discovery names the host; slots count from 0")
+        made.add_argument(
+            "place",
+            metavar="HOST[:SLOT]",
+            help="the host, as discovery names it, and optionally a slot, counted from 0",
+        )
     if verb == "resize":
-        made.add_argument("size", metavar="N", type=int, help="most workers")
+        made.add_argument("size", metavar="N", type=_size, help="maximum number of workers")
     if verb in ("drain", "stop"):
-        made.add_argument("--reason", default="", metavar="TEXT", help="printed in the run's output")
+        made.add_argument("--reason", default="", metavar="TEXT", help="the reason, printed in the output of the run")
     add_run_flags(made, "--control-credentials")
     return made
 
 
 def steer(verb: str, arguments: Sequence[str]) -> str:
-    """Carry out one command; returns what to tell the operator.
+    """Carry out one command; returns the text to print.
 
     Raises:
         RunError: it was not done.
@@ -43,18 +47,24 @@ def steer(verb: str, arguments: Sequence[str]) -> str:
     with client_of(flags) as run:
         match verb:
             case "drain":
-                left = count_text(run.drain(*place, flags.reason), "slot")
-                done = f"{flags.place} is being drained; there will be {left} to use"
+                done = drained_text(flags.place, run.drain(*place, flags.reason))
             case "undrain":
                 run.undrain(*place)
-                done = f"{flags.place} may be used again"
+                done = undrained_text(flags.place)
             case "resize":
                 run.resize(max(0, flags.size))
-                done = f"at most {count_text(flags.size, 'worker')} from now on"
+                done = resized_text(flags.size)
             case _:
                 run.stop(flags.reason)
-                done = "it is being stopped"
+                done = STOPPED_TEXT
         return f"run {run.run_id}: {done}"
+
+
+def _size(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
 
 
 def _place(text: str) -> tuple[str, int | None]:

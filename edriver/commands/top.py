@@ -17,15 +17,17 @@ from textual.binding import BindingType
 from textual.coordinate import Coordinate
 from textual.widgets import DataTable, Footer, ProgressBar, RichLog, Static
 
-from edriver.client import Client, Event, Run, RunError
+from edriver.client import Client, Event, HostUsage, Run, RunError, WorkerUsage
 from edriver.commands.status import counts, state_text
 from edriver.commands.which_run import add_run_flags, client_of
-from edriver.common.wire import epoch_seconds, version_of
+from edriver.common.wire import epoch_seconds, span_seconds, version_of
 from edriver.text.host_text import TROUBLED, host_text
+from edriver.text.pace_text import hold_up_text, straggler_text
 from edriver.text.phrases import count_text, limits_text
 from edriver.text.printable import printable
-from edriver.text.progress_text import age, lasted, progress_text, time_text
+from edriver.text.progress_text import age, lasted, length_text, mode_text, progress_text, time_text
 from edriver.text.time_spent import goodput_text, interruption_text
+from edriver.text.usage_text import bytes_text, cores_text, gpu_text
 from edriver.v1 import status_pb2
 
 REFRESH_INTERVAL: Final = 1.0
@@ -37,8 +39,11 @@ MAX_KEPT_EVENTS: Final = 1000
 MAX_SHOWN_WORKERS: Final = 1000
 """Workers shown; those after them are counted."""
 
-HOST_COLUMNS: Final = ("host", "slots", "workers", "for", "state")
-WORKER_COLUMNS: Final = ("rank", "worker", "place", "state", "steps/s", "for", "version", "process")
+HOST_COLUMNS: Final = ("host", "slots", "workers", "for", "state", "cpu", "memory")
+WORKER_COLUMNS: Final = (
+    *("rank", "worker", "place", "state", "steps/s", "cpu", "memory", "gpu"),
+    *("own", "loading", "for", "version", "process"),
+)
 
 _STATE_STYLES: Final = {"training": "green", "waiting": "cyan", "booting": "yellow", "stopping": "red", "gone": "red"}
 
@@ -49,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
     """The flags."""
     made = argparse.ArgumentParser(
         prog="edriver top",
-        description="Shows a run, live, until it ends or you press q. Tab goes from part to part, arrows scroll.",
+        description="Shows a run live until it ends or you press q. Tab switches between parts, arrow keys scroll.",
         allow_abbrev=False,
     )
     add_run_flags(made, "--status-credentials")
@@ -66,7 +71,7 @@ def top(arguments: Sequence[str]) -> str:
     if not sys.stdout.isatty():
         raise RunError("edriver top needs a terminal; edriver status prints the same once")
     with client_of(flags) as client:
-        client.status()  # what keeps it from being asked is said as by every other command
+        client.status()  # reports why it cannot be reached, as every other command does
         shown = Top(client.status, Watch(client))
         shown.run(mouse=False)  # so that the terminal's own selection works
         if shown.lost is not None:
@@ -76,7 +81,7 @@ def top(arguments: Sequence[str]) -> str:
 
 
 class Watch:
-    """Listens to a run's events, in a thread of its own.
+    """Receives a run's events, in a separate thread.
 
     Args:
         client: of the run.
@@ -100,12 +105,12 @@ class Watch:
                 if event.text:
                     self.latest.append(event)
                     self.count += 1
-        except (RunError, ValueError):  # it is gone, or the client was closed
+        except (RunError, ValueError):  # it has ended, or the client was closed
             pass
         self.ended.set()
 
     def newer(self, count: int) -> list[Event]:
-        """The events after the first so many, as far as they are remembered."""
+        """The events after the first `count`, as far as they are kept."""
         latest = list(self.latest)
         return latest[-missing:] if (missing := self.count - count) > 0 else []
 
@@ -120,8 +125,8 @@ class Top(App[None]):
     """The screen.
 
     Args:
-        ask: how the run stands.
-        happened: what has happened in it.
+        ask: returns the state of the run.
+        happened: its events.
 
     Attributes:
         lost: why the driver no longer answers, though the run has not ended.
@@ -147,7 +152,7 @@ class Top(App[None]):
         self.lost: RunError | None = None
         self.happened = happened
         self._ask = ask
-        self._told = 0
+        self._shown_count = 0
         self._shown: dict[str, list[Row]] = {}
 
     def compose(self) -> ComposeResult:
@@ -183,7 +188,7 @@ class Top(App[None]):
             self.call_from_thread(self.exit)
 
     def show(self, run: Run) -> None:
-        """Show how the run stands, and what has happened."""
+        """Show the state of the run, and its events."""
         self.query_one("#head", Static).update(head(run))
         bar = self.query_one("#done", ProgressBar)
         bar.display = bool(run.progress.samples)
@@ -191,9 +196,9 @@ class Top(App[None]):
         self._fill("hosts", host_rows(run))
         self._fill("workers", worker_rows(run))
         log = self.query_one("#events", RichLog)
-        for event in self.happened.newer(self._told):
+        for event in self.happened.newer(self._shown_count):
             log.write(event_line(event))
-        self._told = self.happened.count
+        self._shown_count = self.happened.count
 
     def _fill(self, name: str, rows: Iterable[Row]) -> None:
         """Show a table's rows; where it is scrolled to stays in sight."""
@@ -217,19 +222,31 @@ def _widths(rows: Iterable[Row]) -> list[int]:
 
 
 def head(run: Run) -> Text:
-    """What is shown of the run itself: what it does, what has kept it, and how far it is."""
+    """What is shown of the run itself: what it does, its interruption, and its progress."""
     lines = _text(f"run {run.run_id}", style="bold")
     limits = limits_text(run.min_np, run.max_np, run.size_limit)
-    lines.append(f"  {time_text(lasted(run))}  {count_text(run.size, 'worker')} ({limits})  ", style="not bold")
+    mode = f"{mode_text(run.mode)}  " if run.mode == status_pb2.RUN_MODE_RESTART else ""
+    size = f"{count_text(run.size, 'worker')} ({limits})"
+    lines.append(f"  {time_text(lasted(run))}  {mode}{size}  ", style="not bold")
     lines.append(printable(run.activity.text), style="green not bold" if run.size else "yellow not bold")
     lines.append(f"\n{', '.join(counts(run))}", style="dim not bold")
     if run.HasField("time_spent"):
         lines.append(f"; goodput {goodput_text(run.time_spent)}", style="dim not bold")
-    if run.HasField("interruption"):
-        lines.append(f"\n{printable(interruption_text(run.interruption, epoch_seconds(run.now)))}", "yellow not bold")
+    if (trouble := trouble_text(run)) is not None:
+        lines.append(f"\n{printable(trouble)}", "yellow not bold")
     if run.HasField("progress"):
         lines.append(f"\n{printable(progress_text(run.progress))}", style="not bold")
     return lines
+
+
+def trouble_text(run: Run) -> str | None:
+    """What keeps it from making steps, or makes them slow; None: nothing does."""
+    now = epoch_seconds(run.now)
+    if run.HasField("hold_up"):
+        return hold_up_text(run.hold_up, now)
+    if run.HasField("interruption"):
+        return interruption_text(run.interruption, now)
+    return straggler_text(run.stragglers[0], now) if run.stragglers else None
 
 
 def host_rows(run: Run) -> Iterator[Row]:
@@ -242,6 +259,8 @@ def host_rows(run: Run) -> Iterator[Row]:
             Text(str(host.workers), justify="right"),
             Text(time_text(age(run, host.discover_time)), justify="right"),
             _text(host_text(host), style="yellow" if troubled else ""),
+            _cores(host.usage),
+            Text(bytes_text(host.usage.memory_bytes) if host.HasField("usage") else "", justify="right"),
         )
 
 
@@ -262,9 +281,29 @@ def _worker_row(run: Run, worker: status_pb2.WorkerStatus) -> Row:
         _text(f"{worker.host}:{worker.slot}"),
         Text(state, style=_STATE_STYLES.get(state, "")),
         Text(f"{worker.step_rate:.1f}" if worker.step_rate else "", justify="right"),
+        _cores(worker.usage),
+        Text(bytes_text(worker.usage.resident_bytes) if worker.HasField("usage") else "", justify="right"),
+        Text(gpu_text(worker.usage), justify="right"),
+        *_own_and_loading(worker),
         Text(time_text(age(run, worker.start_time)), justify="right"),
         str(version_of(worker.version)) if worker.HasField("version") else "",
         Text(str(worker.pid or ""), justify="right"),
+    )
+
+
+def _cores(usage: HostUsage | WorkerUsage) -> Text:
+    return Text(cores_text(usage.cpu_cores) if usage.HasField("cpu_cores") else "", justify="right")
+
+
+def _own_and_loading(worker: status_pb2.WorkerStatus) -> tuple[Text, Text]:
+    """Of a step: what is not waiting for others, and what of that is data loading."""
+    if not worker.HasField("step_times"):
+        return Text(), Text()
+    times = worker.step_times
+    own = span_seconds(times.step) - span_seconds(times.waiting)
+    return (
+        Text(length_text(own) if times.HasField("waiting") else "", justify="right"),
+        Text(length_text(span_seconds(times.loading)), justify="right"),
     )
 
 

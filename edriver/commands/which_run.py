@@ -15,18 +15,20 @@ def add_run_flags(parser: argparse.ArgumentParser, file: str) -> None:
         parser: the command's.
         file: the flag of `edriver` that names the credentials' file.
     """
-    parser.add_argument("--run", metavar="ID", help="which run, if there are several on this machine")
+    parser.add_argument("--run", metavar="ID", help="the ID of the run, if you have several on this machine")
     parser.add_argument(
         "--credentials",
         metavar="FILE",
         type=Path,
-        help=f"of a run elsewhere: what its driver has written for {file}",
+        help=f"for a run on another machine: the file that its driver has written ({file})",
     )
-    parser.add_argument("--driver", metavar="HOST:PORT", help="with --credentials: where it is (default: as FILE says)")
+    parser.add_argument(
+        "--driver", metavar="HOST:PORT", help="with --credentials: the address of the driver (default: as in FILE)"
+    )
 
 
 def client_of(flags: argparse.Namespace) -> Client:
-    """A client of the run that is meant.
+    """A client of the selected run.
 
     Raises:
         RunError: there is none.
@@ -35,7 +37,7 @@ def client_of(flags: argparse.Namespace) -> Client:
 
 
 def address_of(flags: argparse.Namespace) -> Address:
-    """Where the run that is meant is.
+    """The address of the selected run.
 
     Raises:
         RunError: there is none.

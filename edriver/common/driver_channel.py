@@ -24,8 +24,8 @@ def open_channel(
 
     Args:
         target: gRPC's name for where the driver is.
-        authority: the certificate (PEM) by which it is known; empty: it is reached by a unix socket, without TLS.
-        token: what it wants to be shown.
+        authority: the certificate (PEM) that verifies it; empty: it is reached by a unix socket, without TLS.
+        token: the token to authenticate with.
         options: the channel's.
         insecure: `insecure_channel` of grpc or of grpc.aio,
         secure: and `secure_channel` of the same.

@@ -38,7 +38,7 @@ class StreamBrokenError(ConnectionError):
 
 @contextmanager
 def stream_errors() -> Iterator[None]:
-    """Around reads and writes of a stream: all ways in which gRPC says that it has broken become one.
+    """For reads and writes of a stream: turns all errors with which gRPC reports a broken stream into one.
 
     Raises:
         StreamBrokenError: the stream has ended with an error.

@@ -1,4 +1,4 @@
-"""What an agent must know to find its driver and to be let in.
+"""What an agent needs to find its driver and to authenticate.
 
 A launcher gives it to the agent on its standard input: a command line can be read by all users of the machine.
 """
@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Final
 
 SERVER_NAME: Final = "driver.edriver"
-"""The name in the certificate of every driver. It is the run's authority that tells one driver from another, so that it
-does not matter by which address a driver is reached."""
+"""The name in the certificate of every driver. Drivers differ by the authority of their
+run, so a driver can be reached at any address."""
 
 MEMBER_NAME: Final = "member.edriver"
 """The name in the certificate that all workers of a run share."""
@@ -29,15 +29,15 @@ class JoinConfig:
         drivers: where the driver may be reached, the likeliest first: unix:/path, or address:port.
         authority: the certificate (PEM) that the driver's must be signed by; empty for a unix socket, whose folder only
             the user can enter.
-        token: what the driver wants to see of those that come over the network.
+        token: the token for connections over the network.
         address: where this host's workers reach each other; empty: where the agent reaches the driver from.
         interface: the network interface whose address that is; empty: any.
         folder: a private folder for the agent's sockets; empty: the agent makes one.
-        slots: how many workers the host takes, if it has dialled in by itself; 0: that is discovery's to say.
+        slots: number of workers that the host takes, if it dials in; 0: discovery has it.
         directory: the workers' working directory; empty: the agent's own.
         environment: variables that the workers get, over those of the agent's own.
-        server_name: the name in the driver's certificate, by which a client checks it.
-        secret: by which the driver knows this agent from all others, in hexadecimal digits; empty: its first Welcome
+        server_name: the name in the driver's certificate, which clients verify.
+        secret: authenticates this agent to the driver, in hexadecimal digits; empty: its first Welcome
             brings it.
     """
 

@@ -9,9 +9,9 @@ MIN_LEASE = 1.0
 
 
 class ProcessClock:
-    """A clock that stands still while its own process does: it was stopped, or its machine was.
+    """A clock that stops while its own process is stopped, or its machine is.
 
-    It is read again and again; of a gap between two readings no more than the longest is counted. So a deadline that
+    It is read regularly; a gap between two readings counts only up to a maximum. So a deadline that
     has passed while this process could do nothing is not held against others, whose messages lie unread in its sockets.
 
     Args:
@@ -33,7 +33,7 @@ class ProcessClock:
 
 
 class Lease:
-    """Counts another process's silence, and says when it has lasted too long.
+    """Measures another process's silence, and detects when it has lasted too long.
 
     The count grows tick by tick, each tick by two periods at most. Time in which this process itself did not run (it
     was stopped, or starved by others) is therefore not held against a process whose messages may lie unread in a
@@ -47,7 +47,7 @@ class Lease:
     Attributes:
         duration: as given.
         period: seconds between two ticks.
-        silence: seconds without a word, as of the last tick.
+        silence: seconds without a message, as of the last tick.
     """
 
     def __init__(self, duration: float, clock: Callable[[], float], period: float | None = None) -> None:
@@ -58,12 +58,12 @@ class Lease:
 
     @property
     def next_tick(self) -> float:
-        """Seconds until `tick` is to be called: a period, or less where the lease ends before."""
+        """Seconds until the next `tick` is due: a period, or less if the lease ends earlier."""
         left = self.duration - self.silence - (self._clock() - self._counted_to)
         return max(0.0, min(self.period, left))
 
     def renew(self) -> None:
-        """There was a word: count from zero."""
+        """A message has arrived: count from zero."""
         self.silence = 0.0
         self._counted_to = self._clock()
 

@@ -24,7 +24,7 @@ MAX_NAME_LENGTH: Final = 1024
 MAX_REPORTED_NAME_LENGTH: Final = 100
 """Characters of a name under which a script reports a value,"""
 
-MAX_REPORTED_NAMES: Final = 20
+MAX_REPORTED_NAMES: Final = 100
 """and how many such names a worker has."""
 
 MAX_TEXT_LENGTH: Final = 128 * 1024
@@ -45,6 +45,9 @@ MAX_RENDEZVOUS_NODES: Final = 65_536
 MAX_STORE_VALUE_BYTES: Final = 8 * 1024 * 1024
 """Bytes of a value in the store of a rendezvous."""
 
+MAX_AMOUNT: Final = 2**53
+"""Most of anything that is used and counted: bytes, seconds, cores."""
+
 MAX_LIST_ITEMS: Final = 10_000
 """Items of any other list."""
 
@@ -61,10 +64,10 @@ def check_slots(slots: int, what: str) -> int:
 
     Args:
         slots: the number.
-        what: who says so, for the error.
+        what: the source of the value, for the error message.
 
     Raises:
-        OutOfBoundsError: no host has so many, or so few.
+        OutOfBoundsError: the number is out of bounds.
     """
     if not 1 <= slots <= MAX_HOST_SLOTS:
         raise OutOfBoundsError(f"{what} is {slots}: a host has 1 to {MAX_HOST_SLOTS} slots")
@@ -76,7 +79,7 @@ def check_host(name: str, what: str) -> str:
 
     Args:
         name: the name, or an IP address.
-        what: who says so, for the error.
+        what: the source of the value, for the error message.
 
     Raises:
         OutOfBoundsError: it is none.

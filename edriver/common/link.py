@@ -1,6 +1,6 @@
-"""What makes a control stream survive a broken connection: both sides count, keep what is unacknowledged, repeat it.
+"""Makes a control stream survive broken connections: both sides number messages, and repeat unacknowledged ones.
 
-Pure: it stamps and filters messages; who sends them over what is not its business.
+Pure: it stamps and filters messages; sending them is up to its owner.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Numbered(Protocol):
 
 
 class LinkOverflowError(RuntimeError):
-    """The other side has acknowledged nothing for so long that what it has yet to receive exceeds the limit."""
+    """The number of messages that the other side has not acknowledged exceeds the limit."""
 
 
 M = TypeVar("M", bound=Numbered)

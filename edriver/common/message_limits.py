@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from edriver.common.limits import (
+    MAX_AMOUNT,
     MAX_BATCH_LINES,
     MAX_HOST_NAME_LENGTH,
     MAX_HOST_SLOTS,
@@ -90,6 +91,12 @@ def _number(most: int) -> Rule:
     return rule
 
 
+def _amount(_message: Message, field: FieldDescriptor, value: float) -> None:
+    """How much of something is used."""
+    if not 0 <= value <= MAX_AMOUNT:
+        raise OutOfBoundsError(f"{_name(field)} is {value}: it must be between 0 and {MAX_AMOUNT}")
+
+
 def _finite(_message: Message, field: FieldDescriptor, value: float) -> None:
     if not math.isfinite(value):
         raise OutOfBoundsError(f"{_name(field)} is {value}, which is no number")
@@ -100,6 +107,8 @@ def _workers(_message: Message, field: FieldDescriptor, value: Sequence[agent_pb
     _check_count(field, value, MAX_HOST_SLOTS)
     for one in value:
         _keep_reported(one.progress.reported)
+        if one.HasField("usage"):
+            check(one.usage)
 
 
 def _lines(_message: Message, field: FieldDescriptor, value: Sequence[agent_pb2.OutputLine]) -> None:
@@ -113,7 +122,7 @@ def _lines(_message: Message, field: FieldDescriptor, value: Sequence[agent_pb2.
 def _keep_reported(value: MutableMapping[str, float]) -> None:
     """What a script reports; the values are its own affair, an infinite loss is one.
 
-    `state.report` refuses what is out of bounds. What comes all the same is left out, and the rest is of use.
+    `state.report` refuses values out of bounds. If some arrive nevertheless, they are dropped, and the rest is used.
     """
     for number, name in enumerate(list(value)):
         if number >= MAX_REPORTED_NAMES or not is_reported_name(name):
@@ -185,6 +194,9 @@ _RULES_BY_FIELD: Final[Mapping[str, Rule]] = {
     "Failed.traceback": _text,
     "CollectiveRaised.traceback": _text,
     "Stalled.stacks": _text,
+    "StacksTaken.stacks": _text,
+    "Stacks.text": _text,
+    "Standing.place": _text,
     "Waiting.digest": _text,
     "FirstBoundary.digest": _text,
     "Waiting.torn": _text,
@@ -200,6 +212,13 @@ _RULES_BY_FIELD: Final[Mapping[str, Rule]] = {
     "CompareSet.desired": _data(MAX_STORE_VALUE_BYTES),
 }
 """By the name of the field, without its package."""
+
+_AMOUNT_MESSAGES: Final = frozenset({"WorkerUsage", "HostUsage", "GpuUsage"})
+"""Messages whose numbers are all amounts."""
+
+_NUMBER_TYPES: Final = frozenset(
+    {FieldDescriptor.TYPE_DOUBLE, FieldDescriptor.TYPE_UINT64, FieldDescriptor.TYPE_UINT32}
+)
 
 _rules: dict[str, Rule] = {}
 """Those that were used already, by the name of the field."""
@@ -217,6 +236,8 @@ def _made_rule(field: FieldDescriptor) -> Rule:
     if name in _RULES_BY_FIELD:
         return _RULES_BY_FIELD[name]
     rule = _RULES_BY_TYPE.get(field.type, _any)
+    if name.partition(".")[0] in _AMOUNT_MESSAGES and field.type in _NUMBER_TYPES and not field.is_repeated:
+        return _amount
     if field.message_type in (Timestamp.DESCRIPTOR, Duration.DESCRIPTOR):
         rule = _time
     if not field.is_repeated:

@@ -15,8 +15,8 @@ class Phase(enum.StrEnum):
     INIT = "init"  # from its place in a round to the round's first boundary
     STEP = "step"  # between two boundaries
     COMMIT = "commit"  # in `state.commit()`, the copying
-    EVAL = "eval"  # as the script says
-    SAVE = "save"  # as the script says: a checkpoint is written
+    EVAL = "eval"  # declared by the script
+    SAVE = "save"  # declared by the script: a checkpoint is written
 
 
 DEFAULT_STALL_LIMITS: Final[Mapping[str, float]] = {
@@ -33,10 +33,10 @@ COLLECTIVE_TIMEOUT: Final = 1800.0
 
 
 STALL_FACTOR: Final = 5
-"""A step that takes more than so many usual ones,"""
+"""A step that takes more than this many times as long as a usual one,"""
 
 MIN_STALL_SECONDS: Final = 1.0
-"""and so many seconds more than a usual one, is a usual step and a stall."""
+"""and this many seconds more than a usual one, counts as a usual step and a stall."""
 
 
 def collective_timeout(limits: Mapping[str, float]) -> float:
@@ -82,7 +82,7 @@ def text_of(limits: Mapping[str, float]) -> str:
 
 
 def excess(seconds: float, usual: float | None) -> float:
-    """What a step that takes so long is beyond a usual one; 0: it is a step.
+    """How much longer than a usual step a step is, if that makes it a stall; else 0.
 
     Args:
         seconds: between two boundaries.

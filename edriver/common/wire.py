@@ -15,6 +15,11 @@ from edriver.common.ids import RoundId, Version
 from edriver.common.store_address import StoreAddress
 from edriver.v1 import notification_pb2, rounds_pb2
 
+RANK_FIELDS: Final = tuple(
+    field.name for field in rounds_pb2.RankAssignment.DESCRIPTOR.fields if field.name != "worker_id"
+)
+"""A member's ranks and sizes, by the names that they have in the core's Seat and the worker's Assignment as well."""
+
 _MICROSECONDS: Final = 1_000_000
 _NANOSECONDS: Final = 1_000_000_000
 
@@ -82,7 +87,7 @@ def span_seconds(message: Duration) -> float:
 
 
 def round_times_of(message: notification_pb2.RoundTimes) -> dict[str, float]:
-    """What a message says, by the names of its fields: seconds since the epoch, seconds, or bytes."""
+    """The content of a message, by the names of its fields: seconds since the epoch, seconds, or bytes."""
     times: dict[str, float] = {}
     for field, value in message.ListFields():
         match value:

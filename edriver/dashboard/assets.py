@@ -12,8 +12,36 @@ from edriver.client import RunError
 
 INSTALL_COMMAND: Final = "pip install 'edriver[dashboard]'"
 
-PAGE_SCRIPTS: Final = ("story.js", "figures.js", "tables.js", "output.js", "page.js")
-"""Ours, in the order in which they are loaded, after plotly's."""
+_CURVE_SCRIPTS: Final = (
+    "story.js",
+    "figures.js",
+    "series.js",
+    "charts.js",
+    "curve_figures.js",
+    "curves.js",
+    "download.js",
+)
+
+PAGE_SCRIPTS: Final = (
+    *_CURVE_SCRIPTS,
+    "tables.js",
+    "data_tables.js",
+    "time_lost.js",
+    "output.js",
+    "stacks.js",
+    "resources.js",
+    "page.js",
+)
+"""Ours for the page of a run, in the order in which they are loaded, after plotly's;"""
+
+COMPARE_SCRIPTS: Final = (*_CURVE_SCRIPTS, "compare.js")
+"""for the page that lays runs over one another, after plotly's;"""
+
+LIST_SCRIPTS: Final = ("story.js", "runs.js")
+"""and for the list of runs."""
+
+STEERING_SCRIPT: Final = "steering.js"
+"""Loaded before the last of PAGE_SCRIPTS, where the run may be steered from the page."""
 
 
 @cache
@@ -35,6 +63,12 @@ def plotly_script() -> Path:
     if not path.is_file():
         raise RunError(f"the package plotly has no {path.name}: {INSTALL_COMMAND} installs one that has")
     return path
+
+
+def linked(*names: str) -> str:
+    """The elements by which a page that is served asks for its style and these scripts."""
+    scripts = [f'<script src="{name}" defer></script>' for name in names]
+    return "\n".join(['<link rel="stylesheet" href="page.css">', *scripts])
 
 
 def filled(template: str, **parts: str) -> str:

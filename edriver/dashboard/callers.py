@@ -1,6 +1,6 @@
 """Who is connected to the page: callers that have not shown its path are few, and make room for others.
 
-aiohttp hangs up on a connection without a request (`keepalive_timeout`), and knows no limit of how many there are.
+aiohttp closes a connection without a request (`keepalive_timeout`), but has no limit for their number.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 from aiohttp import web
 
 MAX_UNAUTHENTICATED: Final = 64
-"""Connections over which the page's path has not been asked for. When there are more, the oldest are hung up on."""
+"""Connections over which the page's path has not been asked for. When there are more, the oldest are closed."""
 
 
 class Callers:

@@ -14,21 +14,25 @@ from edriver.client import AsyncClient, Event, ProgressSample, RunError, WorkerL
 from edriver.common.wire import epoch_seconds
 from edriver.history.history import History
 from edriver.text.printable import printable
+from edriver.text.stacks_text import stacks_text
 
 POLL_INTERVAL: Final = 2.0
-"""Seconds between two questions how the run stands, while something happens."""
+"""Seconds between two queries of the run's state, while something happens."""
 
 IDLE_POLL_INTERVAL: Final = 10.0
 """The same while nothing does."""
 
 POLL_PAUSE_FACTOR: Final = 20
-"""A question that took so long is followed by a pause so many times as long."""
+"""A query is followed by a pause of at least this many times its duration."""
 
 MAX_OUTPUT_LINES: Final = 500
 """Lines of workers' output that a page gets at a time, the latest."""
 
 MAX_OUTPUT_LINE_BYTES: Final = 4000
 """Bytes of such a line that it gets."""
+
+MAX_STACKS_LENGTH: Final = 1_000_000
+"""Characters of workers' stacks after which a page gets no more of them."""
 
 RETRY_INTERVAL: Final = 5.0
 """Seconds after which a driver that was given up is tried again."""
@@ -42,13 +46,15 @@ class Feed:
         clock: seconds since the epoch.
 
     Attributes:
-        history: the run's.
+        run_id: the run's id.
+        history: its history.
         link: "live"; "lost": the driver does not answer; "ended": the run has.
         why: with "lost", why.
     """
 
     def __init__(self, client: AsyncClient, clock: Callable[[], float]) -> None:
         self._client = client
+        self.run_id = client.run_id
         self._clock = clock
         self._ahead = 0.0  # of our clock, the driver's
         self._changed = asyncio.Event()
@@ -75,6 +81,10 @@ class Feed:
         answer = await self._client.snapshot()
         self._ahead = epoch_seconds(answer.run.now) - self._clock()
         last = self.history.now
+        last_usage = self.history.usage.points[-1][0] if self.history.usage.points else 0.0
+        for sample in await self._client.usage_history():
+            if epoch_seconds(sample.time) > last_usage:
+                self.history.sample_usage(sample)
         samples = [each for each in await self._client.progress_history() if epoch_seconds(each.time) > last]
         try:
             known = await self._client.events(self.history.seq)
@@ -112,6 +122,25 @@ class Feed:
             return {"lines": [], "why": str(error)}
         return {"lines": [_plain(line) for line in lines], "why": ""}
 
+    async def stacks(self, host: str, slot: int | None) -> dict[str, Any]:
+        """Where the threads of workers stand now, as it goes to the page.
+
+        Args:
+            host: on which host; empty: on any.
+            slot: in which slot there; None: in any.
+        """
+        texts, length, why = [], 0, ""
+        try:
+            async for answer in self._client.stacks(host=host, slot=slot):
+                texts.append(printable(stacks_text(answer)))
+                length += len(texts[-1])
+                if length > MAX_STACKS_LENGTH:
+                    why = "there are more: edriver stack prints all of them"
+                    break
+        except RunError as error:
+            why = str(error)
+        return {"stacks": texts, "why": why, "time": self.now}
+
     async def follow(self) -> None:
         """Go on until the run has ended; returns at once where it has. A driver that is lost is tried for ever."""
         looking = asyncio.create_task(self._look())
@@ -128,6 +157,9 @@ class Feed:
                     else:
                         self._announce("lost", str(error))
                     await asyncio.sleep(RETRY_INTERVAL)
+        except asyncio.CancelledError:
+            self._announce("lost", "it is not followed any more: load the page again")
+            raise
         finally:
             looking.cancel()
         self._announce("ended")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import heapq
 import json
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Final
@@ -16,35 +17,41 @@ from edriver.common.wire import epoch_seconds
 from edriver.dashboard.assets import PAGE_SCRIPTS, filled, page_file, plotly_script
 from edriver.history.history import History
 from edriver.history.interruptions import InterruptionRecord
-from edriver.history.records import RecordError, Records, UnreadableLine, read
+from edriver.history.records import RecordError, Records, UnreadableLine, read, read_usage
 from edriver.text.cause_names import RECOVERY_PHASES, RUN_END_NAMES, UNPROVEN_CONNECTION
 from edriver.text.phrases import count_text
 from edriver.text.progress_text import length_text, time_text
 from edriver.text.time_spent import recovery_text, time_spent_text
+from edriver.text.usage_text import bytes_text
 from edriver.v1 import status_pb2
+from edriver.v1.resources_pb2 import UsageSample
 
 MAX_RECOVERIES: Final = 500
 """Rounds in the table; of more, the longest recoveries are shown."""
 
+
+MAX_HOSTS_TOLD: Final = 5
+"""Hosts whose memory the facts tell, those that used the most."""
 
 _UNENDED: Final = {
     None: "none is recorded: it goes on, or its driver was lost",
     True: "none yet: it goes on",
     False: "lost: its driver has not recorded an end, and does not run on this machine",
 }
-"""What is said of the end of a run whose records have none, by whether it lives."""
+"""The text for the end of a run whose records have none, by whether it is going on."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """What a run's records tell.
+    """The content of a run's records.
 
     Attributes:
         history: the run's.
-        run: what its run.json says.
+        run: the content of its run.json.
         failure: of what it failed, in words; empty: it has not.
         unreadable: the lines of its event log that are no events, and are left out.
-        lives: of a run that has no end: whether it goes on; None: it is not known.
+        lives: for a run without an end: whether it is going on; None: not known.
+        unreadable_usage: lines that are left out of what its hosts used.
     """
 
     history: History
@@ -52,6 +59,7 @@ class RecordedRun:
     failure: str = ""
     unreadable: Sequence[UnreadableLine] = ()
     lives: bool | None = None
+    unreadable_usage: int = 0
 
 
 def recorded_run(records: Records, lives: bool | None = None) -> RecordedRun:
@@ -59,7 +67,7 @@ def recorded_run(records: Records, lives: bool | None = None) -> RecordedRun:
 
     Args:
         records: where they are.
-        lives: whether the run goes on; None: it is not known.
+        lives: whether the run is going on; None: not known.
 
     Raises:
         RecordError: they have no event.
@@ -76,10 +84,17 @@ def recorded_run(records: Records, lives: bool | None = None) -> RecordedRun:
             if entry.seq <= history.seq:
                 history = History()
             history.feed(entry)
+    usage: Iterable[UsageSample | UnreadableLine] = () if records.usage is None else read_usage(records.usage)
+    unreadable_usage = 0
+    for sample in usage:
+        if isinstance(sample, UnreadableLine):
+            unreadable_usage += 1
+        elif history.revision:
+            history.sample_usage(sample)
     if not history.revision:
         first = f": line {unreadable[0].number} is no event ({unreadable[0].why})" if unreadable else ""
         raise RecordError(f"{records.events} tells of no run{first or ': it is empty'}")
-    return RecordedRun(history, records.run, records.failure, unreadable, lives)
+    return RecordedRun(history, records.run, records.failure, unreadable, lives, unreadable_usage)
 
 
 def facts(recorded: RecordedRun) -> Iterator[tuple[str, str]]:
@@ -129,6 +144,14 @@ def facts(recorded: RecordedRun) -> Iterator[tuple[str, str]]:
         latest = history.curve.latest
         words = [f"step {latest.steps}", *(f"{name} {value:g}" for name, value in sorted(latest.reported.items()))]
         yield "reached", "; ".join(words)
+    if memory := history.usage.most_memory:
+        of_hosts = [
+            f"{host} {bytes_text(memory[host])}" for host in heapq.nlargest(MAX_HOSTS_TOLD, memory, memory.__getitem__)
+        ]
+        more = f", and {len(memory) - MAX_HOSTS_TOLD} more hosts" if len(memory) > MAX_HOSTS_TOLD else ""
+        yield "memory", f"at most, on {', '.join(of_hosts)}{more}"
+    if recorded.unreadable_usage:
+        yield "left out", f"{count_text(recorded.unreadable_usage, 'line')} about what hosts used, which cannot be read"
     if recorded.unreadable:
         first = recorded.unreadable[0]
         lines = count_text(len(recorded.unreadable), "line")
@@ -152,34 +175,43 @@ def html_report(recorded: RecordedRun, name: str) -> str:
     Raises:
         RunError: plotly is not installed.
     """
-    history, run = recorded.history, recorded.run
     scripts = [plotly_script().read_text(encoding="utf-8"), *map(page_file, PAGE_SCRIPTS)]
     marks = " ".join(f"'sha256-{_hash(script)}'" for script in scripts)
     policy = (
         f"default-src 'none'; script-src {marks}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; "
         "form-action 'none'"
     )
-    changes = history.since(0) or {"head": None}
-    if changes["head"] is not None:
-        known = {
-            "run_id": name,
-            **{key: run[key] for key in ("np", "min_np", "max_np") if isinstance(run.get(key), int)},
-        }
-        changes["head"] |= known
-    if changes["head"] is not None and recorded.failure:
-        changes["head"]["failure"] = None  # it stands in the summary, whole
-    link = "ended" if history.ended else "record"
-    data = {"whole": True, "link": link, "why": "", "time": history.now, **changes}
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{page_file("page.css")}</style>'
-    body = [f'<script type="application/json" id="data">{script_safe(data)}</script>']
+    body = [f'<script type="application/json" id="data">{script_safe(page_data(recorded, name))}</script>']
     body += [f"<script>{script}</script>" for script in scripts]
     return filled(
         page_file("index.html"),
         title=escape(f"edriver run {name}"),
         head=head,
-        summary=_summary(recorded, name),
+        way_back="",
+        curves=page_file("curves.html"),
+        summary=summary(recorded, name),
+        steering="",
         data="\n".join(body),
     )
+
+
+def page_data(recorded: RecordedRun, name: str) -> dict[str, Any]:
+    """What the page draws of it: one message that has everything.
+
+    Args:
+        recorded: the run.
+        name: its id, or whatever it is called.
+    """
+    history, run = recorded.history, recorded.run
+    changes = history.since(0) or {"head": None}
+    if changes["head"] is not None:
+        known = {key: run[key] for key in ("np", "min_np", "max_np") if isinstance(run.get(key), int)}
+        changes["head"] |= {"run_id": name, **known}
+        if recorded.failure:
+            changes["head"]["failure"] = None  # it stands in the summary, whole
+    link = "ended" if history.ended else "record"
+    return {"whole": True, "link": link, "why": "", "time": history.now, **changes}
 
 
 def script_safe(data: Any) -> str:
@@ -188,7 +220,8 @@ def script_safe(data: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _summary(recorded: RecordedRun, name: str) -> str:
+def summary(recorded: RecordedRun, name: str) -> str:
+    """What can be read without a script: what it was, how it ended, and every interruption."""
     rows = "".join(f"<dt>{escape(word)}</dt><dd>{escape(text)}</dd>" for word, text in facts(recorded))
     failure = recorded.failure
     said = f'<div class="scroll" tabindex="0"><pre>{escape(failure)}</pre></div>' if failure else ""

@@ -3,6 +3,7 @@ Server-sent events"): first everything, then what has changed.
 
 Everything lies below a path that cannot be guessed, so that the machine's other users are kept out. A request whose
 Host is a name that is not this machine's is refused: a foreign page could have had its own name resolve to this server.
+Where the run may be steered, pages that do so lie below a second such path; those below the first stay read-only.
 """
 
 from __future__ import annotations
@@ -14,15 +15,36 @@ import ipaddress
 import json
 import logging
 import socket
-from typing import Final
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from html import escape
+from typing import Any, Final
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
-from edriver.dashboard.assets import PAGE_SCRIPTS, filled, page_file, plotly_script
+from edriver.client import RunError
+from edriver.common.limits import MAX_NAME_LENGTH
+from edriver.dashboard.assets import (
+    COMPARE_SCRIPTS,
+    LIST_SCRIPTS,
+    PAGE_SCRIPTS,
+    STEERING_SCRIPT,
+    filled,
+    linked,
+    page_file,
+    plotly_script,
+)
 from edriver.dashboard.callers import Callers
 from edriver.dashboard.feed import Feed
+from edriver.dashboard.feeds import Feeds
+from edriver.dashboard.known_runs import KnownRuns
+from edriver.dashboard.record_pages import RecordPages, curve_parts
+from edriver.dashboard.steering import MAX_REQUEST_BYTES, Steering
+from edriver.history.records import RecordError
+from edriver.text.printable import printable
 
 REQUEST_TIMEOUT: Final = 10.0
 """Seconds that a connection may be open without a whole request, before the first one and between two."""
@@ -33,6 +55,9 @@ MAX_DIGITS: Final = 9
 MAX_STREAMS: Final = 64
 """Streams that are open at a time."""
 
+MAX_KEPT_MESSAGES: Final = 4
+"""Runs of which the last message is kept, for other browsers that are as far."""
+
 MESSAGE_INTERVAL: Final = 0.2
 """Seconds at least between two messages to a browser; what happens meanwhile goes into one."""
 
@@ -40,7 +65,7 @@ WRITE_TIMEOUT: Final = 10.0
 """Seconds in which a browser must have taken a message; one that has not is dropped, and comes again by itself."""
 
 KEEPALIVE_INTERVAL: Final = 15.0
-"""Seconds after which a browser is sent an empty line: so it is found out that it is gone."""
+"""Seconds after which a browser is sent an empty line, to detect that it has disconnected."""
 
 _CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src data: blob:; connect-src 'self'; "
@@ -74,11 +99,15 @@ def runner_of(app: web.Application, shutdown_timeout: float = 0.5) -> web.AppRun
 
 
 class PageServer:
-    """Serves one run's page.
+    """Serves the page of a run, and those of this user's other runs.
 
     Args:
-        feed: what it shows.
+        feed: of the run that is shown first; None: the list of all is.
         secret: the path's first part.
+        runs: finds the others; None: they are not shown.
+        feeds: follows those of them that go on.
+        steering: carries out what pages request for the first run; None: it is only watched.
+        control_secret: the path's first part of pages that steer.
 
     Attributes:
         app: the web application.
@@ -86,19 +115,41 @@ class PageServer:
         browsers: open streams.
     """
 
-    def __init__(self, feed: Feed, secret: str) -> None:
+    def __init__(
+        self,
+        feed: Feed | None,
+        secret: str,
+        runs: KnownRuns | None = None,
+        feeds: Feeds | None = None,
+        steering: Steering | None = None,
+        control_secret: str = "",
+    ) -> None:
         self._feed = feed
-        self._secret = secret
+        self._steering = steering
+        self._control_secret = control_secret.encode()
+        self._secrets = [secret.encode(), *([self._control_secret] if steering is not None else [])]
+        self._runs = runs
+        self._feeds = feeds
+        self._records = None if runs is None else RecordPages(runs)
         self._plotly = b""
-        self._message = ((-1, -1, "", ""), b"")
+        self._messages: dict[str, tuple[tuple[int, int, str, str], bytes]] = {}
         self.browsers = 0
         self.callers = Callers()
-        self.app = web.Application(middlewares=[self._guard])
-        self.app.router.add_get("/{secret}/", self._page)
+        self.app = web.Application(middlewares=[self._guard], client_max_size=MAX_REQUEST_BYTES)
+        self.app.router.add_get("/{secret}/", self._first_page)
         self.app.router.add_get("/{secret}/events", self._stream)
         self.app.router.add_get("/{secret}/output", self._output)
+        self.app.router.add_get("/{secret}/stacks", self._stacks)
+        if runs is not None:
+            self.app.router.add_get("/{secret}/runs", self._list_page)
+            self.app.router.add_get("/{secret}/runs.json", self._list)
+            self.app.router.add_get("/{secret}/run", self._run_page)
+            self.app.router.add_get("/{secret}/compare", self._compare_page)
+            self.app.router.add_get("/{secret}/curves", self._curves)
         self.app.router.add_get("/{secret}/plotly.js", self._library)
         self.app.router.add_get("/{secret}/{name}", self._file)
+        if steering is not None:
+            self.app.router.add_post("/{secret}/steer", steering.answer)
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -106,11 +157,9 @@ class PageServer:
         response: web.StreamResponse
         if not is_ours(request.headers.get("Host", "")):
             response = web.Response(status=421, text="this server goes by its address, or localhost\n")
-        elif request.method not in ("GET", "HEAD"):
-            response = web.Response(
-                status=405, text="this server is only to be looked at\n", headers={"Allow": "GET, HEAD"}
-            )
-        elif not hmac.compare_digest(_first_part(request.path), self._secret.encode()):
+        elif request.method not in ("GET", "HEAD") and not self._is_steering(request):
+            response = web.Response(status=405, text="this URL is read-only\n", headers={"Allow": "GET, HEAD"})
+        elif not any(hmac.compare_digest(_first_part(request.path), secret) for secret in self._secrets):
             response = web.Response(status=404, text="not found\n")
         else:
             self.callers.trust(request.transport)
@@ -122,26 +171,115 @@ class PageServer:
             response.headers.update(SECURITY_HEADERS)
         return response
 
-    async def _page(self, _request: web.Request) -> web.Response:
-        scripts = "\n".join(f'<script src="{name}" defer></script>' for name in ("plotly.js", *PAGE_SCRIPTS))
-        head = f'<link rel="stylesheet" href="page.css">\n{scripts}'
-        text = filled(page_file("index.html"), title="edriver", head=head, summary="", data="")
+    # ---- pages -----------------------------------------------------------------------------------------------
+
+    async def _first_page(self, request: web.Request) -> web.Response:
+        if self._feed is None:
+            return await self._list_page(request)
+        return self._page("edriver", steers=self._may_steer(request))
+
+    def _may_steer(self, request: web.Request) -> bool:
+        """Whether the request's path is that of pages that steer."""
+        return self._steering is not None and hmac.compare_digest(_first_part(request.path), self._control_secret)
+
+    def _is_steering(self, request: web.Request) -> bool:
+        """Whether the request may change something: it goes to the one path at which such requests are taken."""
+        return request.method == "POST" and request.path.endswith("/steer") and self._may_steer(request)
+
+    def _page(self, title: str, summary: str = "", data: str = "", steers: bool = False) -> web.Response:
+        scripts, steering = list(PAGE_SCRIPTS), ""
+        if steers and self._steering is not None:
+            scripts.insert(-1, STEERING_SCRIPT)
+            steering = filled(page_file("steering.html"), secret=self._steering.new_page())
+        text = filled(
+            page_file("index.html"),
+            title=escape(title),
+            head=linked("plotly.js", *scripts),
+            steering=steering,
+            curves=page_file("curves.html"),
+            way_back="" if self._runs is None else '<nav><a href="runs">all runs</a></nav>',
+            summary=summary,
+            data=data,
+        )
+        return web.Response(text=text, content_type="text/html", headers={"Cache-Control": "no-store"})
+
+    async def _run_page(self, request: web.Request) -> web.Response:
+        """A run's page: one that goes on is followed, of another the records are read."""
+        run_id = _run_of(request)
+        feed = await self._feed_of(run_id)
+        if feed is not None:
+            return self._page(f"edriver run {run_id}", steers=feed is self._feed and self._may_steer(request))
+        assert self._records is not None
+        with _as_not_found():
+            summary, data = await self._records.page(run_id)
+        return self._page(f"edriver run {run_id}", summary, data)
+
+    async def _list_page(self, _request: web.Request) -> web.Response:
+        text = filled(page_file("runs.html"), head=linked(*LIST_SCRIPTS))
+        return web.Response(text=text, content_type="text/html", headers={"Cache-Control": "no-store"})
+
+    async def _compare_page(self, _request: web.Request) -> web.Response:
+        text = filled(
+            page_file("compare.html"),
+            head=linked("plotly.js", *COMPARE_SCRIPTS),
+            curves=page_file("curves.html"),
+        )
         return web.Response(text=text, content_type="text/html", headers={"Cache-Control": "no-store"})
 
     async def _file(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
-        if name not in (*PAGE_SCRIPTS, "page.css"):
+        if name not in (*PAGE_SCRIPTS, STEERING_SCRIPT, *COMPARE_SCRIPTS, *LIST_SCRIPTS, "page.css"):
             raise web.HTTPNotFound
         kind = "text/css" if name.endswith(".css") else "text/javascript"
         return web.Response(text=page_file(name), content_type=kind, headers={"Cache-Control": "no-store"})
 
+    # ---- data ------------------------------------------------------------------------------------------------
+
+    async def _feed_of(self, run_id: str) -> Feed | None:
+        if self._feed is not None and self._feed.run_id == run_id:
+            return self._feed
+        return None if self._feeds is None else await self._feeds.of(run_id)
+
+    async def _asked_feed(self, request: web.Request) -> Feed:
+        """The feed of the run that is asked for: of the first one, if none is."""
+        feed = await self._feed_of(_run_of(request)) if "run" in request.query else self._feed
+        if feed is None:
+            raise web.HTTPNotFound
+        return feed
+
+    async def _list(self, _request: web.Request) -> web.Response:
+        assert self._runs is not None
+        try:
+            found = await asyncio.to_thread(self._runs.all)
+        except RunError as error:
+            return web.json_response({"runs": [], "why": str(error)}, headers={"Cache-Control": "no-store"})
+        listed = [asdict(each) for each in found]
+        return web.json_response({"runs": listed, "why": ""}, headers={"Cache-Control": "no-store"})
+
+    async def _curves(self, request: web.Request) -> web.Response:
+        """What is drawn of a run where several are compared."""
+        run_id = _run_of(request)
+        feed = await self._feed_of(run_id)
+        if feed is not None:
+            data = curve_parts({"whole": True, **_standing(feed), **feed.history.since(0)})
+        else:
+            assert self._records is not None
+            with _as_not_found():
+                data = await self._records.curves(run_id)
+        text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+        return web.Response(text=text, content_type="application/json", headers={"Cache-Control": "no-store"})
+
     async def _output(self, request: web.Request) -> web.Response:
         """What workers have written: of all of them, or in one slot, after a line's number."""
-        slot, since = request.query.get("slot", ""), request.query.get("since", "0")
-        for number in (slot or "0", since):
-            if len(number) > MAX_DIGITS or not (number.isascii() and number.isdecimal()):
-                raise web.HTTPBadRequest
-        found = await self._feed.output(request.query.get("host", ""), int(slot) if slot else None, int(since))
+        host, slot = _place(request)
+        feed = await self._asked_feed(request)
+        found = await feed.output(host, slot, _number(request.query.get("since", "0")))
+        return web.json_response(found, headers={"Cache-Control": "no-store"})
+
+    async def _stacks(self, request: web.Request) -> web.Response:
+        """Where the threads of workers stand now: of all of them, or in one slot."""
+        feed = await self._asked_feed(request)
+        found = await feed.stacks(*_place(request))
         return web.json_response(found, headers={"Cache-Control": "no-store"})
 
     async def _library(self, _request: web.Request) -> web.Response:
@@ -153,12 +291,13 @@ class PageServer:
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         if self.browsers >= MAX_STREAMS:
             return web.Response(status=503, text=f"{MAX_STREAMS} pages are open already: close one\n")
+        feed = await self._asked_feed(request)
         response = web.StreamResponse(headers={**SECURITY_HEADERS, "Cache-Control": "no-store"})
         response.content_type = "text/event-stream"
         self.browsers += 1
         try:
             await response.prepare(request)
-            await self._send_updates(response)
+            await self._send_updates(response, feed)
         except (ConnectionError, TimeoutError):
             if request.transport is not None:
                 request.transport.abort()
@@ -166,13 +305,13 @@ class PageServer:
             self.browsers -= 1
         return response
 
-    async def _send_updates(self, response: web.StreamResponse) -> None:
+    async def _send_updates(self, response: web.StreamResponse, feed: Feed) -> None:
         """Send a browser everything, then what has changed since it was last sent something."""
         revision = 0
         while True:
-            changed = self._feed.changed
-            message = self._since(revision)
-            revision = self._feed.history.revision
+            changed = feed.changed
+            message = self._since(feed, revision)
+            revision = feed.history.revision
             await asyncio.wait_for(response.write(message), WRITE_TIMEOUT)
             await asyncio.sleep(MESSAGE_INTERVAL)
             while not changed.is_set():
@@ -181,21 +320,62 @@ class PageServer:
                 except TimeoutError:
                     await asyncio.wait_for(response.write(b":\n\n"), WRITE_TIMEOUT)
 
-    def _since(self, revision: int) -> bytes:
-        """A message; browsers that are equally far get the same one."""
-        feed = self._feed
+    def _since(self, feed: Feed, revision: int) -> bytes:
+        """A message; browsers of a run that are equally far get the same one."""
         key = (revision, feed.history.revision, feed.link, feed.why)
-        if self._message[0] != key:
-            state = {"whole": not revision, "link": feed.link, "why": feed.why, "time": feed.now}
+        kept = self._messages.pop(feed.run_id, None)
+        if kept is None or kept[0] != key:
+            state = {"whole": not revision, **_standing(feed)}
             text = json.dumps(state | feed.history.since(revision), allow_nan=False, separators=(",", ":"))
-            self._message = (key, f"data: {text}\n\n".encode())
-        return self._message[1]
+            kept = (key, f"data: {text}\n\n".encode())
+        self._messages[feed.run_id] = kept
+        if len(self._messages) > MAX_KEPT_MESSAGES:
+            del self._messages[next(iter(self._messages))]
+        return kept[1]
+
+
+def _standing(feed: Feed) -> dict[str, Any]:
+    return {"link": feed.link, "why": feed.why, "time": feed.now}
+
+
+def _run_of(request: web.Request) -> str:
+    """The run that is asked for."""
+    run_id = request.query.get("run", "")
+    if not run_id or len(run_id) > MAX_NAME_LENGTH:
+        raise web.HTTPNotFound
+    return run_id
+
+
+@contextmanager
+def _as_not_found() -> Iterator[None]:
+    """Answer that there is no such thing, and why, where records cannot be read."""
+    try:
+        yield
+    except (RecordError, OSError) as error:
+        why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        raise web.HTTPNotFound(reason=" ".join(printable(why).split())) from None
 
 
 def _first_part(path: str) -> bytes:
     """The first part of a path; empty: it has none, or is no path."""
     _, _, rest = path.partition("/")
     return rest.partition("/")[0].encode(errors="replace")
+
+
+def _place(request: web.Request) -> tuple[str, int | None]:
+    """The host and the slot of a request; empty and None: any.
+
+    Raises:
+        web.HTTPBadRequest: the slot is no number.
+    """
+    slot = request.query.get("slot", "")
+    return request.query.get("host", ""), _number(slot) if slot else None
+
+
+def _number(word: str) -> int:
+    if len(word) > MAX_DIGITS or not (word.isascii() and word.isdecimal()):
+        raise web.HTTPBadRequest
+    return int(word)
 
 
 def is_ours(host: str) -> bool:

@@ -1,10 +1,10 @@
-"""What goes wrong when one asks who is out there."""
+"""Errors of host sources."""
 
 from __future__ import annotations
 
 
 class DiscoveryError(Exception):
-    """A host source gave no usable answer. The message says in one line what is wrong and what to do."""
+    """A host source gave no usable answer. The message states in one line what is wrong and what to do."""
 
 
 class UnusableSourceError(DiscoveryError):

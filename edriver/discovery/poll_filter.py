@@ -24,7 +24,7 @@ class Verdict:
     Attributes:
         hosts: the set in force, in order of age.
         changed: whether it differs from the set before this poll.
-        note: why it is what it is, in one line; the same as long as there is nothing new to report, so that it can
+        note: the reason, in one line; the same as long as there is nothing new to report, so that it can
             be logged once per change. Empty when all is quiet.
         failures: how many polls in a row gave no believed answer, this one included.
         error: why this one gave none; empty if it did.
@@ -39,13 +39,13 @@ class Verdict:
 
 @dataclass(slots=True)
 class Polls:
-    """How a source has answered so far, for those who watch.
+    """How a source has answered so far, for observers.
 
     Attributes:
         answered: how many polls gave an answer that was believed,
         failed: and how many did not.
         seconds: how long the last one took.
-        last_answer: when the last answer came that was believed, in seconds since the epoch; None: there was none.
+        last_answer: when the last usable answer arrived, in seconds since the epoch; None: there was none.
     """
 
     answered: int = 0
@@ -70,9 +70,9 @@ class PollFilter:
         """A filter that has seen no poll yet: no hosts are in force.
 
         Args:
-            removal_polls: a host leaves, or shrinks, after so many consecutive answers without it, or with
+            removal_polls: a host leaves, or shrinks, after this many consecutive answers without it, or with
                 fewer slots.
-            empty_polls: an answer without any host counts as a failed poll until so many have arrived in a row;
+            empty_polls: an answer without any host counts as a failed poll until this many have arrived in a row;
                 then all of them count as answers. So the last host leaves after the larger of the two numbers.
 
         Raises:

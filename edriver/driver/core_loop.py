@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from edriver.driver.core import actions, events
+from edriver.driver.core.cause import Cause, CauseKind, MemoryKill
 from edriver.driver.core.membership import Membership
 from edriver.driver.launch.agents import Agents
+from edriver.driver.observe.cause_text import Line
 from edriver.driver.observe.console.announcements import Announcements
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.records.recorder import Recorder
@@ -19,7 +21,7 @@ from edriver.driver.rpc.mailbox import Mailbox
 from edriver.driver.rpc.status import StatusServer
 from edriver.driver.rpc.translate import orders_of
 from edriver.driver.shutdown import Shutdown
-from edriver.v1 import status_pb2
+from edriver.v1 import agent_pb2, status_pb2
 
 if TYPE_CHECKING:
     from edriver.driver.observe.metrics.server import MetricsServer
@@ -102,9 +104,19 @@ class CoreLoop:
                 _log.info("%s", line.text)
             self.publish(self._event_history.take(event, step, loss, lines))
             if loss and isinstance(event, events.WorkerStalled):
-                _log.info("it stands at\n%s", event.stacks)
+                _log.info("its threads are at\n%s", event.stacks)
             if finish:
                 return finish
+
+    def memory_killed(self, kill: agent_pb2.MemoryKill) -> None:
+        """The kernel has killed a process that a worker had started: nothing follows from it by itself."""
+        worker = self._membership.roster.workers.get(kill.worker_id)
+        if worker is not None:
+            limit = kill.memory_limit if kill.HasField("memory_limit") else None
+            detail = MemoryKill(kill.pid, limit, kill.uncertain)
+            line = Line(Cause(CauseKind.CHILD_OUT_OF_MEMORY, worker.name, detail=detail))
+            _log.warning("%s", line.text)
+            self.publish(self._event_history.take(events.Ticked(), (), None, [line]))
 
     def publish(self, new_events: list[status_pb2.Event]) -> None:
         """Pass events on to all who watch."""

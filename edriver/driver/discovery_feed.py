@@ -1,4 +1,4 @@
-"""Asks a source of hosts again and again; the core gets what is new, as events."""
+"""Polls a host source; changes become events for the core."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ POLL_INTERVAL: Final = 1.0
 """Seconds from the end of one poll to the start of the next, so that polls never overlap."""
 
 MAX_ERROR_LENGTH: Final = 4000
-"""Most characters of what a failed poll says."""
+"""Maximum length of the text of a failed poll, in characters."""
 
 
 class DiscoveryFeed:
-    """Polls one source, one poll at a time. Nothing that a source does ends it, unless it cannot be used at all.
+    """Polls one source, one poll at a time. No failure of the source ends it, unless the source cannot be used at all.
 
     Args:
-        source: what is asked.
+        source: the host source.
         inbox: takes the events.
         clock: seconds since the epoch.
-        sleep: waits so many seconds.
+        sleep: waits for a number of seconds.
 
     Attributes:
         polls: how the source has answered so far.
@@ -80,7 +80,7 @@ class DiscoveryFeed:
             return self._filter.fail(wire_text(text, MAX_ERROR_LENGTH)), error
 
     def _log_note(self, verdict: Verdict, error: Exception | None) -> None:
-        """Log what is new, once."""
+        """Log a note when it changes."""
         bug = error if error is not None and not isinstance(error, DiscoveryError) else None
         waits = verdict.error and not verdict.hosts and not bug  # the run says why it waits
         if verdict.note and verdict.note != self._note and not waits:

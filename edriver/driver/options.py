@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -13,12 +14,12 @@ from typing import Final, TypeVar, cast
 from edriver.common import defaults
 from edriver.common import limits as bounds
 from edriver.common.lease import MIN_LEASE
-from edriver.common.stall_limits import DEFAULT_STALL_LIMITS, boundary_timeout, collective_timeout, limits_of
+from edriver.common.stall_limits import DEFAULT_STALL_LIMITS, Phase, boundary_timeout, collective_timeout, limits_of
 from edriver.discovery.errors import DiscoveryError
-from edriver.discovery.host_lines import parse_host_list
-from edriver.discovery.hosts import Host, HostSet
+from edriver.discovery.hosts import Host, HostSet, parse_host_list
+from edriver.discovery.script import HostDiscoveryScript
 from edriver.discovery.sources import SOURCE_ENTRY_POINTS as SOURCES
-from edriver.discovery.sources import FixedHosts, HostDiscoveryScript, HostSource, SourceContext, read_hostfile
+from edriver.discovery.sources import FixedHosts, HostSource, SourceContext, read_hostfile
 from edriver.driver.core.mode import Mode
 from edriver.driver.core.settings import Settings
 from edriver.driver.launch.launcher import LAUNCHER_ENTRY_POINTS as LAUNCHERS
@@ -48,7 +49,7 @@ DIAL_IN_LAUNCHER: Final = "dial-in"
 """The launcher of hosts that dial in."""
 
 THIS_MACHINE = "this machine"
-"""Where the workers are if no flag says it."""
+"""The hosts if no flag defines them."""
 
 
 Judged = TypeVar("Judged")
@@ -60,23 +61,23 @@ class UsageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What the operator wants.
+    """The options of a run.
 
     Attributes:
         settings: the limits of the run.
-        command: a worker's program and arguments; none only where nothing is to be started.
-        source: who says which hosts there are.
+        command: a worker's program and arguments; empty only if nothing is to be started.
+        source: the host source.
         launcher: makes what starts the agents of all hosts; None: for each host what suits it.
         ssh: how other hosts are reached.
         network_interface: through which interface hosts reach one another; empty: whichever leads there.
         port: the driver's TCP port, should it need one; 0: any.
-        dial_in: the file in which hosts that dial in by themselves find what they need; None: there are none.
-        control_credentials: the file in which operators elsewhere find what they need; None: there are none.
-        status_credentials: the file in which observers elsewhere find what they need; None: there are none.
+        dial_in: the file with the credentials of hosts that dial in; None: there are none.
+        control_credentials: the file with the credentials of operators on other machines; None: there are none.
+        status_credentials: the file with the credentials of observers on other machines; None: there are none.
         stall_limits: seconds without progress that each phase of a worker may last; 0: for ever.
         exit_timeout: seconds without a sign of life that a worker's process may take to end after its script.
         worker_lease: seconds that a worker's process may be stopped.
-        driver_timeout: seconds that agents wait for a driver that is silent, and not known to be gone.
+        driver_timeout: seconds that agents wait for a driver that is silent but not known to be gone.
         insecure: whether other hosts are reached without TLS and token.
         output_folder: absolute path of the folder for the workers' output files; empty: none are written.
         logs: where the output of workers in restart mode goes; None: it is printed.
@@ -85,11 +86,11 @@ class RunOptions:
         records: the folder in which the run gets a folder for its records; None: it has none: they were declined,
             or this user has no home.
         records_asked: whether the operator named that folder.
-        logs_kept: whether the workers' latest output is kept for those who may look at the run.
+        logs_kept: whether the workers' latest output is kept for observers.
         name: what the operator calls the run; empty: nothing.
         tags: the operator's, by name.
         hosts: how hosts are found, in words.
-        mode: how the script is kept going, and why so.
+        mode: how the script survives changes of its workers, and why that was chosen.
         verbose: whether each event and action is logged.
     """
 
@@ -150,7 +151,12 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
     limits = _stall_limits_of(flags.stall_timeout)
     command = () if flags.explain and not flags.command else _command_of(flags.command)
     mode = _mode_of(flags.mode, command)
-    settings = replace(_settings_of(flags, limits), boundary_timeout=boundary_timeout(limits), mode=mode.mode)
+    settings = replace(
+        _settings_of(flags, limits),
+        boundary_timeout=boundary_timeout(limits),
+        idle_timeout=limits[Phase.STEP] or math.inf,
+        mode=mode.mode,
+    )
     try:
         bounds.check_slots(flags.slots_per_host, "--slots-per-host")
     except ValueError as error:
@@ -189,14 +195,14 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
 def poll_timeout(settings: Settings) -> float:
     """Seconds that one run of a discovery script may take.
 
-    The first poll has to be over, and to have its say, before --start-timeout is.
+    The first poll must have ended before --start-timeout is over.
     """
     return min(MAX_POLL_TIMEOUT, settings.start_timeout * 2 / 3)
 
 
 def _settings_of(flags: argparse.Namespace, stall_limits: Mapping[str, float]) -> Settings:
     if flags.np is None:
-        raise UsageError("-np is missing: say how many workers to start with, for example -np 2")
+        raise UsageError("-np is missing: give the number of workers to start with, for example -np 2")
     try:
         return Settings(
             np=flags.np,
@@ -214,7 +220,7 @@ def _settings_of(flags: argparse.Namespace, stall_limits: Mapping[str, float]) -
 
 
 def _max_np_of(flags: argparse.Namespace) -> int:
-    """As horovodrun has it: as many as there are, where hosts may come and go."""
+    """As in horovodrun: no limit, if the hosts may change."""
     if flags.max_np is not None:
         return int(flags.max_np)
     discovered = flags.host_discovery_script or flags.hosts_dial_in or flags.discovery
@@ -223,7 +229,7 @@ def _max_np_of(flags: argparse.Namespace) -> int:
 
 def _lease_of(flag: str, seconds: float) -> float:
     if seconds < MIN_LEASE:
-        raise UsageError(f"{flag} is {seconds:g}: a busy machine needs {MIN_LEASE:g} seconds at least")
+        raise UsageError(f"{flag} is {seconds:g}: it must be at least {MIN_LEASE:g}, as machines can be busy")
     return seconds
 
 
@@ -236,14 +242,14 @@ def _stall_limits_of(texts: list[str]) -> dict[str, float]:
 
 def _exit_timeout_of(seconds: float) -> float:
     if seconds <= 0:
-        raise UsageError(f"--exit-timeout is {seconds:g}: a process needs a moment to end")
+        raise UsageError(f"--exit-timeout is {seconds:g}: it must be above 0")
     return seconds
 
 
 def _command_of(words: list[str]) -> tuple[str, ...]:
     command = tuple(words[1:] if words[:1] == ["--"] else words)
     if not command or not command[0]:
-        raise UsageError("the command is missing: end with the program to train with, for example python train.py")
+        raise UsageError("the command is missing: add the program to run at the end, for example python train.py")
     for word in command:
         if wire_text(word, len(word) + 100) != word:
             raise UsageError(f"{word!r} in the command is not valid UTF-8: rename the file, or wrap it in a script")
@@ -280,7 +286,7 @@ def _source_of(flags: argparse.Namespace, settings: Settings) -> HostSource:
     }
     chosen = [flag for flag, value in given.items() if value is not None]
     if len(chosen) > 1:
-        raise UsageError(f"{' and '.join(chosen)} both say which hosts there are: give one of them")
+        raise UsageError(f"{' and '.join(chosen)} both define the hosts: give only one of them")
     if flags.hosts_dial_in:
         return DialInHosts()
     if flags.host_discovery_script is not None:
@@ -358,7 +364,7 @@ def _port_of(port: int | None) -> int:
 def _dial_in_of(flags: argparse.Namespace) -> Path | None:
     if flags.hosts_dial_in and flags.credentials is None:
         raise UsageError(
-            "--hosts-dial-in needs --credentials FILE: what it writes there, the hosts' agents have to read"
+            "--hosts-dial-in needs --credentials FILE: the file is written for the agents of these hosts to read"
         )
     if flags.credentials is not None and not flags.hosts_dial_in:
         raise UsageError("--credentials is for hosts that dial in: give --hosts-dial-in, too")
@@ -370,7 +376,7 @@ def _new_file_of(flag: str, name: str | None) -> Path | None:
         return None
     path = Path(name).absolute()
     if path.is_dir() or not path.parent.is_dir():
-        raise UsageError(f"{flag} {name!r} cannot be written: give a file in a folder that is there")
+        raise UsageError(f"{flag} {name!r} cannot be written: give a file in an existing folder")
     return path
 
 
@@ -408,7 +414,7 @@ def _logs_of(flags: argparse.Namespace, mode: ModeChoice) -> WorkerLogs | None:
             "--mode restart"
         )
     if flags.output_filename is not None:
-        raise UsageError(f"--output-filename and {first} both say where output goes: give one of them")
+        raise UsageError(f"--output-filename and {first} both define where output goes: give only one of them")
     return WorkerLogs(
         _folder_of("--log-dir", flags.log_dir),
         _read("--redirects", flags.redirects, StreamChoice.of, StreamChoice()),
@@ -427,10 +433,10 @@ def _read(flag: str, text: str | None, reader: Callable[[str], Judged], default:
 def _metrics_of(port: int | None, address: str | None) -> tuple[str, int] | None:
     if port is None:
         if address is not None:
-            raise UsageError("--metrics-address says where --metrics-port is: give that, too")
+            raise UsageError("--metrics-address needs --metrics-port")
         return None
     if not 0 <= port < 65536:
-        raise UsageError(f"--metrics-port is {port}: ports lie between 1 and 65535, and 0 is any that is free")
+        raise UsageError(f"--metrics-port is {port}: ports lie between 1 and 65535, and 0 is any free port")
     if address == "":
         raise UsageError("--metrics-address is empty: give an address of this machine, or 0.0.0.0 for all of them")
     return address or DEFAULT_METRICS_ADDRESS, port
@@ -464,7 +470,7 @@ def _tag_of(text: str) -> tuple[str, str]:
 
 def _records_of(flags: argparse.Namespace, environ: Mapping[str, str]) -> Path | None:
     if flags.records is not None and flags.no_records:
-        raise UsageError("--records and --no-records contradict each other: give one of them")
+        raise UsageError("--records and --no-records exclude each other: give only one of them")
     if flags.no_records:
         return None
     if flags.records is None:

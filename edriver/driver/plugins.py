@@ -20,9 +20,11 @@ def plugin(group: str, name: str) -> Any:
     found = [each for each in there if each.name == name]
     if not found:
         names = ", ".join(sorted({each.name for each in there})) or "none"
-        raise PluginError(f"there is no {name!r}, there is {names}: install the package that brings it ({group})")
+        raise PluginError(
+            f"{name!r} is not installed, only {names}: install the package that provides it (entry point group {group})"
+        )
     if len(values := sorted({each.value for each in found})) > 1:
-        raise PluginError(f"{name!r} is brought by several packages: uninstall one of {', '.join(values)}")
+        raise PluginError(f"{name!r} is provided by several packages: uninstall one of {', '.join(values)}")
     try:
         return found[0].load()
     except Exception as error:

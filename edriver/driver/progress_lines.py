@@ -8,11 +8,14 @@ import os
 from collections.abc import Callable
 from typing import Final
 
+from edriver.common.wire import epoch_seconds
 from edriver.driver.core.membership import Membership
 from edriver.driver.observe.console.output import Output
 from edriver.driver.observe.event_history import EventHistory
+from edriver.driver.observe.hosts.usage import UsageTracker
 from edriver.driver.observe.records.recorder import Recorder
 from edriver.driver.observe.snapshots import size_of
+from edriver.text.pace_text import hold_up_text
 from edriver.text.progress_text import progress_text
 
 _log = logging.getLogger("edriver.driver")
@@ -23,15 +26,24 @@ PROGRESS_PERIOD: Final = 1.0
 PROGRESS_LINE_PERIOD: Final = 60.0
 """and between two lines about it."""
 
+HOLD_UP_LINE_DELAY: Final = 10.0
+"""Seconds without a step after which there is a line about who is waited for."""
+
 
 async def tell_progress(
-    event_history: EventHistory, membership: Membership, recorder: Recorder, output: Output, clock: Callable[[], float]
+    event_history: EventHistory,
+    membership: Membership,
+    usage: UsageTracker,
+    recorder: Recorder,
+    output: Output,
+    clock: Callable[[], float],
 ) -> None:
-    """Record it; show it on a terminal, elsewhere print a line now and then, while there is progress.
+    """Record the progress, and what hosts use; show it on a terminal, or print a line now and then.
 
     Args:
         event_history: how far training is.
-        membership: says how many workers there are.
+        membership: the number of workers.
+        usage: what hosts use.
         recorder: writes it down.
         output: has the bar below all other lines.
         clock: seconds, monotonic.
@@ -41,15 +53,25 @@ async def tell_progress(
         from edriver.driver.observe.console.progress_bar import bar_of_stderr  # rich is for terminals
 
         bar = bar_of_stderr()
-    steps, told_at = 0, clock()
+    steps, printed_at = 0, clock()
+    held_up_since = 0.0
     while True:
         await asyncio.sleep(PROGRESS_PERIOD)
+        if (sample := usage.look(event_history.now())) is not None:
+            recorder.usage(sample)
         progress = event_history.progress_now()
         if not progress:
             continue
         recorder.progress(progress)
+        hold_up, now = event_history.pace.hold_up(), event_history.now()
         if bar:
-            output.footer(bar.line(progress, size_of(membership)))
-        elif clock() - told_at >= PROGRESS_LINE_PERIOD and progress.steps > steps:
-            steps, told_at = progress.steps, clock()
+            trouble = "" if hold_up is None else hold_up_text(hold_up, now)
+            output.footer(bar.line(progress, size_of(membership), trouble))
+        elif hold_up is not None:
+            began = epoch_seconds(hold_up.start_time)
+            if now - began >= HOLD_UP_LINE_DELAY and began > held_up_since:
+                held_up_since = now
+                _log.info("%s", hold_up_text(hold_up, now))
+        elif clock() - printed_at >= PROGRESS_LINE_PERIOD and progress.steps > steps:
+            steps, printed_at = progress.steps, clock()
             _log.info("%s", progress_text(progress))

@@ -23,9 +23,10 @@ from edriver.driver.observe.console.failure_report import Tally, failure_report,
 from edriver.driver.observe.console.output import Output
 from edriver.driver.observe.records.recorder import describe, describe_failure
 from edriver.driver.options import RunOptions
+from edriver.driver.pace_watch import watch_pace
 from edriver.driver.progress_lines import tell_progress
 from edriver.driver.rpc.agent_service import SERVER_OPTIONS
-from edriver.driver.rpc.agents.registry import BEAT
+from edriver.driver.rpc.agents.registry import HEARTBEAT_INTERVAL
 from edriver.driver.rpc.health_and_reflection import add_introspection
 from edriver.driver.rpc.tcp_endpoint import AGENT_SERVICE, CONTROL_SERVICE, STATUS_SERVICE
 from edriver.driver.shutdown import EXIT_BOUND, HURRY_BOUND
@@ -53,10 +54,14 @@ def run(options: RunOptions, run_id: str, output: Output, records: Path | None) 
         hold(folder)
         return uvloop.run(Session(options, run_id, output, folder, records).run())
     except FileExistsError as error:
-        _log.error("failed: %s cannot be made: %s; it is not this run's and stays", error.filename, error.strerror)
+        _log.error(
+            "failed: %s cannot be made: %s; it does not belong to this run and is left as it is",
+            error.filename,
+            error.strerror,
+        )
         return 1
-    except Exception:  # noqa: BLE001  whatever it is, the operator gets one sentence and the traceback
-        _log.exception("failed: a fault of edriver's own, please report it")
+    except Exception:  # noqa: BLE001  the operator gets one sentence and the traceback
+        _log.exception("failed: an internal error of edriver, please report it")
         return 1
     finally:
         guard.finish(EXIT_BOUND)
@@ -66,7 +71,7 @@ class Session:
     """One run: its services are opened, its parts run until the core ends it, and everything is closed.
 
     Args:
-        options: what the operator wants.
+        options: the options of the run.
         run_id: the run's name.
         output: where everything is printed.
         folder: the run's own folder.
@@ -89,7 +94,7 @@ class Session:
     ) -> None:
         self._began = clock()
         self._real_clock = clock
-        self._clock = ProcessClock(clock, 2 * BEAT)
+        self._clock = ProcessClock(clock, 2 * HEARTBEAT_INTERVAL)
         self._wall_clock = wall_clock
         self._options = options
         self._run_id = run_id
@@ -108,7 +113,7 @@ class Session:
                 _log.info("metrics for Prometheus: %s", await parts.metrics.open())
             await parts.credentials.write()
         except OSError as error:
-            _log.error("failed: the driver cannot be reached by others: %s", error)
+            _log.error("failed: the driver cannot listen: %s", error)
             await self._close(service, grace=0)
             return 1
         try:
@@ -116,9 +121,15 @@ class Session:
                 beating = tasks.create_task(parts.registry.send_heartbeats())
                 discovering = tasks.create_task(parts.discovery.run())
                 telling = tasks.create_task(
-                    tell_progress(parts.event_history, parts.membership, parts.recorder, self._output, self._clock)
+                    tell_progress(
+                        *(parts.event_history, parts.membership, parts.usage, parts.recorder),
+                        self._output,
+                        self._clock,
+                    )
                 )
+                watching = tasks.create_task(watch_pace(parts.event_history, parts.loop.publish))
                 finish = await parts.loop.run()
+                watching.cancel()
                 discovering.cancel()
                 telling.cancel()
                 self._output.footer(b"")
@@ -126,6 +137,7 @@ class Session:
                 await parts.shutdown.end()
                 beating.cancel()
                 finish = self._completed(finish)
+                parts.loop.publish(parts.event_history.end(finish))
                 parts.recorder.end_with(lambda: self._record_failure(finish))
         finally:
             await parts.shutdown.leave_no_agent()
@@ -155,7 +167,7 @@ class Session:
         self._parts.recorder.close()
 
     def _begin_records(self) -> None:
-        """Say in the records what was run; done by the thread that writes them, as all that asks a disk."""
+        """Write the description of the run to its records; done by the thread that writes them, as all disk access."""
         if self._records is None:
             return
         settings = self._options.settings
@@ -205,7 +217,7 @@ class Session:
         if self._records is not None:
             named = self._run_id if self._options.records_asked is False else shlex.quote(str(self._records))
             _log.info("records: %s", self._records)
-            _log.info("all of it on one page: edriver report %s", named)
+            _log.info("for a report: edriver report %s", named)
 
     def _completed(self, finish: actions.FinishRun) -> actions.FinishRun:
         """How the run ended, with what came in while the agents ended their workers."""

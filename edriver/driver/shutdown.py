@@ -21,10 +21,10 @@ HURRY_BOUND: Final = 1.0
 
 
 class Shutdown:
-    """Has agents end by themselves, and kills those that do not.
+    """Orders agents to end, and kills those that do not.
 
     Args:
-        registry: tells agents to end.
+        registry: orders agents to end.
         agents: kills them.
         dial_in_hosts: the hosts that have dialled in; None: there are none.
         hurry: set when the operator does not want to wait.
@@ -46,7 +46,7 @@ class Shutdown:
             self._dial_in_hosts.leave(host, agent_id)
 
     def stop_agent(self, agent_id: int) -> None:
-        """End one agent whose workers are gone; one that does not is killed."""
+        """End an agent whose workers have ended; kill it if it does not end."""
         if not self._registry.shut_down(agent_id, SHUTDOWN_GRACE):
             self._registry.give_up(agent_id)
             self._agents.kill(agent_id)

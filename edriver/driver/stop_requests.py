@@ -1,4 +1,4 @@
-"""Who wants the run to end: signals to the driver, and operators."""
+"""Requests to end the run: signals to the driver, and operators."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import logging
 import signal
 
 from edriver.driver.core import events
+from edriver.driver.core.cause import Cause, CauseKind, ReportedText
+from edriver.driver.observe.cause_text import cause_text
 from edriver.driver.rpc.mailbox import Mailbox
 
 _log = logging.getLogger("edriver.driver")
@@ -19,7 +21,7 @@ class StopRequests:
         inbox: takes the event.
 
     Attributes:
-        signal: by which the run was stopped, SIGTERM for an operator's word; None: it was not.
+        signal: the signal that stopped the run, SIGTERM for an operator's request; None: it was not stopped.
         hurry: set when the operator does not want to wait.
     """
 
@@ -35,24 +37,25 @@ class StopRequests:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
                 asyncio.get_running_loop().add_signal_handler(number, self._signalled, number)
 
-    def stop(self, reason: str) -> None:
-        """An operator wants the run to end."""
+    def stop(self, reason: str, requester: str) -> None:
+        """An operator has requested the end of the run; the reason and the requester may be empty."""
         if not self._ending and self.signal is None:
             self.signal = signal.SIGTERM  # it ends as by this one
-            _log.info("stopping the workers: %s", reason)
-            self._inbox.put(events.StopRequested(reason))
+            wish = Cause(CauseKind.STOPPED, detail=ReportedText(reason), requester=requester)
+            _log.info("stopping the workers: %s", cause_text(wish))
+            self._inbox.put(events.StopRequested(reason, requester))
 
     def note_end(self) -> None:
-        """The run ends: nothing is to be stopped any more."""
+        """The run ends: later requests have no effect."""
         self._ending = True
 
     def _signalled(self, number: signal.Signals) -> None:
-        """The first signal ends the run in good order, the second at once."""
+        """The first signal ends the run gracefully, the second at once."""
         if self._ending or self.signal is not None:
             if not self.hurry.is_set():
                 _log.info("%s again: ending at once", number.name)
             self.hurry.set()
             return
         self.signal = number
-        _log.info("%s: stopping the workers (once more: at once)", number.name)
+        _log.info("%s: stopping the workers (send it again to kill them at once)", number.name)
         self._inbox.put(events.StopRequested(f"the driver got {number.name}"))

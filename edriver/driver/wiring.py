@@ -20,6 +20,7 @@ from edriver.driver.launch.launcher import LaunchContext
 from edriver.driver.launch.local import address_among, interface_address
 from edriver.driver.observe.console.output import Output
 from edriver.driver.observe.event_history import EventHistory
+from edriver.driver.observe.hosts.usage import UsageTracker
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.observe.records.record_file import RecordFile
 from edriver.driver.observe.records.recorder import EventLogWriter, Recorder, writers_of
@@ -31,6 +32,7 @@ from edriver.driver.rpc.control import ControlServer
 from edriver.driver.rpc.dial_in_hosts import DialInHosts
 from edriver.driver.rpc.issued_credentials import IssuedCredentials
 from edriver.driver.rpc.mailbox import Mailbox
+from edriver.driver.rpc.stack_questions import StackQuestions
 from edriver.driver.rpc.status import StatusServer
 from edriver.driver.rpc.tcp_endpoint import TcpEndpoint
 from edriver.driver.rpc.translate import worker_logs_message
@@ -56,7 +58,7 @@ class Wiring:
     """What a run is made of.
 
     Args:
-        options: what the operator wants.
+        options: the options of the run.
         run_id: the run's name.
         output: where everything is printed.
         folder: the run's own folder.
@@ -70,12 +72,13 @@ class Wiring:
         membership: the core.
         loop: feeds it.
         tracker: how far training is.
-        event_history: what has happened.
+        event_history: the events.
+        usage: what hosts and workers use.
         recorder: writes that down.
-        discovery: says which hosts there are.
+        discovery: polls the host source.
         registry: the agents that the run knows.
         agents: starts and kills them.
-        stops: who wants the run to end.
+        stops: requests to end the run.
         shutdown: how agents end.
         server: AgentService,
         control: ControlService,
@@ -101,6 +104,7 @@ class Wiring:
         self.membership = Membership(options.settings, clock(), draw=draw)
         self.tracker = ProgressTracker(clock)
         self.event_history = EventHistory(self.membership, self.tracker, wall_clock)
+        self.usage = UsageTracker(self.membership.roster)
         writers = [] if records is None else writers_of(records, run_id, self.event_history.began)
         if options.event_log is not None:
             writers.append(EventLogWriter(RecordFile(options.event_log, "event log"), progress=False))
@@ -135,14 +139,20 @@ class Wiring:
             credentials=lambda: self.endpoint.worker_credentials,
             dial_in_hosts=dial_in_hosts,
             on_progress=lambda report: self.loop.publish(self.event_history.record_progress(report)),
+            on_stacks=lambda taken: self.stacks.answered(taken),
+            on_usage=self.usage.record,
+            on_memory_kill=lambda kill: self.loop.memory_killed(kill),
         )
         self._address = interface_address(options.network_interface) if options.network_interface else ""
+        self.stacks = StackQuestions(self.registry.ask, clock)
         self.control = ControlServer(self.membership, self.inbox.put, self.stops.stop)
         self.status = StatusServer(
             *(run_id, self.membership, self.event_history, wall_clock, options.command, clock),
             name=options.name,
             tags=options.tags,
             output=worker_output,
+            stacks=self.stacks,
+            usage=self.usage,
         )
         self.endpoint = TcpEndpoint(
             run_id,
@@ -186,7 +196,9 @@ class Wiring:
     def _metrics_server(self, run_id: str, address: str, port: int) -> MetricsServer:
         from edriver.driver.observe.metrics.server import MetricsServer  # prometheus_client, which others do without
 
-        return MetricsServer(run_id, self.membership, self.event_history, self.discovery.polls, address, port)
+        return MetricsServer(
+            run_id, self.membership, self.event_history, self.discovery.polls, address, port, usage=self.usage
+        )
 
     def _agent_exited(self, host: str, agent_id: int, reason: str) -> None:
         self.inbox.put(events.AgentLost(host, agent_id, AgentFault(AgentFaultKind.ENDED, reason)))

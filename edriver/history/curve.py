@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Any
 
 from edriver.common.downsample import Downsampled
+from edriver.common.limits import MAX_REPORTED_NAMES
 from edriver.v1 import status_pb2
 
-MAX_REPORTED_NAMES: Final = 20
-"""Reported names that are drawn; others are left out."""
-
-Point = tuple[float, int, float, dict[str, float | None]]
+Point = tuple[float, int, float, dict[str, float | None], int | None, float]
 
 
 class Curve:
@@ -19,7 +17,7 @@ class Curve:
 
     Attributes:
         latest: the last of it; None: nothing was.
-        names: what the script reports, in the order in which it came up.
+        names: what the script reports, in the order in which it came up; the first MAX_REPORTED_NAMES.
     """
 
     def __init__(self) -> None:
@@ -31,7 +29,10 @@ class Curve:
 
     @property
     def points(self) -> list[Point]:
-        """(time, steps, steps a second, what was reported by name); a value that is no number is None."""
+        """(time, steps, steps a second, what was reported by name, samples of all epochs, samples a second).
+
+        A value that is no number is None, and so are the samples of a run without an ElasticSampler.
+        """
         return [point for _, (_, point) in self._points.samples]
 
     def add(self, revision: int, time: float, progress: status_pb2.Progress, last: bool = False) -> None:
@@ -48,7 +49,9 @@ class Curve:
             if name not in self.names and len(self.names) < MAX_REPORTED_NAMES:
                 self.names[name] = None
         reported = {name: _finite(progress.reported[name]) for name in self.names if name in progress.reported}
-        point = (time, progress.steps, _finite(progress.step_rate) or 0.0, reported)
+        samples = progress.epoch * progress.samples + progress.samples_done if progress.HasField("epoch") else None
+        rates = _finite(progress.step_rate) or 0.0, _finite(progress.sample_rate) or 0.0
+        point = (time, progress.steps, rates[0], reported, samples, rates[1])
         if self._points.add(time, (revision, point), due=last):
             self._whole = revision
 

@@ -8,16 +8,19 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from edriver.common.wire import epoch_seconds, span_seconds
-from edriver.history.changes import Changes
 from edriver.history.curve import Curve
+from edriver.history.hosts import Hosts
 from edriver.history.interruptions import Interruptions
 from edriver.history.lanes import Lanes
+from edriver.history.pace import Pace
 from edriver.history.recovery_times import RecoveryTimes
 from edriver.history.rounds import RoundHistory
+from edriver.history.usage import UsageHistory
 from edriver.text.cause_names import RUN_END_NAMES
-from edriver.text.host_text import TROUBLED, host_words
+from edriver.text.last_output import own_last_lines
+from edriver.text.progress_text import mode_text
 from edriver.text.time_spent import seconds_by_kind
-from edriver.v1 import status_pb2
+from edriver.v1 import resources_pb2, status_pb2
 
 MAX_LOG_LINES: Final = 2000
 """Lines of the log that are remembered, the latest."""
@@ -55,7 +58,9 @@ class History:
         rounds: its rounds.
         lanes: its slots.
         curve: its progress.
+        usage: what its hosts and workers have used.
         interruptions: the times in which it made no steps.
+        pace: who holds it up.
         time_spent: where its time has gone, as its driver has last said; None: it has not.
         hosts: its hosts, by name.
         failure: the root cause of its latest failures; None: no worker has failed.
@@ -72,14 +77,15 @@ class History:
         self.rounds = RoundHistory()
         self.lanes = Lanes()
         self.curve = Curve()
+        self.usage = UsageHistory()
         self.interruptions = Interruptions()
+        self.pace = Pace()
         self.time_spent: status_pb2.TimeSpent | None = None
         self._recovery_times = RecoveryTimes()
         self._recoveries: status_pb2.RecoverySummary | None = None
-        self.hosts: dict[str, status_pb2.HostStatus] = {}
+        self.hosts = Hosts()
         self.log: list[Line] = []
         self.first_losses: list[Line] = []
-        self._hosts_changed: Changes[str] = Changes()
         self._limits: dict[str, Any] = {}
         self._told = dict.fromkeys(("failures", "preemptions", "resizes", "unproven"), 0)
         self.failure: status_pb2.WorkerFailure | None = None
@@ -116,6 +122,7 @@ class History:
         self._limits = {
             "run_id": run.run_id,
             "release": run.version,
+            "mode": mode_text(run.mode) if run.mode else "",
             "np": run.np,
             "min_np": run.min_np,
             "max_np": run.max_np,
@@ -124,12 +131,10 @@ class History:
         self._take_counts(run)
         if run.HasField("last_failure"):
             self.failure = run.last_failure
-        hosts_by_name = {host.name: host for host in run.hosts}
-        for name in [name for name in self.hosts if name not in hosts_by_name]:
-            self._host(status_pb2.HostStatus(name=name))
-        for host in run.hosts:
-            self._host(host)
+        self.hosts.replace(self.revision, run.hosts)
+        self.usage.look(self.revision, run)
         self._take_time(run)
+        self.pace.look(run)
 
     def feed(self, event: status_pb2.Event) -> None:
         """The next event; one that is in it already is passed over."""
@@ -143,11 +148,13 @@ class History:
         kind: str = event.WhichOneof("kind") or "remark"
         match kind:
             case "host":
-                self._host(event.host)
+                self.hosts.take(self.revision, event.host)
             case "worker":
                 self.lanes.worker(self.revision, time, event.worker, event.HasField("cause"), self.rounds.size > 0)
                 kind = "loss"
             case "round":
+                if event.round.HasField("end_time"):
+                    self.pace.ended()
                 if self.rounds.feed(self.revision, event.round):
                     self.lanes.assigned(self.revision, time, list(event.round.members))
                     self.doing = event.text
@@ -156,6 +163,7 @@ class History:
                     kind, self.doing = "round" if unproven else "loss", event.text
             case "run_ended":
                 self.lanes.end(self.revision, time)
+                self.pace.ended()
                 self.ended, kind, self.doing = event, "end", event.text
                 if event.run_ended.HasField("progress"):
                     self.curve.add(self.revision, time, event.run_ended.progress, last=True)
@@ -163,10 +171,17 @@ class History:
                 self._take_counts(event.run_ended)
                 if event.run_ended.worker_failures:
                     self.failure = event.run_ended.worker_failures[0]
+            case "hold_up":
+                self.pace.hold_up, kind = event.hold_up, "remark"
+            case "straggler":
+                self.pace.straggler(event.straggler)
+                kind = "remark"
             case "interruption":
+                self.pace.hold_up = None
                 self.interruptions.add(self.revision, event.interruption)
-                if event.interruption.kind == status_pb2.INTERRUPTION_KIND_FAILURE:
-                    self._recovery_times.add(span_seconds(event.interruption.duration))
+                self._recovery_times.add_if_it_is_one(event.interruption)
+                if event.interruption.kind == status_pb2.INTERRUPTION_KIND_BOOT:  # from before the first event
+                    self.began = epoch_seconds(event.interruption.start_time)
             case _:
                 self.doing = event.text
         if event.text:
@@ -185,6 +200,11 @@ class History:
         self.curve.add(self.revision, time, progress)
         if progress.HasField("time_spent"):
             self.time_spent = progress.time_spent
+
+    def sample_usage(self, sample: resources_pb2.UsageSample) -> None:
+        """Hosts used so much at a time."""
+        self.revision += 1
+        self.usage.add(self.revision, sample)
 
     def _take_counts(self, message: status_pb2.Run | status_pb2.RunEnded) -> None:
         """The last round of a run that fails has no successor, whose cause would be counted."""
@@ -220,7 +240,6 @@ class History:
         if revision >= self.revision:
             return {}
         latest = self.rounds.latest
-        counts = self.rounds.counts
         ended, recoveries = self.ended, self.recoveries
         changes: dict[str, Any] = {
             "version": self.revision,
@@ -231,12 +250,13 @@ class History:
                 "doing": self.doing,
                 "size": self.rounds.size,
                 "round": latest.name if latest else None,
-                "rounds": sum(counts.values()),
+                "rounds": sum(self.rounds.counts.values()),
                 **{kind: self.count(kind) for kind in self._told},
                 "steps_lost": self.rounds.steps_lost,
                 "failure": None if self.failure is None else failure_text(self.failure),
                 "goodput": self.goodput,
                 "time_spent": None if self.time_spent is None else seconds_by_kind(self.time_spent),
+                "pace": self.pace.plain(self.now),
                 "recoveries": {
                     "count": recoveries.count,
                     "median": span_seconds(recoveries.median),
@@ -252,48 +272,17 @@ class History:
             "rounds": self.rounds.since(revision),
             "lanes": self.lanes.since(revision),
             "curve": self.curve.since(revision),
+            "usage": self.usage.since(revision),
             "interruptions": self.interruptions.since(revision),
-            "hosts": self._hosts_since(revision),
+            "hosts": self.hosts.since(revision),
             "log": [[line.seq, line.time, line.text, line.kind] for line in self.log[first:]],
         }
         return changes | {name: part for name, part in parts.items() if part}
-
-    def _host(self, message: status_pb2.HostStatus) -> None:
-        if self.hosts.get(message.name) == message:
-            return
-        self._hosts_changed.note(message.name, self.revision)
-        if message.state != status_pb2.HOST_STATE_GONE and (message.slots or message.connected or message.workers):
-            self.hosts[message.name] = message
-        else:
-            self.hosts.pop(message.name, None)
-            gone = [name for name in self._hosts_changed if name not in self.hosts]
-            if len(gone) > MAX_LOG_LINES:
-                self._hosts_changed.forget(gone[0])
-
-    def _hosts_since(self, revision: int) -> list[dict[str, Any]]:
-        changes: list[dict[str, Any]] = []
-        for name in self._hosts_changed.since(revision):
-            host = self.hosts.get(name)
-            if host is not None:
-                changes.append(
-                    {
-                        "name": name,
-                        "slots": host.slots,
-                        "workers": host.workers,
-                        "text": host_words(host),
-                        "until": epoch_seconds(host.quarantine_end_time),
-                        "troubled": host.state in TROUBLED,
-                        "since": epoch_seconds(host.discover_time),
-                    }
-                )
-            elif revision:
-                changes.append({"name": name, "slots": 0})
-        return changes
 
 
 def failure_text(failure: status_pb2.WorkerFailure) -> str:
     """What is known of a worker that has failed, in lines."""
     parts = [failure.cause.text, failure.traceback.strip()]
-    if tail := failure.tail.strip():
-        parts += ["its last lines of output:", tail]
+    if lines := own_last_lines(failure.tail, failure.traceback):
+        parts += ["its last lines of output:", *lines]
     return "\n".join(filter(None, parts))

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from edriver.common.wire import epoch_seconds, round_id_of, span_seconds
 from edriver.text.cause_names import INTERRUPTION_NAMES, RECOVERY_PHASES
+from edriver.text.pace_text import waited_for_text
 from edriver.v1 import status_pb2
 
 MAX_INTERRUPTIONS: Final = 4000
@@ -82,7 +83,7 @@ class Interruptions:
             InterruptionRecord(
                 self.count,
                 INTERRUPTION_NAMES.get(message.kind, "interruption"),
-                message.cause.text,
+                message.cause.text or (waited_for_text(message.hold_up) if message.HasField("hold_up") else ""),
                 epoch_seconds(message.start_time),
                 seconds_of(span_seconds(message.duration)),
                 str(round_id_of(message.round_id)) if message.round_id.n else "",

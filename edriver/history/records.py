@@ -17,8 +17,8 @@ from typing import Any, Final, TypeVar
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from edriver.system.record_folder import EVENTS_FILE, FAILURE_FILE, RUN_FILE, default_root
-from edriver.v1 import status_pb2
+from edriver.system.record_folder import EVENTS_FILE, FAILURE_FILE, RUN_FILE, USAGE_FILE, default_root
+from edriver.v1 import resources_pb2, status_pb2
 
 MAX_FAILURE_CHARACTERS: Final = 1024 * 1024
 """Most characters that are read of what a run failed of."""
@@ -38,11 +38,13 @@ class Records:
         events: the file of its events.
         run: what run.json says; empty: there is none.
         failure: of what the run failed, in words; empty: it has not, or there is no record of it.
+        usage: the file of what its hosts used; None: there is none.
     """
 
     events: Path
     run: Mapping[str, Any] = field(default_factory=dict)
     failure: str = ""
+    usage: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +90,16 @@ def _records_in(folder: Path) -> Records:
         raise RecordError(f"{folder} is not the folder of a run: there is no {EVENTS_FILE} in it")
     file = folder / RUN_FILE
     failure = _failure_in(folder)
+    usage = folder / USAGE_FILE if (folder / USAGE_FILE).is_file() else None
     if not file.is_file():
-        return Records(events, failure=failure)
+        return Records(events, failure=failure, usage=usage)
     try:
         run = json.loads(file.read_bytes())
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{file} is not JSON: {error}") from None
     if not isinstance(run, dict):
         raise RecordError(f"{file} is not an object")
-    return Records(events, run, failure)
+    return Records(events, run, failure, usage)
 
 
 def _failure_in(folder: Path) -> str:
@@ -108,7 +111,9 @@ def _failure_in(folder: Path) -> str:
 
 
 def read(path: Path) -> Iterator[status_pb2.Event | status_pb2.ProgressSample | UnreadableLine]:
-    """What an event log tells, in its order. A torn last line, which a driver leaves that is killed, is passed over.
+    """What an event log tells, in its order, but for the times of rounds' members, which nothing here asks for.
+
+    A torn last line, which a driver leaves that is killed, is passed over.
 
     Raises:
         OSError: the file cannot be read.
@@ -119,6 +124,21 @@ def read(path: Path) -> Iterator[status_pb2.Event | status_pb2.ProgressSample | 
                 parsed = json.loads(line)
                 if not (isinstance(parsed, dict) and "missing" in parsed):  # what the driver could not write
                     yield _event_or_sample(parsed)
+            except (ValueError, RecursionError) as error:
+                if line.endswith(b"\n"):
+                    yield UnreadableLine(number, str(error))
+
+
+def read_usage(path: Path) -> Iterator[resources_pb2.UsageSample | UnreadableLine]:
+    """What a run's hosts used, in the order of time; a torn last line is passed over.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                yield message_of(resources_pb2.UsageSample, json.loads(line))
             except (ValueError, RecursionError) as error:
                 if line.endswith(b"\n"):
                     yield UnreadableLine(number, str(error))
@@ -141,7 +161,30 @@ def message_of(kind: type[Kind], parsed: object) -> Kind:
 def _event_or_sample(parsed: object) -> status_pb2.Event | status_pb2.ProgressSample:
     if isinstance(parsed, dict) and "progress" in parsed:
         return message_of(status_pb2.ProgressSample, parsed)
+    members = _cut_out_members(parsed)
     event = message_of(status_pb2.Event, parsed)
     if not event.seq:
         raise ValueError("it has no number")
+    if members:
+        try:
+            event.round.members.extend(map(_member, members))
+        except (AttributeError, TypeError) as error:
+            raise ValueError(f"a member is not one: {error}") from None
     return event
+
+
+def _cut_out_members(parsed: object) -> list[dict[str, Any]]:
+    """The members of the round that an event is about, if it is, which are then missing in it."""
+    about = parsed.get("round") if isinstance(parsed, dict) else None
+    members = about.get("members") if isinstance(about, dict) else None
+    if not isinstance(about, dict) or not isinstance(members, list):
+        return []
+    del about["members"]
+    return members
+
+
+def _member(parsed: dict[str, Any]) -> status_pb2.Member:
+    """Who it is and where. json_format takes twenty times as long: 9 s for a week of 1,000 workers."""
+    return status_pb2.Member(
+        worker_id=int(parsed.get("worker_id", 0)), host=parsed.get("host", ""), slot=int(parsed.get("slot", 0))
+    )

@@ -6,7 +6,7 @@ from collections import deque
 from statistics import median
 from typing import Final
 
-from edriver.common.wire import duration
+from edriver.common.wire import duration, span_seconds
 from edriver.v1 import status_pb2
 
 MAX_RECOVERIES: Final = 10_000
@@ -27,6 +27,11 @@ class RecoveryTimes:
         self._latest.append(seconds)
         self._longest = max(self._longest, seconds)
         self._count += 1
+
+    def add_if_it_is_one(self, interruption: status_pb2.Interruption) -> None:
+        """An interruption is over: if a failure had begun it, and it led to a round, that was a recovery."""
+        if interruption.kind == status_pb2.INTERRUPTION_KIND_FAILURE and interruption.round_id.n:
+            self.add(span_seconds(interruption.duration))
 
     def summary(self) -> status_pb2.RecoverySummary:
         """How many there were, and how long they took."""

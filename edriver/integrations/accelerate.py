@@ -122,7 +122,7 @@ class ElasticLoader(DataLoaderStateMixin):
     Args:
         loader: the loader.
         device: where batches go; None leaves them.
-        non_blocking: whether copying may go on beside the host.
+        non_blocking: whether copying may continue beside the host.
     """
 
     def __init__(self, loader: DataLoader[Any], device: torch.device | None, non_blocking: bool) -> None:

@@ -14,7 +14,7 @@ from edriver.worker.state.handlers import StateHandler, register_handler
 
 
 class Progress:
-    """What a Trainer goes on from, besides its model, its optimizer and its sampler.
+    """What a Trainer continues from, besides its model, its optimizer and its sampler.
 
     Attributes:
         values: small plain data, replaced as a whole and never changed in place; empty until the first step is done.

@@ -67,7 +67,7 @@ class RoundTrainer(Trainer):
         return (values["global_step"], values["epoch"]) if values else self._begins_at
 
     def _go_to(self, file: Path) -> None:
-        """Begin where a checkpoint was written: its state's epoch says how much of the data is done."""
+        """Begin where a checkpoint was written: its state's epoch determines how much of the data is done."""
         state = TrainerState.load_from_json(str(file))
         epoch = int(state.epoch)
         done = 0 if self.args.ignore_data_skip else round((state.epoch - epoch) * len(self.train_dataset))
@@ -103,7 +103,7 @@ class RoundTrainer(Trainer):
     def _init_training_state(
         self, max_steps: int, num_update_steps_per_epoch: int, num_train_epochs: int, resume: str | None, trial: Any
     ) -> tuple[int, int]:
-        """A TrainerState that goes on where the run is; the first epoch of this round, and 0: none of it is skipped."""
+        """A TrainerState that continues the run; the first epoch of this round, and 0: none of it is skipped."""
         values = self._progress.values
         resume = None if values else resume
         super()._init_training_state(max_steps, num_update_steps_per_epoch, num_train_epochs, resume, trial)

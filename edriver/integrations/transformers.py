@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer in edriver's rounds: `ElasticTrainer`, whose `train` goes on in the same process after a loss.
+"""Hugging Face's Trainer in edriver's rounds: `ElasticTrainer`, whose `train` survives losses in the same process.
 
     trainer = ElasticTrainer(model=model, args=TrainingArguments("out", max_steps=1000), train_dataset=dataset)
     trainer.train()
@@ -56,12 +56,12 @@ _OF_TRAINER: Final = (
 class ElasticTrainer(RoundTrainer):
     """A Trainer whose `train` is elastic: make it outside of any function of `edriver.run`, once per process.
 
-    `max_steps` counts optimizer steps of the whole run, whatever the number of workers is. `num_train_epochs` counts
-    data: its number of steps, and with it the length of the learning rate's schedule, follows from each round's number
-    of workers. `per_device_train_batch_size` is that of one worker.
+    `max_steps` counts optimizer steps of the whole run, independently of the number of workers. `num_train_epochs`
+    counts data: its number of steps, and with it the length of the learning rate's schedule, follows from each round's
+    number of workers. `per_device_train_batch_size` is that of one worker.
 
-    Callbacks get `on_train_begin` in each round, and `on_epoch_begin` where an epoch goes on. What they remember has to
-    survive with the run: have them inherit ExportableState, as EarlyStoppingCallback does.
+    Callbacks get `on_train_begin` in each round, and `on_epoch_begin` where an epoch continues. What they remember has
+    to survive with the run: have them inherit ExportableState, as EarlyStoppingCallback does.
 
     Args:
         args: Trainer's arguments.
@@ -257,7 +257,7 @@ class ElasticTrainer(RoundTrainer):
         return output
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Evaluate as Trainer does; it may take as long as `--stall-timeout eval=` says."""
+        """Evaluate as Trainer does; it may take as long as `--stall-timeout eval=` allows."""
         with phase("eval"):
             metrics: dict[str, float] = super().evaluate(*args, **kwargs)
         return metrics

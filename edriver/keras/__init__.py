@@ -9,7 +9,7 @@ it and resume within an epoch. rank, size and the collectives are `edriver.horov
 It may import `edriver.horovod` and `edriver.worker`, and is the one room that imports keras; no other room imports it.
 """
 
-from edriver.keras import backend as backend  # first: it says what is wrong where keras has another backend
+from edriver.keras import backend as backend  # first: it raises a clear error if keras has another backend
 
 # isort: split
 from edriver.horovod.basics import cross_rank as cross_rank

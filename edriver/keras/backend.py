@@ -1,4 +1,4 @@
-"""Which backend keras has: with another one than torch, nothing here would work, and the errors would not say why."""
+"""Which backend keras has: with another one than torch, nothing here would work, with unhelpful errors."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """DistributedOptimizer: gradients are averaged over the members before a Keras optimizer applies them.
 
-Keras's trainer calls `optimizer.apply(gradients, variables)`. An object stands in that method's place, in the optimizer
+Keras's trainer calls `optimizer.apply(gradients, variables)`. An object takes that method's place, in the optimizer
 itself: its class, its variables and what is saved of it stay what they were, so a model that is saved here loads
 anywhere. A peer that is lost while gradients are averaged leaves all variables as they were.
 """
@@ -21,7 +21,7 @@ Gradients = Sequence[torch.Tensor | None]
 
 
 class Apply:
-    """What stands in the place of an optimizer's `apply`.
+    """Takes the place of an optimizer's `apply`.
 
     Args:
         optimizer: the optimizer.
@@ -81,7 +81,7 @@ class GradientAverage:
 
 
 def apply_of(optimizer: Any) -> Apply:
-    """What stands in the place of this optimizer's `apply`; it is put there where it is not yet."""
+    """The object in the place of this optimizer's `apply`; installed if it is not there yet."""
     if not isinstance(optimizer.apply, Apply):
         optimizer.apply = Apply(optimizer)
     apply: Apply = optimizer.apply

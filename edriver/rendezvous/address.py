@@ -1,4 +1,4 @@
-"""Where a rendezvous server is, and what it wants to be shown: a folder of this user's, or a file from another host."""
+"""The address and credentials of a rendezvous server: in a folder of this user, or in a file from another host."""
 
 from __future__ import annotations
 

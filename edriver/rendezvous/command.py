@@ -37,15 +37,23 @@ def parser() -> argparse.ArgumentParser:
     """The flags of the server."""
     made = argparse.ArgumentParser(
         prog="edriver rendezvous",
-        description="Serves torchrun --rdzv-backend=edriver: keeps the state of its rendezvous off the training nodes, "
-        "and on disk. `edriver rendezvous status` shows it.",
+        description="Serves torchrun --rdzv-backend=edriver: keeps the state of the rendezvous on disk, outside the "
+        "training "
+        "nodes. `edriver rendezvous status` shows it.",
         allow_abbrev=False,
     )
     made.add_argument(
-        "--port", type=int, default=DEFAULT_PORT, metavar="PORT", help="the TCP port (default: %(default)s; 0: any)"
+        "--port",
+        type=int,
+        default=DEFAULT_PORT,
+        metavar="PORT",
+        help="the TCP port (default: %(default)s; 0: any free port)",
     )
     made.add_argument(
-        "--address", default="", metavar="ADDRESS", help="listen at this address only (default: at all of this machine)"
+        "--address",
+        default="",
+        metavar="ADDRESS",
+        help="listen at this address only (default: at all addresses of this machine)",
     )
     made.add_argument(
         "--folder",
@@ -64,13 +72,16 @@ def status_parser() -> argparse.ArgumentParser:
         description="Shows the runs of a rendezvous server: round, participants, wait list, deadline.",
         allow_abbrev=False,
     )
-    made.add_argument("--json", action="store_true", help="protobuf's JSON: ListRendezvousResponse in rendezvous.proto")
+    made.add_argument(
+        "--json", action="store_true", help="print JSON as of protobuf: ListRendezvousResponse in rendezvous.proto"
+    )
     made.add_argument(
         "--credentials",
         metavar="FILE",
-        help=f"what the server has written (default: ${CREDENTIALS_VARIABLE}, or the file in its default folder)",
+        help=f"the file that the server has written (default: ${CREDENTIALS_VARIABLE}, or the file in its default "
+        f"folder)",
     )
-    made.add_argument("--endpoint", metavar="HOST:PORT", help="where the server is (default: as FILE says)")
+    made.add_argument("--endpoint", metavar="HOST:PORT", help="the address of the server (default: as in FILE)")
     return made
 
 
@@ -118,7 +129,7 @@ def status(arguments: Sequence[str], now: Callable[[], float]) -> str:
 
 
 def lines(found: ListRendezvousResponse, now: float) -> Iterator[str]:
-    """All runs in words."""
+    """All runs as text."""
     for one in found.rendezvous:
         yield from _lines(one, now)
 

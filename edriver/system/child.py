@@ -30,7 +30,7 @@ class Child:
         stderr: None: this process's.
         environment: None: this process's.
         inherited: descriptors that it is to have, by the same numbers.
-        tethered: whether the kernel is to kill its group when this process is gone, however it ended.
+        tethered: whether the kernel kills its group when this process has ended, in whatever way.
 
     Attributes:
         stdout: the end to read, where it is a pipe.

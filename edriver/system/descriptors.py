@@ -12,13 +12,13 @@ MAX_SOFT_LIMIT: Final = 1 << 20
 limit may be a billion."""
 
 MIN_DESCRIPTORS: Final = 64
-"""With fewer, a driver or an agent does not get through its start: gRPC crashes for want of them, and says nothing."""
+"""With fewer, a driver or an agent cannot start: gRPC crashes for lack of descriptors, without a message."""
 
 _FD_FOLDER: Final = "/proc/self/fd"
 
 
 def links() -> Iterator[tuple[int, str]]:
-    """Each open descriptor with what the kernel says that it refers to, such as socket:[12345].
+    """Each open descriptor with what it refers to according to the kernel, such as socket:[12345].
 
     Those that are closed meanwhile are left out.
 
@@ -51,7 +51,7 @@ def raise_limit() -> None:
 
 
 def check_room(needed: int, what: str) -> None:
-    """See that this process may open so many more descriptors.
+    """Ensure that this process can open this many further descriptors.
 
     Args:
         needed: how many.

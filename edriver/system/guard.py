@@ -20,7 +20,7 @@ class Guard:
     Args:
         folder: is removed in the end; None: none is. It need not be there yet: one that is made once the guard runs is
             never left.
-        mark: whatever has this variable in its environment, NAME=VALUE, is killed in the end; empty: nothing is.
+        mark: all processes with this variable, NAME=VALUE, in their environment are killed in the end; empty: none are.
     """
 
     def __init__(self, folder: Path | None = None, mark: str = "") -> None:

@@ -5,7 +5,7 @@ its connections and tells its parent (kernel/exit.c: exit_mm comes before exit_f
 ms of processor time for a worker that has imported torch. A robust mutex (pthread_mutexattr_setrobust(3)) in shared
 memory is freed before all that, by the kernel, whatever the process died of.
 
-The same memory says what the worker does: its agent can read that while native code keeps the interpreter's lock.
+The same memory has the worker's phase: its agent can read it while native code holds the GIL.
 
 The end is seen early, its cause is not: that is known from the reap. Forked children do not hold the lock.
 """
@@ -77,7 +77,7 @@ class LifeLock:
         result = self._libc.pthread_mutex_lock(self._mutex)
         if result != 0:
             raise OSError(result, os.strerror(result))
-        # An interpreter that ends in good order would unmap the memory, and the lock would never be freed.
+        # An interpreter that ends normally would unmap the memory, and the lock would never be freed.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._mutex))
 
     def show_phase(self, phase: Phase | None) -> None:

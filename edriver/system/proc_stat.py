@@ -1,4 +1,4 @@
-"""What proc(5) says of a process or a thread in its file `stat`."""
+"""The file `stat` of a process or a thread, see proc(5)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,23 @@ STATE_FIELD: Final = 0
 PARENT_FIELD: Final = 1
 """Place of the parent's process id."""
 
+SESSION_FIELD: Final = 3
+"""Place of the session's id."""
+
 USER_TIME_FIELD, SYSTEM_TIME_FIELD = 11, 12
-"""Places of the processor time used, in ticks."""
+"""Places of the processor time used, in ticks,"""
+
+CHILDREN_USER_TIME_FIELD, CHILDREN_SYSTEM_TIME_FIELD = 13, 14
+"""and of that of its children that it has waited for."""
+
+START_FIELD: Final = 19
+"""Place of the time at which it was started, in ticks since the machine was."""
+
+RESIDENT_FIELD: Final = 21
+"""Place of the number of its pages in memory."""
+
+CHILD_TIME_FIELDS: Final = (13, 14)
+"""Places of what children have used that have been reaped."""
 
 
 def stat_fields(stat: Path) -> list[str]:
@@ -22,7 +37,7 @@ def stat_fields(stat: Path) -> list[str]:
         stat: the file, /proc/PID/stat or /proc/PID/task/TID/stat.
 
     Raises:
-        OSError: the process or thread is gone.
+        OSError: the process or thread has ended.
     """
     return fields_of(stat.read_text(errors="replace"))
 

@@ -1,4 +1,4 @@
-"""Where a run's records stay: a folder of its own, which outlives it.
+"""The folder of a run's records, which outlives the run.
 
 By default that is $XDG_STATE_HOME/edriver/RUN_ID (XDG Base Directory Specification 0.8), of which the latest are kept.
 """
@@ -16,6 +16,9 @@ from typing import Final
 
 RUN_FILE, EVENTS_FILE, TRACE_FILE, FAILURE_FILE = "run.json", "events.jsonl", "trace.json", "failure.txt"
 """The files in it: what was run; what happened, and how training went on; the same for Perfetto; of what it failed."""
+
+USAGE_FILE = "usage.jsonl"
+"""And what its hosts used over time."""
 
 MAX_KEPT_RUNS: Final = 100
 """Runs that are kept in the default folder."""
@@ -43,7 +46,7 @@ def default_root(environ: Mapping[str, str]) -> Path:
 
 
 def make(root: Path, run_id: str) -> Path:
-    """Make a run's folder, for this user alone, and whatever is missing above it.
+    """Make a run's folder, for this user alone, and missing parent folders.
 
     Raises:
         OSError: that cannot be done.
@@ -72,8 +75,8 @@ def remove_old(root: Path, now: float, kept: int = MAX_KEPT_RUNS) -> list[Path]:
     for written, folder in sorted(found, reverse=True)[kept:]:
         if now - written > MIN_REMOVAL_AGE and _is_evidently_ours(folder):
             with contextlib.suppress(OSError):
-                # What makes it evident goes last: should this be cut short, the next run goes on with it.
-                for name in (FAILURE_FILE, TRACE_FILE, EVENTS_FILE, RUN_FILE):
+                # What identifies it is removed last: if this is interrupted, the next run continues it.
+                for name in (FAILURE_FILE, TRACE_FILE, USAGE_FILE, EVENTS_FILE, RUN_FILE):
                     (folder / name).unlink(missing_ok=True)
                 folder.rmdir()
                 removed.append(folder)
@@ -94,7 +97,8 @@ def _is_evidently_ours(folder: Path) -> bool:
     try:
         if not stat.S_ISDIR(folder.lstat().st_mode) or folder.stat().st_uid != os.getuid():
             return False
-        if not {entry.name for entry in folder.iterdir()} <= {RUN_FILE, EVENTS_FILE, TRACE_FILE, FAILURE_FILE}:
+        own = {RUN_FILE, EVENTS_FILE, TRACE_FILE, FAILURE_FILE, USAGE_FILE}
+        if not {entry.name for entry in folder.iterdir()} <= own:
             return False
         about = json.loads((folder / RUN_FILE).read_bytes())
     except (OSError, ValueError):

@@ -88,7 +88,7 @@ def drop_resets(connection: socket.socket) -> str:
 
 
 def give_up_after(connection: socket.socket, seconds: float) -> None:
-    """Have the kernel drop a TCP connection, open or closed, whose peer has acknowledged nothing for so long."""
+    """Have the kernel drop a TCP connection, open or closed, whose peer has acknowledged nothing for this long."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(seconds * 1000))
 
 

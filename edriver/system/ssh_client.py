@@ -11,7 +11,7 @@ CONNECT_TIMEOUT: Final = 15
 """Seconds that ssh may take to reach a host."""
 
 SSH_FAILURE_CODE: Final = 255
-"""The exit code with which ssh says that it failed itself, or lost the connection."""
+"""The exit code of ssh if it failed itself, or lost the connection."""
 
 _SSH_OPTIONS: Final = (
     "BatchMode=yes",  # ssh cannot ask for a password here
@@ -24,7 +24,7 @@ _SSH_OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SshOptions:
-    """What the operator says about ssh; all else is in the user's own configuration.
+    """The operator's ssh options; everything else is in the user's own configuration.
 
     Attributes:
         port: on which port sshd listens, on all hosts; None: as configured.
@@ -53,7 +53,7 @@ def own_failure(host: str, stderr_lines: Sequence[str]) -> str:
     last = next((line for line in reversed(stderr_lines) if line.strip()), "")
     for sign, sentence in _ERROR_HINTS.items():
         if sign in text:
-            return f"{sentence.format(host=host)} (ssh: {last})"
+            return f"{sentence.format(host=host)} (ssh: {last.removeprefix('ssh: ')})"
     return f"ssh to it failed: {last or 'it gave no reason'}"
 
 
@@ -72,7 +72,7 @@ _ERROR_HINTS: Final = {
     "Connection refused": "no sshd listens there: --ssh-port or the ssh configuration may name another port",
     "Too many authentication failures": "its sshd was offered too many keys: give --ssh-identity-file",
 }
-"""What ssh says (ssh(1), OpenSSH's sources), and what an operator can do about it."""
+"""Messages of ssh (ssh(1), OpenSSH's sources), and what an operator can do about them."""
 
 
 def identity_error(name: str) -> str:

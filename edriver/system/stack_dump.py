@@ -1,7 +1,8 @@
-"""Having a worker say where it stands although its interpreter does not respond, because native code keeps its lock.
+"""Stack traces of a worker whose interpreter does not respond, because native code holds the GIL.
 
-A signal handler in C (faulthandler of the standard library) writes the stack of each thread to standard error,
-whichever thread holds the lock. A process that was stopped says nothing, until it is continued.
+A signal handler in C (faulthandler of the standard library) writes the stack of each thread, whichever thread holds the
+lock: by one signal to standard error, where people see it, and by another one to a file, for those who have asked. A
+process that was stopped says nothing, until it is continued.
 """
 
 from __future__ import annotations
@@ -11,24 +12,44 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from pathlib import Path
+from typing import Final
 
-DUMP_SIGNAL = signal.SIGRTMIN + 9
-"""By which a worker is asked: one that no script, batch system or library is known to use."""
+from edriver.system.private_files import open_private
+
+DUMP_SIGNAL: Final = signal.SIGRTMIN + 9
+"""By which a worker is asked to write to its standard error: one that no script, batch system or library is known to
+use."""
+
+FILE_SIGNAL: Final = signal.SIGRTMIN + 10
+"""By which it is asked to write to its file."""
 
 
-def enable() -> None:
-    """Have this process answer."""
+def enable(socket: Path) -> None:
+    """Have this process answer.
+
+    Args:
+        socket: where its notification service listens; the file lies beside it.
+    """
     with suppress(AttributeError, ValueError):  # standard error was closed, or is no file
         faulthandler.register(DUMP_SIGNAL, sys.__stderr__, all_threads=True)  # type: ignore[arg-type]
+    descriptor = open_private(file_beside(socket), os.O_APPEND)  # for good: faulthandler keeps nothing but its number
+    faulthandler.register(FILE_SIGNAL, descriptor, all_threads=True)
 
 
-def ask(pid: int, group: int) -> None:
-    """Have a process say where it stands.
+def ask(pid: int, group: int, number: int = DUMP_SIGNAL) -> None:
+    """Have a process write its stack traces.
 
     Args:
         pid: the process, which has called `enable`.
         group: its process group. If it is not that, the number belongs to another process by now.
+        number: the signal.
     """
     with suppress(OSError):  # it has ended
         if os.getpgid(pid) == group:
-            os.kill(pid, DUMP_SIGNAL)
+            os.kill(pid, number)
+
+
+def file_beside(socket: Path) -> Path:
+    """The file of a worker whose notification service listens there."""
+    return socket.with_suffix(".stacks")

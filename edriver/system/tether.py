@@ -1,4 +1,4 @@
-"""A tether: the kernel kills a process group when the process that holds the other end is gone, however it ended.
+"""A tether: the kernel kills a process group when the process that holds the other end has ended, in whatever way.
 
 A guard does the same and can be killed, too. PR_SET_PDEATHSIG reaches one process and not its children, is forgotten at
 a fork, and goes by the thread that started the process. So: the process gets one end of a pipe on which nothing is
@@ -41,7 +41,7 @@ class Tether:
         self.end = -1
 
     def cut(self) -> None:
-        """Let go: what is left of the group is killed."""
+        """Release it: what is left of the group is killed."""
         for descriptor in (self.end, self._held):
             if descriptor >= 0:
                 os.close(descriptor)

@@ -1,4 +1,4 @@
-"""The event log: what has happened in a run, one JSON object a line, to be read later.
+"""The event log: the events of a run, one JSON object per line.
 
 A line is an Event of status.proto in protobuf's JSON (https://protobuf.dev/programming-guides/json), so any protobuf
 library can read it. Fields have the names of the .proto file; 64-bit integers are texts, enums their names, and what is
@@ -10,7 +10,11 @@ A run's records have lines about the progress in between, ProgressSample of stat
 
     {"time": T, "progress": {"steps": "512", "step_rate": 20.1, ...}}
 
-Where lines are missing, because the file could not be written for too long, it says so:
+What hosts used over time is in a file of its own, UsageSample of resources.proto:
+
+    {"time": T, "hosts": {"a": {"cpu_cores": 3.71, ...}, ...}, "total": {...}, "host_count": 1}
+
+If lines are missing, because the file could not be written for too long, a line reports it:
 
     {"missing": 17, "text": "17 lines are missing here: they could not be written"}
 
@@ -26,7 +30,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from edriver.common.wire import timestamp
-from edriver.v1 import status_pb2
+from edriver.v1 import resources_pb2, status_pb2
 
 
 def event_line(event: status_pb2.Event) -> str:
@@ -37,6 +41,11 @@ def event_line(event: status_pb2.Event) -> str:
 def progress_line(time: float, progress: status_pb2.Progress) -> str:
     """The line about the progress at a time."""
     return _line(plain(status_pb2.ProgressSample(time=timestamp(time), progress=progress)))
+
+
+def usage_line(sample: resources_pb2.UsageSample) -> str:
+    """The line about what hosts used."""
+    return _line(plain(sample))
 
 
 def gap_line(missing: int) -> str:

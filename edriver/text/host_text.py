@@ -1,4 +1,4 @@
-"""Where a host stands (HostStatus of status.proto), as it is shown behind the host's name."""
+"""The state of a host (HostStatus of status.proto), as shown after its name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def host_state_name(state: status_pb2.HostState.ValueType) -> str:
 
 
 def host_text(host: status_pb2.HostStatus) -> str:
-    """Where a host stands: is used in 2 slots; has 2 slots idle: the run may use 6 workers (--max-np)."""
+    """The state of a host: is used in 2 slots; has 2 slots idle: the run may use 6 workers (--max-np)."""
     until = f" until {_clock(host)}" if host.HasField("quarantine_end_time") else ""
     return host_words(host, until)
 

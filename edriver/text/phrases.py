@@ -25,7 +25,7 @@ def limits_text(least: int, most: int, limit: int = 0) -> str:
 
 
 def exit_text(code: int) -> str:
-    """An exit code in words; a negative one is the signal that ended the process."""
+    """An exit code as text; a negative one is the signal that ended the process."""
     if code >= 0:
         return f"exited with code {code}"
     try:

@@ -1,4 +1,4 @@
-"""Text from outside on its way to a terminal, which must not be made to do anything by it."""
+"""Makes text from outside safe for a terminal, which must not act on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far training is, in words."""
+"""The training progress, as text."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from edriver.common.wire import epoch_seconds, span_seconds
 from edriver.v1 import status_pb2
+
+
+def mode_text(mode: status_pb2.RunMode.ValueType) -> str:
+    """The mode of a run: elastic mode, restart mode."""
+    return f"{status_pb2.RunMode.Name(mode).removeprefix('RUN_MODE_').lower()} mode"
 
 
 def progress_text(progress: status_pb2.Progress) -> str:
@@ -26,7 +31,7 @@ def left_of_epoch(progress: status_pb2.Progress) -> float:
 
 
 def lasted(run: status_pb2.Run) -> float:
-    """Seconds for which a run has gone on, whatever has become of the driver's date meanwhile."""
+    """Seconds that a run has lasted, even if the driver's date was changed meanwhile."""
     if run.HasField("uptime"):
         return span_seconds(run.uptime)
     return max(0.0, epoch_seconds(run.now) - epoch_seconds(run.start_time))

@@ -1,4 +1,4 @@
-"""Why a program could not be started, in words for the person who named it."""
+"""Why a program could not be started, as text for the person who named it."""
 
 from __future__ import annotations
 

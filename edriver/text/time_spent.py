@@ -1,4 +1,4 @@
-"""Where a run's time has gone (TimeSpent of status.proto), as it is shown."""
+"""How a run has spent its time (TimeSpent of status.proto), as shown."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def goodput_text(spent: status_pb2.TimeSpent) -> str:
 
 
 def recovery_text(summary: status_pb2.RecoverySummary) -> str:
-    """How long recoveries from failures took, of which there was one."""
+    """How long recoveries from failures took, of at least one."""
     median, longest = length_text(span_seconds(summary.median)), length_text(span_seconds(summary.longest))
     return f"{median} after a failure (median), {longest} at worst"
 
 
 def interruption_text(interruption: status_pb2.Interruption, now: float) -> str:
-    """An interruption that goes on: no step for 23 s: failure, worker 2 was killed by SIGKILL.
+    """A current interruption: no step for 23 s: failure, worker 2 was killed by SIGKILL.
 
     Args:
         interruption: which one.

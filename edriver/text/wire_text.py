@@ -13,7 +13,7 @@ MAX_TEXT_LENGTH: Final = 64 * 1024
 
 
 def wire_text(text: str, limit: int = MAX_TEXT_LENGTH) -> str:
-    """A text as a message can carry it: what is no Unicode is escaped, and the middle of a long one is left out.
+    """A text as a message can carry it: invalid Unicode is escaped, and the middle of a long text is left out.
 
     Args:
         text: any string.

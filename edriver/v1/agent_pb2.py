@@ -24,12 +24,14 @@ _sym_db = _symbol_database.Default()
 
 from edriver.v1 import cause_pb2 as edriver_dot_v1_dot_cause__pb2
 from edriver.v1 import notification_pb2 as edriver_dot_v1_dot_notification__pb2
+from edriver.v1 import resources_pb2 as edriver_dot_v1_dot_resources__pb2
 from edriver.v1 import rounds_pb2 as edriver_dot_v1_dot_rounds__pb2
+from edriver.v1 import stacks_pb2 as edriver_dot_v1_dot_stacks__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x65\x64river/v1/agent.proto\x12\nedriver.v1\x1a\x16\x65\x64river/v1/cause.proto\x1a\x1d\x65\x64river/v1/notification.proto\x1a\x17\x65\x64river/v1/rounds.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc5\x04\n\x0e\x43onnectRequest\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x0b\n\x03\x61\x63k\x18\x02 \x01(\x04\x12\"\n\x05hello\x18\x03 \x01(\x0b\x32\x11.edriver.v1.HelloH\x00\x12*\n\theartbeat\x18\x04 \x01(\x0b\x32\x15.edriver.v1.HeartbeatH\x00\x12\x31\n\rworker_report\x18\x05 \x01(\x0b\x32\x18.edriver.v1.WorkerReportH\x00\x12\x31\n\rworker_exited\x18\x06 \x01(\x0b\x32\x18.edriver.v1.WorkerExitedH\x00\x12\x31\n\rlease_expired\x18\x07 \x01(\x0b\x32\x18.edriver.v1.LeaseExpiredH\x00\x12\x31\n\rworker_ending\x18\x08 \x01(\x0b\x32\x18.edriver.v1.WorkerEndingH\x00\x12/\n\x0chost_leaving\x18\t \x01(\x0b\x32\x17.edriver.v1.HostLeavingH\x00\x12/\n\x0c\x61gent_ending\x18\n \x01(\x0b\x32\x17.edriver.v1.AgentEndingH\x00\x12\x31\n\rlease_renewed\x18< \x01(\x0b\x32\x18.edriver.v1.LeaseRenewedH\x00\x12/\n\x0cworker_quiet\x18= \x01(\x0b\x32\x17.edriver.v1.WorkerQuietH\x00\x12/\n\x0c\x65xit_overdue\x18\x32 \x01(\x0b\x32\x17.edriver.v1.ExitOverdueH\x00\x42\x06\n\x04kind\"\xf7\x02\n\x0f\x43onnectResponse\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x0b\n\x03\x61\x63k\x18\x02 \x01(\x04\x12&\n\x07welcome\x18\x03 \x01(\x0b\x32\x13.edriver.v1.WelcomeH\x00\x12*\n\theartbeat\x18\x04 \x01(\x0b\x32\x15.edriver.v1.HeartbeatH\x00\x12/\n\x0cstart_worker\x18\x05 \x01(\x0b\x32\x17.edriver.v1.StartWorkerH\x00\x12-\n\x0bstop_worker\x18\x06 \x01(\x0b\x32\x16.edriver.v1.StopWorkerH\x00\x12\x33\n\x0e\x64\x65liver_notice\x18\x07 \x01(\x0b\x32\x19.edriver.v1.DeliverNoticeH\x00\x12/\n\x0c\x61ssign_round\x18\x08 \x01(\x0b\x32\x17.edriver.v1.AssignRoundH\x00\x12(\n\x08shutdown\x18\t \x01(\x0b\x32\x14.edriver.v1.ShutdownH\x00\x42\x06\n\x04kind\"t\n\x05Hello\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x03 \x01(\x04\x12\x0b\n\x03pid\x18\x04 \x01(\r\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\r\n\x05slots\x18\x06 \x01(\r\x12\x0e\n\x06secret\x18( \x01(\x0c\"\xee\x03\n\x07Welcome\x12\x0f\n\x07\x63ommand\x18\x01 \x03(\t\x12/\n\x0c\x64river_lease\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0cworker_lease\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\routput_folder\x18\x04 \x01(\t\x12\x18\n\x10observed_address\x18\x05 \x01(\t\x12\x32\n\x0b\x63redentials\x18\x06 \x01(\x0b\x32\x1d.edriver.v1.WorkerCredentials\x12\x10\n\x08\x61gent_id\x18\x07 \x01(\x04\x12:\n\x0cstall_limits\x18\x08 \x03(\x0b\x32$.edriver.v1.Welcome.StallLimitsEntry\x12\x0e\n\x06secret\x18( \x01(\x0c\x12/\n\x0c\x65xit_timeout\x18\x32 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\x0crestart_mode\x18\x33 \x01(\x0b\x32\x17.edriver.v1.RestartMode\x1aM\n\x10StallLimitsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12(\n\x05value\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration:\x02\x38\x01\"_\n\x0bRestartMode\x12\x19\n\x0cmax_restarts\x18\x01 \x01(\rH\x00\x88\x01\x01\x12$\n\x04logs\x18\x02 \x01(\x0b\x32\x16.edriver.v1.WorkerLogsB\x0f\n\r_max_restarts\"\x8b\x01\n\nWorkerLogs\x12\x0e\n\x06\x66older\x18\x01 \x01(\t\x12+\n\tredirects\x18\x02 \x01(\x0b\x32\x18.edriver.v1.StreamChoice\x12%\n\x03tee\x18\x03 \x01(\x0b\x32\x18.edriver.v1.StreamChoice\x12\x19\n\x11shown_local_ranks\x18\x04 \x03(\r\"\xbe\x01\n\x0cStreamChoice\x12@\n\rby_local_rank\x18\x01 \x03(\x0b\x32).edriver.v1.StreamChoice.ByLocalRankEntry\x12#\n\x06others\x18\x02 \x01(\x0e\x32\x13.edriver.v1.Streams\x1aG\n\x10\x42yLocalRankEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\"\n\x05value\x18\x02 \x01(\x0e\x32\x13.edriver.v1.Streams:\x02\x38\x01\"U\n\x11WorkerCredentials\x12\x16\n\x0e\x63\x61_certificate\x18\x01 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x02 \x01(\x0c\x12\x13\n\x0bprivate_key\x18\x03 \x01(\x0c\"9\n\tHeartbeat\x12,\n\x07workers\x18\x01 \x03(\x0b\x32\x1b.edriver.v1.WorkerHeartbeat\"_\n\x0fWorkerHeartbeat\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0b\n\x03pid\x18\x02 \x01(\r\x12,\n\x08progress\x18\x03 \x01(\x0b\x32\x1a.edriver.v1.WorkerProgress\"B\n\x0bStartWorker\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x12\n\nbackground\x18\x03 \x01(\x08\"I\n\nStopWorker\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12(\n\x05grace\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"G\n\rDeliverNotice\x12\x12\n\nworker_ids\x18\x01 \x03(\x04\x12\"\n\x06notice\x18\x02 \x01(\x0b\x32\x12.edriver.v1.Notice\"f\n\x0b\x41ssignRound\x12*\n\x05round\x18\x01 \x01(\x0b\x32\x1b.edriver.v1.RoundAssignment\x12+\n\x07members\x18\x02 \x03(\x0b\x32\x1a.edriver.v1.RankAssignment\"4\n\x08Shutdown\x12(\n\x05grace\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"E\n\x0cWorkerReport\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\"\n\x06report\x18\x02 \x01(\x0b\x32\x12.edriver.v1.Report\"R\n\x0cWorkerEnding\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12/\n\x0b\x64\x65tect_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xc1\x01\n\x0cWorkerExited\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x11\x12\x0c\n\x04tail\x18\x03 \x01(\t\x12-\n\treap_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12 \n\x05\x63\x61use\x18\x46 \x01(\x0b\x32\x11.edriver.v1.Cause\x12\x31\n\x0erecorded_error\x18G \x01(\x0b\x32\x19.edriver.v1.RecordedError\"S\n\rRecordedError\x12\x11\n\ttraceback\x18\x01 \x01(\t\x12/\n\x0brecord_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x1d\n\x0bHostLeaving\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\r\n\x0b\x41gentEnding\"!\n\x0cLeaseExpired\x12\x11\n\tworker_id\x18\x01 \x01(\x04\"!\n\x0cLeaseRenewed\x12\x11\n\tworker_id\x18\x01 \x01(\x04\" \n\x0bWorkerQuiet\x12\x11\n\tworker_id\x18\x01 \x01(\x04\" \n\x0b\x45xitOverdue\x12\x11\n\tworker_id\x18\x01 \x01(\x04\"p\n\x14\x46orwardOutputRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\x04\x12%\n\x05lines\x18\x02 \x03(\x0b\x32\x16.edriver.v1.OutputLine\x12\x0f\n\x07\x64ropped\x18\x03 \x01(\x04\x12\x0e\n\x06secret\x18( \x01(\x0c\"g\n\nOutputLine\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x11\n\x04rank\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x0e\n\x06stderr\x18\x04 \x01(\x08\x12\x0c\n\x04text\x18\x05 \x01(\x0c\x42\x07\n\x05_rank\"\x17\n\x15\x46orwardOutputResponse*\\\n\x07Streams\x12\x17\n\x13STREAMS_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTREAMS_STDOUT\x10\x01\x12\x12\n\x0eSTREAMS_STDERR\x10\x02\x12\x10\n\x0cSTREAMS_BOTH\x10\x03\x32\xae\x01\n\x0c\x41gentService\x12\x46\n\x07\x43onnect\x12\x1a.edriver.v1.ConnectRequest\x1a\x1b.edriver.v1.ConnectResponse(\x01\x30\x01\x12V\n\rForwardOutput\x12 .edriver.v1.ForwardOutputRequest\x1a!.edriver.v1.ForwardOutputResponse(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x65\x64river/v1/agent.proto\x12\nedriver.v1\x1a\x16\x65\x64river/v1/cause.proto\x1a\x1d\x65\x64river/v1/notification.proto\x1a\x1a\x65\x64river/v1/resources.proto\x1a\x17\x65\x64river/v1/rounds.proto\x1a\x17\x65\x64river/v1/stacks.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb2\x05\n\x0e\x43onnectRequest\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x0b\n\x03\x61\x63k\x18\x02 \x01(\x04\x12\"\n\x05hello\x18\x03 \x01(\x0b\x32\x11.edriver.v1.HelloH\x00\x12*\n\theartbeat\x18\x04 \x01(\x0b\x32\x15.edriver.v1.HeartbeatH\x00\x12\x31\n\rworker_report\x18\x05 \x01(\x0b\x32\x18.edriver.v1.WorkerReportH\x00\x12\x31\n\rworker_exited\x18\x06 \x01(\x0b\x32\x18.edriver.v1.WorkerExitedH\x00\x12\x31\n\rlease_expired\x18\x07 \x01(\x0b\x32\x18.edriver.v1.LeaseExpiredH\x00\x12\x31\n\rworker_ending\x18\x08 \x01(\x0b\x32\x18.edriver.v1.WorkerEndingH\x00\x12/\n\x0chost_leaving\x18\t \x01(\x0b\x32\x17.edriver.v1.HostLeavingH\x00\x12/\n\x0c\x61gent_ending\x18\n \x01(\x0b\x32\x17.edriver.v1.AgentEndingH\x00\x12\x31\n\rlease_renewed\x18< \x01(\x0b\x32\x18.edriver.v1.LeaseRenewedH\x00\x12/\n\x0cworker_quiet\x18= \x01(\x0b\x32\x17.edriver.v1.WorkerQuietH\x00\x12/\n\x0c\x65xit_overdue\x18\x32 \x01(\x0b\x32\x17.edriver.v1.ExitOverdueH\x00\x12-\n\x0bmemory_kill\x18R \x01(\x0b\x32\x16.edriver.v1.MemoryKillH\x00\x12<\n\x13worker_stacks_taken\x18Z \x01(\x0b\x32\x1d.edriver.v1.WorkerStacksTakenH\x00\x42\x06\n\x04kind\"\xb3\x03\n\x0f\x43onnectResponse\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x0b\n\x03\x61\x63k\x18\x02 \x01(\x04\x12&\n\x07welcome\x18\x03 \x01(\x0b\x32\x13.edriver.v1.WelcomeH\x00\x12*\n\theartbeat\x18\x04 \x01(\x0b\x32\x15.edriver.v1.HeartbeatH\x00\x12/\n\x0cstart_worker\x18\x05 \x01(\x0b\x32\x17.edriver.v1.StartWorkerH\x00\x12-\n\x0bstop_worker\x18\x06 \x01(\x0b\x32\x16.edriver.v1.StopWorkerH\x00\x12\x33\n\x0e\x64\x65liver_notice\x18\x07 \x01(\x0b\x32\x19.edriver.v1.DeliverNoticeH\x00\x12/\n\x0c\x61ssign_round\x18\x08 \x01(\x0b\x32\x17.edriver.v1.AssignRoundH\x00\x12(\n\x08shutdown\x18\t \x01(\x0b\x32\x14.edriver.v1.ShutdownH\x00\x12:\n\x12take_worker_stacks\x18Z \x01(\x0b\x32\x1c.edriver.v1.TakeWorkerStacksH\x00\x42\x06\n\x04kind\"t\n\x05Hello\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x03 \x01(\x04\x12\x0b\n\x03pid\x18\x04 \x01(\r\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\r\n\x05slots\x18\x06 \x01(\r\x12\x0e\n\x06secret\x18( \x01(\x0c\"\xee\x03\n\x07Welcome\x12\x0f\n\x07\x63ommand\x18\x01 \x03(\t\x12/\n\x0c\x64river_lease\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0cworker_lease\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\routput_folder\x18\x04 \x01(\t\x12\x18\n\x10observed_address\x18\x05 \x01(\t\x12\x32\n\x0b\x63redentials\x18\x06 \x01(\x0b\x32\x1d.edriver.v1.WorkerCredentials\x12\x10\n\x08\x61gent_id\x18\x07 \x01(\x04\x12:\n\x0cstall_limits\x18\x08 \x03(\x0b\x32$.edriver.v1.Welcome.StallLimitsEntry\x12\x0e\n\x06secret\x18( \x01(\x0c\x12/\n\x0c\x65xit_timeout\x18\x32 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\x0crestart_mode\x18\x33 \x01(\x0b\x32\x17.edriver.v1.RestartMode\x1aM\n\x10StallLimitsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12(\n\x05value\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration:\x02\x38\x01\"_\n\x0bRestartMode\x12\x19\n\x0cmax_restarts\x18\x01 \x01(\rH\x00\x88\x01\x01\x12$\n\x04logs\x18\x02 \x01(\x0b\x32\x16.edriver.v1.WorkerLogsB\x0f\n\r_max_restarts\"\x8b\x01\n\nWorkerLogs\x12\x0e\n\x06\x66older\x18\x01 \x01(\t\x12+\n\tredirects\x18\x02 \x01(\x0b\x32\x18.edriver.v1.StreamChoice\x12%\n\x03tee\x18\x03 \x01(\x0b\x32\x18.edriver.v1.StreamChoice\x12\x19\n\x11shown_local_ranks\x18\x04 \x03(\r\"\xbe\x01\n\x0cStreamChoice\x12@\n\rby_local_rank\x18\x01 \x03(\x0b\x32).edriver.v1.StreamChoice.ByLocalRankEntry\x12#\n\x06others\x18\x02 \x01(\x0e\x32\x13.edriver.v1.Streams\x1aG\n\x10\x42yLocalRankEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\"\n\x05value\x18\x02 \x01(\x0e\x32\x13.edriver.v1.Streams:\x02\x38\x01\"U\n\x11WorkerCredentials\x12\x16\n\x0e\x63\x61_certificate\x18\x01 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x02 \x01(\x0c\x12\x13\n\x0bprivate_key\x18\x03 \x01(\x0c\"_\n\tHeartbeat\x12,\n\x07workers\x18\x01 \x03(\x0b\x32\x1b.edriver.v1.WorkerHeartbeat\x12$\n\x05usage\x18\x16 \x01(\x0b\x32\x15.edriver.v1.HostUsage\"\x98\x01\n\x0fWorkerHeartbeat\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0b\n\x03pid\x18\x02 \x01(\r\x12,\n\x08progress\x18\x03 \x01(\x0b\x32\x1a.edriver.v1.WorkerProgress\x12&\n\x05usage\x18\x18 \x01(\x0b\x32\x17.edriver.v1.WorkerUsage\x12\x0f\n\x07stopped\x18Z \x01(\x08\"B\n\x0bStartWorker\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x12\n\nbackground\x18\x03 \x01(\x08\"I\n\nStopWorker\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12(\n\x05grace\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"G\n\rDeliverNotice\x12\x12\n\nworker_ids\x18\x01 \x03(\x04\x12\"\n\x06notice\x18\x02 \x01(\x0b\x32\x12.edriver.v1.Notice\"f\n\x0b\x41ssignRound\x12*\n\x05round\x18\x01 \x01(\x0b\x32\x1b.edriver.v1.RoundAssignment\x12+\n\x07members\x18\x02 \x03(\x0b\x32\x1a.edriver.v1.RankAssignment\"4\n\x08Shutdown\x12(\n\x05grace\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"5\n\x10TakeWorkerStacks\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\x04\"Z\n\x11WorkerStacksTaken\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\"\n\x06stacks\x18\x03 \x01(\x0b\x32\x12.edriver.v1.Stacks\"E\n\x0cWorkerReport\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\"\n\x06report\x18\x02 \x01(\x0b\x32\x12.edriver.v1.Report\"R\n\x0cWorkerEnding\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12/\n\x0b\x64\x65tect_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xc1\x01\n\x0cWorkerExited\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x11\x12\x0c\n\x04tail\x18\x03 \x01(\t\x12-\n\treap_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12 \n\x05\x63\x61use\x18\x46 \x01(\x0b\x32\x11.edriver.v1.Cause\x12\x31\n\x0erecorded_error\x18G \x01(\x0b\x32\x19.edriver.v1.RecordedError\"S\n\rRecordedError\x12\x11\n\ttraceback\x18\x01 \x01(\t\x12/\n\x0brecord_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x1d\n\x0bHostLeaving\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\r\n\x0b\x41gentEnding\"!\n\x0cLeaseExpired\x12\x11\n\tworker_id\x18\x01 \x01(\x04\"!\n\x0cLeaseRenewed\x12\x11\n\tworker_id\x18\x01 \x01(\x04\" \n\x0bWorkerQuiet\x12\x11\n\tworker_id\x18\x01 \x01(\x04\" \n\x0b\x45xitOverdue\x12\x11\n\tworker_id\x18\x01 \x01(\x04\"k\n\nMemoryKill\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0b\n\x03pid\x18\x02 \x01(\r\x12\x19\n\x0cmemory_limit\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x11\n\tuncertain\x18\x04 \x01(\x08\x42\x0f\n\r_memory_limit\"p\n\x14\x46orwardOutputRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\x04\x12%\n\x05lines\x18\x02 \x03(\x0b\x32\x16.edriver.v1.OutputLine\x12\x0f\n\x07\x64ropped\x18\x03 \x01(\x04\x12\x0e\n\x06secret\x18( \x01(\x0c\"g\n\nOutputLine\x12\x11\n\tworker_id\x18\x01 \x01(\x04\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x11\n\x04rank\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x0e\n\x06stderr\x18\x04 \x01(\x08\x12\x0c\n\x04text\x18\x05 \x01(\x0c\x42\x07\n\x05_rank\"\x17\n\x15\x46orwardOutputResponse*\\\n\x07Streams\x12\x17\n\x13STREAMS_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTREAMS_STDOUT\x10\x01\x12\x12\n\x0eSTREAMS_STDERR\x10\x02\x12\x10\n\x0cSTREAMS_BOTH\x10\x03\x32\xae\x01\n\x0c\x41gentService\x12\x46\n\x07\x43onnect\x12\x1a.edriver.v1.ConnectRequest\x1a\x1b.edriver.v1.ConnectResponse(\x01\x30\x01\x12V\n\rForwardOutput\x12 .edriver.v1.ForwardOutputRequest\x1a!.edriver.v1.ForwardOutputResponse(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,68 +42,74 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WELCOME_STALLLIMITSENTRY']._serialized_options = b'8\001'
   _globals['_STREAMCHOICE_BYLOCALRANKENTRY']._loaded_options = None
   _globals['_STREAMCHOICE_BYLOCALRANKENTRY']._serialized_options = b'8\001'
-  _globals['_STREAMS']._serialized_start=3673
-  _globals['_STREAMS']._serialized_end=3765
-  _globals['_CONNECTREQUEST']._serialized_start=184
-  _globals['_CONNECTREQUEST']._serialized_end=765
-  _globals['_CONNECTRESPONSE']._serialized_start=768
-  _globals['_CONNECTRESPONSE']._serialized_end=1143
-  _globals['_HELLO']._serialized_start=1145
-  _globals['_HELLO']._serialized_end=1261
-  _globals['_WELCOME']._serialized_start=1264
-  _globals['_WELCOME']._serialized_end=1758
-  _globals['_WELCOME_STALLLIMITSENTRY']._serialized_start=1681
-  _globals['_WELCOME_STALLLIMITSENTRY']._serialized_end=1758
-  _globals['_RESTARTMODE']._serialized_start=1760
-  _globals['_RESTARTMODE']._serialized_end=1855
-  _globals['_WORKERLOGS']._serialized_start=1858
-  _globals['_WORKERLOGS']._serialized_end=1997
-  _globals['_STREAMCHOICE']._serialized_start=2000
-  _globals['_STREAMCHOICE']._serialized_end=2190
-  _globals['_STREAMCHOICE_BYLOCALRANKENTRY']._serialized_start=2119
-  _globals['_STREAMCHOICE_BYLOCALRANKENTRY']._serialized_end=2190
-  _globals['_WORKERCREDENTIALS']._serialized_start=2192
-  _globals['_WORKERCREDENTIALS']._serialized_end=2277
-  _globals['_HEARTBEAT']._serialized_start=2279
-  _globals['_HEARTBEAT']._serialized_end=2336
-  _globals['_WORKERHEARTBEAT']._serialized_start=2338
-  _globals['_WORKERHEARTBEAT']._serialized_end=2433
-  _globals['_STARTWORKER']._serialized_start=2435
-  _globals['_STARTWORKER']._serialized_end=2501
-  _globals['_STOPWORKER']._serialized_start=2503
-  _globals['_STOPWORKER']._serialized_end=2576
-  _globals['_DELIVERNOTICE']._serialized_start=2578
-  _globals['_DELIVERNOTICE']._serialized_end=2649
-  _globals['_ASSIGNROUND']._serialized_start=2651
-  _globals['_ASSIGNROUND']._serialized_end=2753
-  _globals['_SHUTDOWN']._serialized_start=2755
-  _globals['_SHUTDOWN']._serialized_end=2807
-  _globals['_WORKERREPORT']._serialized_start=2809
-  _globals['_WORKERREPORT']._serialized_end=2878
-  _globals['_WORKERENDING']._serialized_start=2880
-  _globals['_WORKERENDING']._serialized_end=2962
-  _globals['_WORKEREXITED']._serialized_start=2965
-  _globals['_WORKEREXITED']._serialized_end=3158
-  _globals['_RECORDEDERROR']._serialized_start=3160
-  _globals['_RECORDEDERROR']._serialized_end=3243
-  _globals['_HOSTLEAVING']._serialized_start=3245
-  _globals['_HOSTLEAVING']._serialized_end=3274
-  _globals['_AGENTENDING']._serialized_start=3276
-  _globals['_AGENTENDING']._serialized_end=3289
-  _globals['_LEASEEXPIRED']._serialized_start=3291
-  _globals['_LEASEEXPIRED']._serialized_end=3324
-  _globals['_LEASERENEWED']._serialized_start=3326
-  _globals['_LEASERENEWED']._serialized_end=3359
-  _globals['_WORKERQUIET']._serialized_start=3361
-  _globals['_WORKERQUIET']._serialized_end=3393
-  _globals['_EXITOVERDUE']._serialized_start=3395
-  _globals['_EXITOVERDUE']._serialized_end=3427
-  _globals['_FORWARDOUTPUTREQUEST']._serialized_start=3429
-  _globals['_FORWARDOUTPUTREQUEST']._serialized_end=3541
-  _globals['_OUTPUTLINE']._serialized_start=3543
-  _globals['_OUTPUTLINE']._serialized_end=3646
-  _globals['_FORWARDOUTPUTRESPONSE']._serialized_start=3648
-  _globals['_FORWARDOUTPUTRESPONSE']._serialized_end=3671
-  _globals['_AGENTSERVICE']._serialized_start=3768
-  _globals['_AGENTSERVICE']._serialized_end=3942
+  _globals['_STREAMS']._serialized_start=4247
+  _globals['_STREAMS']._serialized_end=4339
+  _globals['_CONNECTREQUEST']._serialized_start=237
+  _globals['_CONNECTREQUEST']._serialized_end=927
+  _globals['_CONNECTRESPONSE']._serialized_start=930
+  _globals['_CONNECTRESPONSE']._serialized_end=1365
+  _globals['_HELLO']._serialized_start=1367
+  _globals['_HELLO']._serialized_end=1483
+  _globals['_WELCOME']._serialized_start=1486
+  _globals['_WELCOME']._serialized_end=1980
+  _globals['_WELCOME_STALLLIMITSENTRY']._serialized_start=1903
+  _globals['_WELCOME_STALLLIMITSENTRY']._serialized_end=1980
+  _globals['_RESTARTMODE']._serialized_start=1982
+  _globals['_RESTARTMODE']._serialized_end=2077
+  _globals['_WORKERLOGS']._serialized_start=2080
+  _globals['_WORKERLOGS']._serialized_end=2219
+  _globals['_STREAMCHOICE']._serialized_start=2222
+  _globals['_STREAMCHOICE']._serialized_end=2412
+  _globals['_STREAMCHOICE_BYLOCALRANKENTRY']._serialized_start=2341
+  _globals['_STREAMCHOICE_BYLOCALRANKENTRY']._serialized_end=2412
+  _globals['_WORKERCREDENTIALS']._serialized_start=2414
+  _globals['_WORKERCREDENTIALS']._serialized_end=2499
+  _globals['_HEARTBEAT']._serialized_start=2501
+  _globals['_HEARTBEAT']._serialized_end=2596
+  _globals['_WORKERHEARTBEAT']._serialized_start=2599
+  _globals['_WORKERHEARTBEAT']._serialized_end=2751
+  _globals['_STARTWORKER']._serialized_start=2753
+  _globals['_STARTWORKER']._serialized_end=2819
+  _globals['_STOPWORKER']._serialized_start=2821
+  _globals['_STOPWORKER']._serialized_end=2894
+  _globals['_DELIVERNOTICE']._serialized_start=2896
+  _globals['_DELIVERNOTICE']._serialized_end=2967
+  _globals['_ASSIGNROUND']._serialized_start=2969
+  _globals['_ASSIGNROUND']._serialized_end=3071
+  _globals['_SHUTDOWN']._serialized_start=3073
+  _globals['_SHUTDOWN']._serialized_end=3125
+  _globals['_TAKEWORKERSTACKS']._serialized_start=3127
+  _globals['_TAKEWORKERSTACKS']._serialized_end=3180
+  _globals['_WORKERSTACKSTAKEN']._serialized_start=3182
+  _globals['_WORKERSTACKSTAKEN']._serialized_end=3272
+  _globals['_WORKERREPORT']._serialized_start=3274
+  _globals['_WORKERREPORT']._serialized_end=3343
+  _globals['_WORKERENDING']._serialized_start=3345
+  _globals['_WORKERENDING']._serialized_end=3427
+  _globals['_WORKEREXITED']._serialized_start=3430
+  _globals['_WORKEREXITED']._serialized_end=3623
+  _globals['_RECORDEDERROR']._serialized_start=3625
+  _globals['_RECORDEDERROR']._serialized_end=3708
+  _globals['_HOSTLEAVING']._serialized_start=3710
+  _globals['_HOSTLEAVING']._serialized_end=3739
+  _globals['_AGENTENDING']._serialized_start=3741
+  _globals['_AGENTENDING']._serialized_end=3754
+  _globals['_LEASEEXPIRED']._serialized_start=3756
+  _globals['_LEASEEXPIRED']._serialized_end=3789
+  _globals['_LEASERENEWED']._serialized_start=3791
+  _globals['_LEASERENEWED']._serialized_end=3824
+  _globals['_WORKERQUIET']._serialized_start=3826
+  _globals['_WORKERQUIET']._serialized_end=3858
+  _globals['_EXITOVERDUE']._serialized_start=3860
+  _globals['_EXITOVERDUE']._serialized_end=3892
+  _globals['_MEMORYKILL']._serialized_start=3894
+  _globals['_MEMORYKILL']._serialized_end=4001
+  _globals['_FORWARDOUTPUTREQUEST']._serialized_start=4003
+  _globals['_FORWARDOUTPUTREQUEST']._serialized_end=4115
+  _globals['_OUTPUTLINE']._serialized_start=4117
+  _globals['_OUTPUTLINE']._serialized_end=4220
+  _globals['_FORWARDOUTPUTRESPONSE']._serialized_start=4222
+  _globals['_FORWARDOUTPUTRESPONSE']._serialized_end=4245
+  _globals['_AGENTSERVICE']._serialized_start=4342
+  _globals['_AGENTSERVICE']._serialized_end=4516
 # @@protoc_insertion_point(module_scope)

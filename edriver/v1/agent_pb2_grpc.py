@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class AgentServiceStub(object):
-    """AgentService is served by the driver. One agent per host dials it; the driver never dials a host.
+    """AgentService is served by the driver. Each host has one agent, which connects to the driver; the driver never connects to
+    a host.
     """
 
     def __init__(self, channel):
@@ -48,22 +49,24 @@ class AgentServiceStub(object):
 
 
 class AgentServiceServicer(object):
-    """AgentService is served by the driver. One agent per host dials it; the driver never dials a host.
+    """AgentService is served by the driver. Each host has one agent, which connects to the driver; the driver never connects to
+    a host.
     """
 
     def Connect(self, request_iterator, context):
-        """Connect is an agent's control stream, and everything on it is in order. If it breaks, the agent dials again with
-        the same agent_id: both sides count what they have received and send the rest again, so a lost stream loses nothing
-        and is not a lost host. An agent_id that the driver has given up, or never had, is refused with
-        FAILED_PRECONDITION: that agent ends its workers and itself. One that dials in by itself comes with agent_id 0, and is
-        answered with UNAVAILABLE while the run has no place for its host.
+        """Connect is the control stream of an agent, on which all messages are in order. If the stream breaks, the agent connects
+        again with the same agent_id. Both sides number their messages and send again what the other side has not acknowledged:
+        a broken stream loses no message, and does not mean that the host is lost.
+        FAILED_PRECONDITION: the driver has given this agent_id up, or never had it; the agent then ends its workers and itself.
+        UNAVAILABLE: the agent has dialled in (agent_id 0), and the run has no use for its host at the moment.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ForwardOutput(self, request_iterator, context):
-        """ForwardOutput carries the workers' output, apart from the control stream so that a flood of it delays no order.
+        """ForwardOutput carries the output of the workers. It is separate from the control stream so that a flood of output does
+        not delay orders.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -91,7 +94,8 @@ def add_AgentServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AgentService(object):
-    """AgentService is served by the driver. One agent per host dials it; the driver never dials a host.
+    """AgentService is served by the driver. Each host has one agent, which connects to the driver; the driver never connects to
+    a host.
     """
 
     @staticmethod

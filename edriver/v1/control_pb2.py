@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x65\x64river/v1/control.proto\x12\nedriver.v1\"H\n\x0c\x44rainRequest\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x11\n\x04slot\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x0e\n\x06reason\x18\x03 \x01(\tB\x07\n\x05_slot\"#\n\rDrainResponse\x12\x12\n\nslots_left\x18\x01 \x01(\r\":\n\x0eUndrainRequest\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x11\n\x04slot\x18\x02 \x01(\rH\x00\x88\x01\x01\x42\x07\n\x05_slot\"\x11\n\x0fUndrainResponse\"\x1d\n\rResizeRequest\x12\x0c\n\x04size\x18\x01 \x01(\r\"\x10\n\x0eResizeResponse\"\x1d\n\x0bStopRequest\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x0e\n\x0cStopResponse2\x8e\x02\n\x0e\x43ontrolService\x12<\n\x05\x44rain\x12\x18.edriver.v1.DrainRequest\x1a\x19.edriver.v1.DrainResponse\x12\x42\n\x07Undrain\x12\x1a.edriver.v1.UndrainRequest\x1a\x1b.edriver.v1.UndrainResponse\x12?\n\x06Resize\x12\x19.edriver.v1.ResizeRequest\x1a\x1a.edriver.v1.ResizeResponse\x12\x39\n\x04Stop\x12\x17.edriver.v1.StopRequest\x1a\x18.edriver.v1.StopResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x65\x64river/v1/control.proto\x12\nedriver.v1\"[\n\x0c\x44rainRequest\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x11\n\x04slot\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x11\n\trequester\x18\x04 \x01(\tB\x07\n\x05_slot\"#\n\rDrainResponse\x12\x12\n\nslots_left\x18\x01 \x01(\r\"M\n\x0eUndrainRequest\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x11\n\x04slot\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x11\n\trequester\x18\x03 \x01(\tB\x07\n\x05_slot\"\x11\n\x0fUndrainResponse\"0\n\rResizeRequest\x12\x0c\n\x04size\x18\x01 \x01(\r\x12\x11\n\trequester\x18\x02 \x01(\t\"\x10\n\x0eResizeResponse\"0\n\x0bStopRequest\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x11\n\trequester\x18\x02 \x01(\t\"\x0e\n\x0cStopResponse2\x8e\x02\n\x0e\x43ontrolService\x12<\n\x05\x44rain\x12\x18.edriver.v1.DrainRequest\x1a\x19.edriver.v1.DrainResponse\x12\x42\n\x07Undrain\x12\x1a.edriver.v1.UndrainRequest\x1a\x1b.edriver.v1.UndrainResponse\x12?\n\x06Resize\x12\x19.edriver.v1.ResizeRequest\x1a\x1a.edriver.v1.ResizeResponse\x12\x39\n\x04Stop\x12\x17.edriver.v1.StopRequest\x1a\x18.edriver.v1.StopResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,21 +32,21 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'edriver.v1.control_pb2', _g
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_DRAINREQUEST']._serialized_start=40
-  _globals['_DRAINREQUEST']._serialized_end=112
-  _globals['_DRAINRESPONSE']._serialized_start=114
-  _globals['_DRAINRESPONSE']._serialized_end=149
-  _globals['_UNDRAINREQUEST']._serialized_start=151
-  _globals['_UNDRAINREQUEST']._serialized_end=209
-  _globals['_UNDRAINRESPONSE']._serialized_start=211
-  _globals['_UNDRAINRESPONSE']._serialized_end=228
-  _globals['_RESIZEREQUEST']._serialized_start=230
-  _globals['_RESIZEREQUEST']._serialized_end=259
-  _globals['_RESIZERESPONSE']._serialized_start=261
-  _globals['_RESIZERESPONSE']._serialized_end=277
-  _globals['_STOPREQUEST']._serialized_start=279
-  _globals['_STOPREQUEST']._serialized_end=308
-  _globals['_STOPRESPONSE']._serialized_start=310
-  _globals['_STOPRESPONSE']._serialized_end=324
-  _globals['_CONTROLSERVICE']._serialized_start=327
-  _globals['_CONTROLSERVICE']._serialized_end=597
+  _globals['_DRAINREQUEST']._serialized_end=131
+  _globals['_DRAINRESPONSE']._serialized_start=133
+  _globals['_DRAINRESPONSE']._serialized_end=168
+  _globals['_UNDRAINREQUEST']._serialized_start=170
+  _globals['_UNDRAINREQUEST']._serialized_end=247
+  _globals['_UNDRAINRESPONSE']._serialized_start=249
+  _globals['_UNDRAINRESPONSE']._serialized_end=266
+  _globals['_RESIZEREQUEST']._serialized_start=268
+  _globals['_RESIZEREQUEST']._serialized_end=316
+  _globals['_RESIZERESPONSE']._serialized_start=318
+  _globals['_RESIZERESPONSE']._serialized_end=334
+  _globals['_STOPREQUEST']._serialized_start=336
+  _globals['_STOPREQUEST']._serialized_end=384
+  _globals['_STOPRESPONSE']._serialized_start=386
+  _globals['_STOPRESPONSE']._serialized_end=400
+  _globals['_CONTROLSERVICE']._serialized_start=403
+  _globals['_CONTROLSERVICE']._serialized_end=673
 # @@protoc_insertion_point(module_scope)

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class ControlServiceStub(object):
-    """ControlService is served by the driver, on its unix socket and, to those who show the control token, on its TCP port.
+    """ControlService lets an operator change a run. The driver serves it on its unix socket and, to callers with the control
+    token, on its TCP port.
     """
 
     def __init__(self, channel):
@@ -58,27 +59,28 @@ class ControlServiceStub(object):
 
 
 class ControlServiceServicer(object):
-    """ControlService is served by the driver, on its unix socket and, to those who show the control token, on its TCP port.
+    """ControlService lets an operator change a run. The driver serves it on its unix socket and, to callers with the control
+    token, on its TCP port.
     """
 
     def Drain(self, request, context):
-        """Drain has a host, or one slot of it, left at the next agreed boundary, and not used again until Undrain. It returns
-        once that is ordered. NOT_FOUND: the run knows no such host or slot. FAILED_PRECONDITION: fewer slots than --min-np
-        would be left.
+        """Drain stops the use of a host, or of one of its slots: its workers leave at the next agreed boundary, and no worker is
+        started there until Undrain. Returns as soon as the drain is ordered, not when the workers have left.
+        NOT_FOUND: the run has no such host or slot. FAILED_PRECONDITION: fewer slots than --min-np would remain.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Undrain(self, request, context):
-        """Undrain lets a host, or one slot of it, be used again. NOT_FOUND as for Drain.
+        """Undrain allows a host, or one of its slots, to be used again. NOT_FOUND: the run has no such host or slot.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Resize(self, request, context):
-        """Resize sets how many workers are used at most from now on. INVALID_ARGUMENT: that lies not between --min-np and
+        """Resize sets the maximum number of workers from now on. INVALID_ARGUMENT: the number is not between --min-np and
         --max-np.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -86,7 +88,7 @@ class ControlServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Stop(self, request, context):
-        """Stop ends the run as SIGTERM to its driver does. It returns once that is ordered.
+        """Stop ends the run, as SIGTERM to the driver does. Returns as soon as the stop is ordered, not when the run has ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -124,7 +126,8 @@ def add_ControlServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ControlService(object):
-    """ControlService is served by the driver, on its unix socket and, to those who show the control token, on its TCP port.
+    """ControlService lets an operator change a run. The driver serves it on its unix socket and, to callers with the control
+    token, on its TCP port.
     """
 
     @staticmethod

@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class NotificationServiceStub(object):
-    """NotificationService is served by every worker on a unix socket of its own, for its host's agent. One stream carries
-    all that passes between them, in both directions, in order.
+    """NotificationService is served by each worker on its own unix socket, for the agent of its host. One stream carries all
+    messages between the two, in both directions and in order.
     """
 
     def __init__(self, channel):
@@ -44,14 +44,14 @@ class NotificationServiceStub(object):
 
 
 class NotificationServiceServicer(object):
-    """NotificationService is served by every worker on a unix socket of its own, for its host's agent. One stream carries
-    all that passes between them, in both directions, in order.
+    """NotificationService is served by each worker on its own unix socket, for the agent of its host. One stream carries all
+    messages between the two, in both directions and in order.
     """
 
     def Attach(self, request_iterator, context):
-        """Attach opens the stream. The agent attaches once, when the worker has said that it listens; a second attempt while
-        one stream is open fails with ALREADY_EXISTS. The first notice is Attached; a run_id or worker_id that is not this
-        worker's fails with FAILED_PRECONDITION. The stream ends when either process does.
+        """Attach opens the stream. The agent attaches once, when the worker has announced that it listens. The first notice is
+        Attached. The stream ends when either process ends.
+        ALREADY_EXISTS: another stream is open. FAILED_PRECONDITION: the run_id or worker_id in Attached is not this worker's.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -74,8 +74,8 @@ def add_NotificationServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class NotificationService(object):
-    """NotificationService is served by every worker on a unix socket of its own, for its host's agent. One stream carries
-    all that passes between them, in both directions, in order.
+    """NotificationService is served by each worker on its own unix socket, for the agent of its host. One stream carries all
+    messages between the two, in both directions and in order.
     """
 
     @staticmethod

@@ -26,9 +26,8 @@ if _version_not_supported:
 
 
 class RendezvousServiceStub(object):
-    """RendezvousService keeps the state of torch's rendezvous as data, never as torch's pickle, and changes it by
-    compare-and-set. RESOURCE_EXHAUSTED: a bound on runs, nodes or bytes is reached. INVALID_ARGUMENT: a field is out of
-    bounds.
+    """RendezvousService stores the state of torch's rendezvous as data, never as torch's pickle, and changes it by
+    compare-and-set. RESOURCE_EXHAUSTED: a limit on runs, nodes or bytes is reached. INVALID_ARGUMENT: a field is out of bounds.
     """
 
     def __init__(self, channel):
@@ -55,27 +54,26 @@ class RendezvousServiceStub(object):
 
 
 class RendezvousServiceServicer(object):
-    """RendezvousService keeps the state of torch's rendezvous as data, never as torch's pickle, and changes it by
-    compare-and-set. RESOURCE_EXHAUSTED: a bound on runs, nodes or bytes is reached. INVALID_ARGUMENT: a field is out of
-    bounds.
+    """RendezvousService stores the state of torch's rendezvous as data, never as torch's pickle, and changes it by
+    compare-and-set. RESOURCE_EXHAUSTED: a limit on runs, nodes or bytes is reached. INVALID_ARGUMENT: a field is out of bounds.
     """
 
     def GetState(self, request, context):
-        """GetState reads a run's state.
+        """GetState returns the state of a run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetState(self, request, context):
-        """SetState changes a run's state if what the change was decided on still holds. Either way it returns the state.
+        """SetState changes the state of a run if what the change was based on still holds. Returns the state in either case.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListRendezvous(self, request, context):
-        """ListRendezvous shows all runs.
+        """ListRendezvous returns all runs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -108,9 +106,8 @@ def add_RendezvousServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RendezvousService(object):
-    """RendezvousService keeps the state of torch's rendezvous as data, never as torch's pickle, and changes it by
-    compare-and-set. RESOURCE_EXHAUSTED: a bound on runs, nodes or bytes is reached. INVALID_ARGUMENT: a field is out of
-    bounds.
+    """RendezvousService stores the state of torch's rendezvous as data, never as torch's pickle, and changes it by
+    compare-and-set. RESOURCE_EXHAUSTED: a limit on runs, nodes or bytes is reached. INVALID_ARGUMENT: a field is out of bounds.
     """
 
     @staticmethod
@@ -244,28 +241,28 @@ class StoreServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetKeys(self, request, context):
-        """GetKeys waits until all keys are set. DEADLINE_EXCEEDED: not within the call's deadline.
+        """GetKeys waits until all keys are set, and returns their values. DEADLINE_EXCEEDED: they were not set in time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ChangeKey(self, request, context):
-        """ChangeKey reads and changes one key in one step. FAILED_PRECONDITION: what is there is no number.
+        """ChangeKey reads and changes a key atomically. FAILED_PRECONDITION: a number is to be added, and the value is no number.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CheckKeys(self, request, context):
-        """CheckKeys says whether all keys are set.
+        """CheckKeys returns whether all keys are set.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CountKeys(self, request, context):
-        """CountKeys counts the keys of a run.
+        """CountKeys returns the number of keys of a run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

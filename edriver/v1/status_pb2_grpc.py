@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class StatusServiceStub(object):
-    """StatusService is served by the driver, on its unix socket and, to those who show the status token, on its TCP port.
+    """StatusService shows a run to observers. The driver serves it on its unix socket and, to callers with the status token, on
+    its TCP port.
     """
 
     def __init__(self, channel):
@@ -50,6 +51,11 @@ class StatusServiceStub(object):
                 request_serializer=edriver_dot_v1_dot_status__pb2.ListProgressRequest.SerializeToString,
                 response_deserializer=edriver_dot_v1_dot_status__pb2.ListProgressResponse.FromString,
                 _registered_method=True)
+        self.ListUsage = channel.unary_unary(
+                '/edriver.v1.StatusService/ListUsage',
+                request_serializer=edriver_dot_v1_dot_status__pb2.ListUsageRequest.SerializeToString,
+                response_deserializer=edriver_dot_v1_dot_status__pb2.ListUsageResponse.FromString,
+                _registered_method=True)
         self.ListEvents = channel.unary_unary(
                 '/edriver.v1.StatusService/ListEvents',
                 request_serializer=edriver_dot_v1_dot_status__pb2.ListEventsRequest.SerializeToString,
@@ -65,53 +71,75 @@ class StatusServiceStub(object):
                 request_serializer=edriver_dot_v1_dot_status__pb2.ReadOutputRequest.SerializeToString,
                 response_deserializer=edriver_dot_v1_dot_status__pb2.ReadOutputResponse.FromString,
                 _registered_method=True)
+        self.ReadStacks = channel.unary_stream(
+                '/edriver.v1.StatusService/ReadStacks',
+                request_serializer=edriver_dot_v1_dot_status__pb2.ReadStacksRequest.SerializeToString,
+                response_deserializer=edriver_dot_v1_dot_status__pb2.ReadStacksResponse.FromString,
+                _registered_method=True)
 
 
 class StatusServiceServicer(object):
-    """StatusService is served by the driver, on its unix socket and, to those who show the status token, on its TCP port.
+    """StatusService shows a run to observers. The driver serves it on its unix socket and, to callers with the status token, on
+    its TCP port.
     """
 
     def GetRun(self, request, context):
-        """GetRun tells how the run stands now.
+        """GetRun returns the current state of the run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListRounds(self, request, context):
-        """ListRounds tells of the latest rounds, oldest first.
+        """ListRounds returns the latest rounds, oldest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListProgress(self, request, context):
-        """ListProgress tells how far training was at times since the run began, oldest first: up to 2000, evenly thinned.
+        """ListProgress returns the training progress over time since the run began, oldest first: at most 2000 samples, evenly
+        downsampled.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListUsage(self, request, context):
+        """ListUsage tells what the hosts used at times since the run began, oldest first: up to 2000, evenly thinned.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListEvents(self, request, context):
-        """ListEvents tells what has happened, from a number on. OUT_OF_RANGE: there is no such number yet, or what followed it
-        is forgotten.
+        """ListEvents returns the events after a given number. OUT_OF_RANGE: there is no event with that number yet, or the events
+        after it are no longer kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """Watch tells what happens from a number on, without a gap, until the run ends: its last event is RunEnded. A
-        watcher that is cut off calls again with the number of the last event that came. OUT_OF_RANGE as for ListEvents;
-        a watcher that reads so slowly that it would miss an event gets that, too.
+        """Watch streams all events after a given number, without a gap, until the run ends; the last event is RunEnded. To resume
+        a stream that was cut off, call Watch again with the number of the last event received. OUT_OF_RANGE: as for
+        ListEvents; or the caller reads so slowly that it would miss an event.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadOutput(self, request, context):
-        """ReadOutput tells what workers have written lately, those that are gone included, in the order in which it came to the
-        driver. FAILED_PRECONDITION: the run keeps nothing of it (--no-logs).
+        """ReadOutput returns the latest output of the workers, including workers that have ended, in the order in which the driver
+        received it. FAILED_PRECONDITION: the run keeps no output (--no-logs).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadStacks(self, request, context):
+        """ReadStacks returns the current stack traces of workers, in order of rank, without stopping them. A worker answers at most
+        once a second; further calls within that second return the same answer. NOT_FOUND: there is no such worker.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -135,6 +163,11 @@ def add_StatusServiceServicer_to_server(servicer, server):
                     request_deserializer=edriver_dot_v1_dot_status__pb2.ListProgressRequest.FromString,
                     response_serializer=edriver_dot_v1_dot_status__pb2.ListProgressResponse.SerializeToString,
             ),
+            'ListUsage': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListUsage,
+                    request_deserializer=edriver_dot_v1_dot_status__pb2.ListUsageRequest.FromString,
+                    response_serializer=edriver_dot_v1_dot_status__pb2.ListUsageResponse.SerializeToString,
+            ),
             'ListEvents': grpc.unary_unary_rpc_method_handler(
                     servicer.ListEvents,
                     request_deserializer=edriver_dot_v1_dot_status__pb2.ListEventsRequest.FromString,
@@ -150,6 +183,11 @@ def add_StatusServiceServicer_to_server(servicer, server):
                     request_deserializer=edriver_dot_v1_dot_status__pb2.ReadOutputRequest.FromString,
                     response_serializer=edriver_dot_v1_dot_status__pb2.ReadOutputResponse.SerializeToString,
             ),
+            'ReadStacks': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadStacks,
+                    request_deserializer=edriver_dot_v1_dot_status__pb2.ReadStacksRequest.FromString,
+                    response_serializer=edriver_dot_v1_dot_status__pb2.ReadStacksResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'edriver.v1.StatusService', rpc_method_handlers)
@@ -159,7 +197,8 @@ def add_StatusServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class StatusService(object):
-    """StatusService is served by the driver, on its unix socket and, to those who show the status token, on its TCP port.
+    """StatusService shows a run to observers. The driver serves it on its unix socket and, to callers with the status token, on
+    its TCP port.
     """
 
     @staticmethod
@@ -244,6 +283,33 @@ class StatusService(object):
             _registered_method=True)
 
     @staticmethod
+    def ListUsage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/edriver.v1.StatusService/ListUsage',
+            edriver_dot_v1_dot_status__pb2.ListUsageRequest.SerializeToString,
+            edriver_dot_v1_dot_status__pb2.ListUsageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ListEvents(request,
             target,
             options=(),
@@ -314,6 +380,33 @@ class StatusService(object):
             '/edriver.v1.StatusService/ReadOutput',
             edriver_dot_v1_dot_status__pb2.ReadOutputRequest.SerializeToString,
             edriver_dot_v1_dot_status__pb2.ReadOutputResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadStacks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/edriver.v1.StatusService/ReadStacks',
+            edriver_dot_v1_dot_status__pb2.ReadStacksRequest.SerializeToString,
+            edriver_dot_v1_dot_status__pb2.ReadStacksResponse.FromString,
             options,
             channel_credentials,
             insecure,

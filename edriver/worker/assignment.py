@@ -1,4 +1,4 @@
-"""What the driver tells a worker about its place in a round."""
+"""A worker's place in a round, as the driver assigned it."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class SwallowedInterruptError(Exception):
 
 
 class PeerLostError(RuntimeError):
-    """A member of this round is gone, so what its collectives were computing is void.
+    """A member of this round is lost, so the results of its collectives are void.
 
     Raised at a boundary or out of a collective. Inside `edriver.run` it leads to the next round; after `run` has
     returned, collectives are not elastic and it reaches the script.

@@ -1,4 +1,4 @@
-"""What a state tells those who watch: what it has copied, where its epoch stands, what its script reports."""
+"""What a state reports to observers: its copies, the progress of its epoch, and the values of its script."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Copied:
 
 
 class SamplesDone(NamedTuple):
-    """Where an epoch stands.
+    """The progress of an epoch.
 
     Attributes:
         epoch: the epoch.

@@ -80,8 +80,9 @@ def leave() -> None:
 def worker_seed(base: int = 0) -> int:
     """A seed that no other worker of the run ever has, a replacement included: `torch.manual_seed(worker_seed(42))`.
 
-    It is the same for the whole life of a worker's process, whatever its rank, and may be asked for at any time. A seed
-    of the script's own is the same in all workers, so that a newcomer would draw the numbers that others have drawn.
+    It is the same for the whole life of a worker's process, independently of its rank, and available at any time. A
+    seed of the script's own is the same in all workers, so that a newcomer would draw the numbers that others have
+    drawn.
 
     Args:
         base: the script's own seed; with the same one, the n-th worker of every run has the same seed.

@@ -1,4 +1,4 @@
-"""What this worker is doing between two boundaries, as far as its script and the rounds say.
+"""What this worker is doing between two boundaries, as far as its script and the rounds declare it.
 
     with edriver.phase("eval"):
         evaluate(model)

@@ -16,13 +16,15 @@ from edriver.driver.core import events
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.settings import Settings
 from edriver.driver.observe.event_history import EventHistory
+from edriver.driver.observe.hosts.usage import UsageTracker
 from edriver.driver.observe.metrics.counters import EventMetrics
 from edriver.driver.observe.metrics.gauges import RunGauges
+from edriver.driver.observe.metrics.usage_metrics import UsageMetrics
 from edriver.driver.observe.progress import ProgressTracker
-from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2, status_pb2
+from edriver.v1 import agent_pb2, notification_pb2, resources_pb2, rounds_pb2, status_pb2
 from scripts.docs_site.markdown import cell, table
 
-_OPEN = frozenset({"run_id", "version", "name", "end"})
+_OPEN = frozenset({"run_id", "version", "name", "end", "host", "slot", "gpu", "rank", "reason", "activity"})
 """Labels whose values differ from run to run."""
 
 _NOTHING_TO_SEE = frozenset({"le"})
@@ -61,8 +63,18 @@ def sample_registry() -> CollectorRegistry:
     registry = CollectorRegistry()
     counted = EventMetrics(registry, "")
     counted.observe(status_pb2.Event(run_ended=status_pb2.RunEnded(end=status_pb2.RUN_END_DONE)))
-    registry.register(RunGauges("", membership, event_history, polls, ask=lambda look: look()))
+    usage = UsageMetrics(sample_usage(membership), membership.roster)
+    registry.register(RunGauges("", membership, event_history, polls, ask=lambda look: look(), usage=usage))
     return registry
+
+
+def sample_usage(membership: Membership) -> UsageTracker:
+    """What host a and its worker use, of whatever there is."""
+    usage = UsageTracker(membership.roster)
+    used = resources_pb2.HostUsage(gpus=[resources_pb2.GpuUsage(utilization=0.5)])
+    beat = agent_pb2.WorkerHeartbeat(worker_id=1, usage=resources_pb2.WorkerUsage(gpu_memory_bytes=1))
+    usage.record("a", agent_pb2.Heartbeat(workers=[beat], usage=used))
+    return usage
 
 
 def _name(family: Metric) -> str:
@@ -74,7 +86,7 @@ def _type(family: Metric) -> str:
 
 
 def _labels(family: Metric) -> str:
-    values: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {name: [] for name in getattr(family, "_labelnames", ()) if name in _OPEN}
     for sample in family.samples:
         for label, value in sample.labels.items():
             seen = values.setdefault(label, [])

@@ -28,12 +28,15 @@ ROOT: Final = Path(__file__).parents[2]
 
 FILES: Final = {
     "status.proto": "Looking at a run",
+    "resources.proto": "What hosts and workers use",
     "control.proto": "Steering a run",
     "agent.proto": "Between driver and agents",
     "notification.proto": "Between agent and workers",
     "rounds.proto": "What they share",
     "rendezvous.proto": "A rendezvous for torchrun",
     "cause.proto": "Why something happened",
+    "pace.proto": "Who holds a round up",
+    "stacks.proto": "Where a worker's threads stand",
 }
 """The files and what each is for, in the order in which they are shown."""
 
@@ -96,9 +99,19 @@ def events() -> str:
         lines.append(table(("field", "type", "meaning"), rows))
     kinds = [field.type_name.rpartition(".")[2] for field in event.field if field.HasField("oneof_index")]
     for kind in kinds:
-        number = by_name[kind]
-        lines += [f"### {kind}\n", *_message(found, number, found.file.message_type[number])]
+        place, number, message = _found(kind)
+        lines += [f"### {kind}\n", *_message(place, number, message)]
     return "\n".join(lines)
+
+
+def _found(name: str) -> tuple[Described, int, DescriptorProto]:
+    """A message, with the file that it is in and its number there."""
+    return next(
+        (file, number, message)
+        for file in described().values()
+        for number, message in enumerate(file.file.message_type)
+        if message.name == name
+    )
 
 
 def event_line_example() -> str:

@@ -4,6 +4,9 @@ Each time its workers connect to one another LATE seconds after they have publis
 that is busy at the worst moment.
 """
 
+from tests.quick_start import start_quickly
+
+# isort: split
 import os
 import time
 
@@ -12,7 +15,6 @@ import torch.distributed as dist
 
 import edriver
 from edriver.worker.group.store import StoreClient
-from tests.quick_start import start_quickly
 
 start_quickly()
 

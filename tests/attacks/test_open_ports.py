@@ -56,7 +56,7 @@ def test_1300_strangers_at_ulimit_1024_cost_no_event_and_keep_no_host_out(tmp_pa
         run.line("rank 1 passed step 5")
         for _ in range(STRANGERS):
             strangers.enter_context(socket.create_connection(("127.0.0.1", port_of(run)), BOUND))
-        run.line("show no token: they are hung up on")
+        run.line("have no token: their connections are closed")
         after = len(run.lines)
         os.kill(run.pids()[1], signal.SIGKILL)
         run.line(r"rank 0 of 1 .* at step", after)
@@ -115,7 +115,7 @@ def test_a_holder_of_the_agents_token_speaks_for_no_other_host(tmp_path: Path) -
             for host in ("a", "b"):
                 refusals = [holder.is_refused(run_id, host=host, agent_id=number) for number in (1, 2)]
                 assert grpc.StatusCode.OK not in {code for code, _ in refusals}
-                assert f"of host {host} is known by its secret" in " ".join(text for _, text in refusals)
+                assert f"of host {host} must show its secret" in " ".join(text for _, text in refusals)
             assert holder.is_refused(run_id, host="a", slots=1)[0] is grpc.StatusCode.ALREADY_EXISTS
             # As a host of its own it is let in, and says of the others' workers what it likes.
             forged = [

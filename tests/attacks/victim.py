@@ -18,7 +18,7 @@ SCRIPT = [sys.executable, str(Path(__file__).with_name("victim_script.py"))]
 USUAL = (
     r"edriver: run [0-9a-f]{8}: \d+ workers (\(at least \d+, [^)]+\) )?of ",
     r"edriver: records: ",
-    r"edriver: all of it on one page: ",
+    r"edriver: for a report: ",
     r"edriver: its status elsewhere: edriver status --credentials ",
     r"edriver: steered from elsewhere: edriver drain HOST --credentials ",
     r"edriver: hosts dial in by: edriver agent --driver ",

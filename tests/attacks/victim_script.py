@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from tests.quick_start import start_quickly
+
+# isort: split
 import json
 import os
 import time
@@ -13,7 +16,6 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import edriver
-from tests.quick_start import start_quickly
 
 start_quickly()
 

@@ -78,14 +78,14 @@ async def finish(on: Host) -> None:
 
 @in_loop
 async def test_an_agent_says_hello_and_reports_an_exit_code_with_the_last_lines() -> None:
-    command = script("import sys; [print(f'line {n}') for n in range(30)]; print('boom', end=''); sys.exit(3)")
+    command = script("import sys; [print(f'line {n}') for n in range(100)]; print('boom', end=''); sys.exit(3)")
     async with host(command) as on:
         on.driver.start_worker(1)
         exited = await on.driver.exit_of(1)
         (hello,) = on.driver.hellos
         assert (hello.run_id, hello.host, hello.agent_id, hello.pid) == (RUN_ID, "a", AGENT_ID, on.agent.pid)
         assert exited.code == 3
-        assert exited.tail.split("\n") == [*(f"line {n}" for n in range(11, 30)), "boom"]
+        assert exited.tail.split("\n") == [*(f"line {n}" for n in range(41, 100)), "boom"]
         await finish(on)
 
 

@@ -10,6 +10,13 @@ import pytest
 
 from benchmarks.churn_check import run_schedule
 from benchmarks.schedule import schedule_of
+from benchmarks.under_edriver import EdriverJob
+
+
+class QuickJob(EdriverJob):
+    """The same training in processes that start quickly (tests/quick_start.py); no test gives it orders."""
+
+    script = "tests.trouble.job"
 
 
 @pytest.mark.parametrize(
@@ -21,4 +28,4 @@ from benchmarks.schedule import schedule_of
     ],
 )
 def test_every_epoch_visits_every_sample_once(seed: int) -> None:
-    assert run_schedule(schedule_of(seed, bursts=2)) == []
+    assert run_schedule(schedule_of(seed, bursts=2), QuickJob) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 import signal
@@ -13,12 +14,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
-from edriver.client import Client, here
+from edriver.client.requester import own_name
 from edriver.common.wire import duration, timestamp
-from edriver.text.event_lines import event_line
-from edriver.v1 import cause_pb2, rounds_pb2, status_pb2
+from edriver.text.event_lines import event_line, usage_line
+from edriver.v1 import cause_pb2, resources_pb2, rounds_pb2, status_pb2
+from tests.made_runs import MadeRun
+from tests.process.accessibility import changes_said, reach_all_by_tab, violations
 from tests.process.chromium import CHROMIUM, FLAGS
 from tests.process.running import BOUND, ROOT, SCRIPTS, Run, running
 
@@ -61,11 +64,17 @@ class Watched:
 
 
 @contextmanager
-def dashboard(run_id: str) -> Iterator[str]:
-    """`edriver dashboard` of a run; gives the page's address."""
+def dashboard(run_id: str, state: Path, control: bool = True) -> Iterator[str]:
+    """`edriver dashboard` of a run; gives the URL of the page that steers it, or only shows it.
+
+    Args:
+        run_id: the run.
+        state: the records are below this folder.
+        control: whether the page steers the run, which must go on.
+    """
     process = subprocess.Popen(
-        [sys.executable, "-m", "edriver", "dashboard", "--run", run_id],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        [sys.executable, "-m", "edriver", "dashboard", *(["--control"] if control else []), "--run", run_id],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(state)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
@@ -73,9 +82,18 @@ def dashboard(run_id: str) -> Iterator[str]:
     assert process.stdout is not None
     try:
         first = process.stdout.readline()
-        match = re.fullmatch(rf"run {run_id}: (http://127\.0\.0\.1:\d+/[\w-]{{20,}}/) \(Ctrl-C ends it\)\n", first)
+        match = re.fullmatch(
+            rf"run {run_id}: (http://127\.0\.0\.1:\d+/[\w-]{{20,}}/(?:run\?run=\w+)?) \(Ctrl-C ends it\)\n", first
+        )
         assert match, first
-        yield match[1]
+        shown = match[1]
+        if control:
+            second = process.stdout.readline()
+            steering = re.fullmatch(rf"run {run_id}: to steer it: (http://127\.0\.0\.1:\d+/[\w-]{{20,}}/)\n", second)
+            assert steering, second
+            assert steering[1] != shown
+            shown = steering[1]
+        yield shown
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=BOUND) == 0
         assert process.stdout.read() == f"run {run_id}: the page is closed\n"
@@ -90,9 +108,13 @@ def id_of(run: Run) -> str:
 
 
 def test_the_page_follows_a_kill_a_resize_and_the_end(browser: Browser, tmp_path: Path) -> None:
-    with running(["-np", "3", "--min-np", "1", *TRAIN], tmp_path, {"STEPS": "200000"}) as run:
+    state, reports = tmp_path / "state", tmp_path / "reports"
+    MadeRun("aaaaaaaa", about={"name": "base", "tags": {"lr": HOSTILE}}).write(state / "edriver")
+    MadeRun("bbbbbbbb", seconds=300.0, seed=1, end="RUN_END_FAILED").write(state / "edriver")
+    environ = {"STEPS": "200000", "XDG_STATE_HOME": str(state), "REPORTS": str(reports)}
+    with running(["-np", "3", "--min-np", "1", "--name", "live", *TRAIN], tmp_path, environ) as run:
         run.line("rank 2 passed step 5")
-        with dashboard(id_of(run)) as url:
+        with dashboard(id_of(run), state) as url:
             watched = Watched(browser)
             page = watched.page
             page.goto(url, timeout=WAIT)
@@ -100,11 +122,25 @@ def test_the_page_follows_a_kill_a_resize_and_the_end(browser: Browser, tmp_path
             log = page.locator("#log")
             expect(size).to_have_text("3", timeout=WAIT)
             expect(page.locator("#state-word")).to_have_text("training")
-            expect(page.locator("#curve-name")).to_have_value("loss", timeout=WAIT)
+            expect(page.locator("#curve-0")).to_have_attribute(
+                "aria-label", re.compile("^loss over time"), timeout=WAIT
+            )
             os.kill(run.pids()[2], signal.SIGKILL)
             expect(log).to_contain_text("round 1.1 ended: worker 3 (rank 2, localhost:2)", timeout=WAIT)
             expect(size).to_have_text("2", timeout=WAIT)
             expect(log).to_contain_text("was killed by SIGKILL", timeout=WAIT)
+            used = page.locator("#usage-rows tr")
+            expect(used.first).to_contain_text(
+                re.compile(r"^localhost[\d.]+ of \d+[\d.]+ \S+ of [\d.]+ GiB"), timeout=WAIT
+            )
+            expect(used.nth(1)).to_contain_text(re.compile(r"^localhost:0, rank \d[\d.]+\d\d\d MiB$"), timeout=WAIT)
+            page.locator("#usage-filter").fill("rank 1")
+            expect(used).to_have_count(1)
+            page.locator("#usage-of").select_option("memory")
+            expect(page.locator("#usage .scatterlayer .trace")).to_have_count(1, timeout=WAIT)
+            expect(page.locator("#usage")).to_have_attribute(
+                "aria-label", re.compile("memory in use, by host.* GiB now")
+            )
             output = page.locator("#output")
             expect(output).to_contain_text("[0] rank 0 passed step 5", timeout=WAIT)
             page.locator("#output-of").select_option("localhost:2")
@@ -112,23 +148,80 @@ def test_the_page_follows_a_kill_a_resize_and_the_end(browser: Browser, tmp_path
             expect(output).not_to_contain_text("[0] rank 0 passed step 5")
             expect(page.locator("#rounds-note")).to_contain_text("1 failure")
             expect(size).to_have_text("3", timeout=WAIT)  # by the replacement
-            with Client(here(id_of(run))) as client:
-                client.resize(2)
+            page.locator("#resize-size").fill("2")
+            page.get_by_role("button", name="Resize").click()
             expect(size).to_have_text("2", timeout=WAIT)
-            expect(log).to_contain_text("at most 2 workers from now on")
+            asked = f"at most 2 workers from now on: requested by {own_name()} (dashboard)"
+            expect(log).to_contain_text(asked)
+            run.line(asked.replace("(", r"\(").replace(")", r"\)"))
             expect(page.locator("#phases .legend")).to_be_visible(timeout=WAIT)
+            assert violations(page) == []
+            assert page.evaluate("document.getAnimations().length") == 0
+            assert changes_said(page, 3.0) == []  # while it trains; rounds and answers are told
+            sizes = page.locator("#world ~ details tbody tr td:nth-child(4)").all_inner_texts()
+            assert sizes == ["2", "3", "2", "3"]  # the newest first
+            expect(page.locator("#time-lost")).to_contain_text("without a step")
+            page.locator("#day").fill("1999-12-31")
+            expect(page.locator("#time-lost")).to_contain_text("no interruption")
+            page.locator("#day").fill("")
+            expect(page.locator("#time-lost")).to_contain_text("without a step")
+            compared_with_two_that_have_ended(browser, url, id_of(run))
             run.process.send_signal(signal.SIGINT)
             assert run.end() == 130
             expect(page.locator("#state-word")).to_have_text("stopped", timeout=WAIT)
             expect(page.locator("#doing")).to_have_text("the driver got SIGINT")
             expect(size).to_have_text("0")
+            with page.expect_download(timeout=WAIT) as download:
+                page.locator("#save-csv").click()
+            said = {int(step): float(loss) for step, loss in map(str.split, reports.read_text().splitlines())}
+            rows = list(csv.DictReader(download.value.path().read_text().splitlines()))
+            for row in rows:  # read while a step was under way: its value, or that of the one before it
+                step = int(row["step"])
+                assert float(row["loss"]) in (said.get(step), said.get(step + 1)), row
+            assert len({row["step"] for row in rows}) > 5
+            assert {row["workers"] for row in rows} >= {"2", "3"}
             watched.check(url)
             narrow = Watched(browser, "dark", 390)
             narrow.page.goto(url, timeout=WAIT)  # the page can still be read
             expect(narrow.page.locator("#phases .legend")).to_be_visible(timeout=WAIT)
             assert narrow.page.evaluate("document.documentElement.scrollWidth") == 390
+            assert violations(narrow.page) == []
+            reach_all_by_tab(narrow.page)
             assert narrow.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(14, 17, 22)"
             narrow.check(url)
+
+
+def compared_with_two_that_have_ended(browser: Browser, url: str, live: str) -> None:
+    watched = Watched(browser)
+    page = watched.page
+    page.goto(url, timeout=WAIT)
+    page.get_by_role("link", name="all runs").click()
+
+    def row(name: str) -> Locator:
+        return page.locator("#runs tr").filter(has=page.get_by_role("link", name=name, exact=True))
+
+    expect(row("base")).to_contain_text("✓ done", timeout=WAIT)
+    expect(row("base")).to_contain_text(f"lr={HOSTILE}")
+    expect(row("bbbbbbbb")).to_contain_text("✕ failed")
+    expect(row("live")).to_contain_text("▶ running")
+    expect(row("live").locator("td").nth(5)).to_have_text("2")
+    row("base").get_by_role("link").click()
+    expect(page.locator("#state-word")).to_have_text("done", timeout=WAIT)
+    expect(page.locator(".summary")).to_contain_text(f"lr={HOSTILE}")
+    expect(page.locator("#curve-0 .scatterlayer")).to_be_visible(timeout=WAIT)
+    page.get_by_role("link", name="all runs").click()
+    for name in ("base", "bbbbbbbb", "live"):
+        row(name).get_by_role("checkbox").check(timeout=WAIT)
+    page.get_by_role("button", name="compare 3").click()
+    readout = page.locator("#curves .readout").first
+    expect(readout.locator(".key")).to_have_count(3, timeout=WAIT)
+    expect(readout).to_contain_text(f"live {live}")
+    expect(page.locator("#facts")).to_contain_text(HOSTILE)
+    loss = readout.locator(".key").filter(has_text="live").locator("b")
+    before = loss.inner_text()
+    expect(loss).not_to_have_text(before, timeout=WAIT)  # the live one is followed
+    assert page.evaluate("window.harmed") is None
+    watched.check(url)
 
 
 HOSTILE = "</script><script>window.harmed = 1</script><img src=x onerror='window.harmed = 1'><!-- <b>&amp;"
@@ -169,9 +262,12 @@ def test_hostile_names_in_a_report_do_nothing(browser: Browser, tmp_path: Path) 
         for seq, kind in enumerate(kinds, start=1):
             event = status_pb2.Event(seq=seq, time=timestamp(1700000000.0 + 5 * seq), text=HOSTILE, **kind)  # type: ignore[arg-type]
             file.write(event_line(event))
+        sample = resources_pb2.UsageSample(time=timestamp(1700000010.0), host_count=1)
+        sample.hosts[HOSTILE].CopyFrom(resources_pb2.HostUsage(cpu_cores=1.0, cpu_limit_cores=2.0, memory_bytes=5))
+        (tmp_path / "usage.jsonl").write_text(usage_line(sample))
         file.write('{"time": "2023-11-14T22:13:40Z", "progress": {"steps": 3, "reported": {"</script><b>": "NaN"}}}\n')
     done = subprocess.run(
-        [sys.executable, "-m", "edriver", "report", str(log), "--output", "r.html"],
+        [sys.executable, "-m", "edriver", "report", str(tmp_path), "--output", "r.html"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -187,8 +283,12 @@ def test_hostile_names_in_a_report_do_nothing(browser: Browser, tmp_path: Path) 
         expect(watched.page.locator("#lanes .trace.bars").first).to_be_visible(timeout=WAIT)
         expect(watched.page.locator("#phases .legend")).to_be_visible(timeout=WAIT)
         expect(watched.page.locator("#hosts")).to_contain_text(HOSTILE)
+        expect(watched.page.locator("#usage-rows")).to_contain_text(HOSTILE)
+        expect(watched.page.locator("#usage .scatterlayer .trace")).to_have_count(1, timeout=WAIT)
         expect(watched.page.locator(".summary")).to_contain_text(HOSTILE)
         assert watched.page.evaluate("window.harmed") is None
         assert watched.page.locator("img").count() == 0
         assert watched.page.evaluate("document.documentElement.scrollWidth") == width
+        assert violations(watched.page) == []
+        reach_all_by_tab(watched.page)
         watched.check(url)

@@ -36,7 +36,7 @@ def test_an_agent_that_was_killed_may_dial_in_again(tmp_path: Path) -> None:
         second = agents.start("b")
         run.line("rank 1 passed step 5")
         second.kill()
-        run.line(r"host b is lost: no word from its agent for 5 s")
+        run.line(r"host b is lost: its agent has not answered for 5 s")
         run.line(r"rank 0 of 1 .* at step ([5-9]|\d\d)")
         second.wait()
         after = len(run.lines)

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from edriver.discovery import script_run
+from edriver.discovery import script as script_source
 from edriver.discovery.errors import DiscoveryError
-from edriver.discovery.host_lines import parse_host_list
-from edriver.discovery.hosts import HostSet
-from edriver.discovery.sources import HostDiscoveryScript
+from edriver.discovery.hosts import HostSet, parse_host_list
+from edriver.discovery.script import HostDiscoveryScript
 
 AMPLE = 300.0
 """A time limit that no test is to reach."""
@@ -272,7 +271,7 @@ def test_a_child_in_a_session_of_its_own_does_not_hold_the_poll_up(write_script:
 def test_output_that_comes_just_after_the_exit_counts(
     write_script: WriteScript, lifeline: Lifeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(script_run, "DRAIN_TIMEOUT", AMPLE)
+    monkeypatch.setattr(script_source, "DRAIN_TIMEOUT", AMPLE)
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     gate_end = os.open(gate, os.O_RDWR)

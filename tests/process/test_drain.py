@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from edriver.client.requester import own_name
 from tests.process.running import SCRIPTS, Run, edriver, running
 
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
@@ -66,10 +67,12 @@ def test_a_host_or_a_slot_is_drained_and_used_again(tmp_path: Path, place: str, 
         done = steered(run, "drain", place, "--reason", "it runs hot")
         assert (done.returncode, done.stderr) == (0, "")
         assert f"{place} is being drained; there will be 2 slots to use" in done.stdout
-        run.line(rf"{re.escape(name)} is drained: it runs hot", after)
+        who = re.escape(own_name())
+        run.line(rf"{re.escape(name)} is drained: it runs hot \(requested by {who}\)", after)
         goes_on_without(run, staying, after)
         after = len(run.lines)
         assert steered(run, "undrain", place).returncode == 0
+        run.line(rf"{re.escape(name)} may be used again: requested by {who}", after)
         run.line(r"rank 2 of 3 .* at step ([5-9]|\d\d)", after)
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130

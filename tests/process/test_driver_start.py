@@ -85,7 +85,7 @@ def test_help_and_version(edriver: Command) -> None:
             "--records: /proc/none cannot be made: No such file or directory",
             id="no-records",
         ),
-        pytest.param(["-np", "1", "--records", "d", "--no-records", "sh"], "contradict each other", id="both-records"),
+        pytest.param(["-np", "1", "--records", "d", "--no-records", "sh"], "exclude each other", id="both-records"),
     ],
 )
 def test_bad_flags_are_refused_in_one_line(edriver: Command, flags: list[str], sentence: str) -> None:
@@ -117,7 +117,7 @@ def test_a_discovery_script_that_cannot_run_ends_the_start_at_once(
     assert first.startswith("edriver: run ")
     assert records.startswith("edriver: records: ")
     assert where == records
-    assert report == f"edriver: all of it on one page: edriver report {Path(records).name}"
+    assert report == f"edriver: for a report: edriver report {Path(records).name}"
     assert last.startswith(f"edriver: failed: host discovery script '{path}': ")
     assert sentence in last
     assert edriver.left() == []
@@ -137,7 +137,7 @@ def test_a_port_that_is_taken_is_named_in_one_sentence(edriver: Command, tmp_pat
         failed = edriver.run(*words, "--port", str(port), *where)
     assert failed.returncode == 1
     said = (failed.stderr + failed.stdout).splitlines()
-    assert f"another process listens at port {port}: give another --port (0: any that is free)" in said[-1]
+    assert f"another process listens at port {port}: give another --port (0: any free port)" in said[-1]
     assert all(line.startswith("edriver") for line in said), said
     assert edriver.left() == []
 
@@ -161,8 +161,8 @@ def test_a_discovery_script_that_fails_for_the_whole_start_ends_it(
     assert first.startswith("edriver: run ")
     assert records.startswith("edriver: records: ")
     assert where == records
-    assert report == f"edriver: all of it on one page: edriver report {Path(records).name}"
-    why = f"(discovery fails: host discovery script '{path}': "
+    assert report == f"edriver: for a report: edriver report {Path(records).name}"
+    why = f"(discovery failed: host discovery script '{path}': "
     assert [why in line and sentence in line for line in waits] == [True], "it says once why it waits"
     assert last.startswith(
         "edriver: failed: found 0 usable slots within --start-timeout 3 s; the run needs 1 (--min-np, by default -np) "
@@ -281,7 +281,7 @@ def test_a_reader_that_has_read_enough_does_not_end_the_run(edriver: Command) ->
     ("number", "loss"),
     [
         pytest.param(signal.SIGKILL, "its agent was killed by SIGKILL", id="killed"),
-        pytest.param(signal.SIGSTOP, "no word from its agent for 5 s", id="hangs"),
+        pytest.param(signal.SIGSTOP, "its agent has not answered for 5 s", id="hangs"),
     ],
 )
 def test_an_agent_that_is_lost_is_replaced(edriver: Command, number: signal.Signals, loss: str) -> None:

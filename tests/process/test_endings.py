@@ -28,7 +28,7 @@ def test_exit_hooks_that_show_life_take_their_time(tmp_path: Path, way: str) -> 
 
 def test_an_exit_hook_that_hangs_fails_the_run_by_its_own_bound(tmp_path: Path) -> None:
     with running([*SHORT, *ENDING], tmp_path, {"AT_EXIT": "hangs"}) as run:
-        run.line(r"worker 1 .* was still there after its script had ended, .* for 2 s \(--exit-timeout\)")
+        run.line(r"worker 1 .* did not exit after its script had ended: .* for 2 s \(--exit-timeout\)")
         assert run.end() == 1
         assert "did not answer" not in run.text
         assert run.gone(), run.left_behind()
@@ -45,7 +45,7 @@ def test_a_shell_that_goes_on_after_a_script_that_raised(tmp_path: Path) -> None
     environ = {"RAISE_AFTER": "1"}
     with running([*SHORT, "sh", "-c", f"{shlex.join(ENDING)}; sleep 3600"], tmp_path, environ) as run:
         assert run.end() == 1
-        assert "was still there after its script had ended" in run.text
+        assert "did not exit after its script had ended" in run.text
 
 
 def test_a_slot_whose_process_outlives_its_python_is_filled_again(tmp_path: Path) -> None:

@@ -41,6 +41,9 @@ def test_the_last_words_of_a_worker_that_was_killed(tmp_path: Path) -> None:
         assert "[0]<stdout>:rank 0 passed step 10\n" in both
         last = edriver("logs", "0", "-n", "2", "--run", id_of(run)).stdout.splitlines()
         assert len(last) == 2
+        nothing = edriver("logs", "7", "--run", id_of(run))
+        said = "edriver: 7 has written nothing yet: edriver status lists workers\n"
+        assert (nothing.returncode, nothing.stdout, nothing.stderr) == (0, "", said)
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
 
@@ -59,7 +62,7 @@ def test_a_run_that_keeps_none_says_so_and_a_reader_that_goes_ends_it_quietly(tm
         run.line("rank 0 passed step 5")
         refused = edriver("logs", "--run", id_of(run))
         assert refused.returncode == 1
-        assert refused.stderr.endswith("this run keeps nothing of its workers' output (--no-logs)\n")
+        assert refused.stderr.endswith("this run does not keep the output of its workers (--no-logs)\n")
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
     with running(["-np", "1", *TRAIN], tmp_path, {"EPOCHS": "40000"}) as run:

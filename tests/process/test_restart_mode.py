@@ -104,3 +104,18 @@ def test_an_error_is_the_runs_answer(tmp_path: Path, how: dict[str, str], said: 
         assert said in report
         assert "edriver/worker/restart" not in report
         assert "[rank0]" not in run.text  # torch puts the rank of the one that failed before its traceback
+
+
+def test_a_script_that_hangs_at_its_end_is_named_restarted_once_and_given_up(tmp_path: Path) -> None:
+    script = 'print("rank", os.environ["RANK"], flush=True)\nos.environ["RANK"] == "0" or time.sleep(3600)'
+    (tmp_path / "hangs.py").write_text(f"import os, time\n{script}")
+    with running(["-np", "2", "--stall-timeout", "step=2", sys.executable, "hangs.py"], tmp_path) as run:
+        hang = (
+            r"a script hangs: worker \d \(rank 0, localhost:0\) is done; worker \d \(rank 1, localhost:1\) is idle, "
+            "without output or use of a processor"
+        )
+        run.line(f"round 1.1 ended: {hang}$")
+        assert run.end() == 1, run.text
+        run.line(rf"failed: {hang}; the same happened in the round before \(does the script end on all ranks\?\)$")
+        assert run.text.count("rank 1") >= 2
+        assert run.gone()

@@ -53,7 +53,7 @@ def test_a_host_whose_cable_is_pulled(tmp_path: Path) -> None:
     with site(tmp_path) as there, there.running([*flags, *TRAIN], tmp_path, {"EPOCHS": "20000"}) as run:
         run.line("rank 1 passed step 5")
         there.hosts[2].cut()
-        run.line(r"no word from its agent for 5 s")
+        run.line(r"its agent has not answered for 5 s")
         run.line(r"rank 0 of 1 .* at step ([5-9]|\d\d)")
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
@@ -83,7 +83,7 @@ def test_an_agent_that_resumes_after_its_replacement_ends(tmp_path: Path) -> Non
         old = run.pids()[1]
         agent = int(Path(f"/proc/{old}/stat").read_text().rpartition(")")[2].split()[1])
         os.kill(agent, signal.SIGSTOP)
-        run.line(r"no word from its agent for 5 s")
+        run.line(r"its agent has not answered for 5 s")
         run.line(rf"rank 1 of 2 pid (?!{old} )\d+ at step")  # another process; the old one still runs, unreachable
         os.kill(agent, signal.SIGCONT)
         assert wait_for_exit(agent)
@@ -116,7 +116,7 @@ def test_a_run_goes_on_when_the_connection_of_ssh_breaks(tmp_path: Path) -> None
     with site(tmp_path) as there, there.running([*flags, *TRAIN], tmp_path, {"EPOCHS": "20000", "PAUSE": "0.1"}) as run:
         run.line("rank 1 passed step 5")
         os.kill(ssh_client(run, "host2"), signal.SIGKILL)
-        run.line("host host2: the connection of ssh is gone; its agent goes on without")
+        run.line("host host2: the ssh connection has ended; its agent continues without it")
         run.line("rank 1 passed step 15")
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
@@ -168,7 +168,7 @@ def test_a_host_with_another_version(tmp_path: Path) -> None:
     release = other / "edriver" / "common" / "release.py"
     release.write_text(release.read_text().replace('"0.', '"99.'))
     with site(tmp_path, 1, edriver=other) as there:
-        fails(there, tmp_path, r"edriver there is 99\.\S+, here it is 0\.\S+: install the same on both")
+        fails(there, tmp_path, r"its agent runs edriver 99\.\S+, the driver 0\.\S+: install the same version on both")
 
 
 def test_a_key_that_the_host_does_not_accept(tmp_path: Path) -> None:

@@ -29,7 +29,9 @@ def test_a_worker_that_hangs_in_the_script_is_reported_and_killed(tmp_path: Path
         pids = run.pids()
         run.line(r"round 1\.1 ended: worker 2 \(rank 1, localhost:1\) has made no progress for [34] s \(step\)")
         recovers(run, pids[0])
-        assert re.search(r"it stands at\nedriver: thread MainThread:\n(.*\n)*?.*in load_data\n.*wait\(\)", run.text)
+        assert re.search(
+            r"its threads are at\nedriver: thread MainThread:\n(.*\n)*?.*in load_data\n.*wait\(\)", run.text
+        )
 
 
 def test_a_worker_whose_interpreter_is_locked_is_reported_and_killed(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_the_agent_of_the_only_host(tmp_path: Path) -> None:
     with running(["-np", "2", "--min-np", "1", *TRAIN], tmp_path, ENVIRON) as run:
         pids = all_train(run, 2)
         with stopped([parent_of(pids[0])]):
-            run.line("left alone, .* is out of reach: no word from its agent for 5 s")
+            run.line("left alone, .* cannot be reached: its agent has not answered for 5 s")
             time.sleep(STOP - 6)
         ends_well(run, pids)
         assert "round 1.1 ended" not in run.text

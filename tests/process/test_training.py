@@ -88,7 +88,7 @@ def test_an_exception_of_all_workers_ends_the_run_with_its_traceback(tmp_path: P
     with running(["-np", "2", "--min-np", "1", *TRAIN], tmp_path, {"RAISE": "all"}) as run:
         assert run.end() == 1
         report = run.text[run.text.index("edriver: failed") :]
-        assert "every worker that held the state of the run is gone" in report
+        assert "all workers that held the state of the run are lost" in report
         assert report.index("raised an exception") < report.index("ValueError: the script's own mistake")
         assert run.gone()
 

@@ -87,7 +87,7 @@ def test_an_agent_without_its_secret_is_refused_and_the_real_one_goes_on(
         for _ in range(2):
             impostor = await made.dial(secret=secret)
             assert await impostor.code() is grpc.StatusCode.PERMISSION_DENIED
-            assert await impostor.details() == "agent 1 of host a is known by its secret"
+            assert await impostor.details() == "agent 1 of host a must show its secret"
         batch = agent_pb2.ForwardOutputRequest(agent_id=1, secret=secret, lines=[agent_pb2.OutputLine(worker_id=1)])
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await made.stub().ForwardOutput(iter([batch]))

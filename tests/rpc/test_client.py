@@ -14,6 +14,7 @@ import grpc.aio
 import pytest
 
 from edriver.client import Address, AsyncClient, Client, RunError, elsewhere
+from edriver.client.requester import own_name
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import events
 from edriver.driver.core.membership import Membership
@@ -23,6 +24,7 @@ from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.rpc.control import ControlServer
 from edriver.driver.rpc.status import StatusServer
 from edriver.v1 import control_pb2_grpc, status_pb2, status_pb2_grpc
+from tests.told_events import told
 
 
 class Run:
@@ -32,7 +34,7 @@ class Run:
         self.membership = Membership(Settings(np=1, min_np=1, max_np=3), now=0.0)
         self.event_history = EventHistory(self.membership, ProgressTracker(lambda: 0.0), lambda: 0.0)
         self.status = StatusServer("abcd", self.membership, self.event_history, lambda: 0.0)
-        self.control = ControlServer(self.membership, self.take, lambda text: self.take(events.StopRequested(text)))
+        self.control = ControlServer(self.membership, self.take, lambda *wish: self.take(events.StopRequested(*wish)))
         self.address = Address("abcd", f"unix:{folder / 's'}")
         self._server: grpc.aio.Server | None = None
 
@@ -48,7 +50,7 @@ class Run:
         await self._server.stop(None)
 
     def take(self, event: events.Event) -> None:
-        self.event_history.take(event, self.membership.step(event, 0.0), None, [])
+        told(self.event_history, event, self.membership.step(event, 0.0))
         self.status.announce()
 
     def hosts(self, *names: str) -> None:
@@ -99,14 +101,15 @@ def test_the_blocking_client_looks_and_steers() -> None:
         client.stop("enough")
         reported = list(client.watch(known[-1].seq))
         assert reported[-1].run_ended.end == status_pb2.RUN_END_STOPPED
-        assert reported[-1].text == "enough"
+        assert reported[-1].text == f"enough (requested by {own_name()})"
+        assert reported[-1].cause.requester == own_name()
 
     serve(lambda run: blocking(run, work))
 
 
 def test_the_client_for_asyncio_looks_and_steers() -> None:
     async def work(run: Run) -> None:
-        async with AsyncClient(run.address) as client:
+        async with AsyncClient(run.address, requester="ada") as client:
             assert [host.name for host in (await client.status()).hosts] == ["a", "b"]
             assert await client.rounds() == []
             assert await client.progress_history() == []
@@ -117,7 +120,18 @@ def test_the_client_for_asyncio_looks_and_steers() -> None:
             assert [event.seq for event in known] == list(range(1, len(known) + 1))
             await client.stop("enough")
             reported = [event async for event in client.watch(known[-1].seq)]
-            assert reported[-1].text == "enough"
+            assert reported[-1].text == "enough (requested by ada)"
+
+    serve(work)
+
+
+def test_whether_it_may_steer_is_found_out_without_steering() -> None:
+    async def work(run: Run) -> None:
+        before = run.event_history.last_seq
+        async with AsyncClient(run.address) as client:
+            await client.check_may_steer()
+        await blocking(run, lambda client: client.check_may_steer())
+        assert run.event_history.last_seq == before
 
     serve(work)
 
@@ -162,7 +176,7 @@ def test_a_blocking_watch_goes_on_without_a_gap_too() -> None:
         pytest.param(
             lambda c: (c.drain("a"), c.drain("b")), grpc.StatusCode.FAILED_PRECONDITION, "the run needs 1", id="last"
         ),
-        pytest.param(lambda c: c.resize(9), grpc.StatusCode.INVALID_ARGUMENT, "9 is outside of", id="too-large"),
+        pytest.param(lambda c: c.resize(9), grpc.StatusCode.INVALID_ARGUMENT, "9 is not in this range", id="too-large"),
     ],
 )
 def test_what_cannot_be_is_refused_with_a_sentence(

@@ -28,7 +28,7 @@ async def served(put: list[events.Event]) -> AsyncIterator[control_pb2_grpc.Cont
     """A run with at least 2 workers on hosts a (2 slots) and b (1 slot)."""
     membership = Membership(Settings(np=2, min_np=2, max_np=3), now=0.0)
     membership.step(events.HostsObserved(HostSet((Host("a", 2), Host("b", 1)))), 0.0)
-    control = ControlServer(membership, put.append, lambda reason: put.append(events.StopRequested(reason)))
+    control = ControlServer(membership, put.append, lambda *wish: put.append(events.StopRequested(*wish)))
     async with serving.served((control_pb2_grpc.add_ControlServiceServicer_to_server, control)) as channel:
         yield control_pb2_grpc.ControlServiceStub(channel)
 
@@ -44,10 +44,13 @@ def test_a_drain_is_handed_on(host: str, slot: int | None, left: int) -> None:
     async def work() -> None:
         put: list[events.Event] = []
         async with served(put) as stub:
-            answer = await stub.Drain(control_pb2.DrainRequest(host=host, slot=slot, reason="it runs hot"))
-            assert answer.slots_left == left
-            await stub.Undrain(control_pb2.UndrainRequest(host=host, slot=slot))
-        assert put == [events.DrainRequested(host, slot, "it runs hot"), events.UndrainRequested(host, slot)]
+            drain = control_pb2.DrainRequest(host=host, slot=slot, reason="it runs hot", requester="ada@login1")
+            assert (await stub.Drain(drain)).slots_left == left
+            await stub.Undrain(control_pb2.UndrainRequest(host=host, slot=slot, requester="ada@login1"))
+        assert put == [
+            events.DrainRequested(host, slot, "it runs hot", "ada@login1"),
+            events.UndrainRequested(host, slot, "ada@login1"),
+        ]
 
     soon(work())
 
@@ -88,16 +91,16 @@ def test_a_run_is_resized_within_its_limits() -> None:
         put: list[events.Event] = []
         async with served(put) as stub:
             for size in (2, 3):
-                await stub.Resize(control_pb2.ResizeRequest(size=size))
+                await stub.Resize(control_pb2.ResizeRequest(size=size, requester="ada@login1"))
             for size in (0, 1, 4):
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await stub.Resize(control_pb2.ResizeRequest(size=size))
                 assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
                 assert caught.value.details() == (
-                    f"this run uses 2 (--min-np) to 3 (--max-np) workers: {size} is outside of that; "
-                    "edriver stop ends it"
+                    f"this run uses 2 (--min-np) to 3 (--max-np) workers: {size} is not in this range; "
+                    "edriver stop ends the run"
                 )
-        assert put == [events.ResizeRequested(2), events.ResizeRequested(3)]
+        assert put == [events.ResizeRequested(2, "ada@login1"), events.ResizeRequested(3, "ada@login1")]
 
     soon(work())
 
@@ -107,7 +110,7 @@ def test_a_run_is_stopped() -> None:
         put: list[events.Event] = []
         async with served(put) as stub:
             await stub.Stop(control_pb2.StopRequest())
-            await stub.Stop(control_pb2.StopRequest(reason="its loss is flat"))
-        assert put == [events.StopRequested("the operator wants it"), events.StopRequested("its loss is flat")]
+            await stub.Stop(control_pb2.StopRequest(reason="its loss is flat", requester="ada@login1"))
+        assert put == [events.StopRequested(""), events.StopRequested("its loss is flat", "ada@login1")]
 
     soon(work())

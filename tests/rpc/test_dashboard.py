@@ -35,6 +35,7 @@ from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.observe.worker_output import WorkerOutput
 from edriver.driver.rpc.status import StatusServer
 from edriver.v1 import agent_pb2, notification_pb2, status_pb2_grpc
+from tests.told_events import told
 
 SECRET = "hush"
 
@@ -64,7 +65,7 @@ class Run:
     def take(self, event: events.Event, text: str = "") -> None:
         self.now += 1.0
         message = Cause(CauseKind.STOPPED, detail=ReportedText(text)) if text else None
-        self.event_history.take(event, self.membership.step(event, 0.0), message, [Line(message)] if message else [])
+        told(self.event_history, event, self.membership.step(event, 0.0), message, [Line(message)] if message else [])
         self.status.announce()
 
     def hosts(self, *names: str) -> None:

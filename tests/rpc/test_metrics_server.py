@@ -138,7 +138,7 @@ def test_an_internal_error_is_reported_and_ends_nothing(caplog: pytest.LogCaptur
         del site.membership.roster
         async with site.open():
             assert (await asyncio.to_thread(site.get))[0] == 500
-        assert "no metrics: a fault of edriver's own" in caplog.text
+        assert "no metrics: an internal error of edriver" in caplog.text
 
     asyncio.run(test())
 
@@ -348,7 +348,7 @@ def test_where_it_cannot_listen(address: str, sentence: str) -> None:
     async def test() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             site = Site(address, taken.getsockname()[1])
-            words = rf"no metrics can be had at {address}:\d+: ({sentence}); give another --metrics-port \(0: any"
+            words = rf"metrics cannot be served at {address}:\d+: ({sentence}); give another --metrics-port \(0: any"
             with pytest.raises(OSError, match=words):
                 await site.server.open()
             await site.server.close()

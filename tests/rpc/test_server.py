@@ -9,7 +9,7 @@ import pytest
 from edriver.common.release import VERSION
 from edriver.driver.core import events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind
-from edriver.driver.rpc.agents.registry import AGENT_LEASE, BEAT, BOOT_LEASE
+from edriver.driver.rpc.agents.registry import AGENT_LEASE, BOOT_LEASE, HEARTBEAT_INTERVAL
 from edriver.v1 import agent_pb2, notification_pb2
 from edriver.v1.agent_pb2 import ConnectRequest
 from tests.rpc.served_driver import WELCOME, Driver, connect, ended, exited, read, secret_of, serve, start
@@ -102,7 +102,7 @@ def test_an_agent_has_ended_when_it_says_so_and_not_when_its_stream_ends(in_orde
 def test_a_silent_agent_that_is_to_end_is_not_waited_for(silent_before: bool) -> None:
     async def falls_silent(made: Driver) -> None:
         while made.inbox.drain() == []:
-            await made.time.advance(BEAT)
+            await made.time.advance(HEARTBEAT_INTERVAL)
 
     async def work(made: Driver) -> None:
         (await connect(made)).cancel()
@@ -220,18 +220,18 @@ def test_bytes_that_are_no_message_end_the_connection_only(caplog: pytest.LogCap
 def test_silence_for_a_lease_is_reported_once_and_so_is_its_end() -> None:
     async def work(made: Driver) -> None:
         stream = await connect(made, 1)
-        for _ in range(int(AGENT_LEASE / BEAT)):
+        for _ in range(int(AGENT_LEASE / HEARTBEAT_INTERVAL)):
             assert made.inbox.drain() == []
-            await made.time.advance(BEAT)
+            await made.time.advance(HEARTBEAT_INTERVAL)
         assert await made.event() == events.AgentSilent("a", 1, AgentFault(AgentFaultKind.SILENT, seconds=5.0))
-        for _ in range(int(2 * AGENT_LEASE / BEAT)):
-            await made.time.advance(BEAT)
+        for _ in range(int(2 * AGENT_LEASE / HEARTBEAT_INTERVAL)):
+            await made.time.advance(HEARTBEAT_INTERVAL)
         assert made.inbox.drain() == []
         await stream.write(exited(1))
         assert await made.event() == events.AgentConnected("a", 1)
         assert await made.event() == events.WorkerExited(1, -9, "bye")
-        for _ in range(int(AGENT_LEASE / BEAT)):
-            await made.time.advance(BEAT)
+        for _ in range(int(AGENT_LEASE / HEARTBEAT_INTERVAL)):
+            await made.time.advance(HEARTBEAT_INTERVAL)
         assert await made.event() == events.AgentSilent("a", 1, AgentFault(AgentFaultKind.SILENT, seconds=5.0))
 
     serve(work)
@@ -240,8 +240,8 @@ def test_silence_for_a_lease_is_reported_once_and_so_is_its_end() -> None:
 def test_a_silent_agent_that_dials_again_is_accepted() -> None:
     async def work(made: Driver) -> None:
         await connect(made)
-        for _ in range(int(AGENT_LEASE / BEAT)):
-            await made.time.advance(BEAT)
+        for _ in range(int(AGENT_LEASE / HEARTBEAT_INTERVAL)):
+            await made.time.advance(HEARTBEAT_INTERVAL)
         assert await made.event() == events.AgentSilent("a", 1, AgentFault(AgentFaultKind.SILENT, seconds=5.0))
         stream = await made.dial()
         assert (await read(stream)).welcome == WELCOME
@@ -268,14 +268,14 @@ def test_an_agents_lease_ends_on_time_whenever_its_last_word_came() -> None:
 def test_a_heartbeat_keeps_the_agent_and_acknowledges() -> None:
     async def work(made: Driver) -> None:
         stream = await connect(made, 1)
-        await made.time.advance(BEAT)
-        await made.time.advance(BEAT)
+        await made.time.advance(HEARTBEAT_INTERVAL)
+        await made.time.advance(HEARTBEAT_INTERVAL)
         await read(stream)
         await read(stream)
         await stream.write(exited(1))
         assert await made.event() == events.WorkerExited(1, -9, "bye")
         for _ in range(4):
-            await made.time.advance(BEAT)
+            await made.time.advance(HEARTBEAT_INTERVAL)
             assert (await read(stream)).ack == 1
         assert made.inbox.drain() == []
 
@@ -285,9 +285,9 @@ def test_a_heartbeat_keeps_the_agent_and_acknowledges() -> None:
 def test_a_driver_that_was_stopped_takes_no_agent_for_silent() -> None:
     async def work(made: Driver) -> None:
         await connect(made)
-        await made.time.advance(BEAT)
+        await made.time.advance(HEARTBEAT_INTERVAL)
         await made.time.advance(3600.0)
-        await made.time.advance(BEAT)
+        await made.time.advance(HEARTBEAT_INTERVAL)
         assert made.inbox.drain() == []
 
     serve(work)
@@ -296,12 +296,12 @@ def test_a_driver_that_was_stopped_takes_no_agent_for_silent() -> None:
 def test_an_agent_that_never_dials_in_is_lost_counted_from_its_start() -> None:
     async def work(made: Driver) -> None:
         made.registry.expect("a", 1)
-        for _ in range(int(2 * BOOT_LEASE / BEAT)):
-            await made.time.advance(BEAT)
+        for _ in range(int(2 * BOOT_LEASE / HEARTBEAT_INTERVAL)):
+            await made.time.advance(HEARTBEAT_INTERVAL)
         made.registry.started(1)
-        for _ in range(int(BOOT_LEASE / BEAT)):
+        for _ in range(int(BOOT_LEASE / HEARTBEAT_INTERVAL)):
             assert made.inbox.drain() == []
-            await made.time.advance(BEAT)
+            await made.time.advance(HEARTBEAT_INTERVAL)
         assert await made.event() == events.AgentLost("a", 1, AgentFault(AgentFaultKind.NEVER_ANSWERED, seconds=30.0))
 
     serve(work)

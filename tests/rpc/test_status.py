@@ -25,6 +25,7 @@ from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.rpc.status import StatusServer
 from edriver.v1 import agent_pb2, notification_pb2, status_pb2, status_pb2_grpc
 from tests import serving
+from tests.told_events import told
 
 Watching = grpc.aio.UnaryStreamCall[status_pb2.WatchRequest, status_pb2.WatchResponse]
 
@@ -39,7 +40,7 @@ class Run:
     stub: status_pb2_grpc.StatusServiceAsyncStub
 
     def take(self, event: events.Event) -> None:
-        self.event_history.take(event, self.membership.step(event, 0.0), None, [])
+        told(self.event_history, event, self.membership.step(event, 0.0))
         self.status.announce()
 
     def host(self, name: str) -> None:
@@ -165,7 +166,7 @@ def test_numbers_that_are_not_there() -> None:
         )
         code, sentence = await refused(run.watch(0))
         assert code is grpc.StatusCode.OUT_OF_RANGE
-        assert "are forgotten: ask how the run stands" in sentence
+        assert "are no longer kept: call GetRun" in sentence
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await run.stub.ListEvents(status_pb2.ListEventsRequest(since=0))
         assert caught.value.code() is grpc.StatusCode.OUT_OF_RANGE

@@ -18,6 +18,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from edriver.client import Address, AsyncClient, RunError
 from edriver.common.join_config import SERVER_NAME
 from edriver.common.release import VERSION
 from edriver.common.wire import duration
@@ -56,7 +57,7 @@ async def open_door() -> AsyncIterator[tuple[TcpEndpoint, AgentRegistry]]:
     status = StatusServer(
         "run", membership, EventHistory(membership, ProgressTracker(lambda: 0.0), lambda: 0.0), lambda: 0.0
     )
-    opened = TcpEndpoint("run", server, status, ControlServer(membership, lambda _: None, lambda _: None))
+    opened = TcpEndpoint("run", server, status, ControlServer(membership, lambda _: None, lambda *_: None))
     await opened.open()
     try:
         yield opened, registry
@@ -117,6 +118,22 @@ async def refusal(stream: Stream) -> grpc.StatusCode:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await stream.read()
     return caught.value.code()
+
+
+def test_a_client_finds_out_whether_its_credentials_let_it_steer() -> None:
+    async def work() -> None:
+        async with open_door() as (endpoint, _):
+
+            def address(token: str) -> Address:
+                return Address("run", f"127.0.0.1:{endpoint.port}", certificate_of(endpoint), token)
+
+            async with AsyncClient(address(endpoint.control_token)) as client:
+                await client.check_may_steer()
+            async with AsyncClient(address(endpoint.status_token)) as client:
+                with pytest.raises(RunError, match="do not allow this call; the file of --control-credentials would"):
+                    await client.check_may_steer()
+
+    soon(work())
 
 
 def test_an_agent_with_the_runs_credentials_is_admitted_and_learns_its_observed_address() -> None:
@@ -307,7 +324,7 @@ def test_callers_without_a_token_are_disconnected_and_one_with_a_token_stays(
 
     soon(work())
     assert len(driver_log(caplog)) == 1
-    assert "from 127.0.0.1, and perhaps others, show no token: they are hung up on" in driver_log(caplog)[0]
+    assert "from 127.0.0.1, and perhaps others, have no token: their connections are closed" in driver_log(caplog)[0]
 
 
 def test_a_caller_that_keeps_calling_without_a_token_stays_unauthenticated(monkeypatch: pytest.MonkeyPatch) -> None:

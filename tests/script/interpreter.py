@@ -25,6 +25,7 @@ One command a line:
     stuck W [round=R]                WorkerStuck
     overdue W                        ExitOverdue
     stalled W in PHASE [round=R]: STACKS    WorkerStalled, after STALL seconds
+    idle W [round=R] [for=10]        WorkerIdle, after so many seconds; for=0: it goes on
     blocked W ... at B [round=R] [for=3]    WorkerBlocked, after so many seconds; for=0: they go on
     drain HOST [slot=N]: REASON      DrainRequested
     undrain HOST [slot=N]            UndrainRequested
@@ -48,15 +49,16 @@ from edriver.driver.core import actions, events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.mode import CheckpointWay, Mode
+from edriver.driver.core.rounds.ranks import RoundPlan
 from edriver.driver.core.settings import Settings
 from tests.script.rendering import render
 
 LEASE = 10.0
-OVERDUE = 600.0
-"""The lease of which `expired` speaks, in seconds."""
-
 STALL = 600.0
 """The stall of which `stalled` speaks, in seconds."""
+
+OVERDUE = 600.0
+"""The lease of which `expired` speaks, in seconds."""
 
 COMMAND = re.compile(r"(?P<verb>[a-z]+)(?P<words>[^:]*(?::\S[^:]*)*)(?:: (?P<text>.*))?")
 """A verb, words (in which a colon stands within a word: `a:2`), and a text after a colon and a space."""
@@ -174,8 +176,8 @@ class Interpreter:
                     orders += self._feed(events.AgentConnected(host, agent_id))
                 case actions.StartWorker(worker_id):
                     orders += self._feed(self._waiting(worker_id, Words("", None)))
-                case actions.AssignRound() as assign:
-                    yield from render(assign)
+                case RoundPlan() as plan:
+                    yield from render(plan)
 
     def _do_advance(self, words: Words) -> Iterator[str]:
         (seconds,) = words.names
@@ -313,6 +315,10 @@ class Interpreter:
     def _do_stalled(self, words: Words) -> Iterator[str]:
         name, _, phase = words.names
         return self._tell(events.WorkerStalled(int(name), self._round_id(words), phase, STALL, words.text))
+
+    def _do_idle(self, words: Words) -> Iterator[str]:
+        (name,) = words.names
+        return self._tell(events.WorkerIdle(int(name), self._round_id(words), float(words.pairs.get("for", 10))))
 
     def _do_blocked(self, words: Words) -> Iterator[str]:
         workers, boundaries = words.numbers_and("at")

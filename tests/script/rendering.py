@@ -33,7 +33,7 @@ def render(action: Action) -> Iterator[str]:
             yield f"go-on {_listed(workers)}: round {round_id}, interrupt {number}"
         case actions.Abort(workers, round_id, cause):
             yield f"abort {_listed(workers)}: round {round_id}, {shown(cause)}"
-        case actions.AssignRound(plan):
+        case RoundPlan() as plan:
             yield from _rendered_plan(plan)
         case actions.Finish(workers, round_id, cause):
             yield f"finish {_listed(workers)}: round {round_id}, {shown(cause)}"

@@ -8,6 +8,7 @@ from dataclasses import replace
 from edriver.common.ids import NO_VERSION
 from edriver.driver.core import actions, events
 from edriver.driver.core.cause import CauseKind
+from edriver.driver.core.rounds.ranks import RoundPlan
 from edriver.driver.core.settings import HOST_COOLDOWN, Settings
 from tests.sim.invariants import Violation, check
 from tests.sim.trainee import BUG_LINE, Job
@@ -221,7 +222,7 @@ class Nemesis:
         """Inject a fault at the worst moment: while a round is being built, synced, stopped or aborted."""
         if self._calm or self.rng.random() > self._reactive:
             return
-        if isinstance(order, actions.AssignRound | actions.StopAt | actions.Notify | actions.Abort | actions.Finish):
+        if isinstance(order, RoundPlan | actions.StopAt | actions.Notify | actions.Abort | actions.Finish):
             self.world.clockwork.after(self.rng.expovariate(100), self._kill_a_member)
 
     def _surprise(self, event: events.Event) -> None:

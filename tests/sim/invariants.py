@@ -66,7 +66,7 @@ class Invariants:
         self._check_outlived()
         for order in orders:
             match order:
-                case actions.AssignRound(plan):
+                case RoundPlan() as plan:
                     self._check_plan(plan)
                 case actions.StartWorker():
                     kept = len(self._world.core.roster.fitting())

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
-from edriver.driver.core import event_notes, events, membership
+from edriver.driver.core import events, membership
 from edriver.driver.core.cause import Cause, CauseKind
-from edriver.driver.core.event_notes import EventNotes
 from edriver.driver.core.failures import consistency
 from edriver.driver.core.failures.budgets import Budget
 from edriver.driver.core.failures.consistency import ErrorWatch
@@ -23,7 +22,7 @@ from edriver.driver.core.failures.script_error import ScriptError
 from edriver.driver.core.failures.suspicion import Suspects
 from edriver.driver.core.failures.uneven_steps import UnevenWatch
 from edriver.driver.core.failures.worker_losses import WorkerLosses
-from edriver.driver.core.membership import Membership
+from edriver.driver.core.membership import EventNotes, Membership
 from edriver.driver.core.roster import Worker, WorkerState
 from edriver.driver.core.rounds import ranks, selection
 from edriver.driver.core.rounds.ranks import Candidate, RoundPlan
@@ -246,7 +245,7 @@ def bugs_are_retried_for_ever(patch: pytest.MonkeyPatch) -> None:
 
 def every_error_is_the_same(patch: pytest.MonkeyPatch) -> None:
     """Two workers that raise at different places are taken for one bug."""
-    patch.setattr(event_notes, "script_error", lambda traceback: ScriptError("ValueError", "", 0, ""))
+    patch.setattr(membership, "script_error", lambda traceback: ScriptError("ValueError", "", 0, ""))
 
 
 def one_accident_is_a_bug(patch: pytest.MonkeyPatch) -> None:

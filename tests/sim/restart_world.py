@@ -16,6 +16,7 @@ from edriver.common.ids import RoundId
 from edriver.driver.core import actions
 from edriver.driver.core.cause import CauseKind
 from edriver.driver.core.mode import Mode
+from edriver.driver.core.rounds.ranks import RoundPlan
 from edriver.driver.core.settings import Settings
 from edriver.v1 import notification_pb2 as pb
 from tests.sim.faults import Nemesis
@@ -47,7 +48,7 @@ class RestartInvariants:
                     self._check_saved(round_id)
                 case actions.Abort(_, _, cause):
                     check(cause.kind not in AVOIDABLE, f"nothing but the protocol itself ends a round: {cause}")
-                case actions.AssignRound(plan) if limit is not None:
+                case RoundPlan() as plan if limit is not None:
                     spent = plan.failures
                     check(spent <= limit, f"a round begins after {spent} failures, of which {limit} are allowed")
                 case actions.FinishRun() if order.end is actions.RunEnd.DONE:

@@ -182,8 +182,9 @@ class SimRounds:
                     self.digest = report.waiting.digest
                     self.entered_at = self.entered_at or self.offered
                 self._report(report)
-            case effects.Build(place):
-                yield from self._build(place)
+            case effects.Build():
+                assert self.participant.assignment is not None
+                yield from self._build(self.participant.assignment)
             case effects.Sync():
                 assert self.participant.assignment is not None
                 return (yield from script.sync(self.participant.assignment, self._ranks))

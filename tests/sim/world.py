@@ -15,6 +15,7 @@ from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import actions, events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.core.membership import Membership
+from edriver.driver.core.rounds.ranks import RoundPlan
 from edriver.driver.core.settings import Settings
 from edriver.driver.rpc.translate import assignments_by_host, event_of_report, notice_of
 from edriver.v1 import notification_pb2 as pb
@@ -145,10 +146,10 @@ class World:
                 self._order(host, lambda record: self._start_worker(record, worker_id))
             case actions.StopWorker(worker_id, host, grace):
                 self._order(host, lambda record: self._stop_worker(record, worker_id, grace))
-            case actions.AssignRound(plan):
+            case RoundPlan() as plan:
                 self.seats[plan.round_id] = {seat.rank: seat.worker_id for seat in plan.seats}
                 self.fabric.forget_before(plan.round_id)
-                for host, message in assignments_by_host(order, secret=b""):
+                for host, message in assignments_by_host(plan, secret=b""):
                     if record := self.hosts.get(host):
                         for seat, notice in assignment_notices(message):
                             self._send_notice(record, seat.worker_id, notice)

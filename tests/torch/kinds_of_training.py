@@ -88,14 +88,24 @@ def closure(fate: Fate) -> str:
 
 def scaler_off(fate: Fate) -> str:
     """A GradScaler that is switched off, as scripts have it for bfloat16."""
+    return scaled(fate, torch.amp.GradScaler("cpu", enabled=False), torch.bfloat16)
+
+
+def scaler_fp16(fate: Fate) -> str:
+    """The scale grows every three steps until gradients overflow, and a step is skipped."""
+    return scaled(fate, torch.amp.GradScaler("cpu", init_scale=2.0**12, growth_interval=3), torch.float16)
+
+
+def scaled(fate: Fate, scaler: torch.amp.GradScaler, dtype: torch.dtype) -> str:
     model = new_model()
-    scaler = torch.amp.GradScaler("cpu", enabled=False)
     state = edriver.TorchState(model, torch.optim.Adam(model.parameters(), lr=0.1), scaler=scaler, step=0)
     watched(state.optimizer, fate, state)
 
     def step(model: Any, state: edriver.TorchState, at: int) -> None:
         state.optimizer.zero_grad()
-        backward(state.scaler.scale(model(batch_of(at)).square().sum()), fate, at)
+        with torch.autocast("cpu", dtype):
+            loss = model(batch_of(at)).square().sum()
+        backward(state.scaler.scale(loss), fate, at)
         state.scaler.unscale_(state.optimizer)
         state.scaler.step(state.optimizer)
         state.scaler.update()
@@ -275,7 +285,9 @@ def sharded(fate: Fate) -> str:
     return train(state, fate, step)
 
 
-KINDS: dict[str, Script] = {kind.__name__: kind for kind in (adam, closure, scaler_off, thawing, best, torchrun)}
+KINDS: dict[str, Script] = {
+    kind.__name__: kind for kind in (adam, closure, scaler_off, scaler_fp16, thawing, best, torchrun)
+}
 """Nothing is lost of these."""
 
 EXPOSED: dict[str, Script] = {kind.__name__: kind for kind in (metric, lbfgs, adversarial, cadence, history)}

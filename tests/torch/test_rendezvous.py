@@ -7,9 +7,11 @@ once, a state that is corrupt, a server that is away. What is written are states
 from __future__ import annotations
 
 import dataclasses
+import json
+import logging
 import pickle
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,10 +20,13 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.elastic import events
+from torch.distributed.elastic.events import handlers
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousError,
+    RendezvousInfo,
     RendezvousParameters,
     RendezvousStateError,
 )
@@ -35,7 +40,7 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 from edriver.rendezvous.torchrun import backend as backends
 from edriver.rendezvous.torchrun.backend import EdriverBackend
 from edriver.rendezvous.torchrun.connection import Connection
-from edriver.rendezvous.torchrun.engine import EdriverRendezvousHandler
+from edriver.rendezvous.torchrun.engine import EVENTS, EdriverRendezvousHandler
 from edriver.rendezvous.torchrun.replica import Replica
 from edriver.rendezvous.torchrun.store import RendezvousStore
 from edriver.v1.rendezvous_pb2 import GetStateRequest, KeyValue, SetKeysRequest, StateToken
@@ -178,6 +183,39 @@ def test_engines_that_add_themselves_at_once_all_get_in(make: Callable[..., Edri
         assert answer is not None
         assert answer[2]
     assert len(read(make().get_state()).participants) == 7
+
+
+def test_a_writer_that_succeeds_sees_its_own_change_at_once_and_those_of_others_when_it_asks(
+    make: Callable[..., EdriverBackend],
+) -> None:
+    make().set_state(state_of(A))
+    backends = [make(nodes=(50, 60)) for _ in range(2)]
+    seen = [backend.get_state() for backend in backends]
+    nodes = [dataclasses.replace(B, local_id=number) for number in range(2)]
+    for backend, found, node in zip(backends, seen, nodes, strict=True):
+        state = read(found)
+        state.participants[node] = 0
+        assert found is not None
+        answer = backend.set_state(pickle.dumps(state), found[1])
+        assert answer is not None
+        assert answer[2]
+        assert read(answer).participants.keys() == {A, node}
+    assert read(backends[0].get_state()).participants.keys() == {A, *nodes}
+
+
+def test_a_change_that_rests_on_what_has_been_left_out_is_refused(make: Callable[..., EdriverBackend]) -> None:
+    """Two nodes join at once; the second would have been the one that makes the round complete."""
+    make().set_state(state_of(A))
+    backends = [make(nodes=(1, 3)) for _ in range(2)]
+    seen = [backend.get_state() for backend in backends]
+    answers = []
+    for number, (backend, found) in enumerate(zip(backends, seen, strict=True)):
+        state = read(found)
+        state.participants[dataclasses.replace(B, local_id=number)] = 0
+        assert found is not None
+        answers.append(backend.set_state(pickle.dumps(state), found[1]))
+    assert [answer and answer[2] for answer in answers] == [True, False]
+    assert len(read(answers[1]).participants) == 2
 
 
 @pytest.mark.parametrize("state", [b"no pickle", pickle.dumps({"round": 1})])
@@ -327,6 +365,27 @@ def test_a_get_waits_for_another_to_set(connect: Callable[[], Connection], run_i
         assert waiting.result(TIMEOUT) == [b"1", b"2"]
 
 
+def test_the_address_of_a_rounds_store_comes_with_its_port(
+    connect: Callable[[], Connection], run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = RendezvousStore(connect(), run_id, TIMEOUT)
+    prefix = f"torch.rendezvous.{run_id}.0"
+    store.multi_set([f"{prefix}/MASTER_ADDR", f"{prefix}/MASTER_PORT", "x/MASTER_ADDR"], ["a", "1", "b"])
+    asked = []
+    multi_get = store.multi_get
+
+    def counted(keys: Sequence[str]) -> list[bytes]:
+        asked.append(keys)
+        return multi_get(keys)
+
+    monkeypatch.setattr(store, "multi_get", counted)
+    assert [store.get(f"{prefix}/MASTER_{name}") for name in ("ADDR", "PORT")] == [b"a", b"1"]
+    assert len(asked) == 1
+    store.set(f"{prefix}/MASTER_PORT", "2")
+    assert store.get(f"{prefix}/MASTER_PORT") == b"2"
+    assert store.get("x/MASTER_ADDR") == b"b"
+
+
 def test_many_who_add_at_once_lose_nothing(connect: Callable[[], Connection], run_id: str) -> None:
     stores = [RendezvousStore(connect(), run_id, TIMEOUT) for _ in range(4)]
     with ThreadPoolExecutor(8) as pool:
@@ -363,6 +422,22 @@ def engine(connect: Callable[[], Connection], run_id: str) -> Iterator[Engine]:
         handler._stop_heartbeats()
 
 
+def wait_for_another(handler: EdriverRendezvousHandler) -> None:
+    """Wait until an engine waits for the next round."""
+    while not handler.num_nodes_waiting():
+        threading.Event().wait(0.05)  # torch's own poll
+
+
+def joins(handler: EdriverRendezvousHandler, size: int) -> RendezvousInfo:
+    """Join rounds, as torch's agent does when another engine waits, until one has this size.
+
+    A round takes the nodes that have joined before the last call is over: on a busy machine that may be two of three.
+    """
+    while (info := handler.next_rendezvous()).world_size < size:
+        wait_for_another(handler)
+    return info
+
+
 def test_engines_join_wait_and_close(engine: Engine) -> None:
     """Two join; a third, while there is room, waits for the next round; the fourth finds a closed rendezvous."""
     handlers = [engine(2, 3, last_call=0.1) for _ in range(3)]
@@ -371,10 +446,9 @@ def test_engines_join_wait_and_close(engine: Engine) -> None:
         found = [future.result(TIMEOUT) for future in pair]
         assert sorted(info.rank for info in found) == [0, 1]
         assert {info.world_size for info in found} == {2}
-        late = pool.submit(handlers[2].next_rendezvous)
-        while not handlers[0].num_nodes_waiting():
-            threading.Event().wait(0.05)  # torch's own poll
-        again = [pool.submit(handler.next_rendezvous) for handler in handlers[:2]]
+        late = pool.submit(joins, handlers[2], 3)
+        wait_for_another(handlers[0])
+        again = [pool.submit(joins, handler, 3) for handler in handlers[:2]]
         found = [future.result(TIMEOUT) for future in (*again, late)]
         assert sorted(info.rank for info in found) == [0, 1, 2]
         addresses = [info.bootstrap_store_info for info in found if info.bootstrap_store_info]
@@ -416,3 +490,21 @@ def test_without_credentials_a_handler_says_where_to_get_them(server: Server, ru
     parameters = RendezvousParameters("edriver", server.endpoint, run_id, 1, 1, credentials=str(tmp_path / "none"))
     with pytest.raises(RendezvousConnectionError, match="copy the file that `edriver rendezvous` names"):
         get_rendezvous_handler(parameters)
+
+
+def test_events_are_recorded_where_a_handler_is_installed_with_torchs_names(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded: list[str] = []
+
+    class Recorder(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            recorded.append(json.loads(record.getMessage())["name"])
+
+    assert engine(1, 1, run="quiet").next_rendezvous().rank == 0
+    assert recorded == []
+    monkeypatch.setitem(handlers._log_handlers, EVENTS, Recorder())
+    monkeypatch.setattr(events, "_events_loggers", {})
+    assert engine(1, 1).next_rendezvous().rank == 0
+    assert "dynamic_rendezvous.py:_DistributedRendezvousOpExecutor._add_to_participants" in recorded
+    assert "dynamic_rendezvous.py:EdriverRendezvousHandler.next_rendezvous" in recorded

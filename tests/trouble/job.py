@@ -1,19 +1,22 @@
 """The churn workload with a script that makes trouble of its own: what is in `orders/PID` it does at its next step.
 
-An order is a line: `fork`, `call SECONDS`, `flood LINES`.
+An order is a line: `fork`, `call SECONDS`, `flood LINES`, `stall SECONDS`, `fail`.
 """
 
 from __future__ import annotations
 
+from tests.quick_start import start_quickly
+
+# isort: split
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from benchmarks import churn_job
 from benchmarks.workload import options
-from tests.quick_start import start_quickly
 
 CALIBRATION = 1_000_000
 
@@ -27,7 +30,7 @@ def obey(orders: Path) -> None:
     orders.unlink()
     for line in lines:
         verb, _, argument = line.partition(" ")
-        {"fork": _fork, "call": _call, "flood": _flood}[verb](argument)
+        _VERBS[verb](argument)
 
 
 def _fork(_: str) -> None:
@@ -57,6 +60,23 @@ def _flood(lines: str) -> None:
     for number in range(int(lines)):
         print(f"{number} {line}")
     sys.stdout.flush()
+
+
+def _stall(seconds: str) -> None:
+    time.sleep(float(seconds))
+
+
+def _fail(_: str) -> None:
+    raise ValueError("it was ordered to fail")
+
+
+_VERBS: dict[str, Callable[[str], None]] = {
+    "fork": _fork,
+    "call": _call,
+    "flood": _flood,
+    "stall": _stall,
+    "fail": _fail,
+}
 
 
 def main() -> None:

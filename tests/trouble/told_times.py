@@ -33,18 +33,27 @@ class RoundTimes:
     Attributes:
         number: the round's.
         start: when its last member had the state.
-        last: when the last of its steps was made that counts for the run's progress.
+        last: when the last of its steps was made that counts for the run's progress, by its first member,
+        spread: and how many seconds later by its last one: any of them may have told when that was.
         training: seconds of steps that no round before it had made,
+        repeating: of steps that one had made,
         unsure: and seconds that are either a stall or a long step: it lies within a twentieth of the limit.
-        stalls: how long each stall was.
+        stalled_at: when each stall began, and how long it was.
     """
 
     number: int
     start: float
     last: float
+    spread: float
     training: float
+    repeating: float
     unsure: float
-    stalls: tuple[float, ...]
+    stalled_at: tuple[tuple[float, float], ...]
+
+    @property
+    def stalls(self) -> tuple[float, ...]:
+        """How long each stall was."""
+        return tuple(seconds for _, seconds in self.stalled_at)
 
 
 def round_times(history: History) -> Iterator[RoundTimes]:
@@ -59,8 +68,8 @@ def round_times(history: History) -> Iterator[RoundTimes]:
 
 def _times(current: Round, made: int, gaps: list[float]) -> RoundTimes:
     start = at = max(record.time for record in current.starts.values())
-    stalls: list[float] = []
-    training = unsure = 0.0
+    stalls: list[tuple[float, float]] = []
+    training = repeating = unsure = 0.0
     for step, ranks in sorted(current.done.items()):
         done = max(at, min(record.time for record in ranks.values()))
         gap, usual = done - at, median(gaps[-31:]) if len(gaps) >= 3 else None
@@ -69,12 +78,15 @@ def _times(current: Round, made: int, gaps: list[float]) -> RoundTimes:
             limit = max(STALL_FACTOR * usual, usual + MIN_STALL_SECONDS)
             if gap > limit:
                 good = usual
-                stalls.append(gap - usual)
+                stalls.append((at + usual, gap - usual))
             unsure += gap if abs(gap - limit) < 0.05 * limit else 0.0
         gaps.append(gap)
         training += good if step > made else 0.0
+        repeating += good if step <= made else 0.0
         at = done
-    return RoundTimes(current.number, start, at, training, unsure, tuple(stalls))
+    latest = [record.time for record in current.done[max(current.done)].values()]
+    spread = max(latest) - min(latest)
+    return RoundTimes(current.number, start, at, spread, training, repeating, unsure, tuple(stalls))
 
 
 def time_faults(history: History, event_log: Path) -> list[str]:
@@ -98,10 +110,10 @@ def _length_faults(rounds: list[RoundTimes], told: list[status_pb2.Interruption]
         return
     for (before, after), each in zip(pairwise(rounds), between, strict=True):
         true, seconds = after.start - before.last, span_seconds(each.duration)
-        if _differ(true, seconds):
+        if _differ(true, seconds) and _differ(true - before.spread, seconds):
             yield f"the interruption before round {after.number} took {true:.3f} s, and {seconds:.3f} s are told"
         began = epoch_seconds(each.start_time) + to_monotonic
-        if abs(began - before.last) > SECONDS:
+        if abs(began - before.last) > SECONDS + before.spread:
             yield f"the interruption before round {after.number} began {began - before.last:.3f} s after the last step"
     for part in rounds:
         stalls = [span_seconds(each.duration) for each in told if _is_stall_of(each, part.number)]

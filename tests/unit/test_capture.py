@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+from pathlib import Path
+
 import pytest
 
 from edriver.agent.forward import MAX_BATCH_BYTES, MAX_BATCH_LINES, MAX_BUFFER_BYTES, MAX_BUFFER_LINES, OutputBuffer
-from edriver.agent.workers.capture import MAX_LINE_BYTES, MAX_TAIL_BYTES, MAX_TAIL_LINES, LineSplitter, Tail
+from edriver.agent.workers.capture import (
+    MAX_HELD_BYTES,
+    MAX_LINE_BYTES,
+    MAX_TAIL_BYTES,
+    MAX_TAIL_LINES,
+    LineSplitter,
+    PipeReader,
+    Tail,
+)
+from edriver.agent.workers.log_files import Destination
 from edriver.v1 import agent_pb2
 
 
@@ -90,3 +103,44 @@ def test_dropped_lines_are_reported_even_if_no_further_line_follows() -> None:
         buffer.add(line(1))
     assert sum(buffer.take(1).dropped for _ in range(MAX_BUFFER_LINES // MAX_BATCH_LINES)) == 1
     assert not buffer
+
+
+@pytest.mark.parametrize(
+    ("early", "place", "shown"),
+    [
+        pytest.param(b"early\n", True, [], id="goes where the place's output does"),
+        pytest.param(b"early\n", False, [b"early", b"late"], id="is shown where there never was a place"),
+        pytest.param(b"x" * (MAX_HELD_BYTES - 1) + b"\n", False, [b"x" * (MAX_HELD_BYTES - 1), b"late"], id="a lot"),
+        pytest.param(b"e\n" * (MAX_HELD_BYTES // 2) + b"more\n", True, None, id="too much"),
+    ],
+)
+def test_lines_before_a_place_is_known_wait_for_it(
+    tmp_path: Path, early: bytes, place: bool, shown: list[bytes] | None
+) -> None:
+    lines: list[tuple[bytes, bool]] = []
+    log = tmp_path / "stdout.log"
+
+    async def read() -> None:
+        reading, writing = os.pipe()
+        os.set_blocking(reading, False)
+        reader = PipeReader(reading, lambda line, shown: lines.append((line, shown)))
+        reader.lead_to(Destination(held=True))
+        for start in range(0, len(early), 4096):
+            os.write(writing, early[start : start + 4096])
+            reader._read()
+        if shown is not None:
+            assert lines == []
+        if place:
+            reader.lead_to(Destination(log, shown=False))
+        os.write(writing, b"late\n")
+        os.close(writing)
+        reader.finish()
+
+    asyncio.run(read())
+    if shown is None:  # beyond what is held back nothing waits
+        assert [each for each in lines if each[1]] == [(b"e", True)] * (MAX_HELD_BYTES // 2) + [(b"more", True)]
+        assert lines[-1] == (b"late", False)
+        return
+    assert [line for line, visible in lines if visible] == shown
+    if place:
+        assert log.read_bytes() == early + b"late\n"

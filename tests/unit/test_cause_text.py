@@ -21,7 +21,7 @@ FIRST, SECOND, NEW = WorkerName(1, "a", 0, 0), WorkerName(2, "b", 1, 1), WorkerN
 ONE, TWO = "worker 1 (rank 0, a:0)", "worker 2 (rank 1, b:1)"
 ERROR = ScriptError("ValueError", "train.py", 17, "train")
 VERSION = Version(RoundId(1, 2), 30)
-GONE = "every worker that held the state of the run is gone"
+GONE = "all workers that held the state of the run are lost"
 SILENT = why.AgentFault(AgentFaultKind.SILENT, seconds=5.0)
 ENDED = why.AgentFault(AgentFaultKind.ENDED, "its agent exited")
 KILLED = Cause(CauseKind.KILLED, FIRST, detail=why.Exit(-9))
@@ -52,39 +52,55 @@ OF_A_WORKER: list[tuple[CauseKind, Detail | None, str]] = [
     (CauseKind.KILLED, why.Exit(-9), "was killed by SIGKILL"),
     (CauseKind.OUT_OF_MEMORY, why.Exit(-9), "was killed by the kernel: out of memory"),
     (
+        CauseKind.CHILD_OUT_OF_MEMORY,
+        why.MemoryKill(812, memory_limit=512 << 20),
+        "lost process 812, which it had started: out of memory, so the kernel killed it (its cgroup's limit is 512 MiB)",
+    ),
+    (
+        CauseKind.CHILD_OUT_OF_MEMORY,
+        why.MemoryKill(0),
+        "may have lost a process that it had started: out of memory, so the kernel killed one",
+    ),
+    (
+        CauseKind.CHILD_OUT_OF_MEMORY,
+        why.MemoryKill(812, uncertain=True),
+        "lost process 812, which it had started, while the kernel killed a process on its host because memory ran out",
+    ),
+    (
         CauseKind.OUT_OF_MEMORY,
         why.Exit(137, memory_limit=512 << 20),
-        "was killed by the kernel: out of memory (its cgroup may use 512 MiB)",
+        "was killed by the kernel: out of memory (its cgroup's limit is 512 MiB)",
     ),
     (
         CauseKind.MAYBE_OUT_OF_MEMORY,
         why.Exit(-9),
-        "was killed by SIGKILL, just when the kernel killed a process of its host for want of memory",
+        "was killed by SIGKILL while the kernel killed a process on its host because memory ran out",
     ),
     (CauseKind.ENDED, None, "has ended"),
     (CauseKind.RAISED, ERROR, "raised an exception"),
     (CauseKind.RAISED, ScriptError("SystemExit", "", 0, ""), "called sys.exit before training was done"),
     (CauseKind.SILENT, why.Duration(5.0), "did not answer for 5 s"),
     (CauseKind.STALLED, why.Stall("step", 600.0), "has made no progress for 600 s (step)"),
-    (CauseKind.STUCK, None, "sits in a collective of the aborted round, which nothing frees"),
+    (CauseKind.STUCK, None, "hangs in a collective of the aborted round and cannot be freed"),
     (
         CauseKind.OUTSTAYED,
         why.Duration(600.0),
-        "was still there after its script had ended, without a sign of life for 600 s (--exit-timeout)",
+        "did not exit after its script had ended: no sign of life for 600 s (--exit-timeout)",
     ),
-    (CauseKind.UNREACHABLE, SILENT, "is out of reach: no word from its agent for 5 s"),
+    (CauseKind.UNREACHABLE, SILENT, "cannot be reached: its agent has not answered for 5 s"),
     (CauseKind.LOST_WITH_HOST, ENDED, "was lost: its agent exited"),
     (CauseKind.LEFT_ROUND, None, "left the round on its own"),
 ]
 
 OF_A_HOST: list[tuple[CauseKind, Detail | None, str]] = [
-    (CauseKind.HOST_LOST, SILENT, "host b is lost: no word from its agent for 5 s"),
+    (CauseKind.HOST_LOST, SILENT, "host b is lost: its agent has not answered for 5 s"),
     (CauseKind.HOST_UNUSED, ENDED, "host b is not used: its agent exited"),
     (CauseKind.HOST_ADDED, why.Count(2), "host b was added with 2 slots"),
     (CauseKind.HOST_REMOVED, None, "host b is no longer named by discovery"),
     (CauseKind.HOST_RESIZED, why.Count(1), "host b has 1 slot now"),
     (CauseKind.HOST_UNANSWERED, None, "host b has not answered yet"),
     (CauseKind.DRAINED, why.DrainTarget(None, "it runs hot"), "host b is drained: it runs hot"),
+    (CauseKind.DRAINED, why.DrainTarget(None, ""), "host b is drained: requested by an operator"),
     (CauseKind.DRAINED, why.DrainTarget(1, "it runs hot"), "slot 1 of host b is drained: it runs hot"),
     (CauseKind.UNDRAINED, why.SlotTarget(None), "host b may be used again"),
     (CauseKind.UNDRAINED, why.SlotTarget(0), "slot 0 of host b may be used again"),
@@ -110,7 +126,7 @@ OF_A_HOST: list[tuple[CauseKind, Detail | None, str]] = [
     (
         CauseKind.QUARANTINE_WAIVED,
         why.Count(3),
-        "host b is used in spite of its quarantine: the others do not make up --min-np 3",
+        "host b is used in spite of its quarantine: --min-np 3 cannot be reached without it",
     ),
 ]
 
@@ -128,8 +144,16 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
         replace(UNEVEN, stopped=step(1, SECOND, NEW, more=5), busy=1, again=True),
         (
             f"uneven steps: {ONE} is done after 3 steps and {TWO} and worker 3 (b:0) and 5 others are stopped as agreed after "
-            f"1 step; {TWO} is waiting in a collective after 4 steps; 1 other still at work; so it was in the round before "
+            f"1 step; {TWO} is waiting in a collective after 4 steps; 1 other still training; the same happened in the round before "
             "(do all ranks make the same steps?)"
+        ),
+    ),
+    (
+        CauseKind.UNEVEN_STEPS,
+        why.UnevenSteps(step(0, FIRST), (), (), busy=0, idle=step(0, SECOND), again=True),
+        (
+            f"a script hangs: {ONE} is done; {TWO} is idle, without output or use of a processor; the same happened in the "
+            "round before (does the script end on all ranks?)"
         ),
     ),
     (CauseKind.MEMBERS_CHANGE, why.Change(1, 2), "1 worker joined, 2 left"),
@@ -147,8 +171,9 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
             "boundaries, 3 to 4)"
         ),
     ),
-    (CauseKind.SUCCESS, None, "all workers are done and ended with 0"),
+    (CauseKind.SUCCESS, None, "all workers are done and exited with code 0"),
     (CauseKind.STOPPED, why.ReportedText("the driver got SIGINT"), "the driver got SIGINT"),
+    (CauseKind.STOPPED, why.ReportedText(""), "requested by an operator"),
     (CauseKind.SOURCE_UNUSABLE, why.ReportedText("hosts.txt: no such file"), "hosts.txt: no such file"),
     (
         CauseKind.FAILED_LATE,
@@ -213,7 +238,7 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
         CauseKind.TOO_FEW_SLOTS,
         why.Shortage(1, 2, 30.0, troubles=(NO_ANSWER, DRAINED)),
         (
-            "found 1 usable slot within --start-timeout 30 s; the run needs 2 (--min-np, by default -np) (discovery fails: "
+            "found 1 usable slot within --start-timeout 30 s; the run needs 2 (--min-np, by default -np) (discovery failed: "
             "exit code 1; host b is drained: it runs hot)"
         ),
     ),
@@ -258,9 +283,9 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
         VERSION,
         "waiting: for a worker that holds version 1.2:30, or what is left of it",
     ),
-    (CauseKind.BOOT_AWAITED, None, "waiting: for workers that still boot"),
+    (CauseKind.BOOT_AWAITED, None, "waiting: for workers that are booting"),
     (CauseKind.SUSPECTS_AWAITED, None, "waiting: for workers that are suspected"),
-    (CauseKind.SURVIVORS_AWAITED, None, "waiting: no survivor of the last round is back yet"),
+    (CauseKind.SURVIVORS_AWAITED, None, "waiting: no survivor of the last round is ready yet"),
     (
         CauseKind.RUN_CALL_AWAITED,
         why.Duration(30),
@@ -284,8 +309,8 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
         why.CauseList((KILLED,), more=3),
         f"left alone, because no other worker is known to hold the state: {ONE} was killed by SIGKILL; and 3 more",
     ),
-    (CauseKind.DISCOVERY_FAILED, why.ReportedText("exit code 1"), "discovery fails: exit code 1"),
-    (CauseKind.RESIZED, why.Count(2), "at most 2 workers from now on: the operator wants it"),
+    (CauseKind.DISCOVERY_FAILED, why.ReportedText("exit code 1"), "discovery failed: exit code 1"),
+    (CauseKind.RESIZED, why.Count(2), "at most 2 workers from now on: requested by an operator"),
 ]
 
 ABOUT_A_WORKER: list[tuple[CauseKind, Detail | None, str]] = [
@@ -307,6 +332,35 @@ def test_the_words_of_a_cause(cause: Cause, text: str) -> None:
     assert cause_text(replace(cause, preempted=True)) == text
 
 
+@pytest.mark.parametrize(
+    ("cause", "text"),
+    [
+        (DRAINED, "host b is drained: it runs hot (requested by ada@login1)"),
+        (
+            Cause(CauseKind.DRAINED, host="b", detail=why.DrainTarget(1, "")),
+            "slot 1 of host b is drained: requested by ada@login1",
+        ),
+        (
+            Cause(CauseKind.UNDRAINED, host="b", detail=why.SlotTarget(None)),
+            "host b may be used again: requested by ada@login1",
+        ),
+        (
+            Cause(CauseKind.RESIZED, detail=why.Count(2)),
+            "at most 2 workers from now on: requested by ada@login1",
+        ),
+        (
+            Cause(CauseKind.STOPPED, detail=why.ReportedText("its loss is flat")),
+            "its loss is flat (requested by ada@login1)",
+        ),
+        (Cause(CauseKind.STOPPED, detail=why.ReportedText("")), "requested by ada@login1"),
+    ],
+)
+def test_what_an_operator_asked_for_names_the_operator(cause: Cause, text: str) -> None:
+    asked = replace(cause, requester="ada@login1")
+    assert cause_text(asked) == text
+    assert cause_message(asked).requester == "ada@login1"
+
+
 def test_every_kind_has_words() -> None:
     assert {cause.kind for cause, _ in ALL} == set(CauseKind)
 
@@ -322,18 +376,18 @@ def test_a_cause_that_the_core_does_not_make_has_none() -> None:
         (ENDED, "its agent exited"),
         (
             why.AgentFault(AgentFaultKind.NEVER_ANSWERED, seconds=30.0),
-            "no word from its agent for 30 s since its start",
+            "its agent has not answered within 30 s of its start",
         ),
-        (SILENT, "no word from its agent for 5 s"),
+        (SILENT, "its agent has not answered for 5 s"),
         (
             why.AgentFault(AgentFaultKind.OTHER_RELEASE, "0.1"),
-            f"edriver there is 0.1, here it is {VERSION_HERE}: install the same on both",
+            f"its agent runs edriver 0.1, the driver {VERSION_HERE}: install the same version on both",
         ),
         (
             why.AgentFault(AgentFaultKind.OTHER_RELEASE),
-            f"edriver there is an older one, here it is {VERSION_HERE}: install the same on both",
+            f"its agent runs an older edriver, the driver {VERSION_HERE}: install the same version on both",
         ),
-        (why.AgentFault(AgentFaultKind.OVERLOADED, "9 wait"), "its agent takes no orders: 9 wait"),
+        (why.AgentFault(AgentFaultKind.OVERLOADED, "9 wait"), "its agent does not accept orders: 9 wait"),
     ],
 )
 def test_what_is_wrong_with_an_agent(fault: why.AgentFault, text: str) -> None:

@@ -89,7 +89,7 @@ def test_all_hosts_together_have_a_bound() -> None:
     async def work(dial_in_hosts: DialInHosts) -> None:
         for number in range(16):
             dial_in_hosts.register(f"h{number}", 4096)
-        with pytest.raises(ValueError, match="all hosts would have 65537 slots: a run has 65536 at most"):
+        with pytest.raises(ValueError, match="all hosts together would have 65537 slots: a run has 65536 at most"):
             dial_in_hosts.register("h16", 1)
 
     soon(work)

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from edriver.discovery.errors import DiscoveryError, UnusableSourceError
-from edriver.discovery.host_lines import parse_host_list
-from edriver.discovery.hosts import HostSet
+from edriver.discovery.hosts import HostSet, parse_host_list
 from edriver.discovery.poll_filter import Polls
 from edriver.driver.core import events
 from edriver.driver.discovery_feed import POLL_INTERVAL, DiscoveryFeed

@@ -20,6 +20,7 @@ from edriver.driver.observe.progress import ProgressTracker
 from edriver.text.cause_names import INTERRUPTION_NAMES
 from edriver.text.time_spent import seconds_by_kind
 from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, status_pb2
+from tests.told_events import told
 
 
 class Story:
@@ -35,7 +36,7 @@ class Story:
         self.now += 1.0
         loss = self.announcements.loss(event, self.membership.roster)
         step = self.membership.step(event, self.now - 100.0)
-        return self.event_history.take(event, step, loss, [*self.announcements.lines(loss, step)])
+        return told(self.event_history, event, step, loss, [*self.announcements.lines(loss, step)])
 
     def hosts(self, **slots: int) -> list[status_pb2.Event]:
         return self.take(events.HostsObserved(HostSet(tuple(Host(name, count) for name, count in slots.items()))))
@@ -297,6 +298,18 @@ def test_a_loss_is_the_next_rounds_cause(peer_first: bool) -> None:
     assert begun.cause == ended.cause
 
 
+def test_a_death_that_is_seen_after_a_peer_has_ended_the_round_was_noticed_by_the_peer() -> None:
+    story = Story()
+    story.begun()
+    story.steps(1, 1)
+    story.steps(2, 1)
+    story.take(events.CollectiveRaised(1, RoundId(1, 1), ""))  # at 107
+    story.take(events.WorkerEnding(2, seen=107.6))
+    story.take(events.WorkerExited(2, -9, reaped=107.9))
+    begun = next(event.round for event in story.waits(1, Version(RoundId(1, 1), 7)) if event.HasField("round"))
+    assert epoch_seconds(begun.detect_time) == epoch_seconds(begun.previous_end_time) == 107.0
+
+
 def test_a_resize_and_the_next_call_of_run_are_causes_of_their_own() -> None:
     story = Story()
     story.begun()
@@ -408,6 +421,6 @@ def test_what_is_long_ago_is_forgotten() -> None:
     for n in range(50):
         story.hosts(a=2, **{f"h{n}": 1})
     event_history = story.event_history
-    with pytest.raises(ForgottenError, match=r"the events before \d+ are forgotten: ask how the run stands"):
+    with pytest.raises(ForgottenError, match=r"the events before \d+ are no longer kept: call GetRun"):
         event_history.since(0, 10)
     assert event_history.since(event_history.last_seq - 1, 10)[0].seq == event_history.last_seq

@@ -23,7 +23,7 @@ NO_TIMES = {
     ("edriver.driver.core.failures.consistency", "MAX_ERROR_ROUNDS"),  # rounds
     ("edriver.driver.core.failures.consistency", "MAX_LOCAL_ERROR_ROUNDS"),
     ("edriver.driver.wiring", "INBOX_LIMIT"),  # messages
-    ("edriver.driver.rpc.agents.agent_peer", "STREAM_LIMIT"),
+    ("edriver.driver.rpc.agents.registry", "STREAM_LIMIT"),
     ("edriver.driver.rpc.agent_service", "MAX_MESSAGE_BYTES"),  # bytes
     ("edriver.driver.observe.console.output", "MAX_QUEUED_BYTES"),
     ("edriver.driver.observe.records.recorder", "MAX_QUEUED_BYTES"),
@@ -32,6 +32,8 @@ NO_TIMES = {
     ("edriver.driver.options", "MAX_POLL_TIMEOUT"),  # shown as what becomes of them
     ("edriver.driver.core.settings", "SLOT_COOLDOWN"),
     ("edriver.driver.core.settings", "HOST_COOLDOWN"),
+    ("edriver.driver.progress_lines", "HOLD_UP_LINE_DELAY"),  # of what is printed
+    ("edriver.driver.pace_watch", "LOOK_INTERVAL"),  # nothing depends on it
     ("edriver.driver.observe.progress", "RATE_WINDOW"),  # of a number that is shown, no bound
     ("edriver.driver.launch.join_configs", "ADDRESS_HINT_TIMEOUT"),
     ("edriver.driver.observe.records.recorder", "PROGRESS_AGE_FRACTION"),
@@ -84,7 +86,7 @@ def test_what_is_shown_is_what_the_driver_uses(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(registry, "AGENT_LEASE", 7.5)
     monkeypatch.setattr(discovery_feed, "POLL_INTERVAL", 0.25)
     assert shown("-np 2 --explain", "an agent may be silent for") == ["7.5 s", "fixed"]
-    assert shown("-np 2 --explain", "discovery is asked every") == ["0.25 s", "fixed"]
+    assert shown("-np 2 --explain", "discovery is polled every") == ["0.25 s", "fixed"]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +145,7 @@ def test_nothing_is_started(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     assert capsys.readouterr().out.startswith("command: sh -c 'exit 3'\n")
     assert not made.exists()
     assert main(["-np", "1", "--explain"]) == 0
-    assert capsys.readouterr().out.startswith("command: none is given: a run needs one\n")
+    assert capsys.readouterr().out.startswith("command: none given (a run needs one)\n")
 
 
 def test_bad_flags_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

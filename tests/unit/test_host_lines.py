@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edriver.discovery.errors import DiscoveryError
-from edriver.discovery.host_lines import (
+from edriver.discovery.hosts import (
     MAX_LINE_CHARACTERS,
     MAX_LINES,
     parse_host_list,

@@ -122,7 +122,7 @@ def test_a_host_whose_agent_is_silent_is_unreachable() -> None:
     story = connected(1, 1)
     story.take(events.AgentSilent("b", 2, SILENT))
     assert standing(story, "b").state is HostState.UNREACHABLE
-    assert shown(story, "b") == "is not used: no word from its agent for 12 s"
+    assert shown(story, "b") == "is not used: its agent has not answered for 12 s"
     story.now += 60.0
     story.take(events.Ticked())  # another agent is started there
     assert standing(story, "b").state is HostState.UNREACHABLE

@@ -61,6 +61,18 @@ def test_a_mute_worker_may_take_as_long_as_its_phase(phase: Phase | None, second
     assert not asked
 
 
+def test_a_worker_whose_long_call_has_just_ended_is_left_alone() -> None:
+    """Its phase has changed, and its answer is on the way."""
+    asked: list[bool] = []
+    mute = UnresponsiveWatch(lambda: asked.append(True))
+    assert mute.look(100.0, Phase.EVAL, {Phase.EVAL: 120.0, Phase.STEP: 5.0}) is None
+    for seconds in (100.5, 105.0):
+        assert mute.look(seconds, Phase.STEP, {Phase.EVAL: 120.0, Phase.STEP: 5.0}) is None
+    assert not asked
+    mute.look(106.0, Phase.STEP, {Phase.EVAL: 120.0, Phase.STEP: 5.0})
+    assert asked
+
+
 def test_a_worker_that_does_not_answer_is_asked_and_then_reported_once() -> None:
     asked: list[bool] = []
     mute = UnresponsiveWatch(lambda: asked.append(True))
@@ -71,7 +83,7 @@ def test_a_worker_that_does_not_answer_is_asked_and_then_reported_once() -> None
     assert report is not None
     assert (report.stalled.phase, span_seconds(report.stalled.duration), report.stalled.round_id.n) == ("step", 20.5, 3)
     assert mute.look(21.0, Phase.STEP, LIMITS) is None
-    # It was heard meanwhile: this is another silence.
+    # It has answered meanwhile: this is another silence.
     assert mute.look(5.0, Phase.STEP, LIMITS) is None
     assert mute.look(20.0, Phase.STEP, LIMITS) is None
     assert mute.look(20.5, Phase.STEP, LIMITS) is not None

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
@@ -26,12 +27,16 @@ from edriver.driver.core import events
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.settings import Settings
 from edriver.driver.observe.event_history import EventHistory
+from edriver.driver.observe.hosts.usage import UsageTracker
 from edriver.driver.observe.metrics.counters import EventMetrics
 from edriver.driver.observe.metrics.gauges import MAX_NAME_LENGTH, MAX_REPORTED_NAMES, RunGauges
+from edriver.driver.observe.metrics.usage_metrics import UsageMetrics
 from edriver.driver.observe.progress import ProgressTracker
+from edriver.driver.observe.round_time import SETTLING_SECONDS
 from edriver.text.cause_names import CAUSE_NAMES, RECOVERY_PHASES
-from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2, status_pb2
+from edriver.v1 import agent_pb2, notification_pb2, resources_pb2, rounds_pb2, status_pb2
 from scripts.docs_site import metrics
+from tests.told_events import told
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -46,15 +51,17 @@ class Story:
         self.polls = Polls()
         self.registry = CollectorRegistry()
         self.events = EventMetrics(self.registry, "r")
+        self.usage = UsageTracker(self.membership.roster)
+        used = UsageMetrics(self.usage, self.membership.roster)
         self.registry.register(
-            RunGauges("abcd", self.membership, self.event_history, self.polls, ask=lambda look: look())
+            RunGauges("abcd", self.membership, self.event_history, self.polls, lambda look: look(), used)
         )
 
     def take(self, *happened: events.Event) -> None:
         for event in happened:
             self.now += 1.0
             step = self.membership.step(event, self.now - 1000.0)
-            for reported in self.event_history.take(event, step, None, []):
+            for reported in told(self.event_history, event, step):
                 self.events.observe(reported)
 
     def hosts(self, **slots: int) -> None:
@@ -79,6 +86,10 @@ class Story:
             **more,  # type: ignore[arg-type]
         )
         self.event_history.record_progress(agent_pb2.WorkerHeartbeat(worker_id=worker, progress=message))
+
+    def uses(self, host: str, *workers: agent_pb2.WorkerHeartbeat, **fields: Any) -> None:
+        heartbeat = agent_pb2.Heartbeat(usage=resources_pb2.HostUsage(**fields), workers=workers)
+        self.usage.record(host, heartbeat)
 
     def text(self) -> str:
         return generate_latest(self.registry).decode()
@@ -155,6 +166,9 @@ def test_a_recovery_is_counted_once_and_by_phase() -> None:
 
 def test_where_time_has_gone() -> None:
     story = recovered()
+    assert story.shown()['edriver_time_seconds_total{kind="training"}'] < 1.625  # all members have to tell of it first
+    assert story.shown()["edriver_goodput_ratio"] == pytest.approx(1.625 / 10)
+    story.now += SETTLING_SECONDS
     shown = story.shown()
     spent = {
         kind: value
@@ -339,6 +353,41 @@ def test_invalid_sums_are_refused(message: dict[str, float]) -> None:
     assert story.shown()["edriver_commits_total"] == 0.0
 
 
+def beat(worker_id: int, **fields: Any) -> agent_pb2.WorkerHeartbeat:
+    return agent_pb2.WorkerHeartbeat(worker_id=worker_id, usage=resources_pb2.WorkerUsage(**fields))
+
+
+def test_what_hosts_and_workers_use() -> None:
+    story = Story()
+    story.begun()
+    gpu = resources_pb2.GpuUsage(index=3, utilization=0.75, memory_bytes=10, memory_limit_bytes=80)
+    lost = resources_pb2.GpuUsage(index=4, memory_bytes=1, memory_limit_bytes=80)
+    first = beat(1, cpu_seconds=7.5, resident_bytes=200, processes=3, gpu_memory_bytes=9)
+    story.uses(
+        "a", first, beat(2, cpu_seconds=1.0), cpu_seconds=100.0, memory_bytes=5, memory_kills=1, gpus=[gpu, lost]
+    )
+    shown = story.shown()
+    assert shown['edriver_worker_cpu_seconds_total{host="a",slot="0"}'] == 7.5
+    assert shown['edriver_worker_cpu_seconds_total{host="a",slot="1"}'] == 1.0
+    assert shown['edriver_worker_resident_memory_bytes{host="a",slot="0"}'] == 200
+    assert shown['edriver_worker_gpu_memory_bytes{host="a",slot="0"}'] == 9
+    assert 'edriver_worker_gpu_memory_bytes{host="a",slot="1"}' not in shown
+    assert shown['edriver_host_cpu_seconds_total{host="a"}'] == 100.0
+    assert shown['edriver_host_memory_kills_total{host="a"}'] == 1
+    assert shown['edriver_gpu_utilization_ratio{gpu="3",host="a"}'] == 0.75
+    assert shown['edriver_gpu_memory_bytes{gpu="4",host="a"}'] == 1
+    assert 'edriver_gpu_utilization_ratio{gpu="4",host="a"}' not in shown
+
+
+def test_a_slot_has_the_series_of_its_latest_worker_and_what_is_gone_has_none() -> None:
+    story = Story()
+    story.begun()
+    story.uses("a", beat(1, cpu_seconds=7.5), beat(2, cpu_seconds=9.0), beat(99, cpu_seconds=1.0))
+    story.take(events.WorkerExited(2, -9, reaped=1004.5))
+    slots = [name for name in story.shown() if name.startswith("edriver_worker_cpu_seconds")]
+    assert slots == ['edriver_worker_cpu_seconds_total{host="a",slot="0"}']
+
+
 def names_in(text: str) -> set[str]:
     """The names of edriver's metrics in a text, without what Prometheus adds to a histogram's."""
     return {re.sub(r"_(bucket|sum|count)$", "", name) for name in re.findall(r"\bedriver_\w+", text)}
@@ -349,7 +398,11 @@ def test_the_documents_name_every_metric_and_no_other() -> None:
     story.says(1, 2, 5, epoch=1, samples_done=1, samples=2, reported={"loss": 1.0})
     story.polls.add(1.0, 2.0, believed=True)
     story.take(events.StopRequested("enough"))
-    exposed = names_in("\n".join(line for line in story.text().splitlines() if not line.startswith("#")))
+    used = resources_pb2.WorkerUsage(gpu_memory_bytes=1)
+    gpus = [resources_pb2.GpuUsage(utilization=0.5)]
+    story.uses("a", agent_pb2.WorkerHeartbeat(worker_id=1, usage=used), gpus=gpus)
+    lines = story.text().splitlines()
+    exposed = names_in("\n".join(line for line in lines if line.startswith("# TYPE") or not line.startswith("#")))
     assert names_in(metrics.page()) == exposed
     dashboard = json.loads((DOCS / "grafana" / "edriver.json").read_text())
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
@@ -381,7 +434,7 @@ def test_prometheus_finds_no_fault_with_the_alerts() -> None:
     rules = DOCS / "grafana" / "alerts.yml"
     done = subprocess.run([promtool(), "check", "rules", str(rules)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert "SUCCESS: 6 rules found" in done.stdout
+    assert "SUCCESS: 7 rules found" in done.stdout
 
 
 def test_alerts_go_off_when_they_should_and_only_then() -> None:

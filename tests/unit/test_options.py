@@ -10,7 +10,7 @@ import pytest
 
 from edriver.cli.main import parser
 from edriver.common.limits import MAX_TOTAL_SLOTS
-from edriver.discovery.sources import HostDiscoveryScript
+from edriver.discovery.script import HostDiscoveryScript
 from edriver.driver.core.settings import Settings
 from edriver.driver.launch.launcher import LaunchContext
 from edriver.driver.launch.ssh import SshLauncher
@@ -151,7 +151,7 @@ def test_where_metrics_are(line: str, where: tuple[str, int] | None) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        pytest.param("sh", "-np is missing: say how many workers", id="no-np"),
+        pytest.param("sh", "-np is missing: give the number of workers", id="no-np"),
         pytest.param("-np 0 sh", "-np is 0: a run needs at least one worker", id="np-zero"),
         pytest.param("-np -1 sh", "-np is -1", id="np-negative"),
         pytest.param("-np 2 --min-np 3 sh", "--min-np is 3: it must lie between 1 and -np (2)", id="min-above-np"),
@@ -171,13 +171,11 @@ def test_where_metrics_are(line: str, where: tuple[str, int] | None) -> None:
         pytest.param("-np 2 ./no/such", "there is no file './no/such' to run", id="program-file"),
         pytest.param("-np 2 /etc/passwd", "'/etc/passwd' is not an executable file: chmod +x it", id="not-executable"),
         pytest.param("-np 2 sh x\udcff", "'x\\udcff' in the command is not valid UTF-8: rename", id="command-in-bytes"),
-        pytest.param(
-            "-np 2 -H a:2 --hostfile f sh", "-H and --hostfile both say which hosts there are", id="two-sources"
-        ),
-        pytest.param("-np 1 -H a --discovery list=a sh", "-H and --discovery both say which hosts", id="two-ways"),
-        pytest.param("-np 1 --discovery no sh", "--discovery: there is no 'no', there is hostfile", id="no-discovery"),
+        pytest.param("-np 2 -H a:2 --hostfile f sh", "-H and --hostfile both define the hosts", id="two-sources"),
+        pytest.param("-np 1 -H a --discovery list=a sh", "-H and --discovery both define the hosts", id="two-ways"),
+        pytest.param("-np 1 --discovery no sh", "--discovery: 'no' is not installed, only hostfile", id="no-discovery"),
         pytest.param("-np 1 --discovery list=a:x sh", "--discovery list: item 1", id="bad-argument"),
-        pytest.param("-np 1 --launcher no sh", "--launcher: there is no 'no', there is dial-in, local", id="launcher"),
+        pytest.param("-np 1 --launcher no sh", "--launcher: 'no' is not installed, only dial-in, local", id="launcher"),
         pytest.param("-np 1 --launcher dial-in sh", "give --hosts-dial-in, too", id="launcher-dial-in"),
         pytest.param(
             "-np 1 --hosts-dial-in --credentials f --launcher ssh sh", "leave out --launcher ssh", id="dial-in-by-ssh"
@@ -190,14 +188,14 @@ def test_where_metrics_are(line: str, where: tuple[str, int] | None) -> None:
         ),
         pytest.param("-np 1 --hostfile /no/such sh", "hostfile '/no/such' cannot be read", id="no-hostfile"),
         pytest.param("-np 1 --metrics-port 65536 sh", "--metrics-port is 65536: ports lie between", id="metrics-port"),
-        pytest.param("-np 1 --metrics-address ::1 sh", "--metrics-address says where --metrics-port is", id="metrics"),
+        pytest.param("-np 1 --metrics-address ::1 sh", "--metrics-address needs --metrics-port", id="metrics"),
         pytest.param("-np 1 --metrics-port 0 --metrics-address '' sh", "--metrics-address is empty", id="no-address"),
         pytest.param("-np 1 --port 65536 sh", "--port is 65536: ports lie between 1 and 65535", id="port"),
         pytest.param("-np 1 --hosts-dial-in sh", "--hosts-dial-in needs --credentials FILE", id="dial-in-alone"),
         pytest.param("-np 1 --credentials f sh", "--credentials is for hosts that dial in", id="no-dial-in"),
         pytest.param(
             "-np 1 --status-credentials /no/such/f sh",
-            "--status-credentials '/no/such/f' cannot be written: give a file in a folder that is there",
+            "--status-credentials '/no/such/f' cannot be written: give a file in an existing folder",
             id="status-credentials",
         ),
         pytest.param(
@@ -211,7 +209,7 @@ def test_where_metrics_are(line: str, where: tuple[str, int] | None) -> None:
         pytest.param(f"{LOGS} --local-ranks-filter 0;1 {A_PY}", "--local-ranks-filter: '0;1' is no l", id="filter"),
         pytest.param(
             f"{LOGS} --output-filename d --tee 3 {A_PY}",
-            "--output-filename and --tee both say",
+            "--output-filename and --tee both define",
             id="two-outputs",
         ),
     ],

@@ -33,8 +33,8 @@ def test_a_name_is_loaded() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        pytest.param("else", "there is no 'else', there is broken, good, twice: install the package", id="unknown"),
-        pytest.param("twice", "'twice' is brought by several packages: uninstall one of os:altsep, os:sep", id="two"),
+        pytest.param("else", "'else' is not installed, only broken, good, twice: install the package", id="unknown"),
+        pytest.param("twice", "'twice' is provided by several packages: uninstall one of os:altsep, os:sep", id="two"),
         pytest.param("broken", "'broken' (no_such_module_here:thing) cannot be loaded: ModuleNotFound", id="broken"),
     ],
 )

@@ -6,9 +6,9 @@ import pytest
 
 from edriver.common.ids import NO_VERSION, RoundId, Version
 from edriver.common.store_address import StoreAddress
-from edriver.common.wire import epoch_seconds
+from edriver.common.wire import epoch_seconds, timestamp
 from edriver.driver.core.rounds.ranks import Candidate, plan_round
-from edriver.driver.observe.progress import RATE_WINDOW, Commits, ProgressTracker
+from edriver.driver.observe.progress import RATE_WINDOW, Commits, ProgressTracker, SampleCount
 from edriver.driver.observe.progress_history import ProgressHistory
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2, status_pb2
 
@@ -24,10 +24,13 @@ class Story:
         candidates = [Candidate(worker, "a", worker, version, StoreAddress("a", 4000)) for worker in workers]
         return self.tracker.assigned(plan_round(RoundId(1, n), 1, candidates, first=n == 1))
 
-    def says(self, worker: int, n: int, boundaries: int, **more: int) -> agent_pb2.WorkerHeartbeat:
+    def says(
+        self, worker: int, n: int, boundaries: int, passed: float | None = None, **more: int
+    ) -> agent_pb2.WorkerHeartbeat:
         message = notification_pb2.WorkerProgress(
             round_id=rounds_pb2.RoundId(incarnation=1, n=n),
             boundaries=boundaries,
+            boundary_time=timestamp(1_000.0 + (self.now if passed is None else passed)),
             **more,  # type: ignore[arg-type]
         )
         whole = agent_pb2.WorkerHeartbeat(worker_id=worker, pid=1000 + worker, progress=message)
@@ -47,17 +50,73 @@ def test_nothing_is_known_before_the_first_word() -> None:
     assert story.tracker.progress() is None
 
 
-def test_steps_and_their_rate_are_those_of_rank_0() -> None:
+def test_steps_are_those_of_the_farthest_member_and_their_rate_is_rank_0s() -> None:
     story = Story()
     story.round(1, NO_VERSION, 1, 2)
     for second in range(5):
         story.now = second
         story.says(1, 1, 20 * second)
         story.says(2, 1, 20 * second + 7)
-    assert story.progress().steps == 80
+    assert story.progress().steps == 87
     assert story.progress().step_rate == pytest.approx(20.0)
     story.now += RATE_WINDOW + 1
     assert story.progress().step_rate == 0.0
+
+
+def test_a_rate_is_that_of_the_boundaries_however_late_reports_come() -> None:
+    story = Story()
+    story.round(1, NO_VERSION, 1)
+    for second, delay in enumerate((0.0, 0.9, 0.1, 0.7, 0.0, 0.8, 0.9)):
+        story.now = 2 * second + delay
+        samples = {"epoch": 0, "samples_done": 640 * second, "samples": 10**6}
+        story.says(1, 1, 20 * second, passed=2.0 * second, **samples)
+    assert (story.progress().step_rate, story.progress().sample_rate) == (10.0, 320.0)
+
+
+def test_the_rate_falls_while_the_same_boundary_is_reported_for_longer_than_a_step_may_take() -> None:
+    story = Story()
+    story.round(1, NO_VERSION, 1)
+    for second in range(6):
+        story.now = second
+        story.says(1, 1, 10 * second)
+    story.now = 5.5
+    story.says(1, 1, 50, passed=5.0)
+    assert story.progress().step_rate == 10.0
+    story.now = 10.0
+    story.says(1, 1, 50, passed=5.0)
+    assert story.progress().step_rate == pytest.approx(50 / 9.9)
+
+
+def test_a_new_rank_0_on_a_host_whose_clock_is_behind_begins_the_rate_anew() -> None:
+    story = Story()
+    story.round(1, NO_VERSION, 1, 2)
+    for second in range(3):
+        story.now = second
+        story.says(1, 1, 10 * second)
+    story.round(2, Version(RoundId(1, 1), 21), 2)
+    story.says(2, 1, 21, passed=-50.0)  # a report of the old round
+    assert story.progress().step_rate == 10.0
+    for second in range(3, 6):
+        story.now = second
+        story.says(2, 2, 5 * (second - 2), passed=second - 50.0)
+    assert story.progress().step_rate == 5.0
+
+
+@pytest.mark.parametrize(
+    ("places", "total"),
+    [
+        pytest.param([(0, 10, 100), (0, 60, 100), (1, 20, 100)], 120, id="into the next epoch"),
+        pytest.param([(0, 10, 100), (3, 20, 100)], 320, id="over whole epochs between two reports"),
+        pytest.param([(0, 60, 100), (0, 40, 100), (0, 80, 100)], 100, id="steps that are made again count twice"),
+        pytest.param([(1, 20, 100), (0, 90, 100), (1, 20, 100)], 50, id="back into the epoch before"),
+        pytest.param([(7, 0, 100), (7, 30, 100)], 30, id="from a checkpoint"),
+    ],
+)
+def test_samples_are_counted_where_an_epoch_stands(places: list[tuple[int, int, int]], total: int) -> None:
+    count = SampleCount()
+    for place in places:
+        count.at(*place)
+    assert count.total == total
 
 
 def test_steps_of_a_run_add_up_over_its_rounds() -> None:

@@ -17,7 +17,7 @@ from edriver.driver.observe.records.recorder import EventLogWriter, Recorder, de
 from edriver.history.records import read
 from edriver.system.record_folder import MIN_REMOVAL_AGE, default_root, make, remove_old
 from edriver.text.event_lines import event_line, gap_line
-from edriver.v1 import status_pb2
+from edriver.v1 import resources_pb2, status_pb2
 
 MONTH = 30 * 24 * 3600
 
@@ -119,7 +119,7 @@ def test_a_file_that_cannot_be_written_is_reported_once(tmp_path: Path, caplog: 
         file.append(["x"])
     file.close()
     assert [record.getMessage() for record in caplog.records] == [
-        f"the event log {path} cannot be written: Is a directory; what happens is kept, and written later",
+        f"the event log {path} cannot be written: Is a directory; events are kept in memory and written later",
         f"the event log {path} lacks its last 3 entries",
     ]
 
@@ -207,7 +207,7 @@ def test_a_file_does_not_grow_for_ever(tmp_path: Path, caplog: pytest.LogCapture
         file.append([text])
     assert file.path.read_text() == "1234567890"
     assert [record.getMessage() for record in caplog.records] == [
-        f"the record {file.path} has 0 MiB: nothing more is written to it"
+        f"the record {file.path} has 0 MiB: nothing more will be written to it"
     ]
 
 
@@ -251,6 +251,9 @@ class StuckBook:
         self.reported += [event.seq for event in reported]
 
     def progress(self, at: float, progress: status_pb2.Progress) -> None:
+        pass
+
+    def usage(self, sample: resources_pb2.UsageSample) -> None:
         pass
 
     def flush(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,8 @@ FOLDERS = sorted({path.parent for path in SOURCES.values()})
 
 MAX_FILE_LINES = 500
 LONGEST_CLASS = 250
+LONGEST_WALK = 30
+"""Most files from a line of the discovery script to the rank that it becomes."""
 MAX_MODULES = 15
 
 
@@ -82,3 +85,14 @@ def test_no_class_is_too_long() -> None:
     ]
     assert classes
     assert [each.name for each in classes if (each.end_lineno or 0) - each.lineno >= LONGEST_CLASS] == []
+
+
+def test_the_way_of_a_host_line_is_short_and_where_the_architecture_says() -> None:
+    docs = ROOT.parent / "docs"
+    section = (docs / "architecture.md").read_text().partition("\n## The way of a host line\n")[2].partition("\n## ")[0]
+    stations = re.findall(r"^\| \[`.+?`\]\((.+?)\) \| (.+) \|$", section, re.MULTILINE)
+    files = [(docs / link).resolve() for link, _ in stations]
+    assert 20 < len(files) == len(set(files)) <= LONGEST_WALK
+    for file, (_, text) in zip(files, stations, strict=True):
+        source = file.read_text()
+        assert [name for name in re.findall(r"`(\w+)`", text) if name not in source] == [], file

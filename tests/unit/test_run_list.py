@@ -10,11 +10,17 @@ import pytest
 
 from edriver.commands.runs import runs, table
 from edriver.common.wire import duration, timestamp
+from edriver.dashboard import known_runs
 from edriver.history.run_list import TAIL_BYTES, RunSummary, recorded_runs
 from edriver.text.event_lines import event_line, plain
 from edriver.v1 import status_pb2
 
 BEGAN = 1_700_000_000.0
+
+
+@pytest.fixture(autouse=True)
+def no_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_runs, "living_runs", dict)  # on this machine there may be some, of other tests
 
 
 def made(root: Path, run_id: str, began: float = BEGAN, *entries: object, **about: object) -> Path:

@@ -9,7 +9,7 @@ import pytest
 
 from edriver.client import RunError
 from edriver.commands.status import lines, listed, status
-from edriver.common.ids import NO_VERSION, RoundId
+from edriver.common.ids import NO_VERSION, RoundId, Version
 from edriver.common.store_address import StoreAddress
 from edriver.common.wire import duration, epoch_seconds, span_seconds, timestamp
 from edriver.discovery.hosts import Host, HostSet
@@ -49,9 +49,11 @@ class Story:
             self.take(events.WorkerWaiting(worker, 1, NO_VERSION, StoreAddress("10.0.0.1", 4000 + worker), ""), 2.0)
 
     def reported(self, now: float) -> list[str]:
+        return list(lines(self.run(now)))
+
+    def run(self, now: float) -> status_pb2.Run:
         self._now = now
-        context: object = None
-        return list(lines(asyncio.run(self._server.GetRun(status_pb2.GetRunRequest(), context)).run))  # type: ignore[arg-type]
+        return self._server.answer().run
 
 
 def last_failure(said: list[str]) -> str:
@@ -85,6 +87,17 @@ def test_of_workers_that_end_together_the_one_with_the_oldest_error_file_failed_
     assert last_failure(story.reported(4.0)) == (
         "last failure: worker 2 (rank 1, a:1) raised an exception: ValueError: bad batch"
     )
+
+
+def test_the_last_words_of_a_worker_are_shown_though_training_went_on_before_it_was_reaped() -> None:
+    story = Story()
+    story.begin_round()
+    story.take(events.WorkerEnding(2), 3.0)
+    story.take(events.WorkerWaiting(1, 1, Version(RoundId(1, 1), 7), StoreAddress("10.0.0.1", 4001), ""), 3.1)
+    assert last_failure(story.reported(4.0)) == "last failure: worker 2 (rank 1, a:1) has ended"
+    story.take(events.WorkerExited(2, 9, tail="CUDA error 719\ngiving up\n"), 5.0)
+    assert last_failure(story.reported(6.0)).startswith("last failure: worker 2 (rank 1, a:1) exited with code 9")
+    assert story.run(6.0).last_failure.tail == "CUDA error 719\ngiving up\n"
 
 
 def test_a_run_from_its_start_to_its_first_round() -> None:

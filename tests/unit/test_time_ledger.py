@@ -134,6 +134,11 @@ class Story:
         check(spent, now)
         return {kind: round(seconds, 4) for kind, seconds in kinds.items() if seconds}
 
+    def settled(self, now: float) -> dict[str, float]:
+        """Of those, what no report can change any more."""
+        kinds = seconds_by_kind(self.ledger.settled(now))
+        return {kind: round(seconds, 4) for kind, seconds in kinds.items() if seconds}
+
     def goodput(self, now: float) -> float | None:
         spent = self.ledger.time_spent(now)
         return round(spent.goodput, 6) if spent.HasField("goodput") else None
@@ -286,18 +291,34 @@ def test_a_kill_in_what_is_declared_is_no_stall_either() -> None:
 
 def test_what_follows_an_assignment_is_settled_by_the_first_steps() -> None:
     story = Story()
-    assert story.ledger.settled(105.0) == 105.0
+    assert story.settled(105.0) == {"booting": 5.0}
     story.assigned(110.0)
-    assert story.ledger.settled(115.0) == 110.0
+    assert story.settled(115.0) == {"booting": 10.0}
     story.says(1, 112.5, now=115.0)
-    assert story.ledger.settled(115.0) == 110.0
+    assert story.settled(115.0) == {"booting": 10.0}
     story.under_way(112.0, 115.5)
-    assert story.ledger.settled(115.5) == 115.5
+    assert story.settled(115.5) == {"booting": 12.0}
     story.ended(116.0)
-    assert story.ledger.settled(117.0) == 117.0
+    assert story.settled(117.0) == {"booting": 12.0, "recovering": 1.0}  # from its end, not from 112.5
     story.assigned(118.0)
+    assert story.settled(118.5) == {"booting": 12.0, "training": 0.5, "recovering": 2.0}
     story.ended(119.0)
-    assert story.ledger.settled(120.0) == 120.0
+    assert story.settled(120.0) == {"booting": 12.0, "training": 0.5, "recovering": 4.0}
+
+
+def test_a_stall_is_settled_once_all_members_have_told_of_it() -> None:
+    """Reports are older than they look, and not every member need have seen it."""
+    story = Story()
+    story.begun()
+    story.says(16, 120.0, now=123.0)
+    assert story.spent(127.9)["stalled"] == 2.5
+    assert story.settled(127.9) == {"booting": 12.0, "training": 8.0}
+    story.says(17, 122.0, now=128.0)
+    assert story.spent(128.0) == {"booting": 12.0, "training": 10.0, "stalled": 5.5}
+    story.says(17, 122.0, now=129.0, stalled=1.5, stall=(120.5, 1.5, 17))
+    assert story.spent(129.0)["training"] == 8.5
+    assert story.settled(132.9) == {"booting": 12.0, "training": 8.0}
+    assert story.settled(134.0) == {"booting": 12.0, "training": 8.5, "stalled": 1.5}
 
 
 def test_the_last_step_is_the_last_boundary_that_is_known_of() -> None:
@@ -706,6 +727,17 @@ def test_a_run_that_ends_in_an_interruption() -> None:
     assert story.ledger.recoveries().count == 0
 
 
+def test_a_run_that_ends_in_a_round_without_a_step_has_lost_what_was_lost_before_it() -> None:
+    story = Story()
+    story.begun()
+    story.ended(120.5)
+    story.assigned(121.0, lost=1)
+    story.ended(122.0)
+    story.assigned(123.0, lost=2)
+    story.run_ended(125.0)
+    assert [each.steps_lost for each in story.over] == [3]
+
+
 @pytest.mark.parametrize("rounds", [0, 2])
 def test_a_run_without_a_step_has_no_goodput(rounds: int) -> None:
     story = Story()
@@ -875,6 +907,8 @@ class Members:
         gaps: the interruptions that there were, but for stalls: kind, start, length, failed rounds, steps lost.
         stalls: the stalls that there were: start and length.
         final: what the last look told that was final.
+        settled: what the last look told that was settled,
+        surprised: and whether steps have been told of since that were taken for none.
     """
 
     def __init__(self, seed: int) -> None:
@@ -886,6 +920,8 @@ class Members:
         self.gaps: list[tuple[int, float, float, int, int]] = []
         self.stalls: list[tuple[float, float]] = []
         self.final: Mapping[str, float] = {}
+        self.settled: Mapping[str, float] = {}
+        self.surprised = False
         self.step_times = [StepTimes(lambda: self.now, lambda: self.now) for _ in range(2)]
         self.boundary = BEGAN
         self.kind: status_pb2.InterruptionKind.ValueType = BOOT
@@ -906,6 +942,10 @@ class Members:
         assert all(told[kind] >= seconds - 1e-4 for kind, seconds in self.final.items()), (told, self.final)
         if self.story.ledger.interruption(self.now) is None:
             self.final = told
+        settled = seconds_by_kind(self.story.ledger.settled(self.now))
+        grows = all(settled[kind] >= seconds - 1e-4 for kind, seconds in self.settled.items())
+        assert grows or self.surprised, (settled, self.settled)
+        self.settled = settled
 
     def report(self, member: int) -> None:
         """A member's sign of life."""
@@ -977,6 +1017,7 @@ class Members:
             told: whether any of them are told of before the round has ended.
         """
         self.assigned()
+        self.surprised = self.surprised or not told
         synced = self.synced()
         for number in range(1, steps + 1):
             ordinary = self.step(ordinary=not under_way)
@@ -1045,6 +1086,7 @@ def test_what_is_told_is_what_was(seed: int) -> None:
     told = look(run.story.ledger, run.now)
     assert told.pop("until") == pytest.approx(run.now, abs=1e-3)
     assert told == pytest.approx(run.true, abs=1e-3)
+    assert seconds_by_kind(run.story.ledger.settled(run.now)) == told
     assert [
         (each.kind, epoch_seconds(each.start_time), span_seconds(each.duration), each.failed_rounds, each.steps_lost)
         for each in run.story.over

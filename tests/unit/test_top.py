@@ -13,10 +13,10 @@ from textual.pilot import Pilot
 from textual.worker import WorkerCancelled
 
 from edriver.client import Run, RunError
-from edriver.commands.top import MAX_SHOWN_WORKERS, Top, Watch, worker_rows
+from edriver.commands.top import MAX_SHOWN_WORKERS, Top, Watch, head, worker_rows
 from edriver.common.wire import timestamp
 from edriver.text.printable import printable
-from edriver.v1 import cause_pb2, rounds_pb2, status_pb2
+from edriver.v1 import cause_pb2, resources_pb2, rounds_pb2, status_pb2
 
 HOST = "gpu-node-{}.cluster.example.org"
 
@@ -109,6 +109,12 @@ def run_of(*workers: status_pb2.WorkerStatus) -> Run:
     )
 
 
+def test_restart_mode_is_named() -> None:
+    run = run_of()
+    run.mode = status_pb2.RUN_MODE_RESTART
+    assert head(run).plain.startswith("run abcd  3 min 20 s  restart mode  2 workers (1 to 4")
+
+
 def test_everything_is_on_the_screen() -> None:
     run = run_of(worker(4), worker(3, 2), worker(2, 1), worker(1, 0))
     happened = Events("round 1.1 began", "round 1.1 ended: worker 9 was killed by SIGKILL")
@@ -125,6 +131,20 @@ def test_everything_is_on_the_screen() -> None:
     assert ranked == [["0", "1", whole[1]], ["1", "2", whole[2]], ["2", "3", whole[3]], ["4", whole[4], "booting"]]
     assert any(line.endswith("round 1.1 ended: worker 9 was killed by SIGKILL") for line in lines)
     assert "q Quit" in lines[-1]
+
+
+def test_what_is_used_is_on_the_screen() -> None:
+    run = run_of(worker(1, 0))
+    run.workers[0].host = "b"
+    run.workers[0].usage.MergeFrom(
+        resources_pb2.WorkerUsage(cpu_cores=1.25, resident_bytes=3 << 30, gpu_utilization=0.5, gpu_memory_bytes=1 << 30)
+    )
+    del run.hosts[0], run.hosts[0].obstacles[1]
+    run.hosts[0].usage.MergeFrom(resources_pb2.HostUsage(cpu_cores=7.5, memory_bytes=9 << 30))
+    lines = shown(Top(lambda: run, Events()))
+    assert any(line.split()[-3:] == ["7.5", "9.0", "GiB"] for line in lines if line.startswith(" b ")), lines
+    used = ["1.2", "3.0", "GiB", "50", "%,", "1.0", "GiB"]
+    assert any(line.split()[4:11] == used for line in lines if "b:1" in line), lines
 
 
 def test_an_interruption_stands_at_the_top() -> None:

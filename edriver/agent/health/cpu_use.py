@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-from edriver.system.proc_stat import SYSTEM_TIME_FIELD, USER_TIME_FIELD, stat_fields
+from edriver.system.proc_stat import (
+    CHILD_TIME_FIELDS,
+    PARENT_FIELD,
+    SYSTEM_TIME_FIELD,
+    USER_TIME_FIELD,
+    stat_fields,
+)
 
 CPU_WINDOW = 10.0
 """Seconds for which the use of a processor is counted before it is judged."""
@@ -22,6 +29,27 @@ def processor_seconds(pid: int) -> float:
     except OSError:
         return 0.0
     return (int(fields[USER_TIME_FIELD]) + int(fields[SYSTEM_TIME_FIELD])) / os.sysconf("SC_CLK_TCK")
+
+
+def family_seconds(pid: int) -> float:
+    """What a process, its children, theirs and so on have used so far: an upload may be a command of its own."""
+    used: dict[int, float] = {}
+    children: defaultdict[int, list[int]] = defaultdict(list)
+    for name in os.listdir("/proc"):  # noqa: PTH208  paths of all processes would take as long again
+        if name.isdecimal():
+            try:
+                fields = stat_fields(Path("/proc", name, "stat"))
+            except OSError:
+                continue  # closed meanwhile
+            children[int(fields[PARENT_FIELD])].append(int(name))
+            places = (USER_TIME_FIELD, SYSTEM_TIME_FIELD, *CHILD_TIME_FIELDS)
+            used[int(name)] = sum(int(fields[place]) for place in places) / os.sysconf("SC_CLK_TCK")
+    total, left = 0.0, [pid]
+    while left:
+        member = left.pop()
+        total += used.get(member, 0.0)
+        left += children[member]
+    return total
 
 
 class CpuUseWatch:
@@ -40,11 +68,16 @@ class CpuUseWatch:
         self._since = clock()
         self._before = used()
 
+    @property
+    def over(self) -> bool:
+        """Whether a window has just ended."""
+        return self._clock() - self._since >= self._window
+
     def was_busy(self) -> bool:
         """Whether a window has just ended in which it worked."""
-        now = self._clock()
-        if now - self._since < self._window:
+        if not self.over:
             return False
+        now = self._clock()
         used = self._used()
         worked = used - self._before >= MIN_CPU_FRACTION * (now - self._since)
         self._since, self._before = now, used

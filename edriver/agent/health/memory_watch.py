@@ -119,9 +119,8 @@ class MemoryWatch:
         """Its cgroup, and the kills in that and on the machine."""
         group = self._group
         with suppress(OSError):  # it has just ended
-            groups = memory_groups(self._cgroup.read_text(), self._root)
-            group = next((group for group in groups if self._count(group) is not None), None)
-        return group, self._count(group), _kills_in(self._machine)
+            group = counting_group(self._cgroup.read_text(), self._root)
+        return group, kills_of(group), kills_in(self._machine)
 
     def _note(self, found: tuple[MemoryGroup | None, int | None, int | None]) -> None:
         self._group, self._known, self._known_of_machine = found
@@ -129,31 +128,39 @@ class MemoryWatch:
 
     def verdict(self) -> cause_pb2.Cause | None:
         """Why the process, which SIGKILL has ended, was killed; None if it was not the kernel that did it."""
-        if self._group and _more(self._count(self._group), self._known):
-            return cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_OUT_OF_MEMORY, memory_limit=self._limit())
-        if _more(_kills_in(self._machine), self._known_of_machine):
+        if self._group and _more(kills_of(self._group), self._known):
+            return cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_OUT_OF_MEMORY, memory_limit=lowest_limit(self._group))
+        if _more(kills_in(self._machine), self._known_of_machine):
             return cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_MAYBE_OUT_OF_MEMORY)
         return None
 
-    def _count(self, group: MemoryGroup | None) -> int | None:
-        return None if group is None else _kills_in(group.folder / group.events)
 
-    def _limit(self) -> int | None:
-        """The lowest limit of the cgroup and of those above it."""
-        assert self._group is not None
-        found, folder = [], self._group.folder
-        while folder.is_relative_to(self._group.mount):
-            with suppress(OSError):
-                found.append(limit_of((folder / self._group.limit).read_text()))
-            folder = folder.parent
-        return min((limit for limit in found if limit is not None), default=None)
+def counting_group(text: str, root: Path) -> MemoryGroup | None:
+    """The first cgroup of memory_groups that counts kills; None: there is none."""
+    return next((group for group in memory_groups(text, root) if kills_of(group) is not None), None)
+
+
+def kills_of(group: MemoryGroup | None) -> int | None:
+    """How many processes of a cgroup the kernel has killed; None: it does not say."""
+    return None if group is None else kills_in(group.folder / group.events)
+
+
+def lowest_limit(group: MemoryGroup) -> int | None:
+    """The lowest limit of a cgroup and of those above it, in bytes; None: there is none."""
+    found, folder = [], group.folder
+    while folder.is_relative_to(group.mount):
+        with suppress(OSError):
+            found.append(limit_of((folder / group.limit).read_text()))
+        folder = folder.parent
+    return min((limit for limit in found if limit is not None), default=None)
 
 
 def _more(now: int | None, before: int | None) -> bool:
     return now is not None and before is not None and now > before
 
 
-def _kills_in(file: Path) -> int | None:
+def kills_in(file: Path) -> int | None:
+    """How many processes the kernel has killed, as one of its files says; None: it does not."""
     try:
         return oom_kills(file.read_text())
     except OSError:

@@ -1,11 +1,13 @@
 """A worker that lives and does not answer, as its agent sees it: native code keeps the interpreter's lock.
 
 Such a worker cannot watch itself (stall.py), so its agent does: what it is doing may last as long as its phase. One
-that waits for others has let the lock go, and answers.
+that waits for others has let the lock go, and answers. A phase that changes is a sign of life: right after a long call
+the worker is in its next phase, and has not answered yet.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 from edriver.common.stall_limits import Phase
@@ -29,7 +31,9 @@ class UnresponsiveWatch:
     def __init__(self, ask: Callable[[], None]) -> None:
         self.round_id = rounds_pb2.RoundId()
         self._ask = ask
-        self._seconds = 0.0
+        self._seconds = math.inf
+        self._phase: Phase | None = None
+        self._phase_began = 0.0
         self._asked = False
         self._reported = False
 
@@ -43,11 +47,13 @@ class UnresponsiveWatch:
             phase: what it is doing; None: it is in no round, and may take as long as it likes.
             limits: seconds that each phase may last; 0, or none: for ever.
         """
-        if seconds < self._seconds:
+        answered = seconds < self._seconds
+        if answered or phase is not self._phase:
             self._asked = self._reported = False
+            self._phase, self._phase_began = phase, 0.0 if answered else seconds
         self._seconds = seconds
-        limit = limits.get(phase, 0.0) if phase else 0.0
-        if phase is None or not limit or seconds < limit or self._reported:
+        limit, lasted = limits.get(phase, 0.0) if phase else 0.0, seconds - self._phase_began
+        if phase is None or not limit or lasted < limit or self._reported:
             return None
         if not self._asked:
             self._asked = True
@@ -55,6 +61,6 @@ class UnresponsiveWatch:
             return None
         self._reported = True
         stalled = notification_pb2.Stalled(
-            round_id=self.round_id, phase=phase, duration=duration(seconds), stacks=STACKS_NOTE
+            round_id=self.round_id, phase=phase, duration=duration(lasted), stacks=STACKS_NOTE
         )
         return notification_pb2.Report(stalled=stalled)

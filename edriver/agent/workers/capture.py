@@ -17,11 +17,14 @@ from edriver.v1 import agent_pb2
 logger = logging.getLogger("edriver.agent")
 
 MAX_LINE_BYTES = 64 * 1024
-"""Longest line in bytes; a longer one goes on as several."""
+"""Maximum length of a line in bytes; a longer one is split."""
 
-MAX_TAIL_LINES = 20
+MAX_TAIL_LINES = 60  # the traceback of an exception, and some lines before it
 MAX_TAIL_BYTES = 8 * 1024
 """How much of a worker's output is reported with its exit."""
+
+MAX_HELD_BYTES = 64 * 1024
+"""Bytes of a stream that are held back at most; what comes after them is shown."""
 
 READ_BYTES = 64 * 1024
 """What a pipe holds."""
@@ -67,12 +70,12 @@ class Tail:
         self._lines.append(line[-MAX_TAIL_BYTES:])
 
     def text(self) -> str:
-        """The lines, in the order in which they came; what is not UTF-8 shows as the replacement character."""
+        """The lines, in the order in which they arrived; bytes that are not UTF-8 show as the replacement character."""
         return b"\n".join(self._lines)[-MAX_TAIL_BYTES:].decode(errors="replace")
 
 
 class OutputFile:
-    """One file of a worker's output. A disk that is full or gone is logged once and never disturbs the worker.
+    """One file of a worker's output. A disk that is full or gone is logged once and does not affect the worker.
 
     Args:
         path: the file. It is made private to the user, its folder is made, too.
@@ -90,7 +93,7 @@ class OutputFile:
 
     @property
     def lost(self) -> bool:
-        """Whether it does not take what is written."""
+        """Whether it cannot be written."""
         return self._file is None
 
     def write(self, data: bytes) -> None:
@@ -117,24 +120,30 @@ class PipeReader:
 
     Args:
         fd: its end to read, non-blocking; closed by `finish`.
-        on_line: called with each line, and whether it is to be shown.
+        on_line: called with each line, and whether to show it.
     """
 
     def __init__(self, fd: int, on_line: Callable[[bytes, bool], None]) -> None:
         self._fd = fd
         self._file: OutputFile | None = None
         self._shown = True
+        self._held: bytearray | None = None
         self._on_line = on_line
         self._splitter = LineSplitter()
         asyncio.get_running_loop().add_reader(fd, self._read)
 
     def lead_to(self, destination: Destination) -> None:
-        """What is read from now on goes there; if its file cannot be written, it is shown instead."""
+        """What is read from now on goes there, after what was held back; if its file cannot be written, it is shown
+        instead.
+        """
         if self._file:
             self._file.close()
         path = destination.file
         self._file = OutputFile(path, append=destination.append) if path else None
         self._shown = destination.shown
+        self._release()
+        if destination.held:
+            self._held = bytearray()
 
     def _read(self) -> int:
         """Read once; returns the number of bytes, 0 if there are none for now or for ever."""
@@ -145,10 +154,23 @@ class PipeReader:
         if not data:
             asyncio.get_running_loop().remove_reader(self._fd)
             return 0
+        if self._held is not None and len(self._held) + len(data) <= MAX_HELD_BYTES:
+            self._held += data
+        else:
+            self._release()
+            self._take(data)
+        return len(data)
+
+    def _release(self) -> None:
+        """Hold nothing back any more."""
+        held, self._held = self._held, None
+        if held:
+            self._take(bytes(held))
+
+    def _take(self, data: bytes) -> None:
         if self._file:
             self._file.write(data)
         self._pass_on(self._splitter.feed(data))
-        return len(data)
 
     def _pass_on(self, lines: list[bytes]) -> None:
         shown = self._shown or (self._file is not None and self._file.lost)
@@ -163,6 +185,7 @@ class PipeReader:
         left = MAX_DRAIN_BYTES
         while left > 0 and (count := self._read()):
             left -= count
+        self._release()
         self._pass_on(self._splitter.flush())
         asyncio.get_running_loop().remove_reader(self._fd)
         os.close(self._fd)
@@ -178,8 +201,8 @@ class Capture:
         slot: and its slot: both are put on each line.
         stdout: the ends to read of its pipes, non-blocking; closed by `finish`.
         stderr: see above.
-        forward: called with each line that is to be shown, in the order in which they are read.
-        heard: called for each line.
+        forward: called with each line to show, in the order in which they are read.
+        on_line: called for each line.
         destinations: where its stdout and its stderr go.
 
     Attributes:
@@ -193,14 +216,14 @@ class Capture:
         stdout: int,
         stderr: int,
         forward: Callable[[agent_pb2.OutputLine], None],
-        heard: Callable[[], None],
+        on_line: Callable[[], None],
         destinations: tuple[Destination, Destination] = SHOWN,
     ) -> None:
         self.rank: int | None = None
         self._worker_id = worker_id
         self._slot = slot
         self._forward = forward
-        self._heard = heard
+        self._on_line = on_line
         self._tail = Tail()
         self._readers = (self._reader(stdout, is_stderr=False), self._reader(stderr, is_stderr=True))
         self.lead_to(destinations)
@@ -225,7 +248,7 @@ class Capture:
 
     def _take(self, line: bytes, is_stderr: bool, shown: bool) -> None:
         self._tail.add(line)
-        self._heard()
+        self._on_line()
         if shown:
             self._forward(
                 agent_pb2.OutputLine(

@@ -43,7 +43,7 @@ def read(path: Path) -> tuple[bytes, float]:
 
 
 def recorded_error(data: bytes, changed: float) -> agent_pb2.RecordedError | None:
-    """What an error file says; None: nothing that can be understood. Pure.
+    """The content of an error file; None: it cannot be understood. Pure.
 
     Args:
         data: all of the file.
@@ -69,9 +69,9 @@ def recorded_error(data: bytes, changed: float) -> agent_pb2.RecordedError | Non
     )
 
 
-def _record_time(said: object, changed: float) -> Timestamp | None:
+def _record_time(recorded: object, changed: float) -> Timestamp | None:
     try:
-        second = float(said) if isinstance(said, str | int | float) else math.nan
+        second = float(recorded) if isinstance(recorded, str | int | float) else math.nan
         if not second > 0:  # nor NaN
             return None
         return timestamp(changed if second <= changed < second + MAX_LATENESS else second)

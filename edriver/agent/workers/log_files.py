@@ -1,7 +1,7 @@
 """Where each stream of a worker goes: into which file, and whether its lines are shown. Pure.
 
 In restart mode that follows from torchrun's --log-dir, --redirects, --tee and --local-ranks-filter; the files lie as
-torchrun's do: RUN_HOST/attempt_N/LOCAL_RANK/stdout.log below the folder. Else it is --output-filename that says it.
+torchrun's do: RUN_HOST/attempt_N/LOCAL_RANK/stdout.log below the folder. Else --output-filename defines it.
 """
 
 from __future__ import annotations
@@ -24,19 +24,24 @@ class Destination:
         file: the file; None: none.
         shown: whether its lines are sent to the driver.
         append: whether what the file has stays: a resize begins no new attempt.
+        held: whether its lines are held back, because the worker's place, which decides on the rest, is not known yet.
     """
 
     file: Path | None = None
     shown: bool = True
     append: bool = False
+    held: bool = False
 
 
 SHOWN: Final = (Destination(), Destination())
 """Both streams, stdout and stderr, are shown, and go to no file."""
 
+HELD: Final = (Destination(held=True), Destination(held=True))
+"""Both streams wait for the worker's place."""
+
 
 def worker_files(folder: Path, worker_id: int) -> tuple[Destination, Destination]:
-    """What --output-filename says of a worker.
+    """What --output-filename means for a worker.
 
     Args:
         folder: that of its slot.
@@ -51,7 +56,7 @@ def worker_files(folder: Path, worker_id: int) -> tuple[Destination, Destination
 
 @dataclass(frozen=True, slots=True)
 class LogFiles:
-    """What torchrun's flags say of the workers of a host.
+    """What torchrun's flags mean for the workers of a host.
 
     Attributes:
         folder: of this run and this host.

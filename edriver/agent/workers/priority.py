@@ -16,7 +16,7 @@ import tenacity
 logger = logging.getLogger("edriver.agent")
 
 ENDED_NICENESS = 19
-"""The niceness of what has ended: it gets only idle processor time."""
+"""The niceness of processes that have ended: they get only idle processor time."""
 
 BOOT_NICENESS = 5
 """The niceness of what boots: a third of a trainer's share where both want a core, so that it is ready in good time

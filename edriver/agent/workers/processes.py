@@ -65,7 +65,7 @@ class Processes:
     Args:
         on_exit: called with a worker's process id and its exit code (negative: the signal that ended it), when it has
             exited, the rest of its group has been killed, and it has been reaped.
-        guard: who ends them if the agent cannot; started here, if it is not yet.
+        guard: ends them if the agent cannot; started here if it is not running yet.
     """
 
     def __init__(self, on_exit: Callable[[int, int], None], guard: Guard) -> None:
@@ -76,12 +76,12 @@ class Processes:
         self._reaped = asyncio.Event()
 
     def open(self) -> None:
-        """Adopt orphans, start the guard, and from now on reap whatever exits (in the running event loop)."""
+        """Adopt orphans, start the guard, and from now on reap all processes that exit (in the running event loop)."""
         become_subreaper()
         if self._guard.pid is None:
             self._guard.start()
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self.reap)
-        self.reap()  # what has exited before the handler was there
+        self.reap()  # processes that exited before the handler was set
 
     def start(
         self, command: Sequence[str], environment: Mapping[str, str], inherited: Sequence[int] = ()
@@ -98,7 +98,7 @@ class Processes:
             standard output and error. Closing them is the caller's business.
 
         Raises:
-            SpawnError: it could not be started; the message says why.
+            SpawnError: it could not be started; the message has the reason.
         """
         pipes: list[int] = []
         try:
@@ -168,7 +168,7 @@ class Processes:
     async def close(self, bound: float) -> bool:
         """Kill every descendant that is left, then end the guard.
 
-        Each killed process's children become children of the agent, so this goes on until there are none.
+        Each killed process's children become children of the agent, so this repeats until there are none.
 
         Args:
             bound: seconds that it may take in all.

@@ -1,4 +1,6 @@
-"""Where workers say that their notification service listens: one datagram each, worker_id and process id as text."""
+"""The socket on which workers announce that their notification service listens: one datagram each, worker_id and
+process ID as text.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ class ReadySocket:
         asyncio.get_running_loop().add_reader(self._socket, self._read)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         asyncio.get_running_loop().remove_reader(self._socket)
         self._socket.close()
         self._path.unlink(missing_ok=True)

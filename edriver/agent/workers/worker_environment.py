@@ -1,4 +1,4 @@
-"""The environment of a worker's process: how it finds its agent, and what is best unless the user knows better."""
+"""The environment of a worker's process: how it finds its agent, and defaults that the user can override."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ def worker_environment(
         store_path: the unix socket of its store, if only this machine's workers are to reach it.
         tls_folder: the folder of what it shows the others (store_transport.py).
         interface: the network interface that has the address, if it is known.
-        devices: the host's GPUs. A slot has the one of its number for good, whatever rank its worker has; more slots
-            than GPUs share them in turn.
-        stall_limits: seconds that each phase may last, by name; none: for ever.
+        devices: the host's GPUs. A slot always has the one with its number, independently of the rank of its worker; if
+            there are more slots than GPUs, they share them in turn.
+        stall_limits: seconds that each phase may last, by name; a missing one has no limit.
         script_defaults: what else is set unless the user has.
     """
     # As torchrun does: several workers on one host that each take all its cores slow one another down.
@@ -120,7 +120,7 @@ def restart_environment(
     Args:
         base: the agent's own environment.
         address: where this host's workers reach each other.
-        error_path: where torch's @record is to write what has ended the script.
+        error_path: where torch's @record writes the exception that ended the script.
         imports_path: where it writes down what it has imported, for the slot's next standby.
         max_restarts: how many failures the run survives; None: any number.
     """

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from edriver.system import stack_dump
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerFiles:
@@ -35,8 +37,13 @@ class WorkerFiles:
 
     @property
     def error(self) -> Path:
-        """Where torch's @record writes what has ended the script."""
+        """Where torch's @record writes the exception that ended the script."""
         return self._path("error.json")
+
+    @property
+    def stacks(self) -> Path:
+        """Where its signal handler writes where its threads stand."""
+        return stack_dump.file_beside(self.socket)
 
     def _path(self, kind: str) -> Path:
         return self.folder / f"w{self.worker_id}.{kind}"

@@ -33,11 +33,11 @@ class WorkerLink:
     """Carries what passes between the agent and one worker, in order.
 
     Notices wait until the worker listens (`attach`). If the stream breaks while the process lives, it
-    is not opened again: no worker's service comes back. Its exit or its lease will tell.
+    is not opened again: a worker's service is never restarted. Its exit or the end of its lease follows.
 
     Attributes:
         progress: the progress that the worker reported last; None once that was passed on.
-        parted: whether its script has ended in good order.
+        parted: whether its script has ended without an exception.
 
     Args:
         run_id: the run,
@@ -85,6 +85,7 @@ class WorkerLink:
         self._expired = False
         self._parting = False
         self._pings = 0
+        self._answered = asyncio.Event()
         self.parted = False
         self.progress: notification_pb2.WorkerProgress | None = None
         self._notices: asyncio.Queue[notification_pb2.Notice] = asyncio.Queue(MAX_QUEUED_NOTICES)
@@ -112,7 +113,7 @@ class WorkerLink:
 
     @property
     def next_tick(self) -> float:
-        """Seconds until `tick` is to be called."""
+        """Seconds until the next `tick` is due."""
         over = self._lease.silence >= self._lease.duration
         return self._lease.period if self._stream is None or self._expired or over else self._lease.next_tick
 
@@ -128,15 +129,26 @@ class WorkerLink:
                 self._note_life()
             else:
                 self._expire()
-            return  # it is asked no more: what it was asked before lies unread, and is answered when it can
+            return  # it gets no further pings: it will answer those before once it can
         if not (self._parting or self._quiet) and self._lease.silence >= self._lease.duration / 2:
             self._quiet = True
             self._on_quiet()
         if not self._stream.done() and self._lease.silence >= min(
             self._lease.duration / PINGS_PER_LEASE, MAX_PING_INTERVAL
         ):
-            self._pings += 1
-            self.deliver(notification_pb2.Notice(ping=notification_pb2.Ping(number=self._pings)))
+            self._ping()
+
+    async def ask(self) -> None:
+        """Ask the worker how far it is, and wait for its answer; returns at once if there is no worker to answer."""
+        if self._stream is None or self._stream.done():
+            return
+        self._answered.clear()
+        self._ping()
+        answered = asyncio.create_task(self._answered.wait())
+        try:
+            await asyncio.wait({answered, self._stream}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            answered.cancel()
 
     def show_life(self) -> None:
         """The worker's process has shown that it lives, otherwise than by its service, which has ended."""
@@ -144,7 +156,7 @@ class WorkerLink:
             self._lease.renew()
 
     async def ended(self, bound: float) -> None:
-        """Wait for the stream's end, which has all reports of a process that is gone; not longer than this."""
+        """Wait for the end of the stream, after which all reports have been received; at most this long."""
         if self._stream:
             await asyncio.wait({self._stream}, timeout=bound)
 
@@ -154,6 +166,10 @@ class WorkerLink:
             self._stream.cancel()
             await asyncio.wait({self._stream})
         self.socket_path.unlink(missing_ok=True)
+
+    def _ping(self) -> None:
+        self._pings += 1
+        self.deliver(notification_pb2.Notice(ping=notification_pb2.Ping(number=self._pings)))
 
     def _note_life(self) -> None:
         if (self._expired or self._quiet) and not self._overflowed:
@@ -200,6 +216,7 @@ class WorkerLink:
             match report.WhichOneof("kind"):
                 case "pong":
                     self.progress = report.pong.progress
+                    self._answered.set()
                 case "script_ended":
                     self.parted = True
                 case _:

@@ -10,6 +10,10 @@ const MOST_ROWS = 1000;
 const MOST_LOSSES = 300; // that are marked in the heatmap
 const MOST_RECOVERIES = 60;
 
+// What is left of and right of each chart over time, in pixels, so that one time is at one place in all of them.
+const frame = {left: 48, right: 8};
+const MOST_LABEL = 24; // characters of a slot's name that are shown
+
 function colours() {
   const style = getComputedStyle(document.documentElement);
   const of = (name) => style.getPropertyValue(`--${name}`).trim();
@@ -19,6 +23,21 @@ function colours() {
 // Plotly takes some HTML in texts; what comes from the run is to have none.
 function plainText(text) {
   return String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+}
+
+// A name that fits beside a chart: of a long one, its beginning and its end.
+function shortName(name) {
+  const most = innerWidth < 600 ? 12 : MOST_LABEL;
+  return name.length <= most ? name : `${name.slice(0, most / 2 - 1)}…${name.slice(-most / 2)}`;
+}
+
+// Make room for the names beside the charts; returns whether their left edge has moved.
+function makeRoom(names) {
+  const longest = names.reduce((most, name) => Math.max(most, shortName(name).length), 5);
+  const left = Math.round(13 + 6.9 * longest);
+  if (left === frame.left) return false;
+  frame.left = left;
+  return true;
 }
 
 // Plotly's date axes know no time zones: it is shown the local time.
@@ -32,7 +51,7 @@ function layout(colour, more) {
   const {xaxis, yaxis, ...rest} = more;
   return {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: {color: colour.ink, size: 12, family: "system-ui, sans-serif"},
-    margin: {l: 44, r: 8, t: 8, b: 32}, showlegend: false, hovermode: "closest",
+    margin: {l: frame.left, r: frame.right, t: 8, b: 32}, showlegend: false, hovermode: "closest",
     hoverlabel: {bgcolor: colour.card, bordercolor: colour.line, font: {color: colour.ink}, align: "left"},
     dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
     xaxis: {...axis, ...xaxis}, yaxis: {...axis, ...yaxis}, ...rest,
@@ -78,7 +97,7 @@ function worldFigure(story, range) {
   const most = Math.max(story.head.max_np || 0, ...shown.map((round) => round.size), 1);
   const bound = (y0, text) => ({type: "line", xref: "paper", x0: 0, x1: 1, y0, y1: y0, line: {color: colour.quiet, width: 1, dash: "dot"}, label: {text, textposition: "end", font: {size: 10, color: colour.quiet}}});
   const shapes = story.head.max_np ? [bound(story.head.min_np, "--min-np"), ...(story.head.max_np > story.head.min_np ? [bound(story.head.max_np, "--max-np")] : [])] : [];
-  const whole = {xaxis: timeAxis(range), yaxis: {range: [0, most * 1.14], autorange: false, fixedrange: true, nticks: 6, tickformat: ",d"}, height: 230, shapes, showlegend: true, legend: {orientation: "h", x: 1, xanchor: "right", y: 1.02, yanchor: "bottom", font: {size: 11, color: colour.quiet}}, margin: {l: 44, r: 8, t: 22, b: 32}};
+  const whole = {xaxis: timeAxis(range), yaxis: {range: [0, most * 1.14], autorange: false, automargin: false, fixedrange: true, ...(most <= 6 ? {dtick: 1} : {nticks: 6}), tickformat: ",d"}, height: 230, shapes, showlegend: true, legend: {orientation: "h", x: 1, xanchor: "right", y: 1.02, yanchor: "bottom", font: {size: 11, color: colour.quiet}}, margin: {l: frame.left, r: frame.right, t: 22, b: 32}};
   return [[{...line, showlegend: false}, ...marks], layout(colour, whole)];
 }
 
@@ -108,7 +127,7 @@ function lanesBars(lanes, range, now) {
   }
   const traces = shown.filter((of) => of.x.length).map(({state, ...of}) => ({...of, type: "bar", orientation: "h", name: state, hoverinfo: "text", textposition: "none", marker: {color: colour[state], pattern: {shape: PATTERNS[state], fgcolor: colour.card, fillmode: "overlay", size: 6, solidity: 0.25}, line: {width: 0}}}));
   const labels = lanes.map((lane) => plainText(lane.key));
-  return [traces, layout(colour, {xaxis: timeAxis(range), yaxis: {type: "category", categoryorder: "array", categoryarray: labels, range: [lanes.length - 0.5, -0.5], autorange: false, fixedrange: true, ticklabelstandoff: 4, tickmode: "linear", dtick: 1}, barmode: "overlay", bargap: 0.25, height: 60 + Math.max(2, lanes.length) * 24, hovermode: "closest"})];
+  return [traces, layout(colour, {xaxis: timeAxis(range), yaxis: {type: "category", categoryorder: "array", categoryarray: labels, range: [lanes.length - 0.5, -0.5], autorange: false, automargin: false, fixedrange: true, ticklabelstandoff: 4, tickmode: "array", tickvals: labels, ticktext: lanes.map((lane) => plainText(shortName(lane.key)))}, barmode: "overlay", bargap: 0.25, height: 60 + Math.max(2, lanes.length) * 24, hovermode: "closest"})];
 }
 
 // Rows of slots, or where there are too many, of hosts: the worst of their slots.
@@ -173,21 +192,8 @@ function lanesMap(lanes, range, now) {
   const ticks = rows.map((_, place) => place).filter((place) => place % every === 0);
   const losses = lossesOf(rows, range, now);
   const marks = {x: losses.map(([at]) => local(at)), y: losses.map(([, row]) => row), text: losses.map(([, , text]) => text), type: "scatter", mode: "markers", hoverinfo: "text", marker: {symbol: "x", color: colour.lost, size: 8, line: {color: colour.card, width: 1}}};
-  const axis = {range: [rows.length - 0.5, -0.5], autorange: false, tickvals: ticks, ticktext: ticks.map((place) => plainText(rows[place].label)), showgrid: false};
+  const axis = {range: [rows.length - 0.5, -0.5], autorange: false, tickvals: ticks, ticktext: ticks.map((place) => plainText(shortName(rows[place].label))), showgrid: false, automargin: false};
   return [[trace, marks], layout(colour, {xaxis: {...timeAxis(range), showgrid: false}, yaxis: axis, height: Math.min(640, 80 + rows.length * 3), uirevision: `${rows.length}`}), rows];
-}
-
-// ---- progress --------------------------------------------------------------------------------------------------
-
-function curveFigure(story, name, over, range) {
-  const colour = colours();
-  const value = name === "" ? ([, , rate]) => rate : (point) => (name in point[3] ? point[3][name] : null);
-  const shown = story.points;
-  const x = shown.map((point) => (over === "steps" ? point[1] : local(point[0])));
-  const text = shown.map((point) => `${name ? plainText(name) : "steps a second"} ${numberText(value(point))}<br>step ${point[1].toLocaleString("en")}, ${clockText(point[0])}`);
-  const trace = {x, y: shown.map(value), text, type: "scatter", mode: shown.length > 1 ? "lines" : "markers", line: {color: colour.training, width: 1.8}, hoverinfo: "text", connectgaps: false};
-  const xaxis = over === "steps" ? {title: {text: "steps", font: {size: 11}}, autorange: true, nticks: 6} : {...timeAxis(range), nticks: 5};
-  return [[trace], layout(colour, {xaxis, yaxis: {autorange: true, nticks: 6}, height: 260, hovermode: "x", uirevision: `${name} ${over}`})];
 }
 
 // ---- recoveries ------------------------------------------------------------------------------------------------
@@ -203,7 +209,7 @@ function phasesFigure(story) {
     text: shown.map((each, at) => words(each, parts[at])),
     marker: {color: PHASE_COLOURS[place], pattern: {shape: PHASE_PATTERNS[place], fgcolor: colour.card, fillmode: "overlay", size: 5, solidity: 0.2}},
   }));
-  const whole = {xaxis: {type: "category", nticks: 12, tickangle: "auto", fixedrange: true}, yaxis: {ticksuffix: " s", rangemode: "tozero", autorange: true, nticks: 6, fixedrange: true}, barmode: "stack", bargap: 0.3, height: 260, showlegend: true, legend: {orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: {size: 11, color: colour.quiet}, traceorder: "normal"}, margin: {l: 44, r: 8, t: 30, b: 40}};
+  const whole = {xaxis: {type: "category", nticks: 12, tickangle: "auto", fixedrange: true}, yaxis: {ticksuffix: " s", rangemode: "tozero", autorange: true, nticks: 6, fixedrange: true}, barmode: "stack", bargap: 0.3, height: 260, showlegend: true, legend: {orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: {size: 11, color: colour.quiet}, traceorder: "normal"}, margin: {l: frame.left, r: frame.right, t: 30, b: 40}};
   return [shown.length ? traces : [], layout(colour, whole), shown.length];
 }
 

@@ -23,9 +23,9 @@ class WorkerOutput {
   async ask() {
     if (this.asking || document.hidden || !story.head) return;
     this.asking = true;
-    this.pick();
+    pickSlots(element("output-of"));
     const of = element("output-of").value;
-    const place = of ? new URLSearchParams({host: of.slice(0, of.lastIndexOf(":")), slot: of.slice(of.lastIndexOf(":") + 1)}) : new URLSearchParams();
+    const place = slotQuery(of);
     place.set("since", this.lines.length ? this.lines[this.lines.length - 1][0] : 0);
     try {
       const answer = await fetch(`output?${place}`);
@@ -50,19 +50,27 @@ class WorkerOutput {
     }));
     if (atEnd) shown.scrollTop = shown.scrollHeight;
   }
+}
 
-  // The slots there are, in their order; what was chosen stays.
-  pick() {
-    const select = element("output-of");
-    const slots = [...story.lanes.values()].sort((a, b) => a.host.localeCompare(b.host, "en", {numeric: true}) || a.slot - b.slot).map((lane) => lane.key);
-    if (select.options.length === slots.length + 1) return;
-    const chosen = select.value;
-    select.replaceChildren(...["", ...slots].map((key) => {
-      const option = document.createElement("option");
-      option.value = key;
-      option.textContent = key || "all workers";
-      return option;
-    }));
-    select.value = chosen;
-  }
+// The slots there are, in their order; what was chosen stays.
+function pickSlots(select) {
+  const slots = [...story.lanes.values()].sort((a, b) => a.host.localeCompare(b.host, "en", {numeric: true}) || a.slot - b.slot).map((lane) => lane.key);
+  if (select.options.length === slots.length + 1) return;
+  const chosen = select.value;
+  select.replaceChildren(...["", ...slots].map((key) => {
+    const option = document.createElement("option");
+    option.value = key;
+    option.textContent = key || "all workers";
+    return option;
+  }));
+  select.value = chosen;
+}
+
+// The query for a chosen slot, HOST:SLOT, of the run that is shown; empty: all slots.
+function slotQuery(of) {
+  const colon = of.lastIndexOf(":");
+  const query = new URLSearchParams(of ? {host: of.slice(0, colon), slot: of.slice(colon + 1)} : {});
+  const run = new URLSearchParams(location.search).get("run");
+  if (run) query.set("run", run);
+  return query;
 }

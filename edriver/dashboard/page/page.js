@@ -1,78 +1,19 @@
 "use strict";
-// What happens when: messages come, people turn to something, time passes. One chart is drawn at a time, and the longer
-// it takes the more seldom, so that the page always answers.
+// The page of one run: what happens when messages come, people turn to something, time passes.
 
 const story = new Story();
-const PLOT = {displaylogo: false, responsive: true, displayModeBar: false, doubleClick: false};
-const view = {zoom: null}; // of all charts over time: [from, to] in seconds, or what is chosen as span
-const LEAST_PAUSE = 400; // ms between two drawings of one chart
+const curves = new Curves(() => [series], {single: true});
+const series = new Series(story, "this run");
 let rows = []; // of the heatmap
-let pending = false;
 
-function element(id) {
-  return document.getElementById(id);
-}
-
-function range() {
-  if (view.zoom) return view.zoom;
+view.range = () => {
   const now = story.now();
   const span = Number(element("span").value);
   const begin = span ? Math.max(story.head.began, now - span) : story.head.began;
   return [begin, Math.max(now, begin + 1)];
-}
-
-class Chart {
-  constructor(id, draw) {
-    this.id = id;
-    this.draw = draw;
-    this.dirty = true;
-    this.last = -Infinity;
-    this.took = 0;
-    this.until = 0;
-    this.listens = false;
-  }
-
-  // Whether there is something new to see, or so much time has passed that one would see it.
-  wants(now) {
-    if (now - this.last < Math.max(LEAST_PAUSE, 12 * this.took)) return false;
-    if (this.dirty) return true;
-    if (view.zoom || this.id === "phases" || story.head.ended) return false;
-    const [from, to] = range();
-    return to - this.until > Math.max(1, (to - from) / 300);
-  }
-
-  update() {
-    const began = performance.now();
-    this.dirty = false;
-    this.until = range()[1];
-    const figure = this.draw();
-    const at = element(this.id);
-    at.hidden = !figure;
-    if (figure) {
-      Plotly.react(at, figure[0], figure[1], PLOT);
-      if (!this.listens) this.listen(at);
-    }
-    this.last = performance.now();
-    this.took = this.last - began;
-  }
-
-  listen(at) {
-    this.listens = true;
-    if (this.id === "phases") return;
-    at.on("plotly_relayout", (change) => {
-      if (!("xaxis.range[0]" in change) || (this.id === "curve" && element("curve-over").value === "steps")) return;
-      zoomTo([secondsOf(change["xaxis.range[0]"]), secondsOf(change["xaxis.range[1]"])]);
-    });
-    at.on("plotly_doubleclick", () => zoomTo(null));
-    if (this.id === "lanes") at.on("plotly_hover", tellCell);
-  }
-}
-
-// A time as plotly gives it, local time in ms or as a text, in seconds since the epoch.
-function secondsOf(shown) {
-  const wall = typeof shown === "number" ? shown : Date.parse(`${shown.replace(" ", "T")}${shown.includes(":") ? "" : "T00:00"}Z`);
-  return (wall + new Date(wall).getTimezoneOffset() * 60000) / 1000;
-}
+};
+view.grows = () => !story.head.ended;
+view.ready = () => story.head !== null;
 
 function tellCell({points}) {
   const [point] = points;
@@ -80,13 +21,12 @@ function tellCell({points}) {
   put("lanes-note", `${rows[point.y].label}: ${STATES[point.z]} at ${clockText(secondsOf(point.x), false)}`);
 }
 
-function zoomTo(zoom) {
-  view.zoom = zoom;
-  for (const chart of charts) chart.dirty = true;
-  later();
-}
+view.zoomed = () => {
+  dataTables.draw(story, true);
+  timeLost.draw(story);
+};
 
-const charts = [
+charts.push(
   new Chart("world", () => {
     const head = story.head;
     element("world").setAttribute("aria-label", `World size over time: ${head.size} now, after ${countText(head.rounds, "round")}, ${countText(head.failures, "failure")}`);
@@ -102,40 +42,16 @@ const charts = [
     const grouped = rows.length && rows.length < story.lanes.size ? "; a row is a host, and shows the worst of its slots" : "";
     put("lanes-note", `${countText(story.lanes.size, "slot")}: ${words || "none in use"}${grouped}${view.zoom ? "; double-click shows all again" : story.lanes.size > MOST_BARS ? "; drag to look closer" : ""}`);
     return figure;
-  }),
-  new Chart("curve", () => {
-    element("curve-empty").hidden = story.points.length > 0;
-    if (!story.points.length) return null;
-    pickCurves();
-    const name = element("curve-name").value;
-    element("curve").setAttribute("aria-label", `${name || "steps a second"} over ${element("curve-over").value}: ${numberText(name ? (story.progress.reported || {})[name] : story.progress.step_rate)} now`);
-    return curveFigure(story, name, element("curve-over").value, range());
-  }),
+  }, {hover: tellCell}),
   new Chart("phases", () => {
     const figure = phasesFigure(story);
     element("phases-empty").hidden = figure[2] > 0;
     put("phases-note", figure[2] >= MOST_RECOVERIES ? `the latest ${MOST_RECOVERIES}` : "");
     element("phases").setAttribute("aria-label", `How long each phase of the latest ${countText(figure[2], "interruption")} took`);
     return figure[2] ? figure : null;
-  }),
-];
-
-// The names that are reported; the speed is always there. The loss is shown first.
-function pickCurves() {
-  const names = [...new Set(story.points.flatMap((point) => Object.keys(point[3])))];
-  const select = element("curve-name");
-  const there = [...select.options].map((option) => option.value);
-  if (there.length === names.length + 1 && names.every((name) => there.includes(name))) return;
-  const chosen = there.length > 1 ? select.value : names.find((name) => /loss/i.test(name)) || names[0] || "";
-  select.replaceChildren(...[...names, ""].map((name) => {
-    const option = document.createElement("option");
-    option.value = name;
-    option.textContent = name || "steps a second";
-    return option;
-  }));
-  select.value = names.includes(chosen) ? chosen : "";
-  element("curve-pick").hidden = false;
-}
+  }, {time: false}),
+  new Chart("usage", () => usageFigure(story, range())),
+);
 
 function drawLegend() {
   const colour = colours();
@@ -148,28 +64,21 @@ function drawLegend() {
   }));
 }
 
-// Soon, and once: what is due is done in the next free frames.
-function later() {
-  if (pending || document.hidden || !story.head) return;
-  pending = true;
-  requestAnimationFrame(() => {
-    pending = false;
-    const due = charts.filter((chart) => chart.wants(performance.now())).sort((a, b) => a.last - b.last);
-    if (!due.length) return;
-    due[0].update();
-    if (due.length > 1) setTimeout(later, 0);
-  });
-}
-
 function take(update) {
   if (!update.head && !story.head) return;
   const news = story.take(update);
   element("main").hidden = false;
   drawHead(story);
+  if (window.steering) steering.look(story);
+  dataTables.draw(story);
+  timeLost.draw(story);
   if (news.has("hosts")) drawHosts(story);
   if (news.has("log")) drawLog(story, update.whole);
-  const parts = {world: ["rounds"], lanes: ["lanes"], curve: ["curve"], phases: ["interruptions"]};
-  for (const chart of charts) if (parts[chart.id].some((part) => news.has(part))) chart.dirty = true;
+  if (news.has("usage")) drawUsage(story);
+  if (news.has("lanes") && makeRoom([...story.lanes.keys()])) redrawAll();
+  const parts = {world: ["rounds"], lanes: ["lanes"], phases: ["interruptions"], usage: ["usage"]};
+  for (const chart of charts) if ((parts[chart.id] || []).some((part) => news.has(part))) chart.dirty = true;
+  if (["curve", "rounds", "interruptions"].some((part) => news.has(part))) curves.take();
   later();
 }
 
@@ -180,7 +89,7 @@ function redrawAll() {
 }
 
 function listen() {
-  const stream = new EventSource("events");
+  const stream = new EventSource(`events${location.search}`);
   stream.onmessage = (message) => take(JSON.parse(message.data));
   stream.onerror = () => {
     if (!story.head || story.link === "ended") return;
@@ -195,10 +104,14 @@ function listen() {
 
 function start() {
   drawLegend();
+  if (window.steering) steering.start();
+  dataTables.start();
+  timeLost.start();
+  startUsage();
   element("hosts-filter").addEventListener("input", () => drawHosts(story));
   for (const id of ["log-filter", "log-kind"]) element(id).addEventListener("input", () => drawLog(story, true));
   element("span").addEventListener("input", () => zoomTo(null));
-  for (const id of ["curve-name", "curve-over"]) element(id).addEventListener("input", redrawAll);
+  put("zone", zoneText());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawAll);
   document.addEventListener("visibilitychange", later);
   const data = element("data");
@@ -207,6 +120,7 @@ function start() {
   } else {
     listen();
     new WorkerOutput().start();
+    new WorkerStacks().start();
     setInterval(() => {
       if (document.hidden || !story.head) return;
       drawHead(story);

@@ -12,6 +12,7 @@ class Story {
     this.link = "live";
     this.why = "";
     this.ahead = 0; // the driver's clock, of ours, in seconds
+    this.version = 0; // grows with each message
   }
 
   clear() {
@@ -22,15 +23,17 @@ class Story {
     this.points = [];
     this.progress = null;
     this.hosts = new Map();
+    this.usage = {points: [], rows: []};
     this.log = [];
   }
 
   // Takes a message in; returns the parts that have changed.
   take(update) {
     const news = new Set(["head"]);
+    this.version += 1;
     if (update.whole) {
       this.clear();
-      for (const part of ["rounds", "interruptions", "lanes", "curve", "hosts", "log"]) news.add(part);
+      for (const part of ["rounds", "interruptions", "lanes", "curve", "usage", "hosts", "log"]) news.add(part);
     }
     this.link = update.link;
     this.why = update.why;
@@ -56,6 +59,12 @@ class Story {
       this.progress = update.curve.progress;
       if (update.curve.whole) this.points = [];
       this.points.push(...update.curve.points);
+    }
+    if (update.usage) {
+      news.add("usage");
+      if (update.usage.whole) this.usage.points = [];
+      this.usage.points.push(...update.usage.points);
+      this.usage.rows = update.usage.rows;
     }
     for (const host of update.hosts || []) {
       news.add("hosts");

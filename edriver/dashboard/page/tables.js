@@ -19,7 +19,7 @@ function drawHead(story) {
   put("state-word", word);
   put("doing", head.doing);
   const now = story.now();
-  const which = [head.run_id ? `run ${head.run_id}` : "a run", spanText(now - head.began)];
+  const which = [head.run_id ? `run ${head.run_id}` : "a run", spanText(now - head.began), ...(head.mode ? [head.mode] : [])];
   put("which", which.join(" · "));
   const link = {lost: `the driver does not answer; asking again (${story.why})`, ended: "the run has ended: nothing more will come", away: "this page has lost its server: is edriver dashboard still there?"};
   put("link", link[story.link] ? `· ${link[story.link]}` : "").dataset.link = story.link === "away" ? "lost" : story.link;
@@ -35,8 +35,26 @@ function drawHead(story) {
   put("rounds-note", [countText(head.failures, "failure"), countText(head.preemptions, "preemption"), countText(head.resizes, "resize"), ...(head.unproven ? [countText(head.unproven, KINDS.unproven)] : [])].join(", "));
   document.getElementById("failure-card").hidden = !head.failure;
   put("failure", head.failure || "");
+  drawPace(head.pace, now);
   drawProgress(story);
   drawRecovery(head.recoveries);
+}
+
+// Who holds it up: in the headline, and what a step of each worker consists of, the slowest first.
+function drawPace({hold_up, stragglers, steps, workers}, now) {
+  const trouble = hold_up ? [`no step for ${spanText(now - hold_up.since)}; ${hold_up.text}`] : stragglers;
+  put("trouble", trouble.join("\n")).hidden = !trouble.length;
+  document.getElementById("steps-card").hidden = !steps.length;
+  const shown = (seconds) => (seconds === null ? "not known" : shortText(seconds));
+  document.getElementById("steps").replaceChildren(...steps.map((step) => {
+    const row = document.createElement("tr");
+    cell(row, String(step.rank), "right");
+    cell(row, step.place);
+    for (const part of ["step", "computing", "loading", "waiting"]) cell(row, shown(step[part]), "right");
+    return row;
+  }));
+  const rest = workers - steps.length;
+  put("steps-note", `the last quarter of a minute; those that wait least for the others come first${rest > 0 ? `; ${rest.toLocaleString("en")} more are not shown` : ""}`);
 }
 
 function drawProgress(story) {
@@ -82,9 +100,12 @@ function drawHosts(story) {
     cell(row, String(host.slots), "right");
     cell(row, String(host.workers), "right");
     cell(row, (trouble(host) ? "▲ " : "") + words(host), trouble(host) ? "trouble" : "");
+    if (window.steering) steering.addTo(row, host);
     return row;
   });
+  const refocus = window.steering ? steering.keepFocus() : () => {};
   document.getElementById("hosts").replaceChildren(...rows);
+  refocus();
   const rest = all.length - shown.length;
   put("hosts-note", `${countText(story.hosts.size, "host")}${rest > 0 ? `; ${rest.toLocaleString("en")} more are not shown: filter` : ""}`);
 }

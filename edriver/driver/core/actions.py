@@ -1,4 +1,4 @@
-"""What the driver orders: the only output of `Membership.step`, imperative throughout."""
+"""What the driver must do: the only output of `Membership.step`. The names are imperatives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class StartAgent:
 
 @dataclass(frozen=True, slots=True)
 class StopAgent:
-    """End a host's agent: the host is gone and none of its workers is left."""
+    """End a host's agent: discovery no longer names the host, and it has no workers left."""
 
     host: str
     agent_id: int
@@ -64,7 +64,7 @@ class StopWorker:
 
 @dataclass(frozen=True, slots=True)
 class Notify:
-    """Tell members that the hosts have changed; each answers at once with BoundaryReached of the same number."""
+    """Notify members that the hosts have changed; each answers at once with BoundaryReached of the same number."""
 
     workers: tuple[int, ...]
     round_id: RoundId
@@ -85,7 +85,7 @@ class StopAt:
 
 @dataclass(frozen=True, slots=True)
 class GoOn:
-    """The verdict of an interrupt whose cause was undone: no member stops."""
+    """The verdict of an interrupt whose cause has disappeared: no member stops."""
 
     workers: tuple[int, ...]
     round_id: RoundId
@@ -99,13 +99,6 @@ class Abort:
     workers: tuple[int, ...]
     round_id: RoundId
     cause: Cause
-
-
-@dataclass(frozen=True, slots=True)
-class AssignRound:
-    """Begin a round: every member learns its place."""
-
-    plan: RoundPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,22 +127,22 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class Explain:
-    """Say why things are as they are; emitted when the cause changes, and for each quarantine and its end."""
+    """Report what the run does or waits for, when that changes, and each quarantine and its end."""
 
     cause: Cause
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What is known of a worker that failed.
+    """What is known about a worker that failed.
 
     Attributes:
         worker: the worker.
         cause: how it was lost.
         traceback: the exception that left the training function, if it reported one; else that of its error file.
         tail: its last lines of output.
-        recorded_time: when its error file says that the exception was recorded, in seconds since the epoch; 0: it does
-            not, or there is none.
+        recorded_time: when the exception was recorded, according to its error file, in seconds since the epoch; 0: not
+            known.
     """
 
     worker: WorkerName
@@ -163,18 +156,18 @@ class RunEnd(enum.Enum):
     """How a run has ended."""
 
     DONE = "done"  # the members of the last round were done, and every process then ended with 0
-    STOPPED = "stopped"  # the operator wanted it
+    STOPPED = "stopped"  # by an operator
     FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
 class FinishRun:
-    """End the run: stop whatever is left and exit.
+    """End the run: stop all that is left and exit.
 
     Attributes:
         end: how it has ended,
         cause: and why.
-        failures: what led to it, the root cause first; where the cause is that itself, what happened before.
+        failures: the failures that led to it, root cause first; if `cause.itself`, the failures before it.
     """
 
     end: RunEnd
@@ -192,7 +185,7 @@ Action = (
     | StopAt
     | GoOn
     | Abort
-    | AssignRound
+    | RoundPlan
     | Finish
     | Leave
     | Skip

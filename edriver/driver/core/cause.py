@@ -1,7 +1,6 @@
-"""Why something happened, as data: what the core says of a loss, of the end of a round or of the run, and of a wait.
+"""Why something happened, as data: causes of a loss, of the end of a round or of the run, and of a wait.
 
-The core makes causes and compares them; it never makes a sentence of one, nor reads one. `driver.observe.cause_text`
-puts them into words.
+The core makes and compares causes; it neither writes nor reads text. `driver.observe.cause_text` renders them.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from edriver.driver.core.failures.script_error import ScriptError
 
 
 class CauseKind(enum.Enum):
-    """What a cause is; behind it what its detail is, if it has one."""
+    """The kinds of causes. The comments give the type of the detail, if there is one."""
 
     # A worker was lost, or is suspected.
     EXITED = "exited"  # Exit
@@ -24,13 +23,14 @@ class CauseKind(enum.Enum):
     RAISED = "raised"  # ScriptError
     SILENT = "silent"  # Duration: it has not answered for a whole lease
     STALLED = "stalled"  # Stall
-    STUCK = "stuck"  # it sits in a collective of an aborted round
+    STUCK = "stuck"  # it hangs in a collective of an aborted round
     OUTSTAYED = "outstayed"  # Duration: its process outlived its script
     UNREACHABLE = "unreachable"  # AgentFault: its agent is silent
     LOST_WITH_HOST = "lost-with-host"  # AgentFault: its agent was lost
     NOT_STARTED = "not-started"  # Exit: its process could not be started
     OUT_OF_MEMORY = "out-of-memory"  # Exit: the kernel killed it
     MAYBE_OUT_OF_MEMORY = "maybe-out-of-memory"  # Exit: it was killed just when the kernel killed some process
+    CHILD_OUT_OF_MEMORY = "child-out-of-memory"  # MemoryKill: the kernel killed a process that it had started
 
     # There is a round, or a round has ended, and no worker is lost yet.
     RUN_BEGAN = "run-began"  # the run's first round
@@ -46,8 +46,8 @@ class CauseKind(enum.Enum):
 
     # The run has ended.
     SUCCESS = "success"
-    STOPPED = "stopped"  # ReportedText: the operator wants it
-    SOURCE_UNUSABLE = "source-unusable"  # ReportedText: discovery cannot be used as it was asked for
+    STOPPED = "stopped"  # ReportedText: by an operator
+    SOURCE_UNUSABLE = "source-unusable"  # ReportedText: the host source cannot work as configured
     FAILED_LATE = "failed-late"  # CausedBy: a worker failed after training was done
     STATE_LOST = "state-lost"  # RaisedByAll, if that is why
     STATES_DIFFER = "states-differ"  # Digests
@@ -59,14 +59,14 @@ class CauseKind(enum.Enum):
     UNPROVEN_CONNECTIONS = "unproven-connections"  # TimedOut: they have ended every round
     TIMED_OUT = "timed-out"  # TimedOut
 
-    # The run waits, or goes on.
+    # The run waits, or trains.
     ROUND_RUNS = "round-runs"  # Members
     WORKERS_AWAITED = "workers-awaited"  # Shortage
     HOLDER_AWAITED = "holder-awaited"  # Version
     BOOT_AWAITED = "boot-awaited"
     SUSPECTS_AWAITED = "suspects-awaited"
     SURVIVORS_AWAITED = "survivors-awaited"
-    RUN_CALL_AWAITED = "run-call-awaited"  # Duration: no worker has called edriver.run for so long since the start
+    RUN_CALL_AWAITED = "run-call-awaited"  # Duration: no worker has called edriver.run since the start
     PAUSE_AWAITED = "pause-awaited"  # the one after unproven connections
     ATTRIBUTES_DIFFER = "attributes-differ"  # Digests: of members at a round's first boundary
     LEFT_ALONE = "left-alone"  # CauseList: suspected workers that the run depends on
@@ -77,7 +77,7 @@ class CauseKind(enum.Enum):
     HOST_RESIZED = "host-resized"  # Count: its slots from now on
     HOST_LOST = "host-lost"  # AgentFault
     HOST_UNUSED = "host-unused"  # AgentFault: its agent could not be started, or is silent
-    HOST_UNANSWERED = "host-unanswered"  # its first agent is on its way
+    HOST_UNANSWERED = "host-unanswered"  # its first agent has not connected yet
     DRAINED = "drained"  # DrainTarget
     UNDRAINED = "undrained"  # SlotTarget
     SLOTS_DRAINED = "slots-drained"  # Count
@@ -92,7 +92,7 @@ class CauseKind(enum.Enum):
 
 
 class RoundEnd(enum.Enum):
-    """What the end of a round counts as. Each but DONE has a budget of its own."""
+    """What the end of a round counts as. Each but DONE has its own budget."""
 
     FAILURE = "failure"  # a worker was lost, or a collective broke
     PREEMPTION = "preemption"  # members' places are taken away
@@ -120,11 +120,11 @@ class ReportedText:
 class AgentFaultKind(enum.Enum):
     """What is wrong with a host's agent."""
 
-    ENDED = "ended"  # it could not be started, or its process has ended: what its launcher says
-    NEVER_ANSWERED = "never-answered"  # since its start, for so many seconds
-    SILENT = "silent"  # for so many seconds
-    OTHER_RELEASE = "other-release"  # of edriver: which
-    OVERLOADED = "overloaded"  # it takes no orders
+    ENDED = "ended"  # it could not be started, or its process has ended: `reason` is its launcher's
+    NEVER_ANSWERED = "never-answered"  # since its start, for `seconds`
+    SILENT = "silent"  # for `seconds`
+    OTHER_RELEASE = "other-release"  # of edriver: `reason`
+    OVERLOADED = "overloaded"  # it does not accept orders
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class AgentFault:
 
     Attributes:
         kind: what it is.
-        reason: what its launcher says, or its release.
+        reason: the launcher's explanation, or the agent's release.
         seconds: for how long.
     """
 
@@ -148,7 +148,7 @@ class Exit:
 
     Attributes:
         code: its exit code; negative: the signal that ended it.
-        reason: what the operating system says of a process that could not be started.
+        reason: the operating system's error, if the process could not be started.
         memory_limit: bytes that its cgroup may use; None: not known, or without a limit.
         recorded: the exception in the error file that its script has written; None: there is none.
     """
@@ -160,15 +160,24 @@ class Exit:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryKill:
+    """The kernel has killed a process, or maybe another one of its host. Pid 0: unknown; memory_limit as in Exit."""
+
+    pid: int
+    memory_limit: int | None = None
+    uncertain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Duration:
-    """For how long, in seconds."""
+    """A span of time, in seconds."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """In which phase a worker has made no progress, and for how many seconds."""
+    """The phase in which a worker makes no progress, and the seconds for which it has not."""
 
     phase: str
     seconds: float
@@ -176,7 +185,7 @@ class Stall:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """Who has not answered within so many seconds."""
+    """Workers that have not answered within `seconds`."""
 
     seconds: float
     workers: tuple[WorkerName, ...]
@@ -184,7 +193,7 @@ class Unanswered:
 
 @dataclass(frozen=True, slots=True)
 class BoundaryMissed:
-    """Who has not come to this boundary in time."""
+    """Workers that have not reached this boundary in time."""
 
     boundary: int
     workers: tuple[WorkerName, ...]
@@ -192,7 +201,7 @@ class BoundaryMissed:
 
 @dataclass(frozen=True, slots=True)
 class StepGroup:
-    """Workers that have passed this many boundaries: the first of them, and how many more there are."""
+    """Workers that have passed the same number of boundaries: some by name, and the number of the others."""
 
     boundaries: int
     workers: tuple[WorkerName, ...]
@@ -209,6 +218,7 @@ class UnevenSteps:
         waiting: members that wait.
         busy: how many others still work.
         again: whether the round before ended so, too.
+        idle: members whose scripts are idle elsewhere, in restart mode.
     """
 
     done: tuple[StepGroup, ...]
@@ -216,11 +226,12 @@ class UnevenSteps:
     waiting: tuple[StepGroup, ...]
     busy: int
     again: bool = False
+    idle: tuple[StepGroup, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """How many workers come into a round, and how many leave."""
+    """Number of workers that join a round, and that leave it."""
 
     joined: int
     left: int
@@ -228,7 +239,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The fewest and the most boundaries that a member had passed."""
+    """The smallest and the largest number of boundaries that a member had passed."""
 
     fewest: int
     most: int
@@ -236,14 +247,14 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class CausedBy:
-    """What led to it."""
+    """The cause that led to this one."""
 
     cause: Cause
 
 
 @dataclass(frozen=True, slots=True)
 class CauseList:
-    """Causes of one kind or another, the first of them, and how many more there are."""
+    """Some causes, and the number of further ones."""
 
     causes: tuple[Cause, ...]
     more: int = 0
@@ -251,7 +262,7 @@ class CauseList:
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """After how many seconds (--elastic-timeout), and of what."""
+    """The limit in seconds (--elastic-timeout), and what was waited for."""
 
     seconds: float
     cause: Cause | None
@@ -259,7 +270,7 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class RaisedByAll:
-    """An error that each of so many members raised."""
+    """An error that all members raised, and the number of members."""
 
     error: ScriptError
     workers: int
@@ -267,7 +278,7 @@ class RaisedByAll:
 
 @dataclass(frozen=True, slots=True)
 class RepeatedError:
-    """An error that was raised in so many rounds in a row, and in which slots."""
+    """An error, the number of consecutive rounds in which it was raised, and the slots."""
 
     error: ScriptError
     rounds: int
@@ -292,15 +303,15 @@ class Tracebacks:
 
 @dataclass(frozen=True, slots=True)
 class LimitExceeded:
-    """How many rounds ended so, more than may.
+    """More rounds ended for one kind of cause than may.
 
     Attributes:
-        end: how they ended.
-        limit: most that may.
-        total: how many did in all,
-        recent: and within the window,
-        window: which is so many seconds long.
-        last: of what the last one ended.
+        end: the kind of cause.
+        limit: maximum number within the window.
+        total: number in the whole run.
+        recent: number within the window.
+        window: length of the window, in seconds.
+        last: the cause for which the last one ended.
     """
 
     end: RoundEnd
@@ -313,12 +324,12 @@ class LimitExceeded:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """What there is too little of.
+    """A lack of workers or slots.
 
     Attributes:
-        found: workers that are ready, or usable slots.
-        needed: how many have to be.
-        seconds: within how many of them; 0: there is no limit yet.
+        found: number of workers that are ready, or of usable slots.
+        needed: number that the run needs.
+        seconds: within how many seconds; 0: there is no limit yet.
         state_keeper: whether a worker without a slot keeps the state meanwhile.
         troubles: why hosts and slots are not used.
     """
@@ -336,10 +347,10 @@ class Members:
 
     Attributes:
         round_id: its id.
-        size: how many members it has,
-        hosts: and on which hosts.
-        steps_lost: steps of earlier rounds that it makes again.
-        torn: why, where that has not been said yet: in a worker's words.
+        size: number of members.
+        hosts: their hosts.
+        steps_lost: number of steps of earlier rounds that it repeats.
+        torn: why, in a worker's words; empty if it has been reported.
     """
 
     round_id: RoundId
@@ -358,7 +369,7 @@ class SlotTarget:
 
 @dataclass(frozen=True, slots=True)
 class DrainTarget:
-    """What is drained, as in Place, and who wants it."""
+    """What is drained, as in SlotTarget, and the reason; empty: none was given."""
 
     slot: int | None
     reason: str
@@ -366,7 +377,7 @@ class DrainTarget:
 
 @dataclass(frozen=True, slots=True)
 class SlotQuarantine:
-    """For how many seconds a slot rests, after so many failures."""
+    """A slot's quarantine: its length in seconds, and the number of failures before it."""
 
     slot: int
     seconds: float
@@ -375,15 +386,15 @@ class SlotQuarantine:
 
 @dataclass(frozen=True, slots=True)
 class HostQuarantine:
-    """For how many seconds a host rests, and why it is taken for the cause of its slots' failures.
+    """A host's quarantine, and why the host is considered the cause of its slots' failures.
 
     Attributes:
-        seconds: of rest.
-        failures: of its workers,
-        slots: in how many slots,
-        window: within how many seconds,
-        elsewhere: against so many on other hosts,
-        slots_elsewhere: in their slots.
+        seconds: its length.
+        failures: number of failures of its workers within the window.
+        slots: number of its slots.
+        window: length of the window, in seconds.
+        elsewhere: number of failures on other hosts within the window.
+        slots_elsewhere: number of slots of other hosts.
     """
 
     seconds: float
@@ -396,19 +407,19 @@ class HostQuarantine:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many."""
+    """A number of things."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class SpareSlots:
-    """Slots that nothing keeps from being used but the most workers that a run may have.
+    """Slots that are idle only because the run has its maximum number of workers.
 
     Attributes:
-        count: how many.
-        most: how many workers the run may have now.
-        resized: whether an operator has asked for that; else --max-np has.
+        count: number of these slots.
+        most: the maximum number of workers now.
+        resized: whether an operator has set it; else --max-np did.
     """
 
     count: int
@@ -420,6 +431,7 @@ Detail: TypeAlias = (
     ReportedText
     | AgentFault
     | Exit
+    | MemoryKill
     | Duration
     | Stall
     | Unanswered
@@ -454,10 +466,11 @@ class Cause:
 
     Attributes:
         kind: what it is.
-        worker: the worker in question.
-        host: the host in question, where it is not a worker's affair.
+        worker: the worker concerned.
+        host: the host concerned, if the cause does not concern a worker.
         detail: what else is known; its type follows from the kind.
-        preempted: whether the worker's place, or some members' places, were being taken away: then no worker failed.
+        preempted: whether slots of the worker, or of some members, were being taken away. Then no worker failed.
+        requester: the operator who requested it; empty: none, or not known.
     """
 
     kind: CauseKind
@@ -465,23 +478,23 @@ class Cause:
     host: str | None = None
     detail: Detail | None = None
     preempted: bool = False
+    requester: str = ""
 
     @property
     def round_end(self) -> RoundEnd:
-        """What the end of a round counts as that ends of this."""
+        """What the end of a round counts as, if this is its cause."""
         if self.kind in (CauseKind.ALL_DONE, CauseKind.RUN_BEGAN):
             return RoundEnd.DONE
         if self.kind is CauseKind.PEER_UNPROVEN:
             return RoundEnd.UNPROVEN
-        if self.preempted:
-            return RoundEnd.PREEMPTION
-        return RoundEnd.RESIZE if self.kind is CauseKind.MEMBERS_CHANGE else RoundEnd.FAILURE
+        unagreed = RoundEnd.PREEMPTION if self.preempted else RoundEnd.FAILURE
+        return RoundEnd.RESIZE if self.kind is CauseKind.MEMBERS_CHANGE and not self.preempted else unagreed
 
     @property
     def itself(self) -> bool:
-        """Whether a run that ends of this does so whatever workers have failed before."""
+        """Whether it ends a run independently of workers that failed before."""
         return self.kind in (CauseKind.UNEVEN_STEPS, CauseKind.COLLECTIVES_BROKEN, CauseKind.STATES_DIFFER)
 
     def same_as(self, other: Cause) -> bool:
-        """Whether both say one and the same, whatever they count as."""
+        """Whether both are equal but for what they count as."""
         return replace(self, preempted=other.preempted) == other

@@ -1,4 +1,4 @@
-"""What happens to a run: the only input of `Membership.step`, past tense throughout."""
+"""What happens to a run: the only input of `Membership.step`. The names are past participles."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class HostsObserved:
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryFailed:
-    """No hosts are known, and discovery gives no answer."""
+    """Discovery fails while no hosts are known."""
 
     reason: str
 
@@ -79,7 +79,7 @@ class WorkerWaiting:
 class BoundaryReached:
     """A member's answer to a Notify: how many boundaries of the round it had passed when the notice came.
 
-    In restart mode it says, too, by what its script can be asked for a checkpoint.
+    In restart mode also how its script can be asked for a checkpoint.
     """
 
     worker_id: int
@@ -104,9 +104,9 @@ class FirstBoundaryPassed:
     Attributes:
         worker_id: the worker.
         round_id: the round.
-        times: RoundTimes (notification.proto), by name, for the event log: when it got how far on its way into the
-            round, and how much it has copied.
-        digest: a text of the small parts of its state at that boundary; empty: it says none.
+        times: RoundTimes (notification.proto), by name, for the event log: when it reached each point on its way into
+            the round, and how much it has copied.
+        digest: a text of the small parts of its state at that boundary; may be empty.
     """
 
     worker_id: int
@@ -126,7 +126,7 @@ class WorkerDone:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveRaised:
-    """A member's collective failed: a member is lost, or the link is."""
+    """A collective failed in a member: another member is lost, or the connection to it."""
 
     worker_id: int
     round_id: RoundId
@@ -171,12 +171,12 @@ class ExitReason:
 
     Attributes:
         kind: NOT_STARTED, OUT_OF_MEMORY or MAYBE_OUT_OF_MEMORY.
-        said: see cause.Exit.
+        detail: see cause.Exit.
         memory_limit: see cause.Exit.
     """
 
     kind: CauseKind
-    said: str = ""
+    detail: str = ""
     memory_limit: int | None = None
 
 
@@ -186,7 +186,7 @@ class RecordedError:
 
     Attributes:
         traceback: the traceback; where there is none, the message.
-        time: when it was recorded, in seconds since the epoch; 0: the file does not say.
+        time: when it was recorded, in seconds since the epoch; 0: not known.
     """
 
     traceback: str
@@ -229,7 +229,7 @@ class LeaseExpired:
 
 @dataclass(frozen=True, slots=True)
 class ExitOverdue:
-    """A worker's script has ended, and its process is still there, without a sign of life.
+    """A worker's script has ended, and its process still exists, without a sign of life.
 
     Attributes:
         worker_id: the worker.
@@ -256,7 +256,7 @@ class WorkerAnswered:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStuck:
-    """A member's training thread sits in a collective of an aborted round, and nothing that it can do frees it."""
+    """A member's training thread hangs in a collective of an aborted round, and the member cannot free it."""
 
     worker_id: int
     round_id: RoundId
@@ -271,7 +271,7 @@ class WorkerStalled:
         round_id: the round.
         phase: what it was doing: init, step, commit, eval or save.
         seconds: for how long.
-        stacks: where each of its threads stands.
+        stacks: the stack traces of its threads.
     """
 
     worker_id: int
@@ -282,14 +282,29 @@ class WorkerStalled:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerIdle:
+    """A script in restart mode is idle: no output, no use of a processor. It may wait for others.
+
+    Attributes:
+        worker_id: the worker.
+        round_id: the round.
+        seconds: for how long so far; 0: it no longer is.
+    """
+
+    worker_id: int
+    round_id: RoundId
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerBlocked:
-    """A member stands still in a collective: it waits for other members.
+    """A member waits in a collective for other members.
 
     Attributes:
         worker_id: the worker.
         round_id: the round.
         boundaries: boundaries of the round that it has passed.
-        seconds: for how long so far; 0: it goes on.
+        seconds: how long so far; 0: it continues.
     """
 
     worker_id: int
@@ -300,44 +315,49 @@ class WorkerBlocked:
 
 @dataclass(frozen=True, slots=True)
 class DrainRequested:
-    """A host, or one slot of it, is to be left in good order, and not used again until UndrainRequested.
+    """A host, or one of its slots, is to be drained: not used again until UndrainRequested.
 
     Attributes:
         host: the host.
         slot: the slot; None: all of the host.
-        reason: who wants it, for those who watch.
+        reason: the reason, for observers.
+        requester: the operator who requests it, according to their client; empty: not known.
     """
 
     host: str
     slot: int | None
     reason: str
+    requester: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class UndrainRequested:
-    """A host, or one slot of it, may be used again; None: all of the host."""
+    """A host (slot None), or one of its slots, may be used again."""
 
     host: str
     slot: int | None
+    requester: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ResizeRequested:
-    """No more workers than this are to be used from now on, as far as that lies between min_np and max_np."""
+    """The maximum number of workers from now on; ignored unless between min_np and max_np."""
 
     size: int
+    requester: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:
-    """The operator wants the run to end."""
+    """The run is to end."""
 
     reason: str
+    requester: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceUnusable:
-    """Discovery cannot be used as it was asked for, now or later; the reason is one sentence."""
+    """The host source can never work as configured. The reason is one sentence."""
 
     reason: str
 
@@ -369,6 +389,7 @@ Event = (
     | WorkerStuck
     | ExitOverdue
     | WorkerStalled
+    | WorkerIdle
     | WorkerBlocked
     | DrainRequested
     | UndrainRequested

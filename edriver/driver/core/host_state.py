@@ -1,6 +1,4 @@
-"""What becomes of each host: used, idle and why, about to be left. For those who watch; decides nothing. Part of the
-core.
-"""
+"""The state of each host for observers: used, idle and why, leaving. Decides nothing. Part of the core."""
 
 from __future__ import annotations
 
@@ -16,14 +14,14 @@ from edriver.driver.core.run_state import RunState
 
 
 class HostState(enum.Enum):
-    """Where a host stands; what is named first decides."""
+    """The state of a host; the first one that applies."""
 
     LEAVING = "leaving"  # drained, or no longer named by discovery, and workers are still there
     DRAINED = "drained"  # as a whole
     GONE = "gone"  # discovery no longer names it
     UNREACHABLE = "unreachable"  # its agent cannot be started, was lost, or is silent
     QUARANTINED = "quarantined"  # left alone because its workers fail
-    STARTING = "starting"  # its first agent is on its way
+    STARTING = "starting"  # its first agent has not connected yet
     USED = "used"  # a worker in each slot
     PARTLY_USED = "partly-used"  # in some of them
     IDLE = "idle"  # in none
@@ -31,11 +29,11 @@ class HostState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class HostStanding:
-    """Where a host stands.
+    """The state of a host, with its reasons.
 
     Attributes:
         state: see HostState.
-        workers: how many are there that the run counts on; of a host that is left: all that are there.
+        workers: number of its workers that the run counts on; of a host that is leaving, of all its workers.
         reasons: why it is not used, or not all of it.
         quarantined_until: when it may be used again, in seconds of the core's clock; None: it is not quarantined.
     """
@@ -47,7 +45,7 @@ class HostStanding:
 
 
 def host_standings(run: RunState) -> dict[str, HostStanding]:
-    """Where every host stands."""
+    """The state of every host."""
     there = Counter(worker.host for worker in run.roster.workers.values())
     live = Counter(worker.host for worker in run.roster.live())
     look = _Look(run)
@@ -55,7 +53,7 @@ def host_standings(run: RunState) -> dict[str, HostStanding]:
 
 
 def host_standing(run: RunState, host: str) -> HostStanding:
-    """Where one host stands; one that is not known any more is gone."""
+    """The state of one host; one that is no longer known is gone."""
     record = run.roster.hosts.get(host)
     if record is None:
         return HostStanding(HostState.GONE, 0, (), None)
@@ -72,11 +70,11 @@ class _Look:
 
     @cached_property
     def _has_most(self) -> bool:
-        """Whether as many workers are used as may be."""
+        """Whether the run has its maximum number of workers."""
         return len(self._run.roster.fitting()) >= self._run.staffing.most
 
     def at(self, record: HostRecord, there: int, live: int) -> HostStanding:
-        """Where a host stands with so many workers, of which the run counts on so many."""
+        """The state of a host with this many workers, and this many that the run counts on."""
         state = self._state(record, there, live)
         until = record.rest.free_at if state is HostState.QUARANTINED else None
         workers = there if state is HostState.LEAVING else live

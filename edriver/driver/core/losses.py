@@ -1,4 +1,4 @@
-"""Which cause an event is of: how a worker was lost, or what speaks against it. Part of the core."""
+"""The cause that an event is of: why a worker is lost or suspected. Part of the core."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Loss: TypeAlias = (
 
 
 def loss_of(event: Loss, worker: WorkerName) -> Cause:
-    """What an event says against this worker, which it is about."""
+    """Why an event has the worker lost or suspected."""
     match event:
         case events.WorkerExited(code=code, reason=events.ExitReason(kind, said, memory_limit)):
             return Cause(kind, worker, detail=Exit(code, said, memory_limit))

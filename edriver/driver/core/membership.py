@@ -3,7 +3,7 @@
 `Membership.step(event, now)` takes what happened and returns what to do. There is no clock, lock, log, randomness or
 I/O in here; the shell (core_loop.py) feeds one event at a time and performs the actions in order.
 
-How to read it: `step` first notes the event (event_notes.py: records only), then looks at everything that is known
+How to read it: `step` first notes the event (`EventNotes`: records only), then looks at everything that is known
 (run_state.py) and does what is due (`_decide`: level-triggered, so no decision depends on which event came last). A run
 moves through these situations, of which `_decide` knows exactly one at a time:
 
@@ -23,13 +23,14 @@ from dataclasses import replace
 
 from edriver.common.ids import RoundId
 from edriver.driver.core import events
-from edriver.driver.core.actions import AbandonAgent, Action, AssignRound, Explain
-from edriver.driver.core.cause import Cause, CauseKind
-from edriver.driver.core.event_notes import EventNotes
-from edriver.driver.core.failures.consistency import BreakageWatch, ErrorWatch, disagreement
+from edriver.driver.core.actions import AbandonAgent, Action, Explain, RunEnd
+from edriver.driver.core.cause import Cause, CauseKind, ReportedText
+from edriver.driver.core.failures.consistency import BreakageWatch, ErrorWatch, UnprovenConnectionWatch, disagreement
+from edriver.driver.core.failures.script_error import script_error
 from edriver.driver.core.failures.suspicion import Situation
 from edriver.driver.core.failures.worker_losses import WorkerLosses
-from edriver.driver.core.roster import WorkerState
+from edriver.driver.core.losses import loss_of
+from edriver.driver.core.roster import Offer, WorkerState
 from edriver.driver.core.rounds.ranks import RoundPlan, plan_round
 from edriver.driver.core.rounds.round import Round
 from edriver.driver.core.rounds.round_watch import RoundWatch
@@ -63,7 +64,7 @@ class Membership:
         self._incarnation = incarnation
         self._formed = 0
         self._explained_losses: set[str] = set()
-        self._said_unequal = False
+        self._reported_unequal = False
         self._breakage, self._errors = BreakageWatch(), ErrorWatch()
         self._losses = WorkerLosses(run)
         self._notes = EventNotes(run, self._losses)
@@ -100,15 +101,15 @@ class Membership:
         run.actions += run.staffing.dismiss(fitting, run.now)
         run.actions += map(Explain, run.staffing.quarantine.review(run.now))
         self._rounds.look_for_uneven_steps()
-        if run.round and not self._said_unequal and (unequal := run.round.unequal):
-            self._said_unequal = True
-            run.act(Explain(unequal))
+        if run.round and not self._reported_unequal and (unequal := run.round.unequal):
+            self._reported_unequal = True
+            run.actions.append(Explain(unequal))
         if run.round and run.round.finished:
             self._rounds.finishing(run.round)
         elif run.round and not run.round.running:
             self._rounds.rejoining(run.round)
         run.actions += run.staffing.skip_those_behind(run.ordinal, run.round)
-        # The end of a run whose limit is spent may wait for the exit that says why.
+        # The end of a run whose limit is spent may wait for the exit that has the reason.
         if self._forming and run.budgets.overspent(run.now) is None:
             if not run.settings.mode.members_survive:  # no survivor is in need of the processor
                 run.actions += run.staffing.start_workers(run.now, background=False)
@@ -125,7 +126,7 @@ class Membership:
         run.actions += run.doing.news(run.suspects.standstill(run.now) or self._rounds.standstill, run.round)
 
     def _judge_suspects(self) -> None:
-        """Kill those that the run can do without, break the round of the others, and bound for how long they stay."""
+        """Kill suspected workers that the run can spare, abort the round of others, and bound how long they stay."""
         run = self.state
         suspects, current = run.suspects, run.round
         suspects.forget_the_gone()
@@ -133,7 +134,7 @@ class Membership:
         for agent in suspects.agents_to_give_up(at):
             host, agent_id, fault = agent
             self._losses.lose_agent(host, agent_id, fault)
-            run.act(AbandonAgent(host, agent_id, Cause(CauseKind.HOST_LOST, host=host, detail=fault)))
+            run.actions.append(AbandonAgent(host, agent_id, Cause(CauseKind.HOST_LOST, host=host, detail=fault)))
         for worker, suspicion in suspects.to_kill(at):
             self._losses.expire(worker, suspicion.cause, suspicion.own)
         if current and (found := suspects.breaking(current, run.now)):
@@ -157,16 +158,17 @@ class Membership:
             return not current.members
         if current.running:
             return False
-        # One that was killed for its silence must be gone before others go on: it might wake up and write files.
+        # One that was killed for its silence must have ended before others continue: it might wake up and write files.
         awaited = current.members | (current.expired & run.roster.workers.keys())
         late = current.rejoin_deadline is not None and run.now >= current.rejoin_deadline
         return not awaited or (late and current.abort_cause is not None)
 
     def _form(self, fitting: set[int]) -> None:
-        """Form the next round if there is enough for one; else say what is missing, or give up."""
+        """Form the next round if it has enough workers; else report what is missing, or end the run."""
         run = self.state
         waiting = [w for w in run.roster.workers.values() if w.waits_in(run.ordinal)]
-        chosen = select(run.candidates(waiting), fitting, run.staffing.most)
+        candidates = run.roster.candidates(waiting, by_place=not run.settings.mode.members_survive)
+        chosen = select(candidates, fitting, run.staffing.most)
         if trouble := self._errors.repeated_failure(run.round, chosen.version):
             run.give_up(trouble)
             return
@@ -188,7 +190,7 @@ class Membership:
                 run.give_up(run.timed_out(waiting_reason.cause))
                 return
         if run.suspects:
-            return  # who has a place is known when they have shown themselves, or are gone
+            return  # the places are known when these have shown themselves, or have ended
         keep = {c.worker_id for c in chosen.all}
         for worker in waiting:
             # Those without a place leave once the others are safe: now that all members have stopped.
@@ -212,12 +214,12 @@ class Membership:
             worker.state, worker.rank = WorkerState.TRAINING, seat.rank
         run.round = Round(plan, set(plan.workers), run.now + run.settings.newcomer_delay)
         run.idle_since = None
-        run.failures.clear()  # what was survived is not what the run will end of
+        run.survived, run.failures = run.failures or run.survived, {}  # the run will not end of what was survived
         run.doing.cause = run.round.runs
-        run.act(AssignRound(plan))
+        run.actions.append(plan)
 
     def _with_what_is_lost(self, plan: RoundPlan) -> RoundPlan:
-        """The plan, with the steps that its holders cannot go back to; why is said once for each reason."""
+        """The plan, with the steps that its holders have lost; each reason is reported once."""
         offers = [offer for w in plan.workers if (offer := self.roster.workers[w].offer) is not None]
         lost = max((offer for offer in offers if offer.version == plan.version), key=lambda offer: offer.steps_lost)
         if not lost.steps_lost:
@@ -232,8 +234,123 @@ class Membership:
         yield from run.suspects.deadlines()
         if run.round:
             yield from run.round.deadlines()
-            yield from run.round.blocked.deadlines(run.settings.uneven_steps_timeout)
+            yield from run.round.blocked.deadlines(run.settings.uneven_steps_timeout, run.settings.idle_timeout)
         else:
             yield run.started + run.settings.start_timeout
         if run.idle_since is not None:
             yield run.idle_since + run.settings.elastic_timeout
+
+
+class EventNotes:
+    """Records what has happened, without a decision that looks beyond the event.
+
+    Args:
+        run: what the core knows.
+        losses: takes the workers that the event has cost.
+    """
+
+    def __init__(self, run: RunState, losses: WorkerLosses) -> None:
+        self._run = run
+        self._losses = losses
+        self._unproven = UnprovenConnectionWatch()
+
+    def note(self, event: events.Event) -> None:
+        """Note an event. Those of workers, agents and rounds that are not known any more change nothing."""
+        run = self._run
+        if run.suspects.note_sign_of_life(event, run.now) and run.round and run.round.rejoin_deadline is not None:
+            run.round.rejoin_deadline = run.now + run.settings.rejoin_timeout
+        match event:
+            case events.HostsObserved(hosts):
+                run.roster.observe(hosts)
+                run.staffing.discovery.answered()
+            case events.DiscoveryFailed(reason):
+                run.staffing.discovery.failed(reason)
+            case events.AgentConnected(host, agent_id):
+                run.staffing.agent_connected(host, agent_id)
+            case events.AgentLost(host, agent_id, fault):
+                self._losses.lose_agent(host, agent_id, fault)
+            case events.AgentSilent(host, agent_id, fault):
+                if run.staffing.agent_silent(host, agent_id, fault):
+                    run.suspects.note(event, run.round, run.now)
+            case events.WorkerWaiting():
+                self._note_waiting(event)
+            case (
+                events.BoundaryReached()
+                | events.CheckpointSaved()
+                | events.FirstBoundaryPassed()
+                | events.WorkerDone()
+                | events.WorkerBlocked()
+            ):
+                if current := run.round_of(event.worker_id, event.round_id):
+                    current.note(event, run.now)
+                    if event.worker_id in current.done:
+                        run.roster.workers[event.worker_id].state = WorkerState.DONE
+            case events.CollectiveRaised(worker_id, round_id, traceback):
+                if current := run.round_of(worker_id, round_id):
+                    current.note_raised(worker_id, traceback)
+                    self._losses.abort(current, Cause(CauseKind.COLLECTIVE_FAILED, current.name(worker_id)))
+            case events.PeerUnproven(worker_id, round_id, reason):
+                if current := run.round_of(worker_id, round_id):
+                    self._unproven.record(current, run.now)
+                    self._losses.abort(
+                        current, Cause(CauseKind.PEER_UNPROVEN, current.name(worker_id), detail=ReportedText(reason))
+                    )
+            case events.WorkerFailed(worker_id, traceback):
+                if (worker := run.roster.workers.get(worker_id)) and worker.live:
+                    worker.traceback = traceback
+                    error = script_error(traceback)
+                    if run.round and worker_id in run.round.members:
+                        run.round.errors[worker_id] = error
+                    self._losses.lose(worker, Cause(CauseKind.RAISED, worker.name, detail=error))
+                    worker.stop_at = run.now + run.settings.leave_grace  # it has last words to print
+            case events.WorkerIdle(worker_id, round_id, seconds):
+                if current := run.round_of(worker_id, round_id):
+                    current.blocked.note_idle(worker_id, run.now, seconds)
+            case events.WorkerQuiet() | events.LeaseExpired() | events.WorkerStalled() | events.WorkerStuck():
+                run.suspects.note(event, run.round, run.now)
+            case events.ExitOverdue(worker_id):
+                if (worker := run.roster.workers.get(worker_id)) and worker.live:
+                    self._losses.expire(worker, loss_of(event, worker.name))
+            case events.WorkerEnding(worker_id):
+                if run.round:
+                    run.round.expired.discard(worker_id)
+                if worker := run.roster.workers.get(worker_id):
+                    worker.trainer_ended(run.now + run.settings.leave_grace)
+                    if worker.in_run:
+                        worker.ending = True
+                        self._losses.lose(
+                            worker,
+                            loss_of(event, worker.name),
+                            own=not self._losses.dragged(worker),
+                        )
+            case events.WorkerExited(worker_id):
+                if worker := run.roster.workers.get(worker_id):
+                    self._losses.exited(worker, event)
+                    del run.roster.workers[worker_id]
+            case events.DrainRequested() | events.UndrainRequested() | events.ResizeRequested():
+                run.staffing.steer(event)
+            case events.StopRequested(reason, requester):
+                stopped = Cause(CauseKind.STOPPED, detail=ReportedText(reason), requester=requester)
+                run.finish(RunEnd.STOPPED, stopped)
+            case events.SourceUnusable(reason):
+                run.finish(RunEnd.FAILED, Cause(CauseKind.SOURCE_UNUSABLE, detail=ReportedText(reason)))
+
+    def _note_waiting(self, event: events.WorkerWaiting) -> None:
+        run = self._run
+        worker = run.roster.workers.get(event.worker_id)
+        if worker is None or not worker.live:
+            return
+        current = run.round
+        if current and not current.finished and worker.worker_id in current.members:
+            if current.running:
+                self._losses.abort(current, Cause(CauseKind.LEFT_ROUND, worker.name))
+            current.members.discard(worker.worker_id)
+            current.done.pop(worker.worker_id, None)
+            current.blocked.waits_from = run.now
+        if current and current.finished and worker.state is WorkerState.FINISHED:
+            current.entered_next = True
+        worker.state = WorkerState.WAITING
+        worker.waiting_since = run.now
+        worker.offer = Offer(event.ordinal, event.version, event.store, event.digest, event.steps_lost, event.torn)
+        if event.ordinal == run.ordinal:
+            run.best = max(run.best, event.version)

@@ -6,7 +6,7 @@ import enum
 
 
 class CheckpointWay(enum.Enum):
-    """By what a script in restart mode can be asked for a checkpoint before a change of the members."""
+    """How a script in restart mode can be asked for a checkpoint before the members change."""
 
     NONE = "none"
     SIGNAL = "signal"  # it handles SIGUSR1; when it has saved is known only if it ends then
@@ -14,7 +14,7 @@ class CheckpointWay(enum.Enum):
 
 
 class Mode(enum.Enum):
-    """How a script is kept going (docs/architecture.md, "Restart mode")."""
+    """How a script survives changes of its workers (docs/architecture.md, "Restart mode")."""
 
     ELASTIC = "elastic"  # it calls edriver.run: its processes outlive their rounds, and hold the state
     RESTART = "restart"  # it is run anew in every round, by new processes, and loads its own checkpoint

@@ -1,10 +1,10 @@
-"""Who is out there: the records of hosts, slots and workers that the core keeps."""
+"""The core's records of hosts, slots and workers."""
 
 from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from edriver.common.ids import Version
@@ -18,7 +18,7 @@ from edriver.driver.core.rounds.ranks import Candidate
 
 
 class WorkerState(enum.Enum):
-    """Where a worker stands in its life."""
+    """The state of a worker."""
 
     BOOTING = "booting"  # started, not yet waiting: importing, building its model, or between two `run` calls
     WAITING = "waiting"  # ready for a round
@@ -81,8 +81,8 @@ class Worker:
         return self.state in (WorkerState.WAITING, WorkerState.TRAINING, WorkerState.DONE)
 
     def trainer_ended(self, stop_at: float) -> None:
-        """Its training process has ended. A command that goes on without it (a shell, a program that it became by exec)
-        is terminated then; what it does after a script that was done, though, has --exit-timeout.
+        """Its training process has ended. A command that continues without it (a shell, a program that it became by
+        exec) is terminated then; what it does after a script that was done, though, has --exit-timeout.
         """
         if self.state is not WorkerState.FINISHED and self.stop_at is None:
             self.stop_at = stop_at
@@ -116,10 +116,10 @@ class Worker:
 
 @dataclass(slots=True)
 class Backoff:
-    """How often something has failed, and until when it is left alone for that.
+    """How often something has failed, and until when it is not used for that.
 
     Attributes:
-        failures: how often, without a whole failure window in good order between two of them.
+        failures: how often, without a whole failure window free of failures between two of them.
         last_failure: when it failed last.
         free_at: when it may be used again.
     """
@@ -129,11 +129,11 @@ class Backoff:
     free_at: float = 0.0
 
     def fail(self, now: float, window: float, cooldown: Callable[[int], float]) -> float:
-        """Count a failure and begin the cooldown that it earns; returns that in seconds.
+        """Count a failure and begin the cooldown that follows; returns its length in seconds.
 
         Args:
             now: the time.
-            window: seconds in good order after which earlier failures are forgotten.
+            window: seconds without a failure after which earlier failures are forgotten.
             cooldown: seconds for a number of failures, this one included.
         """
         if now - max(self.last_failure, self.free_at) > window:
@@ -147,7 +147,7 @@ class Backoff:
 
 @dataclass(slots=True)
 class Slot(Backoff):
-    """One place on a host, and how its workers fared.
+    """One slot of a host, and what became of its workers.
 
     Attributes:
         completed: whether its worker went through the whole script.
@@ -158,14 +158,14 @@ class Slot(Backoff):
 
 @dataclass(slots=True)
 class HostRecord:
-    """A host, from its first appearance on.
+    """A host that discovery names, or has named.
 
     Attributes:
         name: the host's name.
         slots: how many slots it has; 0 once discovery no longer names it.
         agent_id: its agent, or None while none is started.
         connected: whether that agent takes orders.
-        start: how starting its agent fares, counted like a slot's workers.
+        start: failures to start its agent, counted like those of a slot's workers.
         rest: its quarantines.
         places: its slots by number.
         failed: its workers' own failures: when, and in which slot.
@@ -207,7 +207,7 @@ class HostRecord:
         return self.slots - sum(slot < self.slots for slot in self.drained) if self.drained else self.slots
 
     def ready_slots(self, now: float) -> list[int]:
-        """The slots to be used that do not rest, whether taken or not."""
+        """The slots to be used that are in no cooldown, whether taken or not."""
         return [slot for slot in self.open_slots if self.places.setdefault(slot, Slot()).free_at <= now]
 
     def forget_failures_before(self, then: float) -> None:
@@ -244,7 +244,7 @@ class Roster:
         self.workers: dict[int, Worker] = {}
 
     def observe(self, answer: HostSet) -> None:
-        """Take over discovery's answer; records of hosts that are gone stay until their workers are."""
+        """Take over discovery's answer; records of removed hosts stay until their workers have ended."""
         for record in self.hosts.values():
             record.slots = answer.slots(record.name)
         kept = {name: record for name, record in self.hosts.items() if not record.present}
@@ -265,6 +265,18 @@ class Roster:
     def waiting(self) -> Iterator[Worker]:
         """The workers that are ready for a round."""
         return (w for w in self.workers.values() if w.state is WorkerState.WAITING)
+
+    def candidates(self, waiting: Iterable[Worker], by_place: bool) -> list[Candidate]:
+        """What waiting workers offer.
+
+        Args:
+            waiting: workers that have made an offer.
+            by_place: whether a worker's host and slot go before its age: see Candidate.place.
+        """
+        if not by_place:
+            return [worker.candidate() for worker in waiting]
+        order = {host: number for number, host in enumerate(self.hosts)}
+        return [worker.candidate((order[worker.host], worker.slot)) for worker in waiting]
 
     def fitting(self) -> set[int]:
         """The live workers that have a slot now: per host the oldest ones, as many as it has slots to be used."""

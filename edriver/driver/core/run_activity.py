@@ -1,4 +1,4 @@
-"""What the run does or waits for, and what of it has been reported. Part of the core."""
+"""What the run does or waits for, and how much of that has been reported. Part of the core."""
 
 from __future__ import annotations
 

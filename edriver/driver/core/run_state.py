@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
@@ -12,7 +12,6 @@ from edriver.driver.core.failures.budgets import Budgets
 from edriver.driver.core.failures.root_cause import in_order
 from edriver.driver.core.failures.suspicion import Suspects
 from edriver.driver.core.roster import Roster, Worker, WorkerState
-from edriver.driver.core.rounds.ranks import Candidate
 from edriver.driver.core.rounds.round import Round
 from edriver.driver.core.run_activity import RunActivity
 from edriver.driver.core.settings import Settings
@@ -40,6 +39,7 @@ class RunState:
         previous_call: the last round of the script's previous call.
         idle_since: since when no round has run; None: one runs. Before the first, when --start-timeout is over.
         failures: of workers since the round was formed, by worker_id.
+        survived: the latest failures before that; the processes may be reaped, and their last words known, only later.
         ended: whether FinishRun has been among the actions.
     """
 
@@ -59,6 +59,7 @@ class RunState:
     previous_call: RoundId = NO_ROUND
     idle_since: float | None = field(init=False)
     failures: dict[int, Failure] = field(default_factory=dict)
+    survived: dict[int, Failure] = field(default_factory=dict)
     ended: bool = False
 
     def __post_init__(self) -> None:
@@ -69,10 +70,6 @@ class RunState:
         self.suspects = Suspects(self.settings, self.roster)
         self.budgets = Budgets(self.settings)
 
-    def act(self, action: Action) -> None:
-        """Add an action."""
-        self.actions.append(action)
-
     def round_of(self, worker_id: int, round_id: RoundId) -> Round | None:
         """The current round, if this is its id and the worker is still in it; else the message is an old one."""
         current = self.round
@@ -82,16 +79,9 @@ class RunState:
         """Whether holders of this version may differ: it is older than this `run` call, whose first sync is to come."""
         return version.round_id <= self.previous_call
 
-    def candidates(self, waiting: Iterable[Worker]) -> list[Candidate]:
-        """What waiting workers offer."""
-        if self.settings.mode.members_survive:
-            return [worker.candidate() for worker in waiting]
-        order = {host: number for number, host in enumerate(self.roster.hosts)}
-        return [worker.candidate((order[worker.host], worker.slot)) for worker in waiting]
-
     def dismiss(self, worker: Worker) -> None:
         """Have a waiting worker leave."""
-        self.act(Leave(worker.worker_id))
+        self.actions.append(Leave(worker.worker_id))
         worker.state = WorkerState.STOPPING
         worker.stop_at = self.now + self.settings.leave_grace
 
@@ -100,11 +90,11 @@ class RunState:
         return Cause(CauseKind.TIMED_OUT, detail=TimedOut(self.settings.elastic_timeout, cause))
 
     def give_up(self, cause: Cause) -> None:
-        """The run has failed. If that is of a worker that has ended, its exit, which says why, is waited for."""
+        """The run has failed. If a worker has ended, wait for its exit, which has the reason."""
         if not any(w.ending for w in self.roster.workers.values()):
             self.finish(RunEnd.FAILED, cause)
 
     def finish(self, end: RunEnd, cause: Cause) -> None:
         """End the run."""
         self.ended = True
-        self.act(FinishRun(end, cause, () if end is RunEnd.DONE else in_order(self.failures.values())))
+        self.actions.append(FinishRun(end, cause, () if end is RunEnd.DONE else in_order(self.failures.values())))

@@ -14,7 +14,7 @@ SLOT_COOLDOWN: Final = (1.0, 60.0)
 """Shortest and longest pause of a slot by default, from its second failure on, in seconds."""
 
 HOST_COOLDOWN: Final = (10.0, 300.0)
-"""The same of a host. Longer: what a host has that its slots have not (a full disk, a driver) takes minutes to mend."""
+"""The same for a host. Longer, as what affects a whole host (a full disk, a driver) takes minutes to fix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,8 @@ class Settings:
 
     Attributes:
         np: workers that the first round waits for.
-        min_np: fewest workers with which training goes on.
-        max_np: most workers that are ever used.
+        min_np: minimum number of workers.
+        max_np: maximum number of workers.
         start_timeout: how long to wait for np slots; after it min_np will do.
         elastic_timeout: how long to wait for min_np workers (and for a holder of the state) once training had begun.
         reset_limit: how many rounds may end by a failure before the run is given up; None: no limit.
@@ -45,6 +45,7 @@ class Settings:
             a long evaluation is no failure. Follows from --stall-timeout.
         uneven_steps_timeout: how long members may wait in collectives while the others are done, and no member is at
             work that they could wait for.
+        idle_timeout: in restart mode, how long a script may stand still once the others have run to their end.
         wake_window: how long workers that are suspected are left alone after one of them shows a sign of life.
         leave_grace: how long a worker that was ordered to leave may take to exit before it is terminated.
         failure_window: failures of a slot or host longer ago than this are forgotten.
@@ -67,13 +68,14 @@ class Settings:
     report_timeout: float = 2700.0
     boundary_timeout: float = 6600.0
     uneven_steps_timeout: float = 60.0
+    idle_timeout: float = 600.0
     wake_window: float = 10.0
     leave_grace: float = 30.0
     failure_window: float = 600.0
     mode: Mode = Mode.ELASTIC
 
     def __post_init__(self) -> None:
-        """Refuse limits that contradict each other.
+        """Check that the limits fit together.
 
         Raises:
             ValueError: with a sentence that names the flags.

@@ -22,7 +22,7 @@ host waits for those before it."""
 
 
 class DiscoveryTrouble:
-    """Why discovery gives no answer while no hosts are known.
+    """Why discovery fails while no hosts are known.
 
     Attributes:
         first: the first of its failures in a row, which is reported while others follow; empty: there is none.
@@ -72,14 +72,14 @@ class Staffing:
         return self._roster.hosts[worker.host].places.setdefault(worker.slot, Slot())
 
     def agent_connected(self, host: str, agent_id: int) -> None:
-        """Note that a host takes orders."""
+        """Record that a host's agent accepts orders."""
         record = self._roster.hosts.get(host)
         if record and record.agent_id == agent_id:
             record.connected = True
             self._trouble.pop(host, None)
 
     def agent_silent(self, host: str, agent_id: int, fault: AgentFault) -> bool:
-        """Note that a host's agent is silent; returns whether it is the one that the host has."""
+        """Record that a host's agent is silent; returns whether it is the host's current agent."""
         record = self._roster.hosts.get(host)
         if record is None or record.agent_id != agent_id:
             return False
@@ -88,7 +88,7 @@ class Staffing:
         return True
 
     def agent_lost(self, host: str, agent_id: int, fault: AgentFault, now: float) -> list[Worker]:
-        """Note that a host takes no orders any more; returns its workers, which are lost with it."""
+        """Record that a host's agent is lost; returns its workers, which are lost with it."""
         record = self._roster.hosts.get(host)
         if record is None or record.agent_id != agent_id:
             return []
@@ -98,7 +98,7 @@ class Staffing:
         return list(self._roster.on(host))
 
     def tend_hosts(self, now: float) -> Iterator[Action]:
-        """An agent for every host that discovery names; none for a host that is gone and empty."""
+        """An agent for every host that discovery names; none for a removed host without workers."""
         for record in list(self._roster.hosts.values()):
             if record.wanted and record.agent_id is None and record.start.free_at <= now:
                 self._agents += 1
@@ -115,15 +115,16 @@ class Staffing:
                     self._trouble.pop(record.name, None)
 
     def steer(self, wish: events.DrainRequested | events.UndrainRequested | events.ResizeRequested) -> None:
-        """Note an operator's request. What is out of range is ignored: the service has refused it already."""
+        """Take in an operator's request. One that is out of range is ignored: the service has already refused it."""
         match wish:
             case events.ResizeRequested(size):
                 self.most = min(max(size, self._settings.min_np), self._settings.max_np)
-            case events.DrainRequested(host, slot, reason):
+            case events.DrainRequested(host, slot, reason, requester):
                 if record := self._roster.hosts.get(host):
                     record.drain(slot)
                     if slot is None:
-                        self._trouble[host] = Cause(CauseKind.DRAINED, host=host, detail=DrainTarget(None, reason))
+                        target = DrainTarget(None, reason)
+                        self._trouble[host] = Cause(CauseKind.DRAINED, host=host, detail=target, requester=requester)
             case events.UndrainRequested(host, slot):
                 if record := self._roster.hosts.get(host):
                     record.undrain(slot)
@@ -175,11 +176,11 @@ class Staffing:
         return set(takewhile(lambda name: name not in awaited, hosts))
 
     def booting(self) -> bool:
-        """Whether a worker with a slot is on its way."""
+        """Whether a worker with a slot is starting."""
         return any(self._booting())
 
     def replacement_expected(self, now: float) -> bool:
-        """Whether one is on its way that has not been for longer than a member may take to come back."""
+        """Whether one is starting, and has not been for longer than a member may take to come back."""
         return any(now < worker.started + self._settings.rejoin_timeout for worker in self._booting())
 
     def _booting(self) -> Iterator[Worker]:
@@ -278,7 +279,7 @@ class Staffing:
                 yield worker.started + self._settings.rejoin_timeout
 
     def _awaited(self) -> list[str]:
-        """Hosts whose first agent is on its way."""
+        """Hosts whose first agent has been started and has not connected yet."""
         hosts = [
             record for record in self._roster.hosts.values() if record.present and record.name not in self._trouble
         ]

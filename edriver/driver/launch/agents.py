@@ -42,7 +42,7 @@ class _Agent:
 
     Attributes:
         host: its host.
-        launcher: who starts it.
+        launcher: the launcher that starts it.
         confined: whether only hosts of this machine can reach it.
         connected: set when it has connected.
         start_done: set when it has, or has ended.
@@ -114,9 +114,9 @@ class Agents:
             self._end(agent_id, agent, "its agent has ended")
 
     def kill(self, agent_id: int) -> None:
-        """Have an agent killed, as far as its launcher can, or do not start it any more.
+        """Kill an agent, if its launcher can, or cancel its start.
 
-        One on another host ends when it finds that the driver knows it no more, or is silent.
+        An agent on another host ends by itself when the driver refuses it, or is silent.
         """
         if task := self._starting.get(agent_id):
             task.cancel()
@@ -126,7 +126,7 @@ class Agents:
             stopping.add_done_callback(self._stopping.discard)
 
     def close(self) -> None:
-        """Start no more."""
+        """Start no further agents."""
         self._closed = True
         for task in self._starting.values():
             task.cancel()

@@ -17,7 +17,7 @@ class LaunchChoice:
 
     Attributes:
         launcher: by whom.
-        address: by which address of this machine the others reach it; None: it is elsewhere.
+        address: the address of this machine at which the others reach it; None: it is another machine.
     """
 
     launcher: Launcher
@@ -28,7 +28,7 @@ Choose = Callable[[str], Awaitable[LaunchChoice]]
 """How a host's agent is started."""
 
 FindOwnAddress = Callable[[str], Awaitable["str | None"]]
-"""Tells by which address the others reach a host of this machine; None: it is another machine."""
+"""Returns the address at which the others reach a host on this machine; None: it is another machine."""
 
 
 def choice(make: Callable[[LaunchContext], Launcher] | None, context: LaunchContext, reach: FindOwnAddress) -> Choose:
@@ -41,10 +41,10 @@ def choice(make: Callable[[LaunchContext], Launcher] | None, context: LaunchCont
 
 
 def by_host(reach: FindOwnAddress, local: Launcher, remote: Launcher) -> Choose:
-    """Every name or address of this machine is a host of its own; all others are elsewhere.
+    """Every name or address of this machine counts as a separate host on it; all other names are other machines.
 
     Args:
-        reach: tells by which address the others reach a host of this machine; None: it is another machine.
+        reach: returns the address at which the others reach a host on this machine; None: it is another machine.
         local: starts agents here,
         remote: and elsewhere.
     """

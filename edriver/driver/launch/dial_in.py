@@ -34,7 +34,7 @@ class DialInLauncher:
         bootstrap.connected.set()
 
     async def stop(self, _: int, /) -> None:
-        """It ends when it finds that the driver knows it no more."""
+        """The agent ends by itself when the driver refuses it."""
 
     def watches(self, _: int, /) -> bool:
         """Nothing of it can be seen from here."""

@@ -91,7 +91,7 @@ class JoinConfigs:
         Args:
             host: the agent's host.
             agent_id: the agent.
-            address: by which others reach that host, if it is this machine; None: it is elsewhere.
+            address: the address at which others reach that host, if it is this machine; None: it is another machine.
 
         Raises:
             OSError: no folder can be made for it, or no port can be opened.

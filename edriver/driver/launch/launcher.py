@@ -39,7 +39,7 @@ class Launcher(Protocol):
     """Starts and stops agents: one object for a run, used in the driver's event loop alone."""
 
     async def start(self, host: str, bootstrap: Bootstrap) -> None:
-        """Start an agent on a host; return once it is on its way. From then on it has 30 s to dial in.
+        """Start an agent on a host; return once it has been started. It then has 30 s to connect.
 
         Up to 64 calls are under way at a time. One that is cancelled leaves nothing behind.
 
@@ -66,7 +66,7 @@ class LaunchContext:
         run_id: the run.
         ssh_port: on which port sshd listens, on all hosts; None: as configured.
         ssh_identity_file: the private key for ssh; empty: as configured.
-        admit: lets in the agent of a host that has dialled in by itself; returns whether there is one. None: no hosts
+        admit: admits the agent of a host that has dialled in; returns whether there is one. None: no hosts
             dial in.
     """
 

@@ -23,7 +23,7 @@ longer (a question is repeated after 5 s) is another machine's, and ssh, which m
 
 
 async def address_here(name: str) -> str | None:
-    """The address by which this machine is called so; None if the name is another machine's, or unknown.
+    """The address of this machine that a name resolves to; None if the name is another machine's, or unknown.
 
     An address is this machine's if a socket can be bound to it.
     """
@@ -57,7 +57,7 @@ async def address_among(name: str, others: Iterable[str], chosen: str = "") -> s
     Args:
         name: the host.
         others: the run's hosts.
-        chosen: the address by which the operator wants this machine to be called; empty: any.
+        chosen: the address of this machine that the operator has chosen; empty: any.
     """
     own = await address_here(name)
     if own is not None and chosen:
@@ -123,7 +123,7 @@ async def _look_up(
 
 
 class LocalLauncher:
-    """Starts agents on this machine, whatever their hosts are called.
+    """Starts agents on this machine, independently of the names of their hosts.
 
     Args:
         spawn: starts an agent with a join config.
@@ -159,7 +159,7 @@ class LocalLauncher:
             await child.gone.wait()
 
     def watches(self, _: int, /) -> bool:
-        """The kernel tells."""
+        """Reported by the kernel."""
         return True
 
 

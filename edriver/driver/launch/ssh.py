@@ -1,7 +1,7 @@
-"""Agents on other hosts, by OpenSSH's client: the user's own configuration says how each is reached.
+"""Agents on other hosts, by OpenSSH's client and the user's own ssh configuration.
 
 One connection per host starts the agent. Its command line names nothing but the host: the join config, with token and
-environment, goes over standard input. The agent then dials the driver, and the connection only tells of its end.
+environment, goes over standard input. The agent then connects to the driver; the ssh connection shows when it ends.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SshLauncher:
     """Starts agents on other hosts.
 
     Args:
-        options: what the operator says about ssh.
+        options: the operator's ssh options.
         spawn: starts ssh for a host and gives it the join config; its standard error is a pipe.
     """
 
@@ -67,7 +67,7 @@ class SshLauncher:
             if (
                 bootstrap.connected.is_set() and not connection.killed and (code == SSH_FAILURE_CODE or code < 0)
             ):  # ssh's own end
-                _log.warning("host %s: the connection of ssh is gone; its agent goes on without", host)
+                _log.warning("host %s: the ssh connection has ended; its agent continues without it", host)
             else:
                 bootstrap.ended(failure(host, code, tuple(connection.stderr_lines), VERSION))
 
@@ -75,14 +75,14 @@ class SshLauncher:
         self._connections[bootstrap.agent_id] = connection
 
     async def stop(self, agent_id: int, /) -> None:
-        """Kill ssh. The agent ends when it finds that the driver knows it no more, or is silent."""
+        """Kill ssh. The agent ends by itself when the driver refuses it, or is silent."""
         if connection := self._connections.get(agent_id):
             connection.killed = True
             connection.child.kill()
             await connection.child.gone.wait()
 
     def watches(self, agent_id: int, /) -> bool:
-        """Ssh tells, as long as its connection lasts."""
+        """Reported by ssh, while its connection lasts."""
         return agent_id in self._connections
 
     def _ssh(self, host: str, join_config: bytes) -> Child:
@@ -134,6 +134,6 @@ def failure(host: str, code: int, stderr_lines: Sequence[str], version: str) -> 
         return f"it has no Python that runs at {path}: edriver's has to be at the same path on all hosts ({last})"
     if "No module named edriver" in text or "No module named 'edriver" in text:
         return f"Python at {sys.executable} has no edriver there: pip install edriver=={version} on that host"
-    # /bin/sh tells of a signal as 128 + its number.
+    # /bin/sh reports a signal as 128 + its number.
     how = exit_text(128 - code) if code > 128 else exit_text(code)
     return f"its agent {how}" + (f": {last}" if last else "")

@@ -13,11 +13,12 @@ from edriver.v1 import cause_pb2
 
 
 def cause_message(cause: Cause, text: str = "") -> cause_pb2.Cause:
-    """A cause as a message, with a text for those who are shown nothing else of it."""
+    """A cause as a message, with a text for people who see nothing else of it."""
     message = cause_pb2.Cause(
         kind=cause_pb2.CauseKind.Value(f"CAUSE_KIND_{cause.kind.name}"),
         host=cause.host or "",
         preempted=cause.preempted,
+        requester=cause.requester,
         text=text,
     )
     if cause.worker is not None:
@@ -49,6 +50,10 @@ def _fill(message: cause_pb2.Cause, detail: why.Detail | None) -> None:
             message.code, message.detail = code, reason
             if recorded is not None:
                 message.error = str(recorded)
+            if memory_limit is not None:
+                message.memory_limit = memory_limit
+        case why.MemoryKill(pid, memory_limit):
+            message.detail = str(pid or "")
             if memory_limit is not None:
                 message.memory_limit = memory_limit
         case why.AgentFault(fault, reason, seconds):

@@ -1,6 +1,6 @@
-"""Causes in words: the one place where what the core says becomes sentences for people.
+"""Causes in words: the one place where the core's causes become sentences for people.
 
-A cause of a worker or a host is its name and words that follow it; those alone stand where the name stands beside them.
+A cause of a worker or a host is rendered as its name and the words that follow it; next to a name, only as those words.
 """
 
 from __future__ import annotations
@@ -87,10 +87,14 @@ def worker_words(cause: Cause) -> str:
         case CauseKind.NOT_STARTED, why.Exit(_, reason):
             return f"could not be started: {reason}"
         case CauseKind.OUT_OF_MEMORY, why.Exit(memory_limit=limit):
-            of = "" if limit is None else f" (its cgroup may use {limit / (1 << 20):.0f} MiB)"
-            return f"was killed by the kernel: out of memory{of}"
+            return f"was killed by the kernel: out of memory{_limit_text(limit)}"
         case CauseKind.MAYBE_OUT_OF_MEMORY, why.Exit():
-            return "was killed by SIGKILL, just when the kernel killed a process of its host for want of memory"
+            return "was killed by SIGKILL while the kernel killed a process on its host because memory ran out"
+        case CauseKind.CHILD_OUT_OF_MEMORY, why.MemoryKill(pid, limit, uncertain):
+            lost = f"lost process {pid}, which it had started" if pid else "may have lost a process that it had started"
+            if uncertain:
+                return f"{lost}, while the kernel killed a process on its host because memory ran out"
+            return f"{lost}: out of memory, so the kernel killed {'it' if pid else 'one'}{_limit_text(limit)}"
         case CauseKind.ENDED, None:
             return "has ended"
         case CauseKind.RAISED, ScriptError(kind):
@@ -101,17 +105,20 @@ def worker_words(cause: Cause) -> str:
         case CauseKind.STALLED, why.Stall(phase, seconds):
             return f"has made no progress for {seconds:.0f} s ({phase})"
         case CauseKind.STUCK, None:
-            return "sits in a collective of the aborted round, which nothing frees"
+            return "hangs in a collective of the aborted round and cannot be freed"
         case CauseKind.OUTSTAYED, why.Duration(seconds):
-            silent = f"without a sign of life for {seconds:g} s (--exit-timeout)"
-            return f"was still there after its script had ended, {silent}"
+            return f"did not exit after its script had ended: no sign of life for {seconds:g} s (--exit-timeout)"
         case CauseKind.UNREACHABLE, why.AgentFault() as fault:
-            return f"is out of reach: {agent_fault_text(fault)}"
+            return f"cannot be reached: {agent_fault_text(fault)}"
         case CauseKind.LOST_WITH_HOST, why.AgentFault() as fault:
             return f"was lost: {agent_fault_text(fault)}"
         case CauseKind.LEFT_ROUND, None:
             return "left the round on its own"
     return ""
+
+
+def _limit_text(limit: int | None) -> str:
+    return "" if limit is None else f" (its cgroup's limit is {limit / (1 << 20):.0f} MiB)"
 
 
 def host_words(cause: Cause) -> str:
@@ -130,9 +137,9 @@ def host_words(cause: Cause) -> str:
         case CauseKind.HOST_UNANSWERED, None:
             return "has not answered yet"
         case CauseKind.DRAINED, why.DrainTarget(_, reason):
-            return f"is drained: {reason}"
+            return f"is drained: {_request_text(cause, reason)}"
         case CauseKind.UNDRAINED, why.SlotTarget():
-            return "may be used again"
+            return f"may be used again: {_request_text(cause)}" if cause.requester else "may be used again"
         case CauseKind.SLOTS_DRAINED, why.Count(count):
             return f"has {count_text(count, 'slot')} drained"
         case CauseKind.SLOTS_COOLING, why.Count(count):
@@ -153,23 +160,24 @@ def host_words(cause: Cause) -> str:
         case CauseKind.COOLDOWN_OVER, why.SlotTarget():
             return "may be used again: its cooldown is over"
         case CauseKind.QUARANTINE_WAIVED, why.Count(count):
-            return f"is used in spite of its quarantine: the others do not make up --min-np {count}"
+            return f"is used in spite of its quarantine: --min-np {count} cannot be reached without it"
     return ""
 
 
 def agent_fault_text(fault: why.AgentFault) -> str:
-    """What is wrong with a host's agent, as a clause of its own."""
+    """What is wrong with a host's agent, as a clause."""
     match fault.kind:
         case AgentFaultKind.ENDED:
             return fault.reason
         case AgentFaultKind.NEVER_ANSWERED:
-            return f"no word from its agent for {fault.seconds:g} s since its start"
+            return f"its agent has not answered within {fault.seconds:g} s of its start"
         case AgentFaultKind.SILENT:
-            return f"no word from its agent for {fault.seconds:g} s"
+            return f"its agent has not answered for {fault.seconds:g} s"
         case AgentFaultKind.OTHER_RELEASE:
-            return f"edriver there is {fault.reason or 'an older one'}, here it is {VERSION}: install the same on both"
+            release = f"edriver {fault.reason}" if fault.reason else "an older edriver"
+            return f"its agent runs {release}, the driver {VERSION}: install the same version on both"
         case AgentFaultKind.OVERLOADED:
-            return f"its agent takes no orders: {fault.reason}"
+            return f"its agent does not accept orders: {fault.reason}"
 
 
 def _end_of_round(cause: Cause) -> str:
@@ -201,16 +209,18 @@ def _end_of_round(cause: Cause) -> str:
 def _end_of_run(cause: Cause) -> str:
     match cause.kind, cause.detail:
         case CauseKind.SUCCESS, None:
-            return "all workers are done and ended with 0"
-        case ((CauseKind.STOPPED | CauseKind.SOURCE_UNUSABLE), why.ReportedText(text)):
+            return "all workers are done and exited with code 0"
+        case CauseKind.STOPPED, why.ReportedText(reason):
+            return _request_text(cause, reason)
+        case CauseKind.SOURCE_UNUSABLE, why.ReportedText(text):
             return text
         case CauseKind.FAILED_LATE, why.CausedBy(late):
             return f"a worker failed after training was done: {cause_text(late)}"
         case CauseKind.STATE_LOST, None:
-            return "every worker that held the state of the run is gone"
+            return "all workers that held the state of the run are lost"
         case CauseKind.STATE_LOST, why.RaisedByAll(error, workers):
             who = "its only worker" if workers == 1 else f"each of its {workers} workers"
-            return f"every worker that held the state of the run is gone: {who} raised {error}"
+            return f"all workers that held the state of the run are lost: {who} raised {error}"
         case CauseKind.STATES_DIFFER, why.Digests() as digests:
             return f"{_disagreement_text(digests)}. {_EQUAL_ADVICE}"
         case CauseKind.COLLECTIVES_BROKEN, why.Tracebacks(version, raised):
@@ -256,9 +266,9 @@ def _doing(cause: Cause) -> str:
         case CauseKind.ATTRIBUTES_DIFFER, why.Digests() as digests:
             return f"{_disagreement_text(digests)}. The next change of members would end the run. {_EQUAL_ADVICE}"
         case CauseKind.DISCOVERY_FAILED, why.ReportedText(text):
-            return f"discovery fails: {text}"
+            return f"discovery failed: {text}"
         case CauseKind.RESIZED, why.Count(count):
-            return f"at most {count_text(count, 'worker')} from now on: the operator wants it"
+            return f"at most {count_text(count, 'worker')} from now on: {_request_text(cause)}"
     return ""
 
 
@@ -270,11 +280,11 @@ def _waits_for(cause: Cause) -> str:
         case CauseKind.HOLDER_AWAITED, Version() as version:
             return f"for a worker that holds version {version}, or what is left of it"
         case CauseKind.BOOT_AWAITED, None:
-            return "for workers that still boot"
+            return "for workers that are booting"
         case CauseKind.SUSPECTS_AWAITED, None:
             return "for workers that are suspected"
         case CauseKind.SURVIVORS_AWAITED, None:
-            return "no survivor of the last round is back yet"
+            return "no survivor of the last round is ready yet"
         case CauseKind.RUN_CALL_AWAITED, why.Duration(seconds):
             return (
                 f"for a worker to call edriver.run: none has within --start-timeout {seconds:g} s. A script that never "
@@ -298,11 +308,19 @@ def _differing(digests: Sequence[str]) -> list[str]:
 
 
 def _place_of(cause: Cause) -> str:
-    """The cause's host, or the slot of it that is in question."""
+    """The cause's host, or the slot of it that is concerned."""
     match cause.detail:
         case why.SlotTarget(int() as slot) | why.DrainTarget(int() as slot) | why.SlotQuarantine(slot):
             return f"slot {slot} of host {cause.host}"
     return f"host {cause.host}"
+
+
+def _request_text(cause: Cause, reason: str = "") -> str:
+    """The reason for a request, and the operator who made it, as far as they are known."""
+    requested = f"requested by {cause.requester or 'an operator'}"
+    if not reason:
+        return requested
+    return f"{reason} ({requested})" if cause.requester else reason
 
 
 def _in_brackets(troubles: Sequence[Cause]) -> str:
@@ -321,20 +339,28 @@ def _overspent_text(spent: why.LimitExceeded) -> str:
 
 
 def _uneven_text(steps: why.UnevenSteps) -> str:
-    over = [_listed(steps.done, "done"), _listed(steps.stopped, "stopped as agreed")]
-    text = f"uneven steps: {' and '.join(filter(None, over))}; {_listed(steps.waiting, 'waiting in a collective')}"
+    over = " and ".join(filter(None, [_listed(steps.done, "done"), _listed(steps.stopped, "stopped as agreed")]))
+    left = [_listed(steps.waiting, "waiting in a collective")]
+    left.append(_listed(steps.idle, "idle, without output or use of a processor"))
+    text = f"{'a script hangs' if steps.idle else 'uneven steps'}: {over}; {' and '.join(filter(None, left))}"
     if steps.busy:
-        text += f"; {count_text(steps.busy, 'other')} still at work"
-    return f"{text}; so it was in the round before (do all ranks make the same steps?)" if steps.again else text
+        text += f"; {count_text(steps.busy, 'other')} still training"
+    if not steps.again:
+        return text
+    advice = "does the script end on all ranks?" if steps.idle else "do all ranks make the same steps?"
+    return f"{text}; the same happened in the round before ({advice})"
 
 
 def _listed(groups: Iterable[why.StepGroup], doing: str) -> str:
-    """Workers by the boundaries they have passed: `worker 1 (...) is done after 3 steps`."""
+    """Workers by the boundaries they have passed: `worker 1 (...) is done after 3 steps`; without the number where
+    there are none, as in a script in restart mode.
+    """
     texts = []
     for group in groups:
         names = [worker_text(worker) for worker in group.workers]
         if group.more:
             names.append(count_text(group.more, "other"))
         verb = "is" if len(names) == 1 else "are"
-        texts.append(f"{' and '.join(names)} {verb} {doing} after {count_text(group.boundaries, 'step')}")
+        after = f" after {count_text(group.boundaries, 'step')}" if group.boundaries else ""
+        texts.append(f"{' and '.join(names)} {verb} {doing}{after}")
     return ", ".join(texts)

@@ -8,7 +8,7 @@ from typing import Final
 from edriver.common.wire import timestamp
 from edriver.v1 import status_pb2
 
-REMEMBERED: Final = 32 * 1024 * 1024
+MAX_KEPT_BYTES: Final = 32 * 1024 * 1024
 """Bytes of events that are remembered."""
 
 
@@ -26,7 +26,7 @@ class EventBuffer:
         last_seq: the number of the last event; 0: there was none.
     """
 
-    def __init__(self, limit: int = REMEMBERED) -> None:
+    def __init__(self, limit: int = MAX_KEPT_BYTES) -> None:
         self._limit = limit
         self._size = 0
         self._events: deque[tuple[status_pb2.Event, int]] = deque()
@@ -44,7 +44,7 @@ class EventBuffer:
             self._size -= self._events.popleft()[1]
 
     def since(self, seq: int, limit: int) -> list[status_pb2.Event]:
-        """At most so many of the events after this number.
+        """At most `limit` events after this number.
 
         Raises:
             ForgottenError: there is no such number yet, or an event after it is forgotten.
@@ -54,7 +54,7 @@ class EventBuffer:
             raise ForgottenError(f"there is no event {seq} yet: the last one is {self.last_seq}")
         if seq + 1 < first:
             raise ForgottenError(
-                f"the events before {first} are forgotten: ask how the run stands (GetRun), and go on from there"
+                f"the events before {first} are no longer kept: call GetRun, and continue from its seq"
             )
         start = seq + 1 - first
         return [self._events[place][0] for place in range(start, min(start + limit, len(self._events)))]

@@ -1,4 +1,4 @@
-"""What has happened in a run, numbered: for those who watch, and for the event log. It decides nothing.
+"""The numbered events of a run, for observers and the event log. It decides nothing.
 
 Each step of the core becomes some events (status.proto); what they say of a host, a worker or a round is how that is
 afterwards, so that all of them together describe the run. The latest are remembered, up to a limit in bytes.
@@ -11,15 +11,17 @@ from typing import Final
 
 from edriver.common.wire import timestamp
 from edriver.driver.core import actions, events
-from edriver.driver.core.cause import Cause, CauseKind, Count
-from edriver.driver.core.host_state import host_standing
+from edriver.driver.core.cause import Cause, CauseKind
 from edriver.driver.core.membership import Membership
+from edriver.driver.core.rounds.ranks import RoundPlan
 from edriver.driver.observe.cause_message import cause_message
 from edriver.driver.observe.cause_text import Line, cause_text, doing_text
-from edriver.driver.observe.event_buffer import REMEMBERED, EventBuffer
+from edriver.driver.observe.event_buffer import MAX_KEPT_BYTES, EventBuffer
+from edriver.driver.observe.hosts.host_history import HostHistory
+from edriver.driver.observe.pace.members import Pace
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.observe.progress_history import ProgressHistory
-from edriver.driver.observe.snapshots import host_status, run_ended, worker_status
+from edriver.driver.observe.snapshots import run_ended, worker_status
 from edriver.driver.observe.time_ledger import TimeLedger
 from edriver.driver.observe.timeline import Timeline
 from edriver.v1 import agent_pb2, status_pb2
@@ -45,25 +47,26 @@ class EventHistory:
     Attributes:
         began: when the run began.
         over: whether the run has ended.
-        workers: all workers there are, by worker_id, as they stand.
+        workers: the status of all current workers, by worker_id.
         tracker: as given.
         progress: how far training was.
+        pace: who holds it up.
     """
 
     def __init__(
-        self, membership: Membership, tracker: ProgressTracker, clock: Callable[[], float], limit: int = REMEMBERED
+        self, membership: Membership, tracker: ProgressTracker, clock: Callable[[], float], limit: int = MAX_KEPT_BYTES
     ) -> None:
         self._membership = membership
         self.tracker = tracker
         self.progress = ProgressHistory(tracker, clock)
         self._clock = clock
         self._events = EventBuffer(limit)
-        self._slots: dict[str, int] = {}
-        self._host_since: dict[str, float] = {}
+        self._hosts = HostHistory(membership)
         self.workers: dict[int, status_pb2.WorkerStatus] = {}
         self._announced: list[Cause] = []  # in this step
         self.began = clock()
-        self._timeline = Timeline(self.began, counts_steps=membership.settings.mode.members_survive)
+        self.pace = Pace(clock, self._takes_part)
+        self._timeline = Timeline(self.began, membership.settings.mode.members_survive, self.pace)
         self.over = False
 
     @property
@@ -78,18 +81,18 @@ class EventHistory:
 
     @property
     def round_count(self) -> int:
-        """How many rounds there were in all."""
+        """Number of rounds so far."""
         return self._timeline.rounds.count
 
     @property
     def ledger(self) -> TimeLedger:
-        """Where the time has gone."""
+        """How the run has spent its time."""
         return self._timeline.ledger
 
-    # ---- for those who ask -----------------------------------------------------------------------------------
+    # ---- for observers ---------------------------------------------------------------------------------------
 
     def since(self, seq: int, limit: int) -> list[status_pb2.Event]:
-        """At most so many of the events after this number.
+        """At most `limit` events after this number.
 
         Raises:
             ForgottenError: there is no such number yet, or an event after it is forgotten.
@@ -102,7 +105,7 @@ class EventHistory:
 
     def discovered(self, host: str) -> float:
         """When discovery first named a host, in seconds since the epoch; 0: it does not."""
-        return self._host_since.get(host, 0.0)
+        return self._hosts.discovered(host)
 
     # ---- for the session -------------------------------------------------------------------------------------
 
@@ -112,15 +115,22 @@ class EventHistory:
         Raises:
             ValueError: a count is beyond any that training reaches.
         """
+        self.pace.record(report)
+        if not report.HasField("progress"):  # its process is stopped
+            return self.look()
         self.tracker.record_progress(report)
         self.progress.record_progress(report)
         if status := self.workers.get(report.worker_id):
-            self.tracker.fill(status)
+            self._fill(status)
         now = self._clock()
         return self._added(self._timeline.record_progress(report.progress, now), now)
 
+    def look(self) -> list[status_pb2.Event]:
+        """Look for what holds training up; returns the new events. To be called several times a second."""
+        return self._added(self.pace.look(), self._clock())
+
     def progress_now(self) -> status_pb2.Progress | None:
-        """How far training is, and where the time has gone; None before the first word of a member."""
+        """The training progress, with how the run has spent its time; None before the first report of a member."""
         progress = self.tracker.progress()
         if progress is not None:
             progress.time_spent.CopyFrom(self.ledger.time_spent(self._clock()))
@@ -144,18 +154,25 @@ class EventHistory:
             new_events += self._of_action(action, now)
         current = self._membership.state.round
         abort_cause = current.abort_cause if current else None
-        if abort_cause is not None and self._timeline.rounds.goes_on:  # its only member has died: none is to be told
+        if abort_cause is not None and self._timeline.rounds.goes_on:  # its only member has died: no worker is notified
             new_events += self._timeline.round_ended(abort_cause, now)
         for line in lines:
             if not any(line.cause.same_as(announced) for announced in self._announced):
                 message = cause_message(line.cause)
                 new_events.append(status_pb2.Event(text=line.text, cause=message, remark=status_pb2.Remark()))
-        for action in step:
-            if isinstance(action, actions.FinishRun):
-                new_events += self._of_end(action, now)
         doing = self._membership.state.doing.cause
         self.ledger.waits(doing is not None and doing.kind in _WAITS, now)
         return self._added(new_events, now)
+
+    def end(self, finish: actions.FinishRun) -> list[status_pb2.Event]:
+        """The run has ended, and its workers' last reports have arrived; returns the last events."""
+        now = self._clock()
+        self.over = True
+        new_events = list(self._timeline.run_ended(finish.cause, now))
+        ended = run_ended(finish, self._membership.state.budgets, self._timeline, now)
+        if (progress := self.progress_now()) is not None:
+            ended.progress.CopyFrom(progress)
+        return self._added([*new_events, self._caused(status_pb2.Event(run_ended=ended), finish.cause)], now)
 
     def _added(self, new_events: Iterable[status_pb2.Event], now: float) -> list[status_pb2.Event]:
         """The events, with their numbers."""
@@ -167,7 +184,8 @@ class EventHistory:
     def _of_event(self, event: events.Event, loss: Cause | None, now: float) -> Iterator[status_pb2.Event]:
         match event:
             case events.HostsObserved():
-                yield from self._hosts(now)
+                for status, cause in self._hosts.observed(now):
+                    yield self._caused(status_pb2.Event(host=status), cause)
             case (
                 events.AgentConnected(host)
                 | events.AgentLost(host)
@@ -175,8 +193,7 @@ class EventHistory:
                 | events.DrainRequested(host)
                 | events.UndrainRequested(host)
             ):
-                if host in self._slots:
-                    yield self._host(host, now, loss)
+                yield from self._host(host, now, loss)
             case events.WorkerEnding(worker_id, seen):
                 self._timeline.process_ended(worker_id, seen)
                 yield from self._worker(worker_id)
@@ -204,11 +221,9 @@ class EventHistory:
                 self.workers[worker_id] = status_pb2.WorkerStatus(start_time=timestamp(now))
                 yield from self._worker(worker_id)
             case actions.AbandonAgent(host, _, cause):
-                if host in self._slots:
-                    yield self._host(host, now, cause)
+                yield from self._host(host, now, cause)
             case actions.StopAgent(host):  # its last worker has left
-                if host in self._slots:
-                    yield self._host(host, now)
+                yield from self._host(host, now)
             case actions.StopWorker(worker_id, _, 0.0):  # it was suspected, and is lost
                 failure = self._membership.state.failures.get(worker_id)
                 yield from self._worker(worker_id, failure.cause if failure else None)
@@ -226,7 +241,7 @@ class EventHistory:
                     yield entry
             case actions.StopAt(cause=cause):
                 yield from self._timeline.round_ended(cause, now)
-            case actions.AssignRound(plan):
+            case RoundPlan() as plan:
                 doing = self._membership.state.doing.cause
                 if doing is not None:
                     self._announced.append(doing)
@@ -236,33 +251,9 @@ class EventHistory:
                     status = self.workers[seat.worker_id]
                     status.state, status.rank = status_pb2.WORKER_STATE_TRAINING, seat.rank
 
-    def _of_end(self, action: actions.FinishRun, now: float) -> Iterator[status_pb2.Event]:
-        self.over = True
-        yield from self._timeline.run_ended(action.cause, now)
-        ended = run_ended(action, self._membership.state.budgets, self._timeline, now)
-        if (progress := self.progress_now()) is not None:
-            ended.progress.CopyFrom(progress)
-        yield self._caused(status_pb2.Event(run_ended=ended), action.cause)
-
-    def _hosts(self, now: float) -> Iterator[status_pb2.Event]:
-        """Those whose slots have changed."""
-        hosts = self._membership.roster.hosts
-        for name in [*hosts, *(name for name in self._slots if name not in hosts)]:
-            slots = hosts[name].slots if name in hosts else 0
-            if (before := self._slots.get(name, 0)) != slots:
-                self._slots[name] = slots
-                kind = CauseKind.HOST_RESIZED if before else CauseKind.HOST_ADDED
-                removed = Cause(CauseKind.HOST_REMOVED, host=name)
-                yield self._host(name, now, Cause(kind, host=name, detail=Count(slots)) if slots else removed)
-
-    def _host(self, name: str, now: float, cause: Cause | None = None) -> status_pb2.Event:
-        state, record = self._membership.state, self._membership.roster.hosts.get(name)
-        since = self._host_since.setdefault(name, now)
-        status = host_status(name, record, host_standing(state, name), since, now - state.now)
-        if record is None:
-            self._slots.pop(name, None)
-            del self._host_since[name]
-        return self._caused(status_pb2.Event(host=status), cause)
+    def _host(self, name: str, now: float, cause: Cause | None = None) -> Iterator[status_pb2.Event]:
+        if name in self._hosts:
+            yield self._caused(status_pb2.Event(host=self._hosts.status(name, now)), cause)
 
     def _worker(self, worker_id: int, cause: Cause | None = None) -> Iterator[status_pb2.Event]:
         if worker_id not in self.workers:
@@ -273,8 +264,16 @@ class EventHistory:
             status.state = status_pb2.WORKER_STATE_GONE
         else:
             status = self.workers[worker_id] = worker_status(worker, self.workers[worker_id].start_time)
-            self.tracker.fill(status)
+            self._fill(status)
         yield self._caused(status_pb2.Event(worker=status), cause)
+
+    def _fill(self, status: status_pb2.WorkerStatus) -> None:
+        self.tracker.fill(status)
+        self.pace.fill(status)
+
+    def _takes_part(self, worker_id: int) -> bool:
+        status = self.workers.get(worker_id)
+        return status is not None and status.state == status_pb2.WORKER_STATE_TRAINING
 
     def _caused(self, entry: status_pb2.Event, cause: Cause | None) -> status_pb2.Event:
         """The event with its cause, if it has one."""

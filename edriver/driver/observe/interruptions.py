@@ -89,6 +89,18 @@ class OpenInterruption:
         spent["waiting"] += waiting
         spent["recovering"] += whole - stalled - waiting
 
+    def divide_settled(self, spent: dict[str, float], end: float) -> None:
+        """The same of the part that is certain, whatever is still reported: what follows the end of the round."""
+        opening = self.opening
+        certain = max(0.0, end - (opening.ended or opening.start))
+        if self.kind in _STARTS:
+            spent["booting"] += certain
+            return
+        going_on = 0.0 if self.waits_since is None else max(0.0, end - self.waits_since)
+        waiting = min(certain, self.waited + going_on)
+        spent["waiting"] += waiting
+        spent["recovering"] += certain - waiting
+
     def message(self, end: float | None = None) -> status_pb2.Interruption:
         """As observers see it; with an end, it is over."""
         message = status_pb2.Interruption(

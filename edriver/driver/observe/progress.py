@@ -1,14 +1,15 @@
-"""How far training is, and how fast it goes, from what workers say of themselves. Nothing is decided by it."""
+"""The progress and speed of training, from the workers' reports. No decision depends on it."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from edriver.common.ids import NO_ROUND, RoundId
-from edriver.common.wire import round_id_of, span_seconds
+from edriver.common.stall_limits import excess
+from edriver.common.wire import epoch_seconds, round_id_of, span_seconds
 from edriver.driver.core.rounds.ranks import RoundPlan
 from edriver.v1 import agent_pb2, notification_pb2, status_pb2
 
@@ -21,35 +22,86 @@ MAX_STEPS: Final = 2**48
 MAX_COMMIT_BYTES: Final = 2**60
 """Bytes beyond which a sum is,"""
 
-MOST_SECONDS: Final = 2**40
+MAX_SECONDS: Final = 2**40
 """and seconds."""
 
 
-class Rate:
-    """How fast a count grows."""
+class Pace:
+    """How fast steps and samples are made, by the clock of the one who makes them: reports may come late."""
 
     def __init__(self) -> None:
-        self._counts: deque[tuple[float, float]] = deque()
+        self._points: deque[_Point] = deque()
+        self._heard = 0.0
 
-    def add(self, now: float, count: float) -> None:
-        """The count is so high now. One that has fallen begins anew."""
-        if self._counts and count < self._counts[-1][1]:
-            self._counts.clear()
-        self._counts.append((now, count))
-        while len(self._counts) > 2 and self._counts[1][0] < now - RATE_WINDOW:
-            self._counts.popleft()
+    def add(self, heard: float, passed: float, steps: int, samples: int = 0) -> None:
+        """So many there were at a boundary. Counts that have fallen, or a clock that was set back, begin anew.
 
-    def at(self, now: float) -> float:
-        """Its growth per second; 0 where nothing was added for a whole window."""
-        if len(self._counts) < 2 or self._counts[-1][0] < now - RATE_WINDOW:
-            return 0.0
-        (first, low), (last, high) = self._counts[0], self._counts[-1]
-        return (high - low) / (last - first) if last > first else 0.0
+        Args:
+            heard: when the report of it came.
+            passed: when the boundary was passed, by the other clock.
+            steps: steps by then.
+            samples: samples by then.
+        """
+        self._heard = heard
+        point = _Point(heard, passed, steps, samples)
+        if self._points:
+            last = self._points[-1]
+            if steps < last.steps or samples < last.samples or passed < last.passed:
+                self._points.clear()
+            elif steps == last.steps:
+                return  # it is the same boundary
+        self._points.append(point)
+        while len(self._points) > 2 and self._points[1].heard < heard - RATE_WINDOW:
+            self._points.popleft()
+
+    def at(self, now: float) -> tuple[float, float]:
+        """Steps and samples a second; 0 where no boundary was heard of for a whole window."""
+        if len(self._points) < 2 or self._points[-1].heard < now - RATE_WINDOW:
+            return 0.0, 0.0
+        first, last = self._points[0], self._points[-1]
+        seconds = last.passed - first.passed
+        if seconds <= 0:
+            return 0.0, 0.0
+        usual = seconds / (last.steps - first.steps)
+        seconds += excess(self._heard - last.heard, usual)  # it says so often that it has not got further
+        return (last.steps - first.steps) / seconds, (last.samples - first.samples) / seconds
+
+
+class _Point(NamedTuple):
+    """See Pace.add."""
+
+    heard: float
+    passed: float
+    steps: int
+    samples: int
+
+
+class SampleCount:
+    """Counts the samples that a run trains on, from where its epochs stand.
+
+    Attributes:
+        total: samples so far, those of steps that had to be made again included. If the script goes on in the midst of
+            an epoch that another run has begun, what that has done of it is counted, too.
+    """
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._place: tuple[int, int, int] | None = None
+
+    def at(self, epoch: int, done: int, samples: int) -> None:
+        """The run is in this epoch, of so many samples, of which so many are done."""
+        before, done_before, samples_before = self._place or (epoch, 0, samples)
+        if epoch == before:
+            self.total += max(0, done - done_before)
+        elif epoch > before:
+            whole = epoch - before - 1
+            self.total += max(0, samples_before - done_before) + whole * samples + done
+        self._place = epoch, done, samples
 
 
 @dataclass(slots=True)
 class Commits:
-    """What all workers of the run have committed, as far as they have reported it.
+    """Commits of all workers of the run, as far as they have reported them.
 
     Attributes:
         count: commits; each worker's count.
@@ -74,11 +126,11 @@ class WorkerProgress:
     def __init__(self) -> None:
         self.pid = 0
         self.latest = notification_pb2.WorkerProgress()
-        self.steps = Rate()
+        self.pace = Pace()
 
 
 class ProgressTracker:
-    """Where a run's workers stand.
+    """The progress of a run's workers.
 
     Args:
         clock: seconds, monotonic.
@@ -86,6 +138,7 @@ class ProgressTracker:
     Attributes:
         steps_lost: steps that had to be repeated, as far as workers have reported them.
         commits: see Commits.
+        samples: see SampleCount.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -93,21 +146,21 @@ class ProgressTracker:
         self._standings: dict[int, WorkerProgress] = {}
         self._plan: RoundPlan | None = None
         self._before: dict[RoundId, int] = {NO_ROUND: 0}  # steps of the run before a round began
-        self._steps = Rate()
-        self._samples = Rate()
+        self._reached = 0  # boundaries of the round that is on, of the member that is farthest
+        self._pace = Pace()
         self._gone: set[int] = set()
         self.steps_lost = 0
         self.commits = Commits()
+        self.samples = SampleCount()
 
     def assigned(self, plan: RoundPlan) -> int:
         """A round begins; returns how many of the reported steps are to be repeated."""
         begins = self._before.get(plan.version.round_id, 0) + plan.version.boundaries
         lost = 0
         if self._plan is not None:
-            reached = max(self._boundaries(worker_id) for worker_id in self._plan.workers)
-            lost = max(plan.steps_lost, self._before[self._plan.round_id] + reached - begins)
+            lost = max(plan.steps_lost, self._before[self._plan.round_id] + self._reached - begins)
         self._before[plan.round_id] = begins
-        self._plan = plan
+        self._plan, self._reached = plan, 0
         for worker_id in self._gone - set(plan.workers):
             self._standings.pop(worker_id, None)
         self._gone.clear()
@@ -124,7 +177,7 @@ class ProgressTracker:
         commit_seconds = span_seconds(standing.commit_duration)
         if standing.boundaries > MAX_STEPS:
             raise ValueError(f"it says that worker {report.worker_id} has passed {standing.boundaries} boundaries")
-        if standing.commits > MAX_STEPS or standing.commit_bytes > MAX_COMMIT_BYTES or commit_seconds > MOST_SECONDS:
+        if standing.commits > MAX_STEPS or standing.commit_bytes > MAX_COMMIT_BYTES or commit_seconds > MAX_SECONDS:
             raise ValueError(
                 f"it says that worker {report.worker_id} has made {standing.commits} commits of "
                 f"{standing.commit_bytes} bytes in {commit_seconds} s"
@@ -133,19 +186,22 @@ class ProgressTracker:
         self.commits.add(known.latest, standing)
         known.pid = report.pid or known.pid
         if known.latest.round_id == standing.round_id and standing.boundaries < known.latest.boundaries:
-            return  # it was on its way for longer than what has come before
+            return  # it took longer than a later report, which has arrived
         known.latest = standing
-        now = self._clock()
-        known.steps.add(now, report.progress.boundaries)
-        if self.first == report.worker_id:
-            progress = self._counted()
-            self._steps.add(now, progress.steps)
-            if progress.HasField("epoch"):
-                self._samples.add(now, progress.epoch * progress.samples + progress.samples_done)
+        now, passed = self._clock(), epoch_seconds(standing.boundary_time)
+        known.pace.add(now, passed, standing.boundaries)
+        if self._plan is None or round_id_of(standing.round_id) != self._plan.round_id:
+            return
+        self._reached = max(self._reached, standing.boundaries)
+        if report.worker_id == self.first:
+            if standing.HasField("epoch"):
+                self.samples.at(standing.epoch, standing.samples_done, standing.samples)
+            steps = self._before[self._plan.round_id] + standing.boundaries
+            self._pace.add(now, passed, steps, self.samples.total)
 
     @property
     def first(self) -> int | None:
-        """Rank 0 of the round that is on, or was last."""
+        """Rank 0 of the current round, or else of the last one."""
         return None if self._plan is None else self._plan.workers[0]
 
     def gone(self, worker_id: int) -> None:
@@ -153,12 +209,12 @@ class ProgressTracker:
         self._gone.add(worker_id)  # its last report counts until the next round begins
 
     def fill(self, status: status_pb2.WorkerStatus) -> None:
-        """Add what is known of this worker."""
+        """Add what is known about this worker."""
         known = self._standings.get(status.worker_id)
         if known is None:
             return
         status.pid = known.pid
-        status.step_rate = known.steps.at(self._clock())
+        status.step_rate, _ = known.pace.at(self._clock())
         if known.latest.round_id.n:
             status.version.round_id.CopyFrom(known.latest.round_id)
             status.version.boundaries = known.latest.boundaries
@@ -169,26 +225,16 @@ class ProgressTracker:
             return None
         now = self._clock()
         message = self._counted()
-        message.step_rate = self._steps.at(now)
-        message.sample_rate = self._samples.at(now)
+        message.step_rate, message.sample_rate = self._pace.at(now)
         return message
 
     def _counted(self) -> status_pb2.Progress:
-        """As rank 0 says, in the round that is on."""
+        """The steps of the member that is furthest ahead; everything else as rank 0 of the current round reports it."""
         assert self._plan is not None
-        first = self._plan.workers[0]
-        message = status_pb2.Progress(steps=self._before[self._plan.round_id] + self._boundaries(first))
-        if (known := self._standings.get(first)) is not None:
+        message = status_pb2.Progress(steps=self._before[self._plan.round_id] + self._reached)
+        if (known := self._standings.get(self._plan.workers[0])) is not None:
             latest = known.latest  # of a newcomer to rank 0, once it is synced: before, it knows of no epoch
             if latest.HasField("epoch"):
                 message.epoch, message.samples_done, message.samples = latest.epoch, latest.samples_done, latest.samples
             message.reported.update(latest.reported)
         return message
-
-    def _boundaries(self, worker_id: int) -> int:
-        """Of the round that is on."""
-        assert self._plan is not None
-        known = self._standings.get(worker_id)
-        if known is None or round_id_of(known.latest.round_id) != self._plan.round_id:
-            return 0
-        return known.latest.boundaries

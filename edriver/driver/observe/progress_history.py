@@ -1,4 +1,4 @@
-"""How far training was from the run's beginning on: for those who come later."""
+"""The training progress since the run began, for observers that connect later."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ProgressHistory:
     """Remembers a bounded number of samples; the longer the run, the farther they lie apart.
 
     Args:
-        tracker: tells how far training is.
+        tracker: the training progress.
         clock: seconds since the epoch.
     """
 

@@ -35,7 +35,7 @@ class RoundHistory:
 
     Attributes:
         latest: the latest rounds, oldest first.
-        count: how many there were in all.
+        count: number of rounds so far.
         size: the members of the latest one.
         synced: when the last member of the latest round held the state, once that is under way.
     """
@@ -119,7 +119,7 @@ class RoundHistory:
         yield _event(latest)
 
     def ended(self, cause: Cause, now: float, text: str = "") -> Iterator[status_pb2.Event]:
-        """The round has ended; `text` tells of it if it was aborted."""
+        """The round has ended; `text` describes its abort, if it was aborted."""
         self._cause, self._previous_end = cause, now
         if self.goes_on:
             self.latest[-1].end_time.CopyFrom(timestamp(now))

@@ -1,14 +1,21 @@
-"""How the time of one round was spent, as its members' boundaries tell it; pure."""
+"""How the time of one round was spent, by the boundaries that its members report. Pure."""
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from edriver.common.ids import RoundId
 from edriver.common.wire import epoch_seconds, round_id_message, span_seconds, timestamp
 from edriver.driver.core.cause import Cause
 from edriver.v1 import notification_pb2, status_pb2
+
+SETTLING_SECONDS: Final = 5.0
+"""Seconds within which all members have told what one of them has. Reports come every one to four seconds."""
+
+LOOK_INTERVAL: Final = 0.5
+"""Seconds between two looks at what a round's time consists of, at least."""
 
 
 class RoundEnding(NamedTuple):
@@ -37,14 +44,15 @@ class RoundTime:
         assigned: when it was assigned, in seconds since the epoch.
         start: when its members held the state; None: not all have passed their first boundary.
         latest: what the farthest member has reported,
-        heard: and when that came.
+        reported_at: when that was received.
         training: seconds of steps,
         stalled: and without any.
         repeating: the part of `training` in which steps were made again,
-        caught_up: and whether none is to be made again any more.
+        caught_up: whether all of them have been repeated.
         stalled_until: when the last stall that is known was over. A member may have met it at one boundary, and another
             at the next.
-        ending: how it has ended; None: it goes on. Its members' last reports are still on their way then.
+        ending: how it has ended; None: it has not. Its members' last reports may arrive later.
+        looks: `training`, `repeating` and `stalled` at times in the last SETTLING_SECONDS, and once before.
     """
 
     round_id: RoundId
@@ -54,13 +62,14 @@ class RoundTime:
     assigned: float
     start: float | None = None
     latest: notification_pb2.WorkerProgress = field(default_factory=notification_pb2.WorkerProgress)
-    heard: float = 0.0
+    reported_at: float = 0.0
     training: float = 0.0
     stalled: float = 0.0
     repeating: float = 0.0
     caught_up: bool = False
     stalled_until: float = 0.0
     ending: RoundEnding | None = None
+    looks: deque[tuple[float, float, float, float]] = field(default_factory=deque)
 
     def advance(self, until: float, now: float) -> float:
         """Take in what the farthest member has reported, which has passed a boundary; returns when that was.
@@ -78,7 +87,11 @@ class RoundTime:
             again = min(1.0, self.again / latest.boundaries)  # a share: there may be no report of just that step
             self.repeating = max(self.repeating, self.training * again)
             self.caught_up = latest.boundaries >= self.again
-        self.repeating = min(self.repeating, self.training)  # a stall that another member tells of later is no step
+        self.repeating = min(self.repeating, self.training)  # a stall that another member reports later is no step
+        if not self.looks or now - self.looks[-1][0] >= LOOK_INTERVAL:
+            self.looks.append((now, self.training, self.repeating, self.stalled))
+            while len(self.looks) > 1 and self.looks[1][0] <= now - SETTLING_SECONDS:
+                self.looks.popleft()
         return at
 
     def new_stall(self) -> status_pb2.Interruption | None:
@@ -94,7 +107,7 @@ class RoundTime:
         return message
 
     def stall_since(self, start: float) -> status_pb2.Interruption:
-        """A stall of this round that goes on."""
+        """The current stall of this round."""
         return status_pb2.Interruption(
             kind=status_pb2.INTERRUPTION_KIND_STALL,
             start_time=timestamp(start),
@@ -104,6 +117,17 @@ class RoundTime:
 
     def spend(self, spent: dict[str, float]) -> None:
         """Add this round's seconds to those of their kinds."""
-        spent["training"] += self.training - self.repeating
-        spent["repeating"] += self.repeating
-        spent["stalled"] += self.stalled
+        _spend(spent, self.training, self.repeating, self.stalled)
+
+    def spend_settled(self, spent: dict[str, float], now: float) -> None:
+        """The same of what all members have told by now: one may have seen a stall where another took a step for it."""
+        settled = [look for look in self.looks if look[0] <= now - SETTLING_SECONDS]
+        if settled:
+            _, *seconds = settled[-1]
+            _spend(spent, *seconds)
+
+
+def _spend(spent: dict[str, float], training: float, repeating: float, stalled: float) -> None:
+    spent["training"] += training - repeating
+    spent["repeating"] += repeating
+    spent["stalled"] += stalled

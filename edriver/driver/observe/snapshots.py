@@ -43,12 +43,12 @@ RUN_ENDS: Final = {
     RunEnd.FAILED: status_pb2.RUN_END_FAILED,
 }
 
-MAX_FAILURES_TOLD: Final = 8
+MAX_REPORTED_FAILURES: Final = 8
 """Workers' failures in a run's last event."""
 
 
 def size_of(membership: Membership) -> int:
-    """How many train in the round that is on; 0: none is."""
+    """Number of members of the current round; 0: there is none."""
     current = membership.state.round
     return len(current.plan.seats) if current and current.running else 0
 
@@ -61,7 +61,7 @@ def host_status(
     Args:
         name: its name.
         record: its record; None: the core no longer knows it.
-        standing: where it stands.
+        standing: its state, with the reasons.
         discovered: when discovery first named it, in seconds since the epoch.
         ahead: the time since the epoch less that of the core's clock.
     """
@@ -107,7 +107,7 @@ def run_ended(action: FinishRun, budgets: Budgets, timeline: Timeline, now: floa
     Args:
         action: the core's last one.
         budgets: how many rounds have ended before training was done, by their cause.
-        timeline: its rounds, and where the time has gone.
+        timeline: its rounds, and how it has spent its time.
         now: the time, in seconds since the epoch.
     """
     rounds, ledger = timeline.rounds, timeline.ledger
@@ -115,7 +115,7 @@ def run_ended(action: FinishRun, budgets: Budgets, timeline: Timeline, now: floa
         end=RUN_ENDS[action.end],
         time_spent=ledger.time_spent(now),
         recoveries=ledger.recoveries(),
-        worker_failures=map(failure_message, action.failures[:MAX_FAILURES_TOLD]),
+        worker_failures=map(failure_message, action.failures[:MAX_REPORTED_FAILURES]),
         failures=budgets.failures.total,
         preemptions=budgets.preemptions.total,
         resizes=budgets.resizes.total,

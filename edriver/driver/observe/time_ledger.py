@@ -1,4 +1,4 @@
-"""Where a run's wall time has gone, and every time in which no step was made; pure. `TimeSpent` of status.proto.
+"""How a run has spent its wall time, and every interruption. Pure. See `TimeSpent` in status.proto.
 
 Goodput is the time of the steps that count over all wall time (the idea is that of Google Cloud's "ML Productivity
 Goodput", 2024). It is worked out here alone: status, page, report, records and metrics show these numbers.
@@ -20,6 +20,7 @@ from edriver.driver.core.cause import Cause, RoundEnd
 from edriver.driver.observe.interruptions import KINDS, Opening, OpenInterruption
 from edriver.driver.observe.round_time import RoundEnding, RoundTime
 from edriver.history.recovery_times import RecoveryTimes
+from edriver.text.time_spent import TIME_KINDS
 from edriver.v1 import notification_pb2, status_pb2
 
 MAX_REPORT_AGE: Final = 5.0
@@ -34,16 +35,14 @@ class TimeLedger:
         counts_steps: whether workers pass boundaries; without, as in restart mode, all of a round is training.
 
     Attributes:
-        last_step: when the last boundary was passed that is known of, in seconds since the epoch; None: there was none.
+        last_step: when the last known boundary was passed, in seconds since the epoch; None: there was none.
         over: whether the run has ended.
     """
 
     def __init__(self, began: float, counts_steps: bool = True) -> None:
         self._counts_steps = counts_steps
         self._until = began
-        self._spent = dict.fromkeys(
-            ("booting", "training", "repeating", "recovering", "waiting", "stalled", "ending"), 0.0
-        )
+        self._spent = dict.fromkeys(TIME_KINDS, 0.0)
         self._round: RoundTime | None = None
         self._open: OpenInterruption | None = OpenInterruption(
             Opening(began, None, None), status_pb2.INTERRUPTION_KIND_BOOT
@@ -55,15 +54,8 @@ class TimeLedger:
 
     @property
     def opening(self) -> Opening | None:
-        """How the interruption began that goes on; None: steps are being made."""
+        """How the current interruption began; None: steps are being made."""
         return None if self._open is None else self._open.opening
-
-    def settled(self, now: float) -> float:
-        """Up to when it is known what the time is: what follows a round's assignment may turn out to be its steps."""
-        part = self._round
-        if part is None or part.start is not None or part.ending is not None or not self._counts_steps:
-            return now
-        return min(part.assigned, now)
 
     # ---- what happens ----------------------------------------------------------------------------------------
 
@@ -71,7 +63,7 @@ class TimeLedger:
         """A round is assigned; returns the interruptions that are over."""
         self.waits(False, now)
         found = []
-        if self._round is not None and self._round.ending is None:  # it went to pieces without a word
+        if self._round is not None and self._round.ending is None:  # it ended without a report
             found = self.round_ended(None, None, now)
         lost, again = _steps_lost(self._round, steps_lost)
         self._put_away()
@@ -85,11 +77,11 @@ class TimeLedger:
             return []
         if progress.boundaries < max(1, part.latest.boundaries):
             return []
-        part.latest, part.heard = progress, now
+        part.latest, part.reported_at = progress, now
         if progress.HasField("usual_step"):
             self._usual = span_seconds(progress.usual_step)
         if part.start is None and part.ending is not None and self._open is not None:
-            self._open.failed_rounds -= 1  # its only steps are heard of now
+            self._open.failed_rounds -= 1  # its only steps are reported now
             waits_since = self._open.waits_since
             found = self._begun_by_report(part, now)
             self._interrupt(part.ending, waits_since)
@@ -147,17 +139,18 @@ class TimeLedger:
             self._open.waits(waiting, now)
 
     def run_ended(self, now: float) -> list[status_pb2.Interruption]:
-        """The run has ended; returns the interruption that has, too, without training having gone on."""
+        """The run has ended; returns the interruption that has ended with it."""
         self.waits(False, now)
         self.over = True
-        if self._round is not None and self._round.ending is None:
-            self._spend_opaque(self._round, now)
+        part, found = self._round, []
+        if part is not None and part.ending is None:
+            self._spend_opaque(part, now)
+        tried = part.steps_lost if part is not None and part.start is None else 0
         self._put_away()
-        self._round = None
-        found, unfinished = [], self._open
-        self._open = None
+        unfinished, self._open, self._round = self._open, None, None
         if unfinished is not None and unfinished.kind != status_pb2.INTERRUPTION_KIND_NEXT_RUN:
             found = [self._closed(unfinished, now, None)]
+            found[0].steps_lost = tried  # before a round that was tried in it
         else:
             self._spent["ending"] += max(0.0, now - self._until)
             self._until = max(now, self._until)
@@ -166,9 +159,7 @@ class TimeLedger:
     # ---- what came of it -------------------------------------------------------------------------------------
 
     def time_spent(self, now: float) -> status_pb2.TimeSpent:
-        """Where the time has gone. What is not known to be a step yet, because its boundary is still to come, is left
-        out until it takes too long.
-        """
+        """How the run has spent its time, without that since the last boundary, unless a step is overdue."""
         spent, until, part = dict(self._spent), self._until, self._round
         if part is not None and part.start is not None:
             part.spend(spent)
@@ -186,8 +177,23 @@ class TimeLedger:
             until += stall[1]  # the rest of it is the step that is still to come
         return _message(spent, until, begun=self.last_step is not None or not self._counts_steps)
 
+    def settled(self, now: float) -> status_pb2.TimeSpent:
+        """The part of the time spent that no later report can change: its seconds only grow. Left out are a round's
+        last seconds, a stall that goes on, what lies between the last known boundary and the end of its round, and
+        what follows the next round's assignment, which may turn out to be steps.
+        """
+        spent, part = dict(self._spent), self._round
+        if part is not None and part.start is not None:
+            part.spend_settled(spent, now)
+        if self._open is not None and self._open.kind != status_pb2.INTERRUPTION_KIND_NEXT_RUN:
+            awaits_steps = part is not None and part.start is None and part.ending is None and self._counts_steps
+            self._open.divide_settled(spent, min(part.assigned, now) if part is not None and awaits_steps else now)
+        elif part is not None and not self._counts_steps and part.start is not None:
+            spent["training"] += max(0.0, now - self._until)
+        return _message(spent, self._until, begun=False)
+
     def interruption(self, now: float) -> status_pb2.Interruption | None:
-        """The one that goes on; None: steps are being made, or the run has ended."""
+        """The current interruption; None: steps are being made, or the run has ended."""
         if self.over:
             return None
         if self._open is not None:
@@ -232,8 +238,7 @@ class TimeLedger:
             message.size, message.steps_lost = part.size, part.steps_lost
         if phases is not None:
             message.phases.CopyFrom(phases)
-        if part is not None and unfinished.kind == status_pb2.INTERRUPTION_KIND_FAILURE:  # else the run has ended of it
-            self._recoveries.add(max(0.0, end - unfinished.opening.start))
+        self._recoveries.add_if_it_is_one(message)
         unfinished.divide(self._spent, end, self._usual)
         self._until = max(self._until, end)
         return message
@@ -256,17 +261,19 @@ class TimeLedger:
             self._until = max(now, self._until)
 
     def _put_away(self) -> None:
-        """Nothing more is to be heard of the round."""
+        """No further report of the round is expected."""
         if self._round is not None and self._round.start is not None:
             self._round.spend(self._spent)
             self._round.start = None
 
     def _stall(self, now: float) -> tuple[float, float] | None:
-        """Since when the round that is on has made no step though one was due, and for how long that is known."""
+        """Since when the current round has made no step although one was due, and for how long that is known."""
         part = self._round
         if part is None or part.start is None or not self._counts_steps or self._usual is None:
             return None
-        known = part.heard if now - part.heard < MAX_REPORT_AGE else now  # boundaries since then are not known of
+        known = (
+            part.reported_at if now - part.reported_at < MAX_REPORT_AGE else now
+        )  # boundaries since then are not known of
         began = self._until + span_seconds(part.latest.declared_duration)
         seconds = excess(max(0.0, known - began), self._usual)
         return (began + self._usual, seconds) if seconds else None

@@ -1,4 +1,4 @@
-"""The rounds of a run and the time between them, as events of status.proto; pure."""
+"""The rounds of a run, the time between them and who holds them up, as events of status.proto; pure."""
 
 from __future__ import annotations
 
@@ -7,34 +7,38 @@ from collections.abc import Iterable, Iterator
 from edriver.driver.core import events
 from edriver.driver.core.cause import Cause
 from edriver.driver.core.rounds.ranks import RoundPlan
+from edriver.driver.observe.pace.members import Pace
 from edriver.driver.observe.round_history import RoundHistory
 from edriver.driver.observe.time_ledger import TimeLedger
 from edriver.v1 import notification_pb2, status_pb2
 
 
 class Timeline:
-    """Keeps the rounds, and the ledger of the time, in step. All times are in seconds since the epoch.
+    """Keeps the rounds, the ledger of the time and the pace in step. All times are in seconds since the epoch.
 
     Args:
         began: when the run began.
         counts_steps: whether workers pass boundaries.
+        pace: who holds a round up.
 
     Attributes:
         rounds: the latest rounds.
-        ledger: where the time has gone.
+        ledger: how the run has spent its time.
     """
 
-    def __init__(self, began: float, counts_steps: bool) -> None:
+    def __init__(self, began: float, counts_steps: bool, pace: Pace) -> None:
         self.rounds = RoundHistory()
         self.ledger = TimeLedger(began, counts_steps)
+        self._pace = pace
 
     def record_progress(self, progress: notification_pb2.WorkerProgress, now: float) -> Iterator[status_pb2.Event]:
         """A worker is so far."""
-        return _interrupted(self.ledger.record_progress(progress, now))
+        return self._interrupted(self.ledger.record_progress(progress, now))
 
     def assigned(self, plan: RoundPlan, steps_lost: int, text: str, now: float) -> Iterator[status_pb2.Event]:
         """A round is assigned."""
-        yield from _interrupted(self.ledger.assigned(plan.round_id, len(plan.seats), steps_lost, now))
+        yield from self._pace.assigned(plan)
+        yield from self._interrupted(self.ledger.assigned(plan.round_id, len(plan.seats), steps_lost, now))
         yield self.rounds.assigned(plan, steps_lost, text, now)
 
     def process_ended(self, worker_id: int, when: float) -> None:
@@ -47,19 +51,23 @@ class Timeline:
         """A member has passed its first boundary."""
         for entry in self.rounds.first_step(event, self.ledger.opening, now):
             yield entry
-            yield from _interrupted(self.ledger.under_way(self.rounds.synced, entry.round.phases, now))
+            yield from self._interrupted(self.ledger.under_way(self.rounds.synced, entry.round.phases, now))
 
     def round_ended(self, cause: Cause, now: float, text: str = "") -> Iterator[status_pb2.Event]:
-        """The round has ended; `text` tells of it if it was aborted."""
+        """The round has ended; `text` describes its abort, if it was aborted."""
+        yield from self._pace.ended()
         yield from self.rounds.ended(cause, now, text)
-        yield from _interrupted(self.ledger.round_ended(cause, self.rounds.detected, now))
+        yield from self._interrupted(self.ledger.round_ended(cause, self.rounds.detected, now))
 
     def run_ended(self, cause: Cause, now: float) -> Iterator[status_pb2.Event]:
         """The run has ended, and with it the round that was on."""
+        yield from self._pace.ended()
         yield from self.rounds.ended(cause, now)
-        yield from _interrupted(self.ledger.run_ended(now))
+        yield from self._interrupted(self.ledger.run_ended(now))
 
-
-def _interrupted(interruptions: Iterable[status_pb2.Interruption]) -> Iterator[status_pb2.Event]:
-    """The events of interruptions that are over."""
-    return (status_pb2.Event(interruption=each) for each in interruptions)
+    def _interrupted(self, interruptions: Iterable[status_pb2.Interruption]) -> Iterator[status_pb2.Event]:
+        """The events of interruptions that are over; a stall says who was waited for."""
+        for each in interruptions:
+            if (hold_up := self._pace.hold_up_in(each)) is not None:
+                each.hold_up.CopyFrom(hold_up)
+            yield status_pb2.Event(interruption=each)

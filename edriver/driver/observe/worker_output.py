@@ -1,4 +1,4 @@
-"""The latest lines that workers have written, for those who ask: numbered, and bounded for each worker and in all."""
+"""The latest output of the workers, for observers: numbered, and bounded per worker and in total."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_WORKER_BYTES: Final = 256 * 1024
 """Bytes that are remembered of each worker, the latest."""
 
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""Bytes that are remembered of all of them; what is left out then is of the workers that have been silent longest."""
+"""Bytes that are kept of all workers together; lines of the workers that have been silent longest are dropped first."""
 
 _LINE_OVERHEAD: Final = 200
 """Bytes that a line takes beside its text."""
@@ -61,7 +61,7 @@ class _Latest:
 
 
 class WorkerOutput:
-    """The latest output of a run's workers, those that are gone included.
+    """The latest output of a run's workers, including those that have ended.
 
     Args:
         clock: seconds since the epoch.
@@ -79,7 +79,7 @@ class WorkerOutput:
         self._clock = clock
         self._worker_limit = worker_limit
         self._limit = limit
-        self._workers: dict[int, _Latest] = {}  # those that were heard of last come last
+        self._workers: dict[int, _Latest] = {}  # those with the latest output come last
         self._size = 0
         self.last_seq = 0
         self.news = asyncio.Event()
@@ -110,11 +110,11 @@ class WorkerOutput:
             self.news = asyncio.Event()
 
     def since(self, seq: int, wanted: Wanted, limit: int) -> list[OutputLine]:
-        """At most so many of the lines after this number that are wanted, in the order in which they came."""
+        """At most `limit` of the selected lines after this number, in the order in which they arrived."""
         return list(islice(filter(wanted, self._lines_after(seq)), limit))
 
     def before_last(self, count: int, seq: int, wanted: Wanted) -> int:
-        """After which number the last so many of the lines after this number come that are wanted."""
+        """The number after which the last `limit` selected lines after this number begin."""
         found: deque[int] = deque(maxlen=count + 1)
         found.extend(line.seq for line in filter(wanted, self._lines_after(seq)))
         return found[0] if len(found) > count else seq
@@ -138,7 +138,7 @@ def _after(seq: int, lines: deque[OutputLine]) -> Iterator[OutputLine]:
 
 
 def is_wanted(request: status_pb2.ReadOutputRequest) -> Wanted:
-    """Whether a line is one of those that are asked for."""
+    """Whether a line is selected."""
 
     def wanted(line: OutputLine) -> bool:
         return (

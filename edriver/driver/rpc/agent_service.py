@@ -16,9 +16,8 @@ from edriver.common.limits import OutOfBoundsError
 from edriver.driver.core import events
 from edriver.driver.rpc.agents.admission import Admission, RefusedError
 from edriver.driver.rpc.agents.agent_messages import AgentMessages
-from edriver.driver.rpc.agents.agent_peer import AgentPeer
 from edriver.driver.rpc.agents.fault_log import FaultLog
-from edriver.driver.rpc.agents.registry import AGENT_LEASE, AgentRegistry
+from edriver.driver.rpc.agents.registry import AGENT_LEASE, AgentPeer, AgentRegistry
 from edriver.driver.rpc.dial_in_hosts import DialInHosts
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.v1 import agent_pb2, agent_pb2_grpc
@@ -48,8 +47,11 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         forward: takes the workers' output, with the name of their host.
         on_agent_ended: called with the id of each agent that has sent its last message.
         credentials: what workers authenticate one another by; None: nothing.
-        dial_in_hosts: takes hosts that dial in by themselves; None: there are none.
-        on_progress: called with the progress of each worker.
+        dial_in_hosts: admits hosts that dial in; None: there are none.
+        on_progress: called with the progress of each worker,
+        on_stacks: and with each answer where one stands.
+        on_usage: called with each host and its heartbeat that says what is used there.
+        on_memory_kill: called with each kill of a process that a worker had started.
     """
 
     def __init__(
@@ -63,13 +65,18 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         credentials: Callable[[], agent_pb2.WorkerCredentials | None] = lambda: None,
         dial_in_hosts: DialInHosts | None = None,
         on_progress: Callable[[agent_pb2.WorkerHeartbeat], None] = lambda _: None,
+        on_stacks: Callable[[agent_pb2.WorkerStacksTaken], None] = lambda _: None,
+        on_usage: Callable[[str, agent_pb2.Heartbeat], None] = lambda _host, _heartbeat: None,
+        on_memory_kill: Callable[[agent_pb2.MemoryKill], None] = lambda _: None,
     ) -> None:
         self._registry = registry
         self._inbox = inbox
         self._forward = forward
         self._faults = FaultLog()
         self._admission = Admission(run_id, welcome, registry, dial_in_hosts, credentials, self._faults)
-        self._messages = AgentMessages(welcome, on_progress, on_agent_ended, self._faults)
+        self._messages = AgentMessages(
+            welcome, on_progress, on_agent_ended, self._faults, on_stacks, on_usage, on_memory_kill
+        )
 
     async def Connect(  # noqa: N802
         self, request_iterator: _MaybeAsyncIterator[agent_pb2.ConnectRequest], context: _ServicerContext
@@ -114,7 +121,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
                 if not identity.is_proven_by(batch.secret):
                     await context.abort(
                         grpc.StatusCode.PERMISSION_DENIED,
-                        f"agent {identity.agent_id} of host {identity.host} is known by its secret",
+                        f"agent {identity.agent_id} of host {identity.host} must show its secret",
                     )
                 self._forward(identity.host, self._messages.own_lines(identity, batch))
         except (DecodeError, OutOfBoundsError) as error:

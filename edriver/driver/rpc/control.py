@@ -1,4 +1,4 @@
-"""ControlService: how an operator steers the run. It checks what is asked against what is known, and hands it on."""
+"""ControlService: how an operator controls the run. Checks requests against the run's state, and passes them on."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class ControlServer(control_pb2_grpc.ControlServiceServicer):
     """ControlService (proto/edriver/v1/control.proto).
 
     Args:
-        membership: what is known; read only.
+        membership: the state of the core; only read.
         put: takes the events.
-        stop: ends the run, for a reason.
+        stop: ends the run: called with the reason and the requester, of which either may be empty.
     """
 
     def __init__(
-        self, membership: Membership, put: Callable[[events.Event], None], stop: Callable[[str], None]
+        self, membership: Membership, put: Callable[[events.Event], None], stop: Callable[[str, str], None]
     ) -> None:
         self._membership = membership
         self._put = put
@@ -48,9 +48,9 @@ class ControlServer(control_pb2_grpc.ControlServiceServicer):
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"this leaves {count_text(left, 'slot')}; the run needs {least} (--min-np, by default -np): "
-                "let another host come first",
+                "add a host first",
             )
-        self._put(events.DrainRequested(record.name, slot, request.reason or "the operator wants it"))
+        self._put(events.DrainRequested(record.name, slot, request.reason, request.requester))
         return control_pb2.DrainResponse(slots_left=left)
 
     async def Undrain(  # noqa: N802
@@ -59,7 +59,7 @@ class ControlServer(control_pb2_grpc.ControlServiceServicer):
         """See the proto file."""
         await _check(request, context)
         record, slot = await self._place(request, context)
-        self._put(events.UndrainRequested(record.name, slot))
+        self._put(events.UndrainRequested(record.name, slot, request.requester))
         return control_pb2.UndrainResponse()
 
     async def Resize(  # noqa: N802
@@ -72,9 +72,9 @@ class ControlServer(control_pb2_grpc.ControlServiceServicer):
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"this run uses {settings.min_np} (--min-np) to {settings.max_np} (--max-np) workers: "
-                f"{request.size} is outside of that; edriver stop ends it",
+                f"{request.size} is not in this range; edriver stop ends the run",
             )
-        self._put(events.ResizeRequested(request.size))
+        self._put(events.ResizeRequested(request.size, request.requester))
         return control_pb2.ResizeResponse()
 
     async def Stop(  # noqa: N802
@@ -82,7 +82,7 @@ class ControlServer(control_pb2_grpc.ControlServiceServicer):
     ) -> control_pb2.StopResponse:
         """See the proto file."""
         await _check(request, context)
-        self._stop(request.reason or "the operator wants it")
+        self._stop(request.reason, request.requester)
         return control_pb2.StopResponse()
 
     async def _place(
@@ -109,7 +109,7 @@ class ControlServer(control_pb2_grpc.ControlServiceServicer):
 
 
 async def _check(request: Message, context: _ServicerContext) -> None:
-    """Refuse what is out of bounds."""
+    """Refuse a request that is out of bounds."""
     try:
         message_limits.check(request)
     except OutOfBoundsError as error:

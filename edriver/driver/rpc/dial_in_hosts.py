@@ -1,4 +1,4 @@
-"""Hosts that dial in by themselves: a source of hosts, of those whose agents wait for admission or have been
+"""Hosts that dial in: a host source of those whose agents wait for admission or have been
 admitted.
 """
 
@@ -34,11 +34,11 @@ class DialInHosts:
         self._hosts: dict[str, _DialInHost] = {}
 
     async def find(self) -> HostSet:
-        """The hosts there are now, in the order in which they came; never fails."""
+        """The current hosts, in the order in which they dialled in; never fails."""
         return HostSet(tuple(Host(name, entry.slots) for name, entry in self._hosts.items()))
 
     def register(self, host: str, slots: int) -> asyncio.Future[int]:
-        """An agent waits to be let in; answers what becomes its id.
+        """An agent waits to be admitted; returns its future ID.
 
         Raises:
             ValueError: the name or the slots are none, or all hosts would have too many slots.
@@ -51,7 +51,8 @@ class DialInHosts:
         total = slots + sum(entry.slots for entry in self._hosts.values())
         if total > limits.MAX_TOTAL_SLOTS:
             raise ValueError(
-                f"with host {host} all hosts would have {total} slots: a run has {limits.MAX_TOTAL_SLOTS} at most"
+                f"with host {host}, all hosts together would have {total} slots: a run has {limits.MAX_TOTAL_SLOTS} "
+                f"at most"
             )
         self._hosts[host] = _DialInHost(slots)
         return self._hosts[host].admission
@@ -66,11 +67,11 @@ class DialInHosts:
         return True
 
     def leave(self, host: str, agent_id: int = 0) -> None:
-        """The host's agent is gone.
+        """The host's agent has ended.
 
         Args:
             host: the host.
-            agent_id: under which id it was let in; 0: it still waited. A later agent of the same host name stays.
+            agent_id: the ID with which it was admitted; 0: it still waited. A later agent of the same host name stays.
         """
         if (entry := self._hosts.get(host)) and entry.agent_id == agent_id:
             del self._hosts[host]

@@ -1,5 +1,5 @@
 """What lets generic tools (grpcurl, load balancers, dashboards) ask this server without our files: grpc.health.v1 and
-server reflection (github.com/grpc/grpc/blob/master/doc/server-reflection.md). Both tell nothing of the run.
+server reflection (github.com/grpc/grpc/blob/master/doc/server-reflection.md). Both reveal nothing about the run.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 INTROSPECTION_SERVICES: Final = (health.SERVICE_NAME, reflection.SERVICE_NAME)
-"""The full names of what is added."""
+"""The full names of the added services."""
 
 
 async def add_introspection(server: grpc.aio.Server, services: Sequence[str]) -> None:

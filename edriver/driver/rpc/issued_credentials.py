@@ -18,10 +18,10 @@ class IssuedCredentials:
     """Written when the run begins, withdrawn when it ends.
 
     Args:
-        endpoint: where those who show them come in.
+        endpoint: the endpoint that accepts them.
         dial_in: the path of the file for hosts that dial in,
-        observers: for those who watch the run,
-        operators: and for those who steer it; None: there is no such file.
+        observers: the file for observers; None: there is none.
+        operators: the file for operators; None: there is none.
     """
 
     def __init__(

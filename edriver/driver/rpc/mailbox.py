@@ -12,7 +12,7 @@ T = TypeVar("T")
 class Mailbox(Generic[T]):
     """First in, first out; cancelling `get` loses nothing.
 
-    It has a limit, and each writer its own way with it: what comes from a socket waits for room (and holds up only
+    It has a limit, which writers treat differently: a message from a socket waits for room (which delays only
     that socket), the driver's own words are few by nature and are always taken.
 
     Args:

@@ -1,4 +1,4 @@
-"""StatusService: what an observer may know of the run. It reads what is known, and can change nothing."""
+"""StatusService: what an observer may know about the run. It only reads."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from edriver.driver.core.mode import Mode
 from edriver.driver.observe.cause_message import activity_message
 from edriver.driver.observe.event_buffer import ForgottenError
 from edriver.driver.observe.event_history import EventHistory
+from edriver.driver.observe.hosts.usage import UsageTracker
 from edriver.driver.observe.snapshots import failure_message, host_status, size_of
 from edriver.driver.observe.worker_output import WorkerOutput, is_wanted
+from edriver.driver.rpc.stack_questions import StackQuestions, is_meant, names_of, place_of, stacks_message
 from edriver.v1 import status_pb2, status_pb2_grpc
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ MAX_LINES_PER_ANSWER: Final = 1000
 """Lines of workers' output that are sent in one message."""
 
 MAX_OUTPUT_WAIT: Final = 0.2
-"""Seconds after which one who follows the workers' output learns that the driver ends,"""
+"""Seconds after which a follower of the workers' output learns that the driver ends,"""
 
 LAST_OUTPUT_WAIT: Final = 0.2
 """and then waits for more of it."""
@@ -58,14 +60,16 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
 
     Args:
         run_id: the run.
-        membership: what is known; read only.
-        event_history: what has happened, and the workers' progress; only read.
+        membership: the state of the core; only read.
+        event_history: the events, and the workers' progress; only read.
         clock: seconds since the epoch.
         command: a worker's program and arguments.
         steady: seconds of a monotonic clock; None: there is none, and how long the run has lasted is not known.
         name: what its user calls it; empty: nothing.
         tags: its user's, by name.
         output: what its workers have written lately; None: nothing is kept of it.
+        stacks: asks where they stand; None: nothing does.
+        usage: what its hosts and workers use; None: it is not known.
     """
 
     def __init__(
@@ -79,8 +83,12 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         name: str = "",
         tags: Mapping[str, str] | None = None,
         output: WorkerOutput | None = None,
+        stacks: StackQuestions | None = None,
+        usage: UsageTracker | None = None,
     ) -> None:
         self._output = output
+        self._stacks = stacks
+        self._usage = usage
         self._closing = False
         self._labels = (name, dict(tags or {}))
         self._steady = steady
@@ -92,27 +100,36 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         self._command = command
         self._news = asyncio.Event()
         self._answer = status_pb2.GetRunResponse()
-        self._answered = -math.inf
+        self._answered = self._told = -math.inf
+        self._latest: status_pb2.Progress | None = None
         self._last_failure: Failure | None = None
 
     def announce(self) -> None:
         """Something has been added to the event history."""
-        if failures := in_order(self._membership.state.failures.values()):
+        state = self._membership.state
+        if failures := in_order((state.failures or state.survived).values()):
             self._last_failure = failures[0]
         self._news.set()
         self._news = asyncio.Event()
 
     def close(self) -> None:
-        """The driver is about to end: those who follow the workers' output have its end now."""
+        """The driver is about to end: complete the streams that follow the workers' output."""
         self._closing = True
 
     def answer(self) -> status_pb2.GetRunResponse:
-        """How the run stands, or stood a moment ago."""
+        """The state of the run, or that of a moment ago."""
         now = self._clock()
         if self._answer.seq != self._event_history.last_seq or not 0 <= now - self._answered < MAX_ANSWER_AGE:
             self._answered = now
             self._answer = status_pb2.GetRunResponse(run=self._run(now), seq=self._event_history.last_seq)
         return self._answer
+
+    def _progress(self) -> status_pb2.Progress | None:
+        """How far training is, or was a moment ago: watchers are all told at the same time."""
+        now = self._clock()
+        if not 0 <= now - self._told < MAX_ANSWER_AGE:
+            self._told, self._latest = now, self._event_history.progress_now()
+        return self._latest
 
     async def GetRun(  # noqa: N802
         self, _request: status_pb2.GetRunRequest, _context: _ServicerContext
@@ -132,6 +149,12 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
     ) -> status_pb2.ListProgressResponse:
         """See the proto file."""
         return status_pb2.ListProgressResponse(samples=self._event_history.progress.samples())
+
+    async def ListUsage(  # noqa: N802
+        self, _request: status_pb2.ListUsageRequest, _context: _ServicerContext
+    ) -> status_pb2.ListUsageResponse:
+        """See the proto file."""
+        return status_pb2.ListUsageResponse(samples=self._usage.samples() if self._usage else ())
 
     async def ListEvents(  # noqa: N802
         self, request: status_pb2.ListEventsRequest, context: _ServicerContext
@@ -154,7 +177,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
                 yield status_pb2.WatchResponse(event=event)
             if loop.time() >= due:
                 due = (loop.time() // PROGRESS_PERIOD + 1) * PROGRESS_PERIOD  # all at once: it takes fewer wake-ups
-                progress = self._event_history.progress_now()
+                progress = self._progress()
                 if progress and progress != last:
                     last = progress
                     yield status_pb2.WatchResponse(progress=progress)
@@ -172,7 +195,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         output = self._output
         if output is None:
             await context.abort(
-                grpc.StatusCode.FAILED_PRECONDITION, "this run keeps nothing of its workers' output (--no-logs)"
+                grpc.StatusCode.FAILED_PRECONDITION, "this run does not keep the output of its workers (--no-logs)"
             )
             return
         wanted = is_wanted(request)
@@ -191,6 +214,18 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
             except TimeoutError:
                 if closing:  # the last words of its workers are in
                     return
+
+    async def ReadStacks(  # noqa: N802
+        self, request: status_pb2.ReadStacksRequest, context: _ServicerContext
+    ) -> AsyncIterator[status_pb2.ReadStacksResponse]:
+        """See the proto file."""
+        workers = self._event_history.workers.values()
+        chosen = sorted(filter(is_meant(request), workers), key=place_of)
+        if not chosen:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no such worker: {names_of(workers)}")
+        if self._stacks is not None:
+            async for worker, taken in self._stacks.of_all(chosen):
+                yield stacks_message(worker, taken, self._clock())
 
     async def _since(self, seq: int, limit: int, context: _ServicerContext) -> list[status_pb2.Event]:
         try:
@@ -234,7 +269,11 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
             size_limit=membership.state.staffing.most,
             name=self._labels[0],
             tags=self._labels[1],
+            hold_up=event_history.pace.hold_up(),
+            stragglers=event_history.pace.stragglers(),
         )
+        if self._usage is not None:
+            self._usage.fill(run)
         if current and current.running:
             run.round_id.CopyFrom(round_id_message(current.plan.round_id))
         if failure := self._last_failure:

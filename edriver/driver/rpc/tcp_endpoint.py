@@ -152,7 +152,7 @@ class TcpEndpoint:
         await add_introspection(server.grpc, (AGENT_SERVICE, CONTROL_SERVICE, STATUS_SERVICE))
         self.port = await server.open(self.address, self._wanted_port)
         if server_credentials is None:
-            _log.warning("--insecure: every process that reaches port %s here can command this run's hosts", self.port)
+            _log.warning("--insecure: every process that reaches port %s here can control this run's hosts", self.port)
         self._server = server
 
     def _make_server_credentials(self) -> grpc.ServerCredentials:
@@ -166,7 +166,7 @@ class TcpEndpoint:
 
     @property
     def worker_credentials(self) -> agent_pb2.WorkerCredentials | None:
-        """What this run's workers authenticate one another by; None while there is no authority."""
+        """The credentials with which this run's workers authenticate one another; None while there is no authority."""
         if self.authority is None:
             return None
         return agent_pb2.WorkerCredentials(
@@ -182,13 +182,13 @@ class TcpEndpoint:
         return JoinConfig(self._run_id, "", 0, (where,), authority=certificate, token=token)
 
     async def close(self, grace: float) -> None:
-        """Listen no more; calls that are under way have the grace, in seconds."""
+        """Stop listening; running calls have the grace period, in seconds."""
         if self._server is not None:
             await self._server.close(grace)
 
 
 class GuardedServer:
-    """A gRPC server at a TCP port that lets in who shows a token, and bounds who has not.
+    """A gRPC server at a TCP port that serves callers with a token, and limits those without.
 
     Args:
         tokens: the full names of the services that each token opens.
@@ -235,7 +235,7 @@ class GuardedServer:
         return port
 
     async def close(self, grace: float) -> None:
-        """Listen no more; calls that are under way have the grace, in seconds."""
+        """Stop listening; running calls have the grace period, in seconds."""
         if self._watching is not None:
             self._watching.cancel()
         await self.grpc.stop(grace)
@@ -252,7 +252,7 @@ class GuardedServer:
             if surplus and not logged:
                 logged = True
                 _log.warning(
-                    "callers at port %s from %s, and perhaps others, show no token: they are hung up on",
+                    "callers at port %s from %s, and perhaps others, have no token: their connections are closed",
                     *(port, surplus[0].where[0]),
                 )
             await asyncio.sleep(CONNECTION_CHECK_INTERVALS[self._unauthenticated.crowded])
@@ -272,14 +272,12 @@ class GuardedServer:
 
 
 def _check_free(address: str, port: int) -> None:
-    """What gRPC says of a port that is taken are lines of C++, on stderr."""
+    """If a port is in use, gRPC writes lines of C++ to stderr."""
     try:
         bound_at(address or _ALL_ADDRESSES[-1], port).close()
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise OSError(
-                f"another process listens at port {port}: give another --port (0: any that is free)"
-            ) from None
+            raise OSError(f"another process listens at port {port}: give another --port (0: any free port)") from None
 
 
 _OPENED_BY: Final = {
@@ -291,7 +289,7 @@ _OPENED_BY: Final = {
 
 
 class TokenCheck(grpc.aio.ServerInterceptor):
-    """Refuses every call without a token for its service, and says once for each address that one came from there.
+    """Refuses every call without a token for its service, and logs that once per address.
 
     Args:
         tokens: the full names of the services that each token opens; the metadata's `authorization` gives it as bearer.
@@ -318,7 +316,7 @@ class TokenCheck(grpc.aio.ServerInterceptor):
 
     async def _refuse(self, _requests: Any, context: Any) -> None:
         self._name(context, "it did not show this run's token")
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, "this run's token is wanted")
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a token of this run is required")
 
     def _denial(self, service: str) -> Handler:
         opens = _OPENED_BY.get(service, "no credentials of this run")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from edriver.common.wire import (
+    RANK_FIELDS,
     duration,
     epoch_seconds,
     round_id_message,
@@ -20,6 +21,7 @@ from edriver.common.wire import (
 from edriver.driver.core import actions, events
 from edriver.driver.core.cause import CauseKind
 from edriver.driver.core.mode import CheckpointWay
+from edriver.driver.core.rounds.ranks import RoundPlan
 from edriver.driver.observe.cause_message import cause_with_text
 from edriver.driver.worker_logs import StreamChoice, Streams, WorkerLogs
 from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, rounds_pb2
@@ -38,7 +40,7 @@ _STREAMS: Final = {
 
 
 def event_of_report(worker_id: int, report: notification_pb2.Report) -> events.Event | None:
-    """The event that a worker's report stands for; None for one that is not the core's business."""
+    """The event that a worker's report stands for; None for one that does not concern the core."""
     match report.WhichOneof("kind"):
         case "waiting":
             waiting = report.waiting
@@ -73,7 +75,10 @@ def event_of_report(worker_id: int, report: notification_pb2.Report) -> events.E
         case "stalled":
             stall = report.stalled
             round_id = round_id_of(stall.round_id)
-            return events.WorkerStalled(worker_id, round_id, stall.phase, span_seconds(stall.duration), stall.stacks)
+            seconds = span_seconds(stall.duration)
+            if not stall.stacks:  # an agent's word
+                return events.WorkerIdle(worker_id, round_id, seconds)
+            return events.WorkerStalled(worker_id, round_id, stall.phase, seconds, stall.stacks)
         case "blocked":
             blocked = report.blocked
             round_id = round_id_of(blocked.round_id)
@@ -138,8 +143,8 @@ def orders_of(
     """The messages that an action comes to, each with the host it goes to.
 
     Args:
-        action: what the core ordered; what concerns no worker (StartAgent, Explain, ...) comes to nothing here.
-        host_of: the hosts of the workers, by worker_id; a worker that is not in it is gone and gets nothing.
+        action: the core's action; one that concerns no worker (StartAgent, Explain, ...) yields nothing.
+        host_of: the hosts of the workers, by worker_id; a worker that is not in it has ended and gets no message.
         now: the wall clock, in seconds since the epoch.
         draw_secret: draws the secret of a round, which is the same for all of its hosts and appears nowhere else.
     """
@@ -150,7 +155,7 @@ def orders_of(
         case actions.StopWorker(worker_id, host, grace):
             stop = agent_pb2.StopWorker(worker_id=worker_id, grace=duration(grace))
             yield host, agent_pb2.ConnectResponse(stop_worker=stop)
-        case actions.AssignRound():
+        case RoundPlan():
             for host, message in assignments_by_host(action, draw_secret()):
                 yield host, agent_pb2.ConnectResponse(assign_round=message)
         case _ if isinstance(action, Notified):
@@ -199,27 +204,17 @@ def notice_of(action: Notified, now: float) -> tuple[tuple[int, ...], notificati
             return (worker_id,), pb.Notice(skip=pb.Skip(ordinal=ordinal))
 
 
-def assignments_by_host(action: actions.AssignRound, secret: bytes) -> Iterator[tuple[str, agent_pb2.AssignRound]]:
+def assignments_by_host(plan: RoundPlan, secret: bytes) -> Iterator[tuple[str, agent_pb2.AssignRound]]:
     """One message per host with that host's members.
 
     Args:
-        action: the order.
+        plan: the round.
         secret: what members of this round prove their membership with to one another.
     """
-    plan = action.plan
     seats: dict[str, list[rounds_pb2.RankAssignment]] = {}
     for seat in plan.seats:
         seats.setdefault(seat.host, []).append(
-            rounds_pb2.RankAssignment(
-                worker_id=seat.worker_id,
-                rank=seat.rank,
-                local_rank=seat.local_rank,
-                local_size=seat.local_size,
-                cross_rank=seat.cross_rank,
-                cross_size=seat.cross_size,
-                host_rank=seat.host_rank,
-                host_count=seat.host_count,
-            )
+            rounds_pb2.RankAssignment(worker_id=seat.worker_id, **{name: getattr(seat, name) for name in RANK_FIELDS})
         )
     shared = rounds_pb2.RoundAssignment(
         round_id=round_id_message(plan.round_id),

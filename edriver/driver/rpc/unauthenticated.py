@@ -1,4 +1,4 @@
-"""Callers at the driver's TCP port that have not shown yet who they are: how many there may be, and for how long.
+"""Callers at the driver's TCP port that have not authenticated yet: how many there may be, and for how long.
 
 gRPC knows no such bound: a caller that shakes hands and is silent, or calls without a token again and again, may stay.
 So the connections are looked at from outside, a few times a second at most, and unauthenticated ones that are too many
@@ -22,7 +22,7 @@ from edriver.system.descriptors import links
 from edriver.system.sockets import duplicate
 
 AUTHENTICATION_TIMEOUT: Final = 15.0
-"""Seconds in which a caller must have made a call that was let in."""
+"""Seconds within which a caller must have made an authenticated call."""
 
 _SOCKET_LINK_PREFIX: Final = "socket:["
 
@@ -63,11 +63,11 @@ class UnauthenticatedConnections:
         self._crowded = False
 
     def know(self, where: Where) -> None:
-        """A call of this caller's was let in."""
+        """This caller has made an authenticated call."""
         self._known.add(where)
 
     def too_many(self, connections: Iterable[Connection], now: float) -> list[Connection]:
-        """Those to be shut down, of all that there are.
+        """The connections to shut down, among all open ones.
 
         Args:
             connections: all.
@@ -85,7 +85,7 @@ class UnauthenticatedConnections:
 
     @property
     def crowded(self) -> bool:
-        """Whether there were too many at the last look: more may be on their way, so the next one should be soon."""
+        """Whether there were too many at the last check: more may follow, so the next check should be soon."""
         return self._crowded
 
 

@@ -1,4 +1,4 @@
-"""Lightning in elastic mode: a Trainer whose `fit` goes on in the same process when workers come and go.
+"""Lightning in elastic mode: a Trainer whose `fit` continues in the same process when workers come and go.
 
     trainer = ElasticTrainer(max_epochs=3)
     state = trainer.elastic_state(model, sampler)

@@ -93,7 +93,7 @@ class ElasticEpochLoop(_TrainingEpochLoop):
             super().reset()
 
     def on_run_start(self, data_fetcher: Any) -> None:
-        """Begin, or go on."""
+        """Begin, or continue."""
         super().on_run_start(data_fetcher)
         if self.resume == VALIDATED:
             self.resume = None

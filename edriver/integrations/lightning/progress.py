@@ -177,7 +177,7 @@ class Callbacks(Part):
     """The states of the trainer's callbacks."""
 
     def read(self) -> Any:
-        """For each callback by its state_key what its state_dict says, and what is missing there."""
+        """The state_dict of each callback, by its state_key, and what is missing there."""
         return {each.state_key: (each.state_dict(), _more_of(each)) for each in self.trainer.callbacks}
 
     def write(self, tree: Any) -> None:

@@ -35,7 +35,7 @@ _CALLBACKS = (BaseFinetuning, StochasticWeightAveraging, WeightAveraging)
 
 
 class ElasticTrainer(Trainer):
-    """A Lightning Trainer whose training goes on in the same process when workers come and go.
+    """A Lightning Trainer whose training continues in the same process when workers come and go.
 
         trainer = ElasticTrainer(max_epochs=3)
         state = trainer.elastic_state(model, sampler)
@@ -49,13 +49,13 @@ class ElasticTrainer(Trainer):
 
     Args:
         strategy: "auto", "ddp", "ddp_find_unused_parameters_true", or an ElasticStrategy.
-        devices: leave it out: each worker has one device, and edriver's -np says how many workers there are.
+        devices: leave it out: each worker has one device, and edriver's -np sets the number of workers.
         num_nodes: leave it out.
         use_distributed_sampler: leave it out: the ElasticSampler splits the training data.
         options: Trainer's.
 
     Raises:
-        ValueError: an option contradicts that, or is of no use in elastic mode; says what to use instead.
+        ValueError: an option contradicts that, or has no use in elastic mode; the message names what to use instead.
     """
 
     fit_loop: ElasticFitLoop
@@ -137,7 +137,7 @@ class ElasticTrainer(Trainer):
         return self._elastic
 
     def fit(self, model: LightningModule, *data: Any, ckpt_path: Any = None, **options: Any) -> None:
-        """Train, from where the state stands. Call it inside the function that `edriver.run` wraps.
+        """Train from the current state on. Call it inside the function that `edriver.run` wraps.
 
         Args:
             model: the state's.
@@ -220,7 +220,7 @@ class ElasticTrainer(Trainer):
                     callback._max_depth = 0  # it was printed in the first round
 
     def put_back(self) -> None:
-        """Bring the loops, the metrics and the callbacks to where the state stands."""
+        """Set the loops, the metrics and the callbacks to the state."""
         for part in self._parts.values():
             part.put_back()
 

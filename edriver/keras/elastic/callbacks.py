@@ -19,7 +19,7 @@ class CommitStateCallback(ElasticCallback):
     """Passes a boundary after every batch, and commits the state with some of them.
 
     A further boundary with a commit is passed once an epoch's last callback is done, when the next one begins or the
-    fit ends: an epoch is ended once, whatever happens.
+    fit ends: an epoch is ended exactly once.
 
     Args:
         state: the state.
@@ -72,7 +72,7 @@ class CommitStateCallback(ElasticCallback):
 
         Raises:
             HostsUpdatedInterrupt: all members stop here for a change of hosts.
-            PeerLostError: a member of this round is gone.
+            PeerLostError: a member of this round is lost.
         """
         if not Fit.of(self).batch_done(batch, self.model):
             return
@@ -93,7 +93,7 @@ class CommitStateCallback(ElasticCallback):
             self.state.put_back_callbacks()
 
     def resumes(self, left: int) -> None:
-        """Let the metrics go on."""
+        """Let the metrics continue."""
         self.state.put_back_metrics(self._metrics)
 
     def _commit(self) -> None:
@@ -152,7 +152,7 @@ class UpdateBatchStateCallback(ElasticCallback):
         self.state = _with(state, "batch")
 
     def training_begins(self, epoch: int) -> None:
-        """Go on from where the state stands; later epochs are whole."""
+        """Continue from the state; later epochs are complete."""
         Fit.of(self).batches_before = self.state.batch
 
     def batch_done(self, batch: int) -> None:

@@ -148,14 +148,14 @@ class ElasticCallback(keras.callbacks.Callback):
         return None
 
     def resumes(self, left: int) -> None:
-        """The fit's first epoch was begun before, and has so many batches left."""
+        """The fit's first epoch was begun before, and has this many batches left."""
 
     def training_ends(self) -> None:
         """All epochs are done, or a callback has stopped the training."""
 
 
 def pass_over_one_batch(model: Any) -> None:
-    """Have the next train step do nothing: its answer is what the metrics say."""
+    """Make the next train step do nothing but return the metrics."""
     train = model.train_function
 
     def nothing(data: Any) -> Any:

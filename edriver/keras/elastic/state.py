@@ -23,7 +23,7 @@ class KerasState(TorchState):
     DistributedOptimizer, so that the state is the same on all of them.
 
     Callbacks that remember epochs (EarlyStopping, ReduceLROnPlateau, History) may be given by names of their own:
-    CommitStateCallback then has them go on in the next round.
+    CommitStateCallback then makes them continue in the next round.
 
     Args:
         model: the model, built and compiled.

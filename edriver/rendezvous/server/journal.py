@@ -32,7 +32,7 @@ MIN_APPENDED_BYTES: Final = 8 * 1024 * 1024
 
 
 class CorruptJournalError(Exception):
-    """The file is not what was written; the message names it."""
+    """The file is damaged; the message names it."""
 
 
 class Journal:

@@ -30,7 +30,7 @@ class RunState:
 
     Attributes:
         version: the number of changes; 0: there is no state yet.
-        min_nodes: --nnodes' minimum, as the last writer has said,
+        min_nodes: --nnodes' minimum, as in the last change,
         max_nodes: and its maximum.
         keep_alive: seconds after its last heartbeat at which a node expires.
         participants: how many there are.
@@ -62,7 +62,7 @@ class RunState:
 
     @property
     def last_heartbeat(self) -> float:
-        """When a node was last heard of; 0: never."""
+        """When a node last sent a heartbeat; 0: never."""
         return next(reversed(self._heartbeats.values()), 0.0)
 
     def since(self, known: StateToken | None) -> tuple[StateChange, bool]:

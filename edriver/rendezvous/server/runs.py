@@ -37,7 +37,7 @@ class RunRecord:
     Attributes:
         state: of torch's rendezvous.
         keys: its store.
-        waiting: those who wait for a key to be set, by key.
+        waiting: callers that wait for a key to be set, by key.
         used_at: when it was last asked for, in seconds, monotonic.
         keys_round: the round up to which the keys of old ones have been removed.
     """
@@ -50,7 +50,7 @@ class RunRecord:
         self.keys_round = 0
 
     def wake(self, key: str) -> None:
-        """Let those go on who wait for a key."""
+        """Wake callers that wait for a key."""
         for waiting in self.waiting.pop(key, ()):
             if not waiting.done():
                 waiting.set_result(None)

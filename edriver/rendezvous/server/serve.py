@@ -29,7 +29,7 @@ from edriver.v1 import rendezvous_pb2_grpc
 _log = logging.getLogger("edriver.rendezvous")
 
 SERVER_FILE: Final = "server.pem"
-"""The server's own certificate and key, by which its clients know it again after a restart."""
+"""The server's certificate and key, which stay the same across restarts."""
 
 RUN_ID: Final = "rendezvous"
 """What stands in the credentials in place of a run's id."""
@@ -39,7 +39,7 @@ MAX_CALLS: Final = 10_000
 
 
 class ServerError(Exception):
-    """The server cannot start, or go on; the message is a sentence for the operator."""
+    """The server cannot start, or continue; the message is a sentence for the operator."""
 
 
 def serve(folder: Path, address: str, port: int) -> int:

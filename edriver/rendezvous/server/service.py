@@ -66,7 +66,7 @@ class RendezvousService(rendezvous_pb2_grpc.RendezvousServiceServicer):
     Args:
         runs: all runs.
         clock: seconds, monotonic.
-        fatal: called when a change cannot be written down: the server must not go on.
+        fatal: called when a change cannot be written to disk: the server must not continue.
     """
 
     def __init__(self, runs: Runs, clock: Callable[[], float], fatal: Callable[[OSError], None]) -> None:
@@ -103,6 +103,8 @@ class RendezvousService(rendezvous_pb2_grpc.RendezvousServiceServicer):
             await _abort(context, fault)
         if not run.state.version:
             return pb.SetStateResponse()
+        if done and request.brief:
+            return pb.SetStateResponse(done=True)
         change, whole = run.state.since(known if known.incarnation else None)
         return pb.SetStateResponse(done=done, token=run.state.token, change=change, whole=whole)
 

@@ -18,6 +18,7 @@ from edriver.v1.rendezvous_pb2 import (
     GetStateResponse,
     SetStateRequest,
     SetStateResponse,
+    StateChange,
     StateToken,
 )
 
@@ -25,7 +26,7 @@ NAME: Final = "edriver"
 """The name of the backend."""
 
 REFRESH_INTERVAL: Final = 0.02
-"""Seconds for which what the server has said is not asked again: for processes with many backends of one run."""
+"""Seconds for which the server's answer is reused: for processes with many backends of one run."""
 
 
 class EdriverBackend(RendezvousBackend):
@@ -100,6 +101,7 @@ class EdriverBackend(RendezvousBackend):
             participants=len(wanted.participants),
             min_nodes=self._min_nodes,
             max_nodes=self._max_nodes,
+            brief=not whole,
         )
         request.keep_alive.FromMicroseconds(int(self._keep_alive * 1e6))
         with self._replica.lock:
@@ -115,8 +117,11 @@ class EdriverBackend(RendezvousBackend):
                 raise
             done = True
         else:
-            self._take(answer, asked_at)
             done = answer.done
+            if done and not answer.HasField("token"):
+                self._apply(change, request.known)
+            else:
+                self._take(answer, asked_at)
         if done:
             for node in nodes:
                 if node in wanted.last_heartbeats:
@@ -134,7 +139,7 @@ class EdriverBackend(RendezvousBackend):
         self._take(answer, asked_at)
 
     def _is_out_of_date(self, now: float) -> bool:
-        """Whether what this process knows is too old to go on with."""
+        """Whether the state that this process knows is too old to use."""
         return self._replica.token is None or now - self._replica.refreshed_at > self._limit
 
     def _refused(self) -> tuple[bytes, Any, bool] | None:
@@ -145,6 +150,19 @@ class EdriverBackend(RendezvousBackend):
         with self._replica.lock:
             self._replica.refreshed_at = max(asked_at, self._replica.refreshed_at)
             self._replica.take(answer.token if answer.HasField("token") else None, answer.change, answer.whole)
+
+    def _apply(self, change: StateChange, known: StateToken) -> None:
+        """The server has made a change of the state that was known. What else has changed is not known yet, so the
+        token stays: a change that is decided on this is refused where that matters.
+        """
+        replica, answered_at = self._replica, time.monotonic()
+        with replica.lock:
+            if replica.token == known:
+                replica.apply(change)
+                return
+        with replica.refreshing:  # another thread has brought news, perhaps from before this change
+            if replica.refreshed_at < answered_at:
+                self._refresh(self._limit)
 
     def _known(self) -> tuple[bytes, StateToken] | None:
         with self._replica.lock:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
+from torch.distributed.elastic.events.handlers import get_logging_handler
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousInfo, RendezvousParameters
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousTimeout
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
@@ -16,6 +18,9 @@ from edriver.rendezvous.torchrun.connection import Connection
 from edriver.rendezvous.torchrun.replica import Replica
 from edriver.rendezvous.torchrun.store import RendezvousStore
 
+EVENTS: Final = "dynamic_rendezvous"
+"""Where torch's engine records its events."""
+
 READ_TIMEOUT: Final = 300
 """Seconds for which a server that is away is waited for, and a key of the store; --rdzv-conf read_timeout=S."""
 
@@ -26,13 +31,28 @@ class EdriverRendezvousHandler(DynamicRendezvousHandler):
     Torch 2.13 keeps the address of rank 0's TCPStore from one round to the next. So a node that joins a later round
     waits for an address that rank 0 does not publish again, and where rank 0's node is lost, others than the new rank 0
     have the address of the old one.
+
+    Torch also gives each event of its engine the name of a method, which it finds by two looks through the whole call
+    stack, before it asks whether events are recorded at all: unless a site has installed a handler, they are not.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """See base class."""
+        super().__init__(*args, **kwargs)
+        if isinstance(get_logging_handler(EVENTS), logging.NullHandler):
+            recording: tuple[Any, ...] = (self, self._op_executor)
+            for part in recording:
+                part._record = _ignore
 
     def next_rendezvous(self) -> RendezvousInfo:
         """See base class."""
         self._bootstrap_store_info = None
         self._shared_tcp_store_server = None
         return super().next_rendezvous()
+
+
+def _ignore(*_: object, **__: object) -> None:
+    """An event that is not recorded."""
 
 
 def engine_of(params: RendezvousParameters) -> EdriverRendezvousHandler:

@@ -7,7 +7,7 @@ knows which nodes the engine has touched: only those are sent.
 
 Undocumented interfaces of torch that are used: `_NodeDesc` (addr, pid, local_id) and `_RendezvousState` (round,
 complete, deadline, closed, participants, wait_list, redundancy_list, last_heartbeats). The engine reads heartbeats of
-its own node, and of others only to find those that are too old. Which ones are, the server says, by one clock.
+its own node, and of others only to find those that are too old. The server determines which ones are, by one clock.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _tickets: weakref.WeakValueDictionary[int, EngineState] = weakref.WeakValueDicti
 
 
 class _NodeDict(MutableMapping[_NodeDesc, Any]):
-    """A dictionary that is copied when it is first changed, and that says which nodes were changed."""
+    """A dictionary that is copied when it is first changed, and that records which nodes were changed."""
 
     def __init__(self, values: Mapping[_NodeDesc, Any], touched: set[_NodeDesc]) -> None:
         self._shared = values
@@ -89,7 +89,7 @@ class _NodeSet(MutableSet[_NodeDesc]):
 
 
 class Snapshot(NamedTuple):
-    """A state as the server has told it, which is not changed any more.
+    """A state as the server has sent it, which is not changed any more.
 
     Attributes:
         header: round, complete, closed and deadline.

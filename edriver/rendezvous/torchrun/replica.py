@@ -52,10 +52,15 @@ class Replica:
         known = self._token
         if known is not None and (token.incarnation, token.version) <= (known.incarnation, known.version):
             return
-        self._snapshot = None
         if whole:
             for nodes in (self._participants, self._waiting, self._redundant, self._expired):
                 nodes.clear()
+        self.apply(change)
+        self._token = token
+
+    def apply(self, change: StateChange) -> None:
+        """Make a change: the header, and nodes."""
+        self._snapshot = None
         for entry in change.nodes:
             node = node_of(entry.node)
             if entry.participant:
@@ -73,7 +78,6 @@ class Replica:
                     nodes.discard(node)
         self._header = change
         self._header.ClearField("nodes")
-        self._token = token
 
     def state(self, own: Mapping[_NodeDesc, datetime.datetime]) -> EngineState:
         """The state, for an engine to change.

@@ -11,7 +11,11 @@ from typing import Any, Final
 
 from torch.distributed import DistNetworkError, DistStoreError
 from torch.distributed.distributed_c10d import Store
-from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousError
+from torch.distributed.elastic.rendezvous.api import (
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousStoreInfo,
+)
 
 from edriver.common.limits import MAX_LIST_ITEMS
 from edriver.rendezvous.torchrun.connection import Connection
@@ -36,6 +40,7 @@ class RendezvousStore(Store):
         super().__init__()
         self._connection = connection
         self._run_id = run_id
+        self._ahead: tuple[str, bytes] | None = None  # a key that was read with the one before, and its value
         self.set_timeout(timedelta(seconds=timeout))
 
     def set(self, key: str, value: str | bytes) -> None:
@@ -53,8 +58,21 @@ class RendezvousStore(Store):
             self._call(self._connection.store.SetKeys, pb.SetKeysRequest(run_id=self._run_id, pairs=pairs))
 
     def get(self, key: str) -> bytes:
-        """The value of a key, as soon as it is set."""
-        return self.multi_get([key])[0]
+        """The value of a key, as soon as it is set.
+
+        torch asks for the address of rank 0's store in a round, and then for its port: both come at once, so that an
+        agent makes one call in place of two.
+        """
+        ahead, self._ahead = self._ahead, None
+        if ahead and ahead[0] == key:
+            return ahead[1]
+        prefix = key.removesuffix(RendezvousStoreInfo.MASTER_ADDR_KEY)
+        if prefix == key or not prefix.startswith(f"torch.rendezvous.{self._run_id}."):
+            return self.multi_get([key])[0]
+        port_key = prefix + RendezvousStoreInfo.MASTER_PORT_KEY
+        address, port = self.multi_get([key, port_key])
+        self._ahead = port_key, port
+        return address
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """The values of keys, as soon as all are set."""

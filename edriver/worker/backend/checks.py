@@ -2,7 +2,7 @@
 
     python -m edriver.worker.backend.checks        prints one JSON object: versions, GPU, and what each check has found
 
-A check that fails ends nothing: it says what follows, and its user (named in `relies`) does that instead.
+A failed check ends nothing: it reports the consequence, and its user (named in `relies`) falls back to that.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def found_by(checks: Iterable[Check]) -> list[Finding]:
 def _trouble(check: Check) -> str:
     try:
         return check.run()
-    except Exception as error:  # noqa: BLE001  whatever has changed
+    except Exception as error:  # noqa: BLE001  any change can show in any way
         return f"{type(error).__name__}: {error}"
 
 

@@ -1,6 +1,6 @@
 """Whose the default process group is: what a script's own calls of init_process_group and destroy_process_group do.
 
-A script that torchrun has started before has both. Where the group is edriver's, each does nothing, and says so once: a
+A script that torchrun has started before has both. If the group is edriver's, each does nothing, and logs that once: a
 second group would be refused in torch's words, and a group that is destroyed in the midst of a round takes the other
 members' collectives with it. Public interfaces of torch.distributed, replaced; what has been imported by name before
 `guard` remains torch's.
@@ -30,11 +30,11 @@ destroy = c10d.destroy_process_group
 class _Claim:
     """Attributes:
     group: refers to edriver's default group, weakly: its last reference ends its threads.
-    said: which calls have been said to do nothing.
+    warned: calls about which a warning has been logged.
     """
 
     group: Callable[[], object] = staticmethod(lambda: None)
-    said: frozenset[str] = frozenset()
+    warned: frozenset[str] = frozenset()
 
 
 def claim() -> None:
@@ -79,6 +79,6 @@ def _destroy(group: Any = None) -> None:
 
 
 def _say(name: str, why: str) -> None:
-    if name not in _Claim.said:
-        _Claim.said |= {name}
+    if name not in _Claim.warned:
+        _Claim.warned |= {name}
         logger.info("%s does nothing here: %s", name, why)

@@ -61,7 +61,7 @@ def when_made(
         then: takes the group.
         devices: called before a group of more than one rank is made: the devices that it is to have; None: torch's own.
 
-    If torch no longer makes groups by this constructor, nothing is ever passed on. `made` tells that: a round whose
+    If torch no longer makes groups by this constructor, nothing is ever passed on. `made` shows that: a round whose
     group has not come this way is refused, because its connections are not proven.
     """
     _wrap()

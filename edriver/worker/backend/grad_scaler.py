@@ -37,8 +37,8 @@ def set_scale(scaler: torch.amp.GradScaler, kept: Scale) -> None:
 def forget_unscaled(scaler: torch.amp.GradScaler) -> None:
     """Forget which optimizers' gradients an interrupted step has unscaled.
 
-    If that has moved, nothing is forgotten: after a recovery in the midst of a step, unscale_() says that it has been
-    called already, with torch's own error.
+    If that has moved, nothing is forgotten: after a recovery in the middle of a step, unscale_() reports that it has
+    been called already, with torch's own error.
     """
     states = getattr(scaler, "_per_optimizer_states", None)
     if states is not None:

@@ -3,7 +3,7 @@
 A Gloo device hands a connection to whichever of its pairs the first 8 bytes name (gloo/transport/tcp/listener.cc), and
 the numbers of pairs are small: another process of the machine, or of the network, can be faster than the member that is
 meant. Here the kernel drops all data that the device's connections bring (edriver.system.sockets), until a member
-has said from where it has connected. What was dropped the sender's kernel sends again, after some 0.2 s.
+has reported from where it has connected. The sender's kernel sends dropped data again, after some 0.2 s.
 
 Interfaces: ProcessGroupGloo.create_device, create_default_device and _Options (_devices, _timeout), by which a group
 takes devices that were made before it. If they change, making a device raises AttributeError, and so does the round's
@@ -50,7 +50,7 @@ class Connection(NamedTuple):
 
 
 class GuardedDevice(NamedTuple):
-    """A device whose connections are heard one by one.
+    """A device whose connections are admitted one by one.
 
     Attributes:
         device: what a group takes.
@@ -82,7 +82,7 @@ def options(devices: Collection[GuardedDevice], timeout: timedelta | None) -> An
 
 
 def callees(device: GlooDevice, address: Address) -> Iterator[Connection]:
-    """The connections that this end has made, and that stand."""
+    """The open connections that this end has made."""
     return (found for found in _standing(device) if found.near != address)
 
 

@@ -1,4 +1,4 @@
-"""CPython: where threads stand, whether the interpreter is ending, objects that are never destroyed.
+"""CPython: stacks of threads, whether the interpreter is ending, objects that are never destroyed.
 
 Checked with CPython 3.11 to 3.13. Does not import torch.
 """
@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import os
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from types import FrameType
 from typing import Final
@@ -25,8 +27,37 @@ def frames() -> dict[int, FrameType]:
     collectives that hang end with the group's own timeout.
     """
     current = getattr(sys, "_current_frames", None)
-    found: dict[int, FrameType] = {} if current is None else current()
-    return found
+    if current is None:
+        return {}
+    with without_collections():  # CPython pauses them itself from 3.11.5 on
+        found: dict[int, FrameType] = current()
+        return found
+
+
+def callers(frame: FrameType, limit: int | None = None) -> list[FrameType]:
+    """A frame and those that it was called from, the innermost first.
+
+    Args:
+        frame: of any thread.
+        limit: of frames.
+
+    Only so may the stack of another thread be walked. Until CPython 3.12, f_back may start a garbage collection, and
+    a finalizer may let the other thread go on. It leaves the function whose frame f_back is about to describe, and
+    f_back describes, and writes to, memory that another function uses by then.
+    """
+    with without_collections():
+        found: list[FrameType] = []
+        at: FrameType | None = frame
+        while at is not None and (limit is None or len(found) < limit):
+            found.append(at)
+            at = at.f_back
+        return found
+
+
+def format_stack(frame: FrameType) -> str:
+    """The lines that traceback.format_stack has of a frame, of any thread."""
+    outermost_first = reversed(callers(frame))
+    return "".join(traceback.StackSummary.extract((at, at.f_lineno) for at in outermost_first).format())
 
 
 def waits_for_threads(frame: FrameType) -> bool:
@@ -35,9 +66,8 @@ def waits_for_threads(frame: FrameType) -> bool:
     Interface: that its outermost frame is then threading._shutdown. Under another name this is always False: what keeps
     a process from ending is no longer named in the worker's output. Nothing else follows.
     """
-    while frame.f_back is not None:
-        frame = frame.f_back
-    return frame.f_code.co_name == _SHUTDOWN_FUNCTION and frame.f_code.co_filename == threading.__file__
+    code = callers(frame)[-1].f_code
+    return code.co_name == _SHUTDOWN_FUNCTION and code.co_filename == threading.__file__
 
 
 def ends_as_known() -> bool:
@@ -54,17 +84,51 @@ def never_destroy(kept: object) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
 
+class _Collections:
+    """Pauses of the garbage collector, which may overlap."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._pauses = 0
+        self._were_enabled = False
+        os.register_at_fork(after_in_child=self._resume_in_child)
+
+    def pause(self) -> None:
+        with self._lock:
+            if not self._pauses:
+                self._were_enabled = gc.isenabled()
+                gc.disable()
+            self._pauses += 1
+
+    def resume(self) -> None:
+        with self._lock:
+            if not self._pauses:
+                return  # a child, forked in the pause
+            self._pauses -= 1
+            if not self._pauses and self._were_enabled:
+                gc.enable()
+
+    def _resume_in_child(self) -> None:
+        """Another thread may have paused them, and a child has no such thread: a data loader would fill the memory."""
+        self._lock = threading.RLock()
+        if self._pauses:
+            self._pauses = 0
+            if self._were_enabled:
+                gc.enable()
+
+
+_collections: Final = _Collections()
+
+
 @contextlib.contextmanager
 def without_collections() -> Iterator[None]:
-    """Pause the garbage collector.
+    """Pause the garbage collector, in all threads.
 
-    Thousands of new objects, none of them garbage, would make it look through all of torch again and again, 0.2 s each
-    time.
+    Where thousands of new objects are made, none of them garbage, it would look through all of torch again and again,
+    0.2 s each time.
     """
-    enabled = gc.isenabled()
-    gc.disable()
+    _collections.pause()
     try:
         yield
     finally:
-        if enabled:
-            gc.enable()
+        _collections.resume()

@@ -6,7 +6,7 @@ Gloo listens for as long as a group lives, accepts everyone, and aborts the proc
 listener cannot be closed, for Gloo also aborts when accept() fails; but a socket filter on it (SO_ATTACH_FILTER,
 socket(7); it takes no privilege) drops every packet that asks for a connection, and the last packet of a handshake that
 has begun. The connections that exist have filters of their own: none. A system without such filters leaves the listener
-open, and the worker says so at its start (checks.py).
+open, and the worker reports that at its start (checks.py).
 
 A process that is no member may have connected while the group was being built; it holds a descriptor until the group
 ends. Each member's connection begins with the number of a pair, 8 bytes. One that has brought less is no member's: it

@@ -1,7 +1,7 @@
 """NCCL in a round: which communicators there are, and how they are ended together, within a bound.
 
 A collective that waits for a lost peer is a kernel that spins on the device, and ProcessGroupNCCL.abort() ends it. The
-training thread, which waits for the device and not for a peer, goes on with rubbish in its tensors, and is stopped by
+training thread, which waits for the device and not for a peer, continues with garbage in its tensors, and is stopped by
 the next collective (DistBackendError) or boundary. All this is read in the source of torch 2.13; none of it has run on
 a GPU yet.
 
@@ -12,7 +12,7 @@ a GPU yet.
    last one has been reaped.
 
 If torch no longer lists its groups, or what of them is NCCL's (torch_groups.py), a worker whose round is aborted ends
-itself at once, and says at its start that it will (checks.py).
+itself at once, and announces that at its start (checks.py).
 """
 
 from __future__ import annotations

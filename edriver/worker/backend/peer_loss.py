@@ -22,7 +22,7 @@ _CALLER_FAULT_MARK = "enforce fail"
 
 
 def looks_like_peer_loss(error: BaseException) -> bool:
-    """Whether this exception, or one that it was raised from or while handling, says that a peer is gone.
+    """Whether this exception, or one that it was raised from or while handling, means that a peer is lost.
 
     True for PeerLostError, the family of torch.distributed.DistError (store and network), and the RuntimeErrors of
     Gloo's connections: closed or reset by the peer, severed here, timed out. False for everything else, such as a

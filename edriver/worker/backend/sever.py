@@ -16,7 +16,7 @@ listener.cc, pair.cc):
 
 and the set itself was made by epoll_create(1), without close-on-exec, which Python, libuv and gRPC all ask for.
 A set is taken for Gloo's only if all of this holds. If one of these marks changes, no device is found: nothing is
-severed, listeners stay open, and the worker says so at its start (checks.py).
+severed, listeners stay open, and the worker reports that at its start (checks.py).
 
 Everything here may be called from any thread while another one hangs in a collective: those release the GIL.
 """
@@ -46,14 +46,14 @@ _WATCHED_PATTERN = re.compile(
 )
 _ARMED_EVENTS = select.EPOLLIN | select.EPOLLOUT
 LINGER_TIMEOUT = 5.0
-"""Seconds for which the kernel may go on sending to a peer that is dead, once a connection has been shut down."""
+"""Seconds for which the kernel may continue sending to a dead peer, once a connection has been shut down."""
 
 _LOW_HALF = 0xFFFFFFFF
 """Where an event loop that keeps descriptors as user data (an int in a union of 8 bytes) keeps them."""
 
 
 class Descriptor(NamedTuple):
-    """An open descriptor of this process, with the inode that tells whether the number has been reused since.
+    """An open descriptor of this process, with the inode that shows whether the number has been reused since.
 
     Attributes:
         fd: the number.
@@ -95,7 +95,7 @@ def sever_gloo(devices: Collection[GlooDevice]) -> int:
 
     Listening sockets are left alone: Gloo calls std::terminate when accept() fails.
 
-    Two things stay stuck, because Gloo forgets to tell them of the error (signalException in pair.cc passes over the
+    Two things stay stuck, because Gloo does not notify them of the error (signalException in pair.cc passes over the
     queue of unfinished writes), whether the connection was severed or the peer died: a send of which only a part fitted
     into the socket's buffer; and a receive from any source. Nothing that is done to the sockets afterwards wakes them:
     the pair is closed, and its descriptor with it. What else would be forgotten: see `survive_resets`.
@@ -109,8 +109,9 @@ def survive_resets(devices: Collection[GlooDevice]) -> None:
 
     Gloo's own thread writes what a peer has just asked for. If the peer dies first and leaves bytes unread, its system
     resets the connection and the write fails. Gloo then forgets the send, which has left the queue of pending ones, and
-    its caller hangs (docs/benchmarks/gloo.md says how often). Without the reset the write succeeds, and the send ends,
-    or raises when the connection is severed. The dead peer's agent reports the death at once, so no reset is needed.
+    its caller hangs (see docs/benchmarks/gloo.md for how often). Without the reset the write succeeds, and the send
+    ends, or raises when the connection is severed. The dead peer's agent reports the death at once, so no reset is
+    needed.
 
     To be called once a group is built. A system without socket filters stays as it was (see listener_filter.py).
     """

@@ -12,7 +12,7 @@ _version_of = attrgetter("_version")
 
 
 def writes(tensors: Iterable[torch.Tensor]) -> list[int] | None:
-    """A number for each tensor that grows whenever it is written to in place; None: torch does not tell.
+    """A number for each tensor that grows whenever it is written to in place; None: torch does not count.
 
     Interface: Tensor._version, autograd's own counter, which its documentation names and does not promise. Where it no
     longer counts, no state is taken for unchanged since the last boundary: failures lead back to the last commit.

@@ -1,4 +1,4 @@
-"""Where in torch's own Python code a thread stands, and what of it is slow to import. Checked with torch 2.13.0."""
+"""Whether a thread is in torch's own Python code, and what of it is slow to import. Checked with torch 2.13.0."""
 
 from __future__ import annotations
 
@@ -25,6 +25,15 @@ def waits_for_peers(filename: str) -> bool:
     """
     parts = PurePath(filename).parts
     return "torch" in parts and not set(_WAITING_PACKAGES).isdisjoint(parts)
+
+
+def loads_data(filename: str) -> bool:
+    """Whether a function that was read from this file is one of torch's that reads data (torch/utils/data).
+
+    Interface: that the DataLoader's iterators, and what they call in the training process, lie in that package. If they
+    move, the time that a worker waits for data is shown as time in which it computes.
+    """
+    return "/torch/utils/data/" in filename
 
 
 def import_dynamo() -> None:

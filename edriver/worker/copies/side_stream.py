@@ -1,4 +1,4 @@
-"""Commits of what lies on a GPU: into pinned host memory, beside what the device goes on to compute.
+"""Commits of what lies on a GPU: into pinned host memory, while the device continues to compute.
 
 What only optimizers change (parameters, their own state) stays as it is until the next optimizer step: it is copied on
 a stream of its own, for which that step waits. Everything else (BatchNorm's running means, a script's own tensors) may
@@ -21,7 +21,7 @@ Copy: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 
 
 class SideCopies(Protocol):
-    """Copies that go on beside the computation."""
+    """Copies that run beside the computation."""
 
     def covers(self, tensor: torch.Tensor) -> bool:
         """Whether this is what copies such a tensor."""

@@ -71,7 +71,7 @@ class SnapshotBuffers:
         Args:
             tree: what to copy.
             lasting: whether a tensor under a key of the tree is one that only optimizers change. Of such that lie on a
-                GPU the copy goes on after this returns: `hold` before changing them.
+                GPU the copy continues after this returns: `hold` before changing them.
 
         Raises:
             TypeError: a part of the tree cannot be copied; names the key it is under.
@@ -205,7 +205,7 @@ def _copy_tensors(copies: list[Copy]) -> None:
 class TakeOver:
     """Brings saved values back into what is live, so that nothing live shares memory with what was saved.
 
-    A live tensor keeps its identity and storage where it stands for a saved one of the same shape and type,
+    A live tensor keeps its identity and storage if it corresponds to a saved one of the same shape and type,
     directly or in a dict: optimizers, parameters and compiled code refer to it. One object serves the parts
     of one tree.
     """
@@ -215,7 +215,7 @@ class TakeOver:
         self._written: dict[int, torch.Tensor] = {}
 
     def value(self, saved: Any, live: Any = None) -> Any:
-        """The saved value, in live memory: what is to stand where `live` stood."""
+        """The saved value, in live memory: the replacement for `live`."""
         kind = type(saved)
         if kind in IMMUTABLE_TYPES:
             return saved

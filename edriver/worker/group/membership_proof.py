@@ -20,7 +20,7 @@ from edriver.common.ids import RoundId
 
 SECRET_BYTES: Final = 32
 PROOF_BYTES: Final = 32
-"""Lengths, fixed: nothing that is received says how long it is."""
+"""Fixed lengths: no received data determines its own length."""
 
 _DOMAIN_TAG: Final = b"edriver membership of a pair, 1\0"
 _CLAIM_FORMAT: Final = struct.Struct("!QQQQ")

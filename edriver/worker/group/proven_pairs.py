@@ -45,7 +45,7 @@ class PairsOfRound:
         assignment: this worker's place in the round.
         store: this worker's connection to the round's store, in which each group has keys of its own.
         devices: the round's Gloo devices, as they are when it is called.
-        close: lets nothing new connect to a group of so many ranks; called with that number once the group is proven.
+        close: closes the group's listeners to new connections; called with the number of ranks once it is proven.
         guard: has the connections of each group named before they are read; None: the round is not guarded.
         proven: the groups that have been proven, or tried to, by the names that they have in the round's store.
     """
@@ -102,7 +102,7 @@ class PairsOfRound:
         error: RuntimeError | None = None
         try:
             gloo_groups.exchange(group, sent, received, timedelta(seconds=PROOF_TIMEOUT))
-        except RuntimeError as raised:  # of whatever kind: which connections are not proven is seen below
+        except RuntimeError as raised:  # of any kind: the connections that are not proven are found below
             error = raised
         parts = [bytes(answers[peer * PROOF_BYTES : (peer + 1) * PROOF_BYTES]) for peer in ranks]
         peers = [peer for peer in ranks if peer != rank]
@@ -137,7 +137,7 @@ def enter(pairs: PairsOfRound) -> None:
 
 
 def leave() -> None:
-    """No round is on: groups are what torch makes of them."""
+    """Outside of rounds: groups are made by torch alone."""
     global _current
     left, _current = _current, None
     if left is not None and left.guard is not None:

@@ -1,7 +1,7 @@
 """The process group of a round: built when the round begins, severed when a member is lost, torn down before the next.
 
 One RoundGroup lives as long as its worker process. The main thread builds and tears down; the notification thread
-severs. A round is dead for good once `sever` has named it, whether its group was built, being built or not yet begun.
+severs. A round stays dead once `sever` has named it, whether its group was built, being built or not yet begun.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class RoundGroup:
             timeout: in seconds, for each step of building and, as torch has it, for each collective afterwards.
 
         Raises:
-            PeerLostError: a member is gone, the round has been severed, or the others did not come in time. Nothing
+            PeerLostError: a member is lost, the round has been severed, or the others did not connect in time. Nothing
                 is left of the group. UnprovenPeerError: a connection did not prove to lead to a member.
             RuntimeError: a default process group exists already, or this process may not have the descriptors that a
                 group of this size needs.
@@ -242,7 +242,7 @@ class RoundGroup:
         self._disposal.start()
 
     def _close(self, current: _CurrentGroup, size: int) -> None:
-        """Let nothing new connect to the group that has just been proven, of so many ranks, and no reset end a send."""
+        """Close the listeners of the proven group of `size` ranks to new connections, and let no reset end a send."""
         own: dict[int, GlooDevice] = {}
 
         def find() -> Collection[GlooDevice]:

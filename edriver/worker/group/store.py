@@ -5,7 +5,7 @@ member and round, one after the other in rank 0's only thread, 5 s each when an 
 client logs with another query, tries again on its own for the whole timeout, or waits for ever for a stopped server;
 none of that can be stopped from outside. A store that only has to introduce processes to each other is small.
 
-The server is in store_server.py, what the two say to each other in store_protocol.py.
+The server is in store_server.py, their protocol in store_protocol.py.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class StoreClient(Store):
             raise DistNetworkError(f"rank 0's store at {self._address} cannot be reached: {error}") from error
 
     def sever(self) -> None:
-        """End the connection: whatever waits for it raises DistNetworkError, now and later."""
+        """End the connection: all calls that wait for it raise DistNetworkError, now and later."""
         with contextlib.suppress(OSError):  # not connected, or no longer
             # Not ssl's: that one forgets its state first, which another thread may be using.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
@@ -136,7 +136,7 @@ class StoreClient(Store):
 
         Raises:
             DistStoreError: that took longer than the timeout; the store can be used on.
-            DistNetworkError: the connection is gone.
+            DistNetworkError: the connection is closed.
         """
         for key in keys:
             self._ask(protocol.GET, key, limit=None if timeout is None else timeout.total_seconds())

@@ -1,4 +1,4 @@
-"""What a store's client and server say to each other (store.py, store_server.py). Pure.
+"""The protocol between a store's client and server (store.py, store_server.py). Pure.
 
 A request is its kind, a number, the lengths of key and value, then both; a reply is the request's number, the length of
 the answer, and the answer. Several keys, or values, are a list in which each item follows its length. Nothing is ever

@@ -30,7 +30,7 @@ _MAX_UNAUTHENTICATED = 1024
 """Callers that have proven nothing yet; fewer where the process may have few descriptors."""
 
 _ACCEPT_RETRY_DELAY = 0.05
-"""Seconds until the next try, when nothing can be accepted: for want of a descriptor, say."""
+"""Seconds until the next try, when nothing can be accepted, for example for lack of a descriptor."""
 
 _MAX_UNSENT_BYTES = 1 << 26
 """Bytes of answers that a caller may leave unread: all values of the largest round, several times."""
@@ -95,8 +95,9 @@ class _Question:
 class StoreServer:
     """Serves one dictionary from a thread of its own, until the process ends.
 
-    What a client was first to set goes when it hangs up. Members stay connected for as long as their round lives, and
-    then its keys are no longer needed; a rank 0 that lives through thousands of rounds would hold them all.
+    Keys that a client was the first to set are deleted when it disconnects. Members stay connected for as long as their
+    round lives, and then its keys are no longer needed; a rank 0 that lives through thousands of rounds would hold them
+    all.
 
     Attributes:
         host: the address at which it listens,
@@ -147,7 +148,7 @@ class StoreServer:
                 self._turn()
             except Exception:  # noqa: BLE001
                 self._log_error()
-                time.sleep(_ACCEPT_RETRY_DELAY)  # what fails at once and for good must not take a processor
+                time.sleep(_ACCEPT_RETRY_DELAY)  # an error that repeats at once must not use up a processor
 
     def _turn(self) -> None:
         """Wait for data, or for the deadline of an unauthenticated caller, and handle it."""
@@ -177,7 +178,7 @@ class StoreServer:
         try:
             raw, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
-            return  # gone before it was accepted
+            return  # closed before it was accepted
         except OSError:  # no descriptor, or no memory: the listener would be ready again at once
             if not self._make_room():
                 self._pause_accepting()
@@ -185,7 +186,7 @@ class StoreServer:
         try:
             caller = _Caller(self._wire.accepted(raw))
             self._selector.register(caller.connection, selectors.EVENT_READ, caller)
-        except (OSError, ValueError):  # gone meanwhile
+        except (OSError, ValueError):  # closed meanwhile
             raw.close()
             return
         if not is_known(caller.connection):
@@ -227,7 +228,7 @@ class StoreServer:
         """Log the exception that is being handled, and of many only the first ones."""
         self._errors += 1
         if self._errors <= _MAX_LOGGED_ERRORS:
-            logger.exception("the store goes on after an error of edriver's own, please report it")
+            logger.exception("the store goes on after an internal error of edriver, please report it")
 
     def _answer(self, caller: _Caller, kind: int, number: int, key: bytes, value: bytes) -> None:
         if kind == protocol.SET:

@@ -39,7 +39,7 @@ class UnauthenticatedCallers(Generic[Caller]):
         self._silent.pop(caller, None)
 
     def discard(self, caller: Caller) -> None:
-        """A caller has proven that it may be here, or is gone."""
+        """A caller has authenticated, or has disconnected."""
         self._since.pop(caller, None)
         self._silent.pop(caller, None)
 

@@ -1,4 +1,4 @@
-"""A first step in miniature, before a worker says that it is ready.
+"""A first step in miniature, before a worker reports that it is ready.
 
 The first DistributedDataParallel, backward pass and optimizer step of a process import modules (torch._dynamo alone
 takes a second), start threads and fill caches: some 100 ms more than the second. A newcomer that did all that in its

@@ -29,6 +29,7 @@ from edriver.worker.restart.tensorflow_cluster import Store
 from edriver.worker.rounds.notification import NotificationServer
 from edriver.worker.rounds.participant import Participant, Stage, Verdict
 from edriver.worker.rounds.run import end_process_group
+from edriver.worker.watch.blocked import BlockedWatch
 from edriver.worker.watch.forked import Owner
 from edriver.worker.watch.traceback_text import traceback_text
 
@@ -47,13 +48,14 @@ class OneRound:
     """
 
     def __init__(self, environ: Mapping[str, str], end: QuickEnd) -> None:
-        stack_dump.enable()
+        stack_dump.enable(Path(environ["EDRIVER_SOCKET"]))
         self._end = end
         self._participant = Participant()
         self._changed = threading.Condition(threading.Lock())
         self._owner = Owner()
         self._store, self._store_address = served_store(environ["EDRIVER_ADDRESS"])
         self._imports: standby.ImportRecord | None = None
+        self._blocked = BlockedWatch(threading.main_thread())
         self._stop_ordered = False
         checkpoint.ask(self.checkpoint_requested)
         self._server = NotificationServer(
@@ -100,7 +102,7 @@ class OneRound:
             yield
         except BaseException as error:
             if not self._owner.is_here:
-                raise  # a child that the script has forked: it ends, and has no say
+                raise  # a child that the script has forked: it ends, and reports nothing
             if not isinstance(error, SystemExit) or error.code:
                 self._fail(error)
         if self._owner.is_here:
@@ -126,7 +128,7 @@ class OneRound:
         else:
             report = pb.Report(failed=pb.Failed(traceback=traceback_text(error)))
         self._server.report(report)
-        sys.last_type = type(error)  # as the interpreter does: the script has not ended in good order
+        sys.last_type = type(error)  # as the interpreter does: the script has ended with an exception
         self._server.stop()
         if isinstance(error, SystemExit):
             self._end.code = error.code if isinstance(error.code, int) else 1
@@ -179,13 +181,22 @@ class OneRound:
             answer.pong.progress.CopyFrom(progress)
             if self._imports is not None:
                 self._imports.update()
+            self._look_for_standstill()
         return answer
+
+    def _look_for_standstill(self) -> None:
+        """Say when the script stands still in a collective: the others may have run to their end."""
+        participant = self._participant
+        if participant.stage is not Stage.ASSIGNED:
+            return
+        if (seconds := self._blocked.look((participant.round_id, participant.boundaries))) is not None:
+            self._server.report(participant.blocked(seconds))
 
 
 def served_store(address: str) -> tuple[Store, StoreAddress]:
     """A store of torch's own, which listens at this address alone, at a port that was free.
 
-    It is there before the worker says that it is ready: should it become rank 0, the others know where to connect.
+    It exists before the worker reports that it is ready: should it become rank 0, the others know where to connect.
 
     Raises:
         OSError: the address is none of this host.

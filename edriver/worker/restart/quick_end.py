@@ -1,4 +1,4 @@
-"""The end of a process whose script has failed: its exit hooks run, and then it is gone.
+"""The end of a process whose script has failed: its exit handlers run, and then it ends at once.
 
 All others of the round have been stopped by then, and the next round waits for this process. What the interpreter would
 still do, taking down each module of torch, takes seconds on a busy host, to no one's benefit.

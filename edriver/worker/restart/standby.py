@@ -82,7 +82,7 @@ class ImportRecord:
 
     Args:
         path: the file.
-        place: what the environment says of this process's place.
+        place: this process's place, from the environment.
     """
 
     def __init__(self, path: Path, place: Mapping[str, str]) -> None:

@@ -37,5 +37,5 @@ class AgentSilence:
             self._heard = self._last_word()
             self._lease.renew()
         if self._lease.tick():
-            logger.error("no word from the agent for %g s: this worker ends", SILENCE_BOUND)
+            logger.error("no message from the agent for %g s: this worker ends", SILENCE_BOUND)
             raise SystemExit(1)

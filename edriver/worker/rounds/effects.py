@@ -10,7 +10,6 @@ import enum
 from dataclasses import dataclass
 
 from edriver.v1 import notification_pb2 as pb
-from edriver.worker.assignment import Assignment
 
 
 class Raised(enum.Enum):
@@ -50,9 +49,7 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """Tear down the last round's group, and build this one's. Answered with Raised, or None."""
-
-    assignment: Assignment
+    """Tear down the last round's group, and build the one of the assigned round. Answered with Raised, or None."""
 
 
 @dataclass(frozen=True, slots=True)

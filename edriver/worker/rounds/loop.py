@@ -88,8 +88,7 @@ class RoundLoop:
     def _round(self) -> Generator[Effect, Any, Raised | None]:
         """Train in the round that this worker has a place in; None: it is finished."""
         participant = self._participant
-        assert participant.assignment is not None, "one that is assigned has a place"
-        raised: Raised | None = yield effects.Build(participant.assignment)
+        raised: Raised | None = yield effects.Build()
         if raised is None and self._begun:
             raised = yield effects.Adapt()
         if raised is not None:

@@ -23,6 +23,7 @@ from edriver.common.grpc_streams import NO_BANDWIDTH_PROBE
 from edriver.v1 import notification_pb2 as pb
 from edriver.v1 import notification_pb2_grpc
 from edriver.worker.watch.forked import Owner, keep_in_children
+from edriver.worker.watch.stall import stacks
 
 logger = logging.getLogger("edriver.worker")
 
@@ -180,7 +181,12 @@ class NotificationServer(notification_pb2_grpc.NotificationServiceServicer):
         try:
             for request in requests:
                 self.last_word = time.monotonic()
-                if answer := self._take(request.notice):
+                if request.notice.HasField("take_stacks"):
+                    taken = pb.StacksTaken(
+                        number=request.notice.take_stacks.number, stacks=stacks(threading.main_thread())
+                    )
+                    self._reports.put(pb.Report(stacks_taken=taken))
+                elif answer := self._take(request.notice):
                     self._reports.put(answer)
         except grpc.RpcError as error:
             logger.debug("the agent's stream has ended: %s", error)

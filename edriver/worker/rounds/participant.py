@@ -16,6 +16,7 @@ import enum
 from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
 from edriver.common.store_address import StoreAddress
 from edriver.common.wire import (
+    RANK_FIELDS,
     duration,
     round_id_message,
     round_id_of,
@@ -145,20 +146,14 @@ class Participant:
             return
         self.assignment = Assignment(
             round_id=round_id,
-            rank=seat.rank,
             size=shared.size,
-            local_rank=seat.local_rank,
-            local_size=seat.local_size,
-            cross_rank=seat.cross_rank,
-            cross_size=seat.cross_size,
             store=store_address_of(shared.store),
             source=shared.source,
             receivers=tuple(shared.receivers),
             secret=shared.secret,
-            host_rank=seat.host_rank,
-            host_count=seat.host_count,
             failures=shared.failures,
             guarded=shared.guarded,
+            **{name: getattr(seat, name) for name in RANK_FIELDS},
         )
         self.round_id = round_id
         self.boundaries = 0

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 
+from edriver.common.stall_limits import Phase
 from edriver.common.wire import duration, round_id_message
 from edriver.v1 import notification_pb2 as pb
-from edriver.worker import training_phase
-from edriver.worker.reports import commits
+from edriver.worker import topology, training_phase
+from edriver.worker.reports import SamplesDone, commits
 from edriver.worker.rounds.participant import Participant, Stage
 from edriver.worker.rounds.step_times import StepTimes
 from edriver.worker.state.state import State
 from edriver.worker.watch.blocked import BlockedWatch
 from edriver.worker.watch.lingering import EndWatch
 from edriver.worker.watch.stall import StallWatch
+from edriver.worker.watch.training_looks import TrainingLooks
 
 logger = logging.getLogger("edriver.worker")
 
@@ -26,6 +28,7 @@ class ProgressWatch:
     Attributes:
         state: the state of the script's `run` call; None outside of one.
         checks: how often the script has looked for bad news between boundaries.
+        looks: at what the training thread does.
         waits_for_verdict: whether it waits at a boundary for others, who may evaluate for an hour: no stall of its own.
 
     Args:
@@ -33,6 +36,7 @@ class ProgressWatch:
         step_times: how long its steps take.
         limits: seconds that each phase may last.
         report: says something to the driver.
+        waiting_is_seen: whether the training thread waits where its collectives do.
     """
 
     def __init__(
@@ -41,16 +45,20 @@ class ProgressWatch:
         step_times: StepTimes,
         limits: Mapping[str, float],
         report: Callable[[pb.Report], None],
+        waiting_is_seen: Callable[[], bool] = lambda: True,
     ) -> None:
         self.state: State | None = None
         self.checks = 0
         self.waits_for_verdict = False
+        self._said: tuple[SamplesDone | None, Mapping[str, float]] = None, {}
         self._participant = participant
         self._step_times = step_times
         self._report = report
         self._stall = StallWatch(threading.main_thread(), limits)
         self._blocked = BlockedWatch(threading.main_thread())
         self._end = EndWatch(threading.main_thread())
+        watched = _TrainingThread(self, participant, step_times, waiting_is_seen)
+        self.looks = TrainingLooks(threading.main_thread(), watched, self._tell_progress)
 
     def look(self) -> None:
         """Report what keeps the training thread from making progress, or the process from ending."""
@@ -63,13 +71,20 @@ class ProgressWatch:
         state = self.state
         progress = pb.WorkerProgress()
         self._step_times.fill(progress)
+        self.looks.fill(progress)
         if state is not None and progress.round_id.n:  # before its first sync, what it holds is not the run's
-            if samples := state.samples_done():
-                progress.epoch, progress.samples_done, progress.samples = samples
-            progress.reported.update(state.reported)
+            first = topology.current().rank == 0  # what the script reports in others is shown nowhere
+            self._said = state.samples_done(), state.reported if first else {}
+        samples, reported = self._said  # once the script has left `run`, what it said last
+        if samples is not None:
+            progress.epoch, progress.samples_done, progress.samples = samples
+        progress.reported.update(reported)
         progress.commits, progress.commit_bytes = commits.count, commits.nbytes
         progress.commit_duration.CopyFrom(duration(commits.seconds))
         return progress
+
+    def _tell_progress(self) -> None:
+        self._report(pb.Report(progress_changed=pb.ProgressChanged(), progress=self.progress()))
 
     def _look_for_stall(self) -> None:
         participant, phase = self._participant, training_phase.current
@@ -86,3 +101,38 @@ class ProgressWatch:
                 stacks=stall.stacks,
             )
             self._report(pb.Report(stalled=stalled))
+
+
+class _TrainingThread:
+    """What the looks have to know: see `training_looks.Watched`."""
+
+    def __init__(
+        self, watch: ProgressWatch, participant: Participant, step_times: StepTimes, waiting_is_seen: Callable[[], bool]
+    ) -> None:
+        self._watch = watch
+        self._participant = participant
+        self._step_times = step_times
+        self._waiting_is_seen = waiting_is_seen
+
+    @property
+    def progress(self) -> Hashable:
+        participant = self._participant
+        if participant.stage is not Stage.ASSIGNED or self.phase is Phase.INIT:
+            return None
+        return participant.round_id, participant.boundaries
+
+    @property
+    def phase(self) -> Phase:
+        return training_phase.current.phase
+
+    @property
+    def waits_for_verdict(self) -> bool:
+        return self._watch.waits_for_verdict
+
+    @property
+    def usual_step(self) -> float | None:
+        return self._step_times.usual
+
+    @property
+    def waiting_is_seen(self) -> bool:
+        return self._waiting_is_seen()

@@ -72,6 +72,11 @@ class StepTimes:
         """The training thread has entered a phase. Evaluating and saving, which scripts declare, are no stalls."""
         self._notes.append((self._clock(), phase))
 
+    @property
+    def usual(self) -> float | None:
+        """Seconds of a usual step; None: too few have been made. As of the last time that `fill` was called."""
+        return self._usual
+
     def fill(self, progress: pb.WorkerProgress) -> None:
         """Add what is known of the round."""
         with self._lock:

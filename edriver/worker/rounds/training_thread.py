@@ -166,8 +166,9 @@ class TrainingThread:
     def _perform(self, step: OfWorker, error: Exception | None) -> Answer:
         """Carry out an effect; returns the answer."""
         match step:
-            case effects.Build(assignment):
-                self._build(assignment)
+            case effects.Build():
+                assert self._participant.assignment is not None, "a group is built in a round that was assigned"
+                self._build(self._participant.assignment)
             case effects.Stopped(loss):
                 self._times.mark("stopped")
                 if loss:

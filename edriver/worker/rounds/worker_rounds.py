@@ -64,9 +64,11 @@ class WorkerRounds:
             self._take,
             orphaned,
         )
-        stack_dump.enable()
+        stack_dump.enable(Path(environ["EDRIVER_SOCKET"]))
         limits = limits_of(environ.get("EDRIVER_STALL_LIMITS", "").split(), base={})
-        self._watch = ProgressWatch(self._participant, self._step_times, limits, self._server.report)
+        self._watch = ProgressWatch(
+            self._participant, self._step_times, limits, self._server.report, lambda: group.gloo_only
+        )
         self._severing = Severing(self._participant, self._changed, group, self._server.report)
         self._training = TrainingThread(
             environ["EDRIVER_WORKER_ID"],
@@ -97,9 +99,11 @@ class WorkerRounds:
         self.notifications.register_listener(state)
         self._watch.state = state
         state.bind(self)
+        self._watch.looks.start()
         try:
             return self._training.run(call)
         finally:
+            self._watch.looks.stop()
             state.bind(None)
             self._watch.state = None
             self.notifications.remove_listener(state)

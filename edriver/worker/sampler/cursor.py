@@ -1,4 +1,4 @@
-"""Where an epoch stands: three integers say which samples are done, whatever happened to the workers.
+"""The progress of an epoch: three integers determine which samples are done, whatever happened to the workers.
 
 Within a round, rank r of W takes the positions r, r + W, r + 2W, ... of the R samples that remain, where
 position j is sample `base + j mod R` of the epoch's order, up to ceil(R / W) * W positions: every rank
@@ -133,7 +133,7 @@ class Cursor:
         self.size = size
 
     def set_epoch(self, epoch: int) -> None:
-        """Start an epoch; the one that is under way goes on as it is."""
+        """Start an epoch; the one that is under way continues as it is."""
         if epoch != self.epoch:
             self.epoch = epoch
             self.base = 0

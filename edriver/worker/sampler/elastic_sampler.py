@@ -58,7 +58,7 @@ class ElasticSampler(Sampler[int]):
         self._split_for: RoundId | None = None
         self._iterated = False
         self._batch_size = 1
-        self._said = False
+        self._warned = False
         watch_distributed_samplers()
 
     @property
@@ -137,7 +137,7 @@ class ElasticSampler(Sampler[int]):
         self._split_for = None
 
     def samples_done(self) -> SamplesDone:
-        """Where the epoch stands, all workers together, as far as this rank has recorded."""
+        """The progress of the epoch, of all workers together, as far as this rank has recorded."""
         return SamplesDone(self._cursor.epoch, self._cursor.offset, self._cursor.length)
 
     def reset(self) -> None:
@@ -171,9 +171,9 @@ class ElasticSampler(Sampler[int]):
 
     def _say_what_is_left(self) -> None:
         cursor = self._cursor
-        if not self._iterated or self._said or cursor.rank != 0 or cursor.share - cursor.recorded < self._batch_size:
+        if not self._iterated or self._warned or cursor.rank != 0 or cursor.share - cursor.recorded < self._batch_size:
             return
-        self._said = True
+        self._warned = True
         if cursor.offset == 0:
             what = (
                 f"all of epoch {cursor.epoch} was iterated and nothing of it recorded: a failure would repeat all of it"

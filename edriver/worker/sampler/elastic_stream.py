@@ -1,6 +1,6 @@
 """The elastic stream: shards of unknown length, each sample once per epoch through any sequence of resizes and losses.
 
-`stream_course.py` says how the workers share it, `stream_loader.py` how it is read.
+`stream_course.py` defines how the workers share it, `stream_loader.py` how it is read.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ElasticStream:
         self._progress = Progress(len(shards))
         self._course: Course | None = None
         self._round: RoundId | None = None
-        self._said = False
+        self._warned = False
 
     @property
     def epoch(self) -> int:
@@ -87,8 +87,8 @@ class ElasticStream:
         if epoch == self._epoch:
             return
         course = self._course
-        if course is not None and not course.exhausted and not self._said and topology.current().rank == 0:
-            self._said = True
+        if course is not None and not course.exhausted and not self._warned and topology.current().rank == 0:
+            self._warned = True
             logger.warning(
                 "epoch %d of the stream is left unfinished, after %d samples: the rest is skipped. Iterate all of the "
                 "loader, and call set_epoch when it is done",
@@ -107,7 +107,7 @@ class ElasticStream:
         collate_fn: Callable[[list[Any]], Any] | None = None,
         **options: Any,
     ) -> StreamLoader:
-        """Batches of this worker's samples; each iteration goes on from where the epoch stands.
+        """Batches of this worker's samples; each iteration continues where the epoch is.
 
         At the end of an epoch, fewer samples are left than all workers together have in a step. They are handed out in
         one smaller batch, which is of the same size on all workers: where they cannot be split evenly, some are
@@ -119,7 +119,7 @@ class ElasticStream:
             collate_fn: makes a batch of a list of samples, where they are read; as DataLoader's.
             options: of torch's DataLoader: num_workers, prefetch_factor, pin_memory, timeout, worker_init_fn,
                 multiprocessing_context. With persistent_workers=True its processes live as long as this loader: make it
-                outside of the function that edriver.run wraps, and they go on in the next round.
+                outside of the function that edriver.run wraps, and they continue in the next round.
 
         Raises:
             ValueError: batch_size is not positive, or an option would have samples chosen in another way.

@@ -34,16 +34,16 @@ def refuse_second_sharding() -> None:
 
 @functools.cache
 def watch_distributed_samplers() -> None:
-    """Have a DistributedSampler that is iterated in a round say, once, that it is not elastic."""
-    iterate = DistributedSampler.__iter__
+    """Make a DistributedSampler that is iterated in a round log, once, that it is not elastic."""
+    original = DistributedSampler.__iter__
 
-    @functools.wraps(iterate)
-    def said(self: DistributedSampler[Any]) -> Iterator[Any]:
+    @functools.wraps(original)
+    def iterate(self: DistributedSampler[Any]) -> Iterator[Any]:
         if topology.in_round():
             _say_not_elastic()
-        return iterate(self)
+        return original(self)
 
-    DistributedSampler.__iter__ = said  # type: ignore[method-assign]
+    DistributedSampler.__iter__ = iterate  # type: ignore[method-assign]
 
 
 @functools.cache

@@ -1,6 +1,6 @@
 """Permutation: an epoch's shuffle, computed place by place instead of drawn and kept.
 
-A Feistel network permutes the integers of b bits, whatever its round function is (M. Luby and C. Rackoff, "How to
+A Feistel network permutes the integers of b bits, with any round function (M. Luby and C. Rackoff, "How to
 construct pseudorandom permutations from pseudorandom functions", 1988; where b is odd one half has a bit more). The one
 over the smallest such range that covers range(length) is walked until it leads back inside (the "cycle-walking cipher"
 of J. Black and P. Rogaway, "Ciphers with arbitrary finite domains", 2002): a permutation of range(length), at fewer
@@ -35,7 +35,7 @@ class Permutation:
 
     Args:
         length: at least 1, at most 2**62.
-        key: whatever tells permutations apart; another key has nothing in common with this one's.
+        key: selects the permutation; those of two keys have nothing in common.
     """
 
     def __init__(self, length: int, *key: int) -> None:
@@ -47,7 +47,7 @@ class Permutation:
         self._keys = [int.from_bytes(digest[4 * i : 4 * i + 4], "big") for i in range(rounds)]
 
     def order(self, positions: torch.Tensor) -> torch.Tensor:
-        """What stands at these positions.
+        """The values at these positions.
 
         Args:
             positions: int64 of shape (n,), each in range(length).

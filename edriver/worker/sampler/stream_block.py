@@ -1,8 +1,8 @@
 """A block: the batches that all workers hand out before they agree again.
 
-Each worker has read ahead, and says which samples it holds. From that all of them compute the same: what the batches of
-each worker are, and how many steps the block has, which is as many as the worker has that can make the fewest. So what
-is done after any number of steps is known to all without another message.
+Each worker has read ahead, and reports which samples it holds. From that all of them compute the same: what the batches
+of each worker are, and how many steps the block has, which is as many as the worker has that can make the fewest. So
+what is done after any number of steps is known to all without another message.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from edriver.worker.sampler.stream_plan import cut, samples_in
 from edriver.worker.sampler.stream_shards import Piece, Progress
 
 MAX_STEPS = 32
-"""Batches of each worker in a block, at most: so many are held in memory, and reports are exchanged once in so many."""
+"""Maximum number of batches per worker in a block: that many are held in memory, between two exchanges of reports."""
 
 
 class Part(NamedTuple):
@@ -80,7 +80,7 @@ class Block:
         return self._batches[rank][: self.steps]
 
     def after(self, steps: int) -> Progress:
-        """What is done after so many steps of the block."""
+        """What is done after this many steps of the block."""
         assert 0 <= steps <= self.steps
         if steps < self._at:
             self._reached, self._at = self._before.copy(), 0

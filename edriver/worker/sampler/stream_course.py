@@ -26,7 +26,7 @@ class Terms(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a worker says when it has read ahead.
+    """A worker's report after it has read ahead.
 
     Attributes:
         terms: see Terms.
@@ -60,10 +60,10 @@ class Report(NamedTuple):
 
 
 class Course:
-    """One worker's view of an epoch, from where it stands to its end or to the end of the round.
+    """One worker's view of an epoch, from its current position to its end or to the end of the round.
 
     Args:
-        progress: where the epoch stands; not changed.
+        progress: the progress of the epoch; not changed.
         order: of the shards in this epoch.
         rank: this worker's.
         size: how many workers there are.
@@ -133,18 +133,18 @@ class Course:
             ValueError: the workers disagree about the stream, or about the length of a shard.
         """
         assert self.steps == self.block.steps, "the block has not been handed out"
-        said = [Report.of(text) for text in reports]
-        self._compare(said)
+        parsed = [Report.of(text) for text in reports]
+        self._compare(parsed)
         progress = self._progress
-        for report in said:
+        for report in parsed:
             for shard, length in report.ended.items():
                 progress.learn(shard, length)
-        everywhere = sorted((shard, *reader) for report in said for shard, reader in report.readers.items())
-        # Where several workers read a shard, what the one says that is behind holds for all.
+        everywhere = sorted((shard, *reader) for report in parsed for shard, reader in report.readers.items())
+        # If several workers read a shard, the report of the one that is behind holds for all.
         progress.readers.update({shard: (at, state) for shard, at, state in reversed(everywhere)})
         for shard in [shard for shard in progress.readers if not progress.left(shard)]:
             del progress.readers[shard]
-        self.block, self.steps = Block(progress, [batches_of(report.lanes, self.batch_size) for report in said]), 0
+        self.block, self.steps = Block(progress, [batches_of(report.lanes, self.batch_size) for report in parsed]), 0
         self._progress = self.block.after(self.block.steps)
         if self._last_batch:
             self.finished = True
@@ -166,13 +166,14 @@ class Course:
         else:
             self.finished, self.dropped = True, left
 
-    def _compare(self, said: Sequence[Report]) -> None:
-        for rank, report in enumerate(said):
-            differing = [n for n in Terms._fields if getattr(report.terms, n) != getattr(said[0].terms, n)]
+    def _compare(self, parsed: Sequence[Report]) -> None:
+        for rank, report in enumerate(parsed):
+            differing = [n for n in Terms._fields if getattr(report.terms, n) != getattr(parsed[0].terms, n)]
             if differing:
                 name = differing[0]
                 raise ValueError(
                     f"rank {rank} iterates a stream with {name} {getattr(report.terms, name)!r}, and rank 0 one with "
-                    f"{getattr(said[0].terms, name)!r}: all workers must make the same stream and the same loader, and "
+                    f"{getattr(parsed[0].terms, name)!r}: all workers must make the same stream and the same loader, "
+                    f"and "
                     "call set_epoch with the same epoch"
                 )

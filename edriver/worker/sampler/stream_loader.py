@@ -28,7 +28,7 @@ _REFUSED = {
     "in_order": "batches are handed out in order on all workers",
 }
 _NO_REQUEST = Request(pieces=[], collated=False, ranges=[], ahead=0, keep=None, readers={})
-"""For a process whose turn it is while it has nothing to do."""
+"""For a process that has nothing to do in its turn."""
 
 
 class StreamLoader:
@@ -66,7 +66,7 @@ class StreamLoader:
         raise TypeError("the length of a stream is not known before it has been read: iterate its loader to the end")
 
     def __iter__(self) -> Iterator[Any]:
-        """Batches of this worker, from where the epoch stands."""
+        """Batches of this worker, from the current position of the epoch on."""
         course = self._begin()
         processes = self._kept or _Processes(self._dataset, self._options)
         lanes = _Lanes(self._lanes)

@@ -27,7 +27,7 @@ class Request(NamedTuple):
         pieces: samples to hand out.
         collated: as a batch, or else as a list.
         ranges: what to read ahead then.
-        ahead: until so many samples of it are held.
+        ahead: maximum number of its samples that are held.
         keep: with a report: samples that are handed out after it; everything else is forgotten. None: no report.
         readers: where to take up reading shards that are not open.
     """
@@ -95,7 +95,7 @@ class _OpenShard:
         return True
 
     def mark(self) -> None:
-        """Note where reading could be taken up, if the reader says so."""
+        """Record where reading could be resumed, if the reader provides that."""
         if self.ended or not hasattr(self._reader, "state_dict") or (self._marks and self._marks[-1][0] == self.at):
             return
         try:

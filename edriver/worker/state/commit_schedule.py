@@ -22,7 +22,7 @@ class CommitSchedule:
         self._due_at = 0.0
 
     def made(self, seconds: float) -> None:
-        """A commit has been made, and has taken so long."""
+        """A commit has been made, in this many seconds."""
         self._due_at = self._clock() + seconds / COMMIT_SHARE
 
     def due(self) -> bool:

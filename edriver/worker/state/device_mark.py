@@ -1,6 +1,6 @@
 """How far the device's work has progressed: on CUDA the host runs ahead, so a counted step may not be complete yet.
 
-When a peer is lost, the collectives on the device are aborted, which leaves rubbish in their tensors, and whatever was
+When a peer is lost, the collectives on the device are aborted, which leaves garbage in their tensors, and whatever was
 queued behind them computes with it. So a boundary is worth something only if the device had reached it before that.
 """
 

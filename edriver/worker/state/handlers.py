@@ -124,7 +124,7 @@ class StateDictHandler(StateHandler):
     """Anything that has state_dict and load_state_dict."""
 
     def capture(self) -> Any:
-        """What state_dict says."""
+        """The state_dict."""
         return self.value.state_dict()
 
     def load(self, tree: Any) -> None:

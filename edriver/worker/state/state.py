@@ -49,14 +49,14 @@ class BoundaryListener(Protocol):
 
         Raises:
             HostsUpdatedInterrupt: all members stop at this boundary.
-            PeerLostError: a member of this round is gone.
+            PeerLostError: a member of this round is lost.
         """
 
     def check(self) -> None:
         """Look for bad news without counting a boundary.
 
         Raises:
-            PeerLostError: a member of this round is gone.
+            PeerLostError: a member of this round is lost.
         """
 
 
@@ -65,7 +65,7 @@ class State(abc.ABC):
 
     Attributes:
         last_hosts_update: timestamp and HostUpdateResult of the last news about hosts, None before any.
-        copied: how much it has copied, for those who watch,
+        copied: how much it has copied, for observers,
         reported: and what the script has reported last.
     """
 
@@ -107,11 +107,11 @@ class State(abc.ABC):
     def commit(self) -> None:
         """Save the state, then pass a boundary.
 
-        In the middle of a step (`half_done`) it only looks whether a member is gone.
+        In the middle of a step (`half_done`) it only checks whether a member is lost.
 
         Raises:
             HostsUpdatedInterrupt: all members stop here for a change of hosts; the state is kept as it is.
-            PeerLostError: a member of this round is gone.
+            PeerLostError: a member of this round is lost.
         """
         if self.half_done():
             self._check()
@@ -125,11 +125,11 @@ class State(abc.ABC):
         """Pass a boundary without saving; as long as the state is clean, a failure goes back to it all the same.
 
         Where a failure may lead back further, it saves now and then: that takes no more than COMMIT_SHARE of the time.
-        In the middle of a step (`half_done`) it only looks whether a member is gone.
+        In the middle of a step (`half_done`) it only checks whether a member is lost.
 
         Raises:
             HostsUpdatedInterrupt: all members stop here for a change of hosts; the state is kept as it is.
-            PeerLostError: a member of this round is gone.
+            PeerLostError: a member of this round is lost.
         """
         if self.half_done():
             self._check()
@@ -141,12 +141,12 @@ class State(abc.ABC):
             self._rounds.boundary(committed)
 
     def report(self, **values: float) -> None:
-        """Tell those who watch the run: `state.report(loss=loss.item())`. What rank 0 says is shown.
+        """Report values to observers: `state.report(loss=loss.item())`. Those of rank 0 are shown.
 
         It costs no message; the latest value of each name is read every second or two. Nothing is saved or synced.
 
         Args:
-            values: numbers by name; at most REPORTED_LIMIT names.
+            values: numbers by name; at most 100 names in all.
 
         Raises:
             ValueError: there are more names, or a text is no number.
@@ -155,7 +155,7 @@ class State(abc.ABC):
         self.reported = with_reports(self.reported, values)
 
     def samples_done(self) -> SamplesDone | None:
-        """Where the state's ElasticSampler stands, if it has one; may be called from any thread."""
+        """The progress of the state's ElasticSampler, if it has one; may be called from any thread."""
         return None
 
     def half_done(self) -> bool:
@@ -213,7 +213,7 @@ class State(abc.ABC):
 
     @abc.abstractmethod
     def save(self) -> None:
-        """Copy the state aside. Scripts call `commit`, which also says that a step is complete."""
+        """Copy the state aside. Scripts call `commit`, which also marks a step as complete."""
 
     @abc.abstractmethod
     def restore(self) -> None:

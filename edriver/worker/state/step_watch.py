@@ -26,8 +26,8 @@ from edriver.worker.backend import torch_groups
 logger = logging.getLogger("edriver.worker")
 
 WITNESSES_PER_OPTIMIZER = 8
-"""How many parameters of an optimizer tell that gradients have been accumulated. A hook for each would cost every
-backward pass a call of Python per parameter; one alone may be frozen, or have no part in a batch."""
+"""Number of parameters of an optimizer that show whether gradients have been accumulated. A hook for each would cost
+every backward pass a call of Python per parameter; one alone may be frozen, or have no part in a batch."""
 
 STEP_BEGUN: Final = (
     "a member was lost in a collective between an optimizer's step and the boundary (a metric, a second optimizer's "

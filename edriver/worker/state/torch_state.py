@@ -46,8 +46,8 @@ class TorchState(ObjectState):
 
         state = TorchState(model, optimizer, scheduler=scheduler, sampler=sampler, epoch=0)
 
-    Restoring and syncing write into the tensors that are there, so whatever refers to a parameter, to an
-    optimizer's state or to an attribute's tensor goes on to. After a restore all gradients are None. A
+    Restoring and syncing write into the tensors that are there, so references to a parameter, to an
+    optimizer's state or to an attribute's tensor stay valid. After a restore all gradients are None. A
     model may be wrapped in DistributedDataParallel inside the training function, also as `state.model =
     DistributedDataParallel(state.model)`: the wrapper is taken off again at the start of the next round.
 
@@ -104,7 +104,7 @@ class TorchState(ObjectState):
         return SideStream()
 
     def samples_done(self) -> SamplesDone | None:
-        """Where the first ElasticSampler among the attributes stands."""
+        """The progress of the first ElasticSampler among the attributes."""
         samplers = (h.value for h in list(self._handlers.values()) if isinstance(h.value, ElasticSampler))
         sampler = next(samplers, None)
         return None if sampler is None else sampler.samples_done()

@@ -7,8 +7,8 @@ too. All of it is torch.distributed's point-to-point calls in the default group.
 When a peer dies or is cut off, Gloo (torch 2.13: signalException in gloo/transport/tcp/pair.cc) wakes neither who waits
 for a send that is half written nor who waits for a message that has half arrived. It wakes who waits for a message of
 which nothing has been taken in, and a message without elements is taken in whole or not at all. So nothing here waits
-for anything else: each piece is followed by such an empty message, which says that it has arrived, and answered by one,
-which says that it has been received. Messages between two ranks arrive in the order in which they were sent.
+for anything else: each piece is followed by such an empty message, which shows that it has arrived, and answered by
+one, which shows that it has been received. Messages between two ranks arrive in the order in which they were sent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch.distributed as dist
 from edriver.worker.group.warm_up import HEAP_BYTES
 
 PIECE_BYTES = 4 * 2**20
-"""How much is sent at a time. Each piece costs its two ranks some turns of their threads, whatever its length."""
+"""Bytes that are sent at a time. Each piece costs its two ranks some thread switches, independently of its length."""
 
 WINDOW_PIECES = 8
 """How many pieces may be on their way from one rank to the next without an answer.

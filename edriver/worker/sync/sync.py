@@ -9,7 +9,7 @@ What travels, from the source through every receiver in turn (`edriver.worker.sy
 
 No memory is taken for a length, and nothing unpickled, that the record does not vouch for: what a peer sends is trusted
 for the elements of tensors alone, and only over a connection that is proven (group/proven_pairs.py). Where the
-state holds nothing but tensors and plain values, no class is looked up, whatever has arrived.
+state holds nothing but tensors and plain values, no class is looked up, whatever data arrives.
 
 Tensors are never pickled, and two that are the same memory travel once. A receiver gathers everything aside first: a
 source that is lost on the way leaves the receiver's own state as it was.
@@ -51,7 +51,7 @@ _PLAIN_NAMES: Final = {("collections", "OrderedDict"), ("torch", "Size"), ("buil
 
 
 def sync_state(tree: Any, assignment: Assignment) -> Any | None:
-    """Send the tree, receive it, or do nothing, as this worker's place in the round says.
+    """Send the tree, receive it, or do nothing, according to this worker's place in the round.
 
     Args:
         tree: the state of the source, any nesting of dicts, lists and tuples that may refer to live

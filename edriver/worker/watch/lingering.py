@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from typing import Final
 
-from edriver.worker.backend.interpreter import frames, waits_for_threads
+from edriver.worker.backend.interpreter import format_stack, frames, waits_for_threads
 
 LINGERING_REPORT_DELAY: Final = 4.0
 """Seconds that threads may take to end once the script has, before they are named."""
@@ -43,11 +42,7 @@ class EndWatch:
         self._reported = True
         names = ", ".join(thread.name for thread in left)
         at = frames()
-        stacks = (
-            f"thread {thread.name}:\n{''.join(traceback.format_stack(at[thread.ident]))}"
-            for thread in left
-            if thread.ident in at
-        )
+        stacks = (f"thread {thread.name}:\n{format_stack(at[thread.ident])}" for thread in left if thread.ident in at)
         return f"the script has ended, and this process waits for its thread {names}, which is no daemon\n" + "\n".join(
             stacks
         )

@@ -7,14 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-_PACKAGE_ROOT: Final = str(Path(__file__).parents[2])
+PACKAGE_ROOT: Final = str(Path(__file__).parents[2])
+"""Where edriver's own files are."""
 
 
 def calling_location() -> str:
     """The innermost line of the calling thread's stack that is not edriver's own: FILE:LINE."""
     frame = inspect.currentframe()
     assert frame is not None, "CPython has frames"
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE_ROOT):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE_ROOT):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import threading
 import time
-import traceback
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 
 from edriver.common.lease import Lease
 from edriver.common.stall_limits import Phase
 from edriver.text.wire_text import wire_text
-from edriver.worker.backend.interpreter import frames
+from edriver.worker.backend.interpreter import format_stack, frames
 from edriver.worker.watch.stuck import in_collective
 
 MAX_CHECK_INTERVAL = 3.0
@@ -88,5 +87,5 @@ def stacks(first: threading.Thread) -> str:
     for ident in order:
         if ident != threading.get_ident():
             name = threads[ident].name if ident in threads else ident
-            texts.append(f"thread {name}:\n{''.join(traceback.format_stack(at[ident]))}")
+            texts.append(f"thread {name}:\n{format_stack(at[ident])}")
     return wire_text("\n".join(texts), MAX_STACKS_LENGTH)

@@ -86,7 +86,11 @@ _OUR_WAITING_FILES: Final = ("/worker/sync/relay.py", "/horovod/collectives/hand
 def in_collective(ident: int) -> bool:
     """Whether a thread's innermost Python frame is one of torch's that wait for peers, or one of ours."""
     frame = frames().get(ident)
-    filename = "" if frame is None else frame.f_code.co_filename
+    return frame is not None and file_waits_for_peers(frame.f_code.co_filename)
+
+
+def file_waits_for_peers(filename: str) -> bool:
+    """Whether a function that was read from this file may wait for peers in C++ or for a key of the round's store."""
     return filename.endswith(_OUR_WAITING_FILES) or waits_for_peers(filename)
 
 

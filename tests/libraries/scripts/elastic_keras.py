@@ -54,7 +54,7 @@ class Points(Dataset[Any]):
 
 
 taken: list[int] = []
-"""Numbers of the samples of the batch that is under way."""
+"""Numbers of the samples of the epoch so far, as they are read."""
 
 hvd.init()
 keras.utils.set_random_seed(3)
@@ -83,7 +83,7 @@ class Record(keras.callbacks.Callback):
     """
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self.epoch = epoch
+        self.epoch, self.seen = epoch, 0
         taken.clear()
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -93,8 +93,9 @@ class Record(keras.callbacks.Callback):
         if Fit.of(self).left == 0:
             return
         round_id = topology.current().round_id
+        samples, self.seen = taken[self.seen :], len(taken)  # the last batch may be a short one
         with (OUT / f"taken-{os.getpid()}").open("a") as file:
-            file.write(json.dumps([[round_id.incarnation, round_id.n], self.epoch, self.number, taken[-BATCH:]]) + "\n")
+            file.write(json.dumps([[round_id.incarnation, round_id.n], self.epoch, self.number, samples]) + "\n")
 
 
 class Watch(keras.callbacks.Callback):

@@ -6,7 +6,11 @@ averaged between the backward pass and the step, and an epoch's state is saved b
 
 from __future__ import annotations
 
+from tests.quick_start import start_quickly
+
+# isort: split
 import os
+import time
 import timeit
 from pathlib import Path
 from typing import Any
@@ -17,7 +21,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import edriver.horovod as hvd
 
+start_quickly()
+
 WORKERS = int(os.environ["WORKERS"])
+PAUSE = 0.02  # after each step: leave the processor to processes that start
 BATCHES_PER_COMMIT = 10
 BATCHES_PER_ALLREDUCE = 2
 
@@ -71,6 +78,7 @@ def train(state: hvd.elastic.TorchState) -> None:
         state.train_sampler.record_batch(index, 4 * BATCHES_PER_ALLREDUCE)
         optimizer.step()
         state.steps += 1
+        time.sleep(PAUSE)
     state.losses.append(float(metric.sum / max(1, metric.n)))
 
 

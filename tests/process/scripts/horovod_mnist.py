@@ -6,6 +6,9 @@ state, averages metrics between the backward pass and the step, and tests after 
 
 from __future__ import annotations
 
+from tests.quick_start import start_quickly
+
+# isort: split
 import os
 import time
 from typing import Any
@@ -16,9 +19,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import edriver.horovod as hvd
 
+start_quickly()
+
 EPOCHS = int(os.environ.get("EPOCHS", "3"))
 SAMPLES = int(os.environ.get("SAMPLES", "256"))
 WORKERS = int(os.environ.get("WORKERS", "0"))
+PAUSE = 0.02 if EPOCHS > 3 else 0.0
+"""After each step of a training that the test ends: leave the processor to processes that start."""
+
 BATCH = 8
 BASE_LR = 0.01
 
@@ -65,6 +73,7 @@ def train(state: hvd.elastic.TorchState) -> int:
                 print(f"epoch {state.epoch} took {which.tolist()}", flush=True)
             if state.step == 5 or state.step % 20 == 0:
                 print(f"rank {hvd.rank()} passed step {state.step}, loss {mean:.3f}", flush=True)
+            time.sleep(PAUSE)
         state.train_sampler.set_epoch(state.epoch + 1)
         if hvd.size() < WORKERS:
             state.was_fewer = True

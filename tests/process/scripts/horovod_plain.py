@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from tests.quick_start import start_quickly
+
+# isort: split
 import os
 
 import torch
 
 import edriver.horovod as hvd
+
+start_quickly()
 
 hvd.init()
 torch.manual_seed(hvd.rank())

@@ -1,6 +1,9 @@
 """Goes through SAMPLES, one a step. At step 3 the first CALLERS of RANKS ranks, by default all, make a long call of
 native code that keeps the interpreter's lock (CALL)."""
 
+from tests.quick_start import start_quickly
+
+# isort: split
 import ctypes
 import itertools
 import os
@@ -10,7 +13,6 @@ import torch
 import torch.distributed as dist
 
 import edriver
-from tests.quick_start import start_quickly
 
 start_quickly()
 

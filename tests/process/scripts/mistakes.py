@@ -1,5 +1,8 @@
 """Trains a little; at step 3 of each round the script makes the mistake that MISTAKE names."""
 
+from tests.quick_start import start_quickly
+
+# isort: split
 import os
 import threading
 import time
@@ -8,7 +11,6 @@ import torch
 import torch.distributed as dist
 
 import edriver
-from tests.quick_start import start_quickly
 
 start_quickly()
 

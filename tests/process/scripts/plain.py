@@ -14,6 +14,8 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 
 CHECKPOINT = Path("checkpoint.pt")
+STEPS = int(os.environ.get("STEPS", "20"))
+PAUSE = 0.05 if STEPS > 1000 else 0.01  # the test ends it: leave the processor to processes that start
 EVERY = int(os.environ.get("EVERY", "1"))
 signalled: list[int] = []
 
@@ -42,7 +44,7 @@ def main() -> None:
     wrapped = DistributedDataParallel(model)
     restarts = os.environ["TORCHELASTIC_RESTART_COUNT"]
     print(f"rank {rank} of {size} pid {os.getpid()} at step {step} after {restarts} failures", flush=True)
-    while step < int(os.environ.get("STEPS", "20")) and not stops(step):
+    while step < STEPS and not stops(step):
         if (os.environ.get("FAIL"), rank) == (str(step), size - 1):
             sys.exit(3) if "EXIT" in os.environ else raise_something()
         optimizer.zero_grad()
@@ -58,7 +60,7 @@ def main() -> None:
         if signalled:
             sys.exit(0)
         print(f"rank {rank} passed step {step}", flush=True)
-        time.sleep(0.01)
+        time.sleep(PAUSE)
     dist.destroy_process_group()
     print(f"rank {rank} is done with {' '.join(sys.argv)}", flush=True)
 

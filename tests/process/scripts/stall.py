@@ -1,5 +1,8 @@
 """Trains a little. In the first round, at step 3, rank 1 stalls in the way that the variable STALL names."""
 
+from tests.quick_start import start_quickly
+
+# isort: split
 import ctypes
 import os
 import threading
@@ -8,7 +11,6 @@ import torch
 import torch.distributed as dist
 
 import edriver
-from tests.quick_start import start_quickly
 
 start_quickly()
 

@@ -1,5 +1,8 @@
 """A training job over a stream: it writes down how often each sample was trained on. Rank 1 kills itself once."""
 
+from tests.quick_start import start_quickly
+
+# isort: split
 import json
 import os
 import signal
@@ -10,7 +13,6 @@ import torch
 import torch.distributed as dist
 
 import edriver
-from tests.quick_start import start_quickly
 
 start_quickly()
 

@@ -1,5 +1,8 @@
 """Rank 0 broadcasts to rank 1 in the background; rank 1 stops in the middle of it; all wait for rank 1."""
 
+from tests.quick_start import start_quickly
+
+# isort: split
 import os
 import signal
 
@@ -7,7 +10,6 @@ import torch
 import torch.distributed as dist
 
 import edriver
-from tests.quick_start import start_quickly
 
 start_quickly()
 

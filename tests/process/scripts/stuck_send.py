@@ -1,5 +1,8 @@
 """Rank 0 sends more than the sockets hold to rank 1, which is stopped meanwhile; rank 2 waits for rank 0."""
 
+from tests.quick_start import start_quickly
+
+# isort: split
 import os
 import signal
 
@@ -8,7 +11,6 @@ import torch.distributed as dist
 
 import edriver
 from edriver.worker.rounds import severing
-from tests.quick_start import start_quickly
 
 start_quickly()
 

@@ -1,10 +1,14 @@
 """A small training job that says where it is; each test tells it by variables what else to do."""
 
+from tests.quick_start import start_quickly
+
+# isort: split
 import os
 import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -13,7 +17,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import edriver
 from tests.process.scripts import death
-from tests.quick_start import start_quickly
 
 start_quickly()
 
@@ -76,6 +79,9 @@ def train(state: edriver.TorchState) -> str:
             sampler.record_batch(index, BATCH)
             state.steps += 1
             state.report(loss=loss.item())
+            if "REPORTS" in os.environ and edriver.rank() == 0:
+                with Path(os.environ["REPORTS"]).open("a") as file:
+                    file.write(f"{state.steps} {loss.item()!r}\n")
             state.commit()
             if state.steps % 5 == 0:
                 print(f"rank {edriver.rank()} passed step {state.steps}", flush=True)

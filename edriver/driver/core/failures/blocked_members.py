@@ -1,5 +1,7 @@
 """Uneven steps: some members of a round have made their last one, others wait in a collective for them. Pure.
 
+In restart mode there is another such end: the scripts of some have run to their end, those of others stand still.
+
 Nothing that a member does can help then: one that is done, or has stopped at the agreed boundary, calls no further
 collective of the round. As long as one other member still computes, the wait may be for that one, and its own limit
 applies (an evaluation of rank 0 may last an hour). Once all that are left wait, the round is only a matter of time.
@@ -14,7 +16,7 @@ from typing import Final, NamedTuple
 from edriver.driver.core.cause import StepGroup, UnevenSteps, WorkerName
 
 REPORT_DELAY: Final = 7.0
-"""Seconds of waiting after which it is reported: a last step that is slow on one host is not worth a line."""
+"""Seconds of waiting after which it is reported: a last step that is slow on one host is no reason for a line."""
 
 MAX_NAMED_WORKERS: Final = 3
 """Workers that are named one by one; further ones are counted."""
@@ -36,22 +38,31 @@ class UnevenState(NamedTuple):
 
 @dataclass(slots=True)
 class BlockedMembers:
-    """Which members of a round stand still in a collective.
+    """Which members of a round wait in a collective.
 
     Attributes:
         blocked: since when, and after how many boundaries, by worker_id.
-        waits_from: when the last member came that calls no further collective; None: there is none.
+        idle: members whose scripts are idle, since when, by worker_id; in restart mode.
+        waits_from: when the last member finished that calls no further collective; None: no member has.
     """
 
     blocked: dict[int, tuple[float, int]] = field(default_factory=dict)
+    idle: dict[int, float] = field(default_factory=dict)
     waits_from: float | None = None
 
     def note(self, worker_id: int, since: float, boundaries: int, seconds: float) -> None:
-        """A member says that it stands still in a collective; with 0 seconds, that it goes on."""
+        """A member waits in a collective or, with 0 seconds, continues."""
         if seconds > 0:
             self.blocked[worker_id] = (since, boundaries)
         else:
             self.blocked.pop(worker_id, None)
+
+    def note_idle(self, worker_id: int, now: float, seconds: float) -> None:
+        """A member's script has stood still for so long; with 0 seconds, it goes on."""
+        if seconds > 0:
+            self.idle[worker_id] = now - seconds
+        else:
+            self.idle.pop(worker_id, None)
 
     def uneven(
         self,
@@ -69,22 +80,25 @@ class BlockedMembers:
             names: names workers.
         """
         waiting = {w: self.blocked[w] for w in members if w in self.blocked and w not in done}
+        idle = {w: self.idle[w] for w in members if w in self.idle and w not in done and w not in waiting}
         ended = {**stopped, **done}
-        if not waiting or not ended or self.waits_from is None:
+        if not (waiting or idle) or not ended or self.waits_from is None:
             return None
-        busy = len(members) - len(done) - len(waiting)
+        busy = len(set(members) - done.keys()) - len(waiting) - len(idle)
         counts = {w: boundaries for w, (_, boundaries) in waiting.items()}
-        steps = UnevenSteps(_groups(done, names), _groups(stopped, names), _groups(counts, names), busy)
-        return UnevenState(
-            steps, max(self.waits_from, *(since for since, _ in waiting.values())), unresolvable=not busy
+        steps = UnevenSteps(
+            *(_groups(done, names), _groups(stopped, names), _groups(counts, names), busy),
+            idle=_groups(dict.fromkeys(idle, 0), names),
         )
+        since = max(self.waits_from, *(since for since, _ in waiting.values()), *idle.values())
+        return UnevenState(steps, since, unresolvable=not busy)
 
-    def deadlines(self, bound: float) -> Iterator[float]:
-        """When something may be due, if it may last so many seconds."""
+    def deadlines(self, *bounds: float) -> Iterator[float]:
+        """When something may be due, if members may wait, or be idle, for this many seconds."""
         if self.waits_from is not None:
-            for since, _ in self.blocked.values():
-                yield max(self.waits_from, since) + REPORT_DELAY
-                yield max(self.waits_from, since) + bound
+            for since in (*(since for since, _ in self.blocked.values()), *self.idle.values()):
+                for bound in (REPORT_DELAY, *bounds):
+                    yield max(self.waits_from, since) + bound
 
 
 def _groups(

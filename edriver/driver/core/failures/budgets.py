@@ -1,4 +1,4 @@
-"""How often rounds have ended, and of what: each kind of cause is counted apart. Part of the core."""
+"""How many rounds have ended for each kind of cause, and how many may. Part of the core."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from edriver.driver.core.settings import Settings
 
 
 class Budget:
-    """How many rounds may end so.
+    """Limits how many rounds may end for one kind of cause.
 
     Args:
-        end: how they end.
-        limit: most that may end so within the window; None: any number.
-        window: how long one counts, in seconds.
+        end: the kind of cause.
+        limit: maximum number within the window; None: no limit.
+        window: how long a round counts, in seconds.
 
     Attributes:
-        total: how many there were in all.
+        total: number of these rounds so far.
     """
 
     def __init__(self, end: RoundEnd, limit: int | None, window: float) -> None:
@@ -29,14 +29,14 @@ class Budget:
         self._recent: deque[float] = deque(maxlen=None if limit is None else limit + 1)
 
     def spend(self, now: float, cause: Cause) -> None:
-        """Count one that ended of this."""
+        """Count a round that ended for this cause."""
         self.total += 1
         self._last = cause
         if self._limit is not None:
             self._recent.append(now)
 
     def overspent(self, now: float) -> Cause | None:
-        """Why the run has to end; None as long as the limit is kept."""
+        """Why the run must end; None while the limit is kept."""
         recent = sum(now - then <= self._window for then in self._recent)
         if self._limit is None or self._last is None or recent <= self._limit:
             return None
@@ -50,10 +50,10 @@ class Budgets:
     Attributes:
         failures: rounds in which a worker was lost, or a collective broke.
         preemptions: rounds that ended because members' places are taken away: drained (by hand, or by a signal to the
-            agent), or their host gone from discovery. No worker failed, and no other size was requested.
+            agent), or their host no longer named by discovery. No worker failed, and no other size was requested.
         resizes: rounds that ended for any other change of the members: newcomers, fewer slots.
         unproven: rounds in which a connection did not prove to lead to a member. They have no limit, or any process
-            could end the run by connecting: see consistency.StrangerWatch for what bounds them.
+            could end the run by connecting: consistency.UnprovenConnectionWatch spaces them out.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -70,10 +70,10 @@ class Budgets:
         }
 
     def spend(self, now: float, cause: Cause) -> None:
-        """Count a round that ended of this, which is not that all were done."""
+        """Count a round that ended for this cause, which is not ALL_DONE."""
         self._of[cause.round_end].spend(now, cause)
 
     def overspent(self, now: float) -> Cause | None:
-        """Why the run has to end; None as long as all limits are kept."""
+        """Why the run must end; None while all limits are kept."""
         causes = (budget.overspent(now) for budget in self._of.values())
         return next((cause for cause in causes if cause), None)

@@ -1,4 +1,4 @@
-"""What must not be trained on: states that claim to be equal and are not, and rounds that only break again."""
+"""Detects what more training cannot fix: states that should be equal and are not, rounds that fail in the same way."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from edriver.driver.core.roster import Roster, Worker
 from edriver.driver.core.rounds.round import Round
 
 MAX_ERROR_ROUNDS: Final = 2
-"""In how many rounds running the script may raise one error, with nothing gained between them."""
+"""Number of consecutive rounds without progress after which the same error of the script ends the run."""
 
 MAX_LOCAL_ERROR_ROUNDS: Final = 3
-"""The same while one slot or host alone raises it: by then that one has been quarantined, if there is another."""
+"""The same while only one slot or host raises it: by then it has been quarantined, if there are others."""
 
 
 def state_lost(last: Round) -> Cause:
@@ -40,21 +40,21 @@ def disagreement(waiting: Iterable[Worker], version: Version) -> Cause | None:
 
 
 class BreakageWatch:
-    """Notices rounds that end by raised collectives, one after the other, with no worker lost and no step gained.
+    """Detects consecutive rounds that end by failed collectives although no worker is lost, without a step between.
 
-    Such a thing does not go away by itself: unequal shapes, a bad link between two hosts that both live.
+    The causes persist: unequal shapes, or a bad link between two hosts that both work.
     """
 
     def __init__(self) -> None:
-        """Nothing has broken yet."""
+        """No round has failed yet."""
         self._in_a_row = 0
 
     def clear(self) -> None:
-        """A round ended well."""
+        """A round has ended without a failure."""
         self._in_a_row = 0
 
     def repeated_failure(self, ended: Round | None, version: Version, roster: Roster) -> Cause | None:
-        """Why the next round would only break again; None if there is hope.
+        """Why the next round would fail in the same way; None: it may not.
 
         Args:
             ended: the round that has just ended.
@@ -85,7 +85,7 @@ class UnprovenConnectionWatch:
     MAX_PAUSE: Final = 5.0
     """In seconds."""
     ROUNDS_WITHOUT_PAUSE: Final = 2
-    """How many rounds in a row may end so before there is a pause."""
+    """Number of consecutive rounds that may end in this way before there is a pause."""
 
     def __init__(self) -> None:
         """No unproven connection has been found yet."""
@@ -93,7 +93,7 @@ class UnprovenConnectionWatch:
         self._in_a_row = 0
 
     def record(self, ended: Round, now: float) -> None:
-        """A round that has not ended yet ends by this; says in it when the next one may be begun."""
+        """A round that has not ended yet ends for this reason; records in it when the next round may begin."""
         if not ended.running:
             return
         before = self._last
@@ -107,26 +107,26 @@ class UnprovenConnectionWatch:
 
 
 class ErrorWatch:
-    """Notices an error that the script raises in one round after the other, at one place, with nothing gained between.
+    """Detects an error that the script raises at the same place in consecutive rounds, without a step between.
 
     That is a bug, or a sample that cannot be read, or a disk that is full: it hits every worker that reaches that
     place, and each new round costs the worker that does. One worker alone is no proof: its device may be broken.
     """
 
     def __init__(self) -> None:
-        """Nothing has been raised yet."""
+        """No error has been raised yet."""
         self._judged = NO_ROUND
         self._version = NO_VERSION
         self.clear()
 
     def clear(self) -> None:
-        """A round ended well."""
+        """A round has ended without a failure."""
         self._recent_errors: dict[
             ScriptError, list[set[tuple[str, int]]]
         ] = {}  # in which slots, for each round in a row
 
     def repeated_failure(self, ended: Round | None, version: Version) -> Cause | None:
-        """Why the next round would only meet the same error; None if there is hope.
+        """Why the next round would meet the same error; None: it may not.
 
         Args:
             ended: the round that has just ended.

@@ -1,4 +1,4 @@
-"""Which slots and hosts are left alone for a while because their workers failed; part of the core.
+"""Which slots and hosts are not used for a while because their workers failed. Part of the core.
 
 A slot rests after each failure of its own; a host is quarantined when the fault seems to be the whole host's. Both
 pauses grow with every failure (Settings.cooldown, Settings.host_cooldown) and end by themselves.
@@ -16,13 +16,13 @@ from edriver.driver.core.roster import HostRecord, Roster, Slot, Worker
 from edriver.driver.core.settings import Settings
 
 MIN_FAILURES: Final = 4
-"""Failures below which no host is quarantined: with fewer, chance looks like guilt (docs/architecture.md)."""
+"""Failures below which no host is quarantined: fewer may be chance (docs/architecture.md)."""
 
 MIN_FAILURE_RATIO: Final = 3
-"""How many times as often as the other hosts' slots a host's must have failed."""
+"""How many times more often than those of other hosts the slots of a host must have failed."""
 
 MIN_ANNOUNCED_COOLDOWN: Final = 1.0
-"""Seconds of cooldown below which it is not announced."""
+"""Cooldowns shorter than this, in seconds, are not announced."""
 
 
 class Quarantine:
@@ -43,7 +43,7 @@ class Quarantine:
         self._needed: set[str] = set()  # hosts that are used in spite of it
 
     def worker_failed(self, worker: Worker, now: float) -> None:
-        """Note a failure that only the worker itself, its slot or its host can be blamed for."""
+        """Record a failure whose cause lies in the worker, its slot or its host."""
         record = self._roster.hosts[worker.host]
         place = record.places.setdefault(worker.slot, Slot())
         window = self._settings.failure_window
@@ -59,7 +59,7 @@ class Quarantine:
             self._announce(None, record.rest.free_at, pause, cause)
 
     def agent_failed(self, record: HostRecord, now: float) -> None:
-        """Note that a host's agent could not be started, or was lost."""
+        """Record that a host's agent could not be started, or was lost."""
         record.start.fail(now, self._settings.failure_window, self._slot_cooldown)
         # An agent that could not be started will hardly start a moment later.
         record.start.free_at = max(record.start.free_at, now + 1.0)
@@ -69,7 +69,7 @@ class Quarantine:
         return {r.name for r in self._resting(now) if r.name not in self._needed}
 
     def review(self, now: float) -> Iterator[Cause]:
-        """Let hosts be used that the run cannot do without; yields what has changed since the last call.
+        """Waive the quarantine of hosts that the run needs; yields what has changed since the last call.
 
         Quarantine chooses between hosts, it does not stop the run: as long as the others cannot make up --min-np, the
         host whose cooldown ends first is used all the same, from then on. A slot's own cooldown is not waived: nothing
@@ -89,7 +89,7 @@ class Quarantine:
         if not excluded:
             return
         staying = Counter(self._roster.workers[w].host for w in self._roster.fitting())
-        room = sum(staying[name] for name in excluded)  # who trains there goes on
+        room = sum(staying[name] for name in excluded)  # workers that train there continue
         room += sum(
             len(record.ready_slots(now))
             for record in self._roster.hosts.values()
@@ -117,7 +117,7 @@ class Quarantine:
                 yield place.free_at
 
     def _blame(self, record: HostRecord, now: float) -> HostQuarantine | None:
-        """Why a host is taken for the cause of its slots' failures; None if it is not."""
+        """Why a host is considered the cause of its slots' failures; None: it is not."""
         window = self._settings.failure_window
         others = [r for r in self._roster.hosts.values() if r.wanted and r is not record]
         for each in (record, *others):

@@ -1,4 +1,4 @@
-"""Which of a round's failures was the first: what is known of each, and in which order they are shown. Pure.
+"""Which of a round's failures came first: what is known about each, and the order in which they are shown. Pure.
 
 Failures come in the order in which they were noticed. A process that has recorded its exception in an error file may
 live on for a while, and another that failed of that may be noticed before it; the files' times set that right.

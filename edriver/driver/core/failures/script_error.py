@@ -12,11 +12,11 @@ _GROUP_HEADER: Final = "+ Exception Group Traceback (most recent call last):"
 _GROUP_PREFIX: Final = "  | "
 _FRAME_PATTERN: Final = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
 _LIBRARY_PATHS: Final = ("/site-packages/", "/dist-packages/", "/lib/python3", "/edriver/worker/", "<frozen ")
-"""What a file's name contains that is not the user's own."""
+"""Parts of the names of files that are not the user's own."""
 
 
 class ScriptError(NamedTuple):
-    """What two exceptions have in common that come of one bug; their messages (a number, an address) may differ.
+    """What exceptions that come from the same bug have in common. Their messages (a number, an address) may differ.
 
     Attributes:
         kind: the exception's type.

@@ -32,19 +32,19 @@ MAX_NAMED_WORKERS: Final = 4
 
 
 IDLE_KINDS: Final = frozenset({CauseKind.STALLED, CauseKind.STUCK})
-"""What speaks against a worker that answers while its training thread stands still: a word of that thread clears it.
-Any word of its own clears one that is SILENT, a word of its agent one that is UNREACHABLE."""
+"""Suspicions against a worker that answers while its training thread makes no progress: a message from that thread
+clears it. Any message from the worker clears SILENT, a message from its agent UNREACHABLE."""
 
 _SLOT_FAULT_KINDS: Final = frozenset({CauseKind.SILENT, CauseKind.STALLED})
-"""What is the fault of the worker's slot."""
+"""Suspicions that count against the worker's slot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """What speaks against one worker.
+    """Why a worker is suspected.
 
     Attributes:
-        cause: what it has not done, or what has been done to it.
+        cause: the cause.
         since: when it was first suspected.
     """
 
@@ -53,12 +53,12 @@ class Suspicion:
 
     @property
     def idle(self) -> bool:
-        """Whether it answers, and its training thread stands still."""
+        """Whether the worker answers while its training thread makes no progress."""
         return self.cause.kind in IDLE_KINDS
 
     @property
     def own(self) -> bool:
-        """Whether the fault is its slot's."""
+        """Whether it counts against the slot."""
         return self.cause.kind in _SLOT_FAULT_KINDS
 
 
@@ -194,7 +194,7 @@ class Suspects:
                 yield worker, suspicion
 
     def _dispensable(self, worker: Worker, at: Situation) -> bool:
-        """Whether the run can go on without it: it holds no state, or another that does has shown itself."""
+        """Whether the run can continue without it: it holds no state, or another worker that does has shown itself."""
         if at.last is None or worker.worker_id not in at.last.plan.workers:
             return True
         suspicion = self._workers.get(worker.worker_id)
@@ -214,7 +214,7 @@ class Suspects:
     def breaking(self, current: Round, now: float) -> tuple[Worker, Cause] | None:
         """For whose sake a round is to be aborted, and why; None: nothing would be gained, or it is over already.
 
-        If all of its members are silent, none of them waits for another, and one word of theirs is enough to go on.
+        If all of its members are silent, none of them waits for another, and one message is enough to continue.
         What stops them all stops them one after the other, and wakes them so: one that is quiet is about to be silent,
         and while they wake up those that are still silent have their time. One that stands still has to leave the round
         to show that it does not.
@@ -230,7 +230,7 @@ class Suspects:
 
     def _awake(self, current: Round, now: float) -> bool:
         """Whether a member waits for those that are suspected."""
-        if not self._settings.mode.members_survive:  # none is about to go on after the round in any case
+        if not self._settings.mode.members_survive:  # none continues after the round in any case
             return any(w not in self._workers for w in current.members)
         return now >= self._spared_until and any(
             w not in self._workers and w not in self._quiet for w in current.members

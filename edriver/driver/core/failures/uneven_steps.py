@@ -1,4 +1,4 @@
-"""Notices rounds of uneven steps: says who waits for whom, and when such a round is to be ended. Part of the core."""
+"""Detects rounds of uneven steps: who waits for whom, and when such a round must end. Part of the core."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ class UnevenWatch:
     """Looks at one round after the other.
 
     Args:
-        bound: seconds that members may wait where nothing can help them.
+        bound: seconds that members may wait once no other member can free them.
+        idle_bound: seconds that a script in restart mode may be idle.
     """
 
-    def __init__(self, bound: float) -> None:
+    def __init__(self, bound: float, idle_bound: float) -> None:
         self._bound = bound
+        self._idle_bound = idle_bound
         self._ended = -1
         self._reported = False
 
@@ -41,7 +43,7 @@ class UnevenWatch:
             self._reported = False
             return None
         self._reported = True
-        over = found.unresolvable and now >= found.since + self._bound
+        over = found.unresolvable and now >= found.since + (self._idle_bound if found.steps.idle else self._bound)
         return Finding(Cause(CauseKind.UNEVEN_STEPS, detail=found.steps), over)
 
     def again(self, current: Round, cause: Cause) -> Cause | None:

@@ -47,7 +47,7 @@ class WorkerLosses:
             self.late_failure = self.late_failure or cause
             if current:
                 current.members.discard(worker.worker_id)
-                run.act(Abort(current.order(current.members), current.plan.round_id, cause))
+                run.actions.append(Abort(current.order(current.members), current.plan.round_id, cause))
         elif current and worker.worker_id in current.members:
             current.members.discard(worker.worker_id)
             current.done.pop(worker.worker_id, None)
@@ -61,7 +61,7 @@ class WorkerLosses:
         if run.round and worker.worker_id in run.round.members:
             run.round.expired.add(worker.worker_id)
         self.lose(worker, cause, own=own)
-        run.act(StopWorker(worker.worker_id, worker.host, grace=0.0))
+        run.actions.append(StopWorker(worker.worker_id, worker.host, grace=0.0))
 
     def lose_agent(self, host: str, agent_id: int, fault: AgentFault) -> None:
         """An agent is lost, and with it all workers of its host. One that has been replaced is ignored."""
@@ -76,8 +76,9 @@ class WorkerLosses:
         run = self._run
         cause = loss_of(event, worker.name)
         if not worker.live:
-            if known := run.failures.get(worker.worker_id):  # now its last words are known
-                run.failures[worker.worker_id] = worker.failure(cause if worker.ending else known.cause, event)
+            failures = run.survived if worker.worker_id in run.survived else run.failures
+            if known := failures.get(worker.worker_id):  # now its last words are known
+                failures[worker.worker_id] = worker.failure(cause if worker.ending else known.cause, event)
             elif earlier := earlier_failure(tuple(run.failures.values()), worker.name, event):
                 run.failures[worker.worker_id] = earlier
         elif event.code == 0 and (worker.state is WorkerState.FINISHED or self._has_run(worker)):
@@ -86,13 +87,14 @@ class WorkerLosses:
             self.lose(worker, cause, event, own=not self.dragged(worker))
 
     def _has_run(self, worker: Worker) -> bool:
-        """Whether a member ends in good order although others go on: the script is no function that must return."""
+        """Whether a member may end while others continue: in restart mode the script need not return together."""
         current = self._run.round
         if self._run.settings.mode.members_survive or current is None or worker.worker_id not in current.members:
             return False
         current.members.discard(worker.worker_id)
         current.done.pop(worker.worker_id, None)
         current.completed.add(worker.worker_id)
+        current.blocked.waits_from = self._run.now
         return True
 
     def abort(self, current: Round, cause: Cause) -> None:
@@ -104,13 +106,13 @@ class WorkerLosses:
         current.rejoin_deadline = run.now + run.settings.rejoin_timeout
         run.idle_since = run.now
         if current.members:
-            run.act(Abort(current.order(current.members), current.plan.round_id, cause))
+            run.actions.append(Abort(current.order(current.members), current.plan.round_id, cause))
         run.budgets.spend(run.now, cause)
         if not run.settings.mode.members_survive:
             self._stop_members(current)
 
     def _stop_members(self, current: Round) -> None:
-        """End the processes of a round that none of them survives; the next one waits until they are gone."""
+        """End the processes of a round that none of them survives; the next one waits until they have ended."""
         run = self._run
         settings = run.settings
         current.long_lived = run.now >= current.newcomers_start_at + settings.failure_window
@@ -120,7 +122,7 @@ class WorkerLosses:
             worker.state = WorkerState.STOPPING
             # One that is silent may be stopped: it would sleep through the grace.
             grace = 0.0 if worker_id in run.suspects else settings.leave_grace
-            run.act(StopWorker(worker_id, worker.host, grace))
+            run.actions.append(StopWorker(worker_id, worker.host, grace))
         current.expired |= current.lost | current.members
         current.members.clear()
         current.done.clear()

@@ -39,12 +39,12 @@ class AgreedRestarts:
         interrupt.boundary = interrupt.agree()
         interrupt.deadline = run.now + patience
         verdict = interrupt.number, interrupt.boundary
-        run.act(StopAt(current.order(current.members), current.plan.round_id, *verdict, cause))
+        run.actions.append(StopAt(current.order(current.members), current.plan.round_id, *verdict, cause))
 
     def look(self, current: Round, interrupt: Interrupt) -> None:
         """Stop all members once those that can save have had their time to, or the bound has passed.
 
-        Where some save by a call, those that only handle a signal are not waited for: they may never say so.
+        Where some save by a call, those that only handle a signal are not waited for: they may never report it.
         """
         assert self._cause is not None, "it has begun"
         ways = interrupt.ways.values()

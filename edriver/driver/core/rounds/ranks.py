@@ -58,7 +58,7 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan:
-    """A round as the driver assigns it.
+    """A round as the driver assigns it. As an action: begin it; every member learns its place.
 
     Attributes:
         round_id: the round.
@@ -69,7 +69,7 @@ class RoundPlan:
         receivers: the ranks that receive rank 0's state, ascending.
         failures: how many rounds have ended by a failure before it.
         steps_lost: steps beyond that version that its holders had made, and cannot go back to,
-        torn: and why; empty: that has been said already.
+        torn: and why; empty: that has been reported already.
         guarded: whether its members name their connections to one another before any byte of them is read.
     """
 

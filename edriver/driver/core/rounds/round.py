@@ -64,23 +64,23 @@ class Round:
         plan: as it was assigned.
         members: the workers still in it: not lost, not yet waiting for the next one.
         done: members whose training function has returned, with the boundaries they passed.
-        completed: members whose process has ended in good order meanwhile; only where none survives its round.
+        completed: members whose process has ended with code 0 meanwhile; only in restart mode.
         lost: members that failed.
-        expired: members that are being stopped, and must be gone before the next round.
+        expired: members that are being stopped, and must have ended before the next round.
         raised: tracebacks of collectives that failed, by worker_id.
         broke: whether it was one of these that ended the round; others fail because it has ended.
         errors: exceptions of the script's own, by worker_id.
-        blocked: members that stand still in a collective.
+        blocked: members that wait in a collective.
         interrupt: the agreed interrupt under way.
         interrupts: how many there have been.
         abort_cause: why the round was aborted.
-        long_lived: whether it had gone on for so long by then that what ended earlier ones is forgotten.
+        long_lived: whether it had lasted so long by then that the causes that ended earlier ones are forgotten.
         resume_at: after an unproven connection: when the next round may be begun,
         unproven_since: and since when one round after the other has ended so.
         rejoin_deadline: when a round that has ended is given up by those that have not come back.
         newcomers_start_at: when newcomers' processes are started at the latest, see `is_under_way`.
         under_way: members that have passed a boundary.
-        digests: of the state at their first boundary, each with the member that said it first: there should be one.
+        digests: of the state at their first boundary, each with the member that reported it first: there should be one.
         finished: whether all were done and have received Finish.
         entered_next: whether a member has since entered the script's next `run`.
     """
@@ -136,11 +136,14 @@ class Round:
 
     def uneven(self) -> UnevenState | None:
         """Whether members wait in collectives for others that are done, or have stopped."""
-        if not self.blocked.blocked or self.finished or self.abort_cause is not None:
+        blocked = self.blocked
+        if not (blocked.blocked or blocked.idle) or self.finished or self.abort_cause is not None:
             return None
         boundary = self.interrupt.boundary if self.interrupt else None
-        away = () if boundary is None else (w for w in self.plan.workers if w not in self.members | self.lost)
-        return self.blocked.uneven(self.members, self.done, dict.fromkeys(away, boundary or 0), self.names)
+        gone = self.members | self.lost | self.completed
+        away = () if boundary is None else (w for w in self.plan.workers if w not in gone)
+        done = {**dict.fromkeys(self.completed, 0), **self.done}
+        return blocked.uneven(self.members, done, dict.fromkeys(away, boundary or 0), self.names)
 
     def begin_interrupt(self, deadline: float) -> None:
         """Ask all members for their boundaries; those that are done have answered."""
@@ -170,7 +173,7 @@ class Round:
                 self.blocked.note(worker_id, now - seconds, boundaries, seconds)
 
     def has(self, worker_id: int, round_id: RoundId) -> bool:
-        """Whether this is the round's id and the worker is still in it; else a message that says so is an old one."""
+        """Whether this is the round's ID and the worker is still in it; else the message is an old one."""
         return self.plan.round_id == round_id and worker_id in self.members and not self.finished
 
     def is_under_way(self, now: float) -> bool:
@@ -192,7 +195,7 @@ class Round:
 
     @property
     def runs(self) -> Cause:
-        """What a run does while this round is on."""
+        """What the run does during this round."""
         hosts = tuple(dict.fromkeys(seat.host for seat in self.plan.seats))
         plan = self.plan
         members = Members(plan.round_id, len(plan.seats), hosts, plan.steps_lost, plan.torn)
@@ -214,7 +217,7 @@ class Round:
         return Cause(CauseKind.ATTRIBUTES_DIFFER, detail=found)
 
     def unanswered(self, interrupt: Interrupt, bound: float) -> Cause:
-        """Its end, where members have not answered within so many seconds."""
+        """The cause of its end, if members have not answered within this many seconds."""
         silent = self.names(self.members - interrupt.reports.keys())
         return Cause(CauseKind.NO_ANSWER, detail=Unanswered(bound, silent))
 

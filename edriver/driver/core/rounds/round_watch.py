@@ -1,4 +1,4 @@
-"""When a round ends: all members are done, the wanted members change, or members wait for what cannot come. Core."""
+"""When a round ends: all members are done, other members are wanted, or members wait in vain. Part of the core."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from edriver.driver.core.run_state import RunState
 
 
 class RoundWatch:
-    """Looks at the present round and ends it when that is due.
+    """Watches the current round and ends it when that is due.
 
     Args:
         run: what the core knows.
@@ -26,7 +26,7 @@ class RoundWatch:
         errors: compares the errors of the script.
 
     Attributes:
-        standstill: why members can do nothing but wait for others; None: they need not.
+        standstill: why members can only wait for others; None: they can do more.
     """
 
     def __init__(self, run: RunState, losses: WorkerLosses, breakage: BreakageWatch, errors: ErrorWatch) -> None:
@@ -34,7 +34,7 @@ class RoundWatch:
         self._losses = losses
         self._breakage, self._errors = breakage, errors
         self._restarts = AgreedRestarts(run, losses)
-        self._uneven = UnevenWatch(run.settings.uneven_steps_timeout)
+        self._uneven = UnevenWatch(run.settings.uneven_steps_timeout, run.settings.idle_timeout)
         self.standstill: Cause | None = None
 
     def look_for_uneven_steps(self) -> None:
@@ -75,11 +75,11 @@ class RoundWatch:
             if wanted != members:
                 current.begin_interrupt(run.now + self._answer_timeout)
                 result = HostUpdateResult.of(added=bool(wanted - members), removed=bool(members - wanted))
-                run.act(Notify(current.order(members), current.plan.round_id, current.interrupts, result))
+                run.actions.append(Notify(current.order(members), current.plan.round_id, current.interrupts, result))
         elif interrupt.answered(members):
             if wanted == members:  # undone before anyone stopped: it costs nothing
                 current.interrupt = None
-                run.act(GoOn(current.order(members), current.plan.round_id, interrupt.number))
+                run.actions.append(GoOn(current.order(members), current.plan.round_id, interrupt.number))
             else:
                 cause = self._change_of(members, wanted)
                 if not survive:
@@ -89,7 +89,7 @@ class RoundWatch:
                 interrupt.boundary = interrupt.agree()
                 interrupt.deadline = run.now + max(run.settings.elastic_timeout, run.settings.boundary_timeout)
                 verdict = interrupt.number, interrupt.boundary
-                run.act(StopAt(current.order(members), current.plan.round_id, *verdict, cause))
+                run.actions.append(StopAt(current.order(members), current.plan.round_id, *verdict, cause))
         elif run.now >= interrupt.deadline:
             late = current.unanswered(interrupt, self._answer_timeout)
             self._losses.abort(current, late if survive else self._change_of(members, wanted))
@@ -127,7 +127,7 @@ class RoundWatch:
             run.idle_since = run.now
 
     def finishing(self, current: Round) -> None:
-        """End the run when all processes of a finished round have ended, unless its script goes on."""
+        """End the run when all processes of a finished round have ended, unless its script continues."""
         run = self._run
         current.members &= {w.worker_id for w in run.roster.workers.values() if w.state is WorkerState.FINISHED}
         if current.members:
@@ -144,7 +144,7 @@ class RoundWatch:
         run = self._run
         current.finished = True
         run.doing.cause = current.all_done
-        run.act(Finish(current.order(current.members), current.plan.round_id, current.all_done))
+        run.actions.append(Finish(current.order(current.members), current.plan.round_id, current.all_done))
         for worker_id in current.members:
             run.roster.workers[worker_id].state = WorkerState.FINISHED
         run.ordinal += 1

@@ -1,4 +1,4 @@
-"""Who should be in a round: pure choices, apart from when they are acted upon."""
+"""Who should be in a round. Pure: when to act on it is decided elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edriver.driver.core.rounds.ranks import Candidate, highest_version
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Who a forming round would have.
+    """The members that a round would have if it formed now.
 
     Attributes:
         version: the highest version that any waiting worker offers.
@@ -33,13 +33,13 @@ class Selection:
 def select(candidates: Sequence[Candidate], fitting: Collection[int], max_np: int) -> Selection:
     """Choose a round's members among the workers that wait.
 
-    Over max_np the youngest give way; holders of the highest version come before other survivors, and those before
-    newcomers.
+    If there are more than max_np, the youngest are left out; holders of the highest version come before other
+    survivors, and those before newcomers.
 
     Args:
         candidates: the waiting workers.
         fitting: worker_ids that have a slot now.
-        max_np: most members.
+        max_np: maximum number of members.
     """
     best = highest_version(candidates)
     ordered = sorted(candidates, key=lambda c: (c.version != best, c.version == NO_VERSION, c.age))
@@ -52,7 +52,7 @@ def select(candidates: Sequence[Candidate], fitting: Collection[int], max_np: in
 def wanted_members(
     members: Iterable[int], newcomers: Iterable[int], fitting: Collection[int], max_np: int, keeps_state: bool = True
 ) -> set[int]:
-    """Who a running round should have: its members that still have a slot, then newcomers that are ready.
+    """The members that a running round should have: those that still have a slot, then newcomers that are ready.
 
     If no member has a slot any more, the oldest stays where members hold the state, so that it is held.
     """

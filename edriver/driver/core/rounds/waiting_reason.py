@@ -1,4 +1,4 @@
-"""What keeps a round from forming; part of the core."""
+"""Why a round cannot form. Part of the core."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from edriver.driver.core.staffing import Staffing
 
 
 class Obstacle(NamedTuple):
-    """Why there can be no round now.
+    """Why no round can form now.
 
     Attributes:
         cause: what is waited for; of a final one, why the run is over.
-        final: whether no event will ever help.
+        final: whether no event can change that.
     """
 
     cause: Cause
@@ -28,12 +28,12 @@ class Obstacle(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """What a run that waits for its next round looks at.
+    """What decides whether the next round can form.
 
     Attributes:
         settings: the operator's limits.
         roster: who is there.
-        staffing: who is on the way.
+        staffing: which workers are starting.
         suspects: who may yet come to life.
         last: the last round; None before the first.
         best: the highest version that was ever offered.
@@ -51,7 +51,7 @@ class Waiting(NamedTuple):
     now: float
 
     def waiting_reason(self, chosen: Selection) -> Obstacle | None:
-        """What keeps a round of these from forming; None if nothing does."""
+        """Why a round of these cannot form; None: it can."""
         settings = self.settings
         start_over = self.last is None and self.now >= self.started + settings.start_timeout
         needed = min(settings.np, self.staffing.most) if self.last is None and not start_over else settings.min_np
@@ -89,6 +89,8 @@ class Waiting(NamedTuple):
         if self.staffing.no_slot_works(self.now):
             return Obstacle(Cause(CauseKind.START_FAILED), final=True)
         if start_over and self.staffing.booting() and all(worker.offer is None for worker in self.roster.live()):
+            if not settings.mode.members_survive:  # no script of that mode calls edriver.run: its imports take long
+                return Obstacle(Cause(CauseKind.BOOT_AWAITED))
             return Obstacle(Cause(CauseKind.RUN_CALL_AWAITED, detail=Duration(settings.start_timeout)))
         return None
 
@@ -97,7 +99,7 @@ class Waiting(NamedTuple):
         survivors = [w for i in last.plan.workers if (w := self.roster.workers.get(i)) and w.live]
         if survive and not survivors:
             return Obstacle(state_lost(last), final=True)
-        if self.suspects:  # who is in the next round is known when they have shown themselves, or are gone
+        if self.suspects:  # the next round's members are known when these have shown themselves, or have ended
             return Obstacle(Cause(CauseKind.SUSPECTS_AWAITED))
         if survive and not any(w.state is WorkerState.WAITING for w in survivors):
             return Obstacle(Cause(CauseKind.SURVIVORS_AWAITED))

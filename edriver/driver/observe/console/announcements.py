@@ -44,17 +44,18 @@ class Announcements:
                 self._announced_reasons[host] = fault
                 kind = CauseKind.HOST_LOST if record.connected else CauseKind.HOST_UNUSED
                 return Cause(kind, host=host, detail=fault)
-            case events.DrainRequested(host, slot, reason):
+            case events.DrainRequested(host, slot, reason, requester):
                 record = roster.hosts.get(host)
                 known = record is not None and (slot is None or slot < record.slots)
                 if record is None or not known or (record.drained_whole if slot is None else record.is_drained(slot)):
                     return None
-                return Cause(CauseKind.DRAINED, host=host, detail=DrainTarget(slot, reason))
-            case events.UndrainRequested(host, slot):
-                known = host in roster.hosts
-                return Cause(CauseKind.UNDRAINED, host=host, detail=SlotTarget(slot)) if known else None
-            case events.ResizeRequested(size):
-                return Cause(CauseKind.RESIZED, detail=Count(size))
+                return Cause(CauseKind.DRAINED, host=host, detail=DrainTarget(slot, reason), requester=requester)
+            case events.UndrainRequested(host, slot, requester):
+                if host not in roster.hosts:
+                    return None
+                return Cause(CauseKind.UNDRAINED, host=host, detail=SlotTarget(slot), requester=requester)
+            case events.ResizeRequested(size, requester):
+                return Cause(CauseKind.RESIZED, detail=Count(size), requester=requester)
             case events.AgentConnected(host):
                 self._announced_reasons.pop(host, None)
                 return None

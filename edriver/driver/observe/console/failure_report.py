@@ -12,11 +12,11 @@ from edriver.driver.core.failures.root_cause import earlier_failure, in_order, w
 from edriver.driver.core.failures.script_error import ScriptError, script_error
 from edriver.driver.observe.cause_text import cause_text, worker_text
 from edriver.text.cause_names import UNPROVEN_CONNECTION
+from edriver.text.last_output import own_last_lines
 from edriver.text.phrases import count_text
 
 MAX_TRACEBACK_LINES = 60
 MAX_TAIL_LINES = 20
-_TRACEBACK_HEADER = "Traceback (most recent call last):"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,18 +118,10 @@ def _kind(failure: Failure) -> tuple[Cause, ScriptError | str]:
 def _details(failure: Failure) -> Iterator[str]:
     traceback = failure.traceback.strip().splitlines()
     yield from (f"  {line}" for line in _end(traceback, MAX_TRACEBACK_LINES))
-    tail = _without_traceback([line for line in failure.tail.splitlines() if line.strip()], traceback)
+    tail = own_last_lines(failure.tail, failure.traceback)
     if tail:
         yield "  its last lines of output:"
         yield from (f"    {line}" for line in tail[-MAX_TAIL_LINES:])
-
-
-def _without_traceback(tail: list[str], traceback: list[str]) -> list[str]:
-    """The last lines of output without what the interpreter printed of the same exception: not twice in one report."""
-    if traceback and traceback[-1] in tail and _TRACEBACK_HEADER in tail:
-        tail = tail[: len(tail) - 1 - tail[::-1].index(_TRACEBACK_HEADER)]
-    seen = set(traceback)
-    return [line for line in tail if line not in seen]
 
 
 def _end(lines: list[str], most: int) -> list[str]:

@@ -1,6 +1,6 @@
 """What the run prints: the workers' lines with Horovod's prefix, and the driver's own.
 
-A terminal that is stopped with Ctrl-S, or a pager that is not scrolled, takes no more; the training must not feel it.
+A terminal that is stopped with Ctrl-S, or a pager that is not scrolled, blocks writes; training must not be affected.
 So a thread for each stream does the writing, from a bounded queue: when that is full lines are left out, and counted.
 
 On a terminal a line about the progress may stand below all others. Each write removes it first and draws it again
@@ -46,7 +46,7 @@ class OutputStream:
     Args:
         descriptor: the stream's file descriptor. Written to directly: a thread that hangs in a buffered file at exit
             would hold the lock that the interpreter's shutdown needs.
-        name: for the line that tells how much was left out.
+        name: for the line that reports how much was left out.
         limit: most bytes that may wait.
         clock: seconds that only grow.
     """
@@ -85,7 +85,7 @@ class OutputStream:
             self._changed.notify_all()
 
     def flush(self, timeout: float) -> bool:
-        """Wait until all is written; give up after so many seconds in which nothing was. Returns whether it all is."""
+        """Wait until all is written, or this many seconds pass without a write; returns whether all is written."""
         with self._changed:
             self._report_omitted(last=True)
             while (self._size or self._footer != self._drawn) and not self._broken:
@@ -133,7 +133,9 @@ class OutputStream:
                 poll.register(self._descriptor, select.POLLOUT)
                 poll.poll()
                 continue
-            except OSError:  # it has no reader any more (`| head`), or the disk is full: the run goes on in silence
+            except (
+                OSError
+            ):  # it has no reader any more (`| head`), or the disk is full: the run continues without output
                 with self._changed:
                     self._broken = True
                     self._waiting.clear()
@@ -194,7 +196,7 @@ class Output:
         logging.getLogger("edriver").setLevel(logging.DEBUG if verbose else logging.INFO)
 
     def close(self, timeout: float = _FLUSH_TIMEOUT) -> None:
-        """Wait until all is written and no line about the progress is left, or for so many seconds nothing could be."""
+        """Wait until all is written and the progress line is removed, or this many seconds pass without a write."""
         self._stderr.footer(b"")
         for host in self._omitted:
             self._report_omitted(host, last=True)

@@ -1,4 +1,4 @@
-"""How far training is, as one line at the bottom of a terminal. Drawn by rich; imported only where there is one."""
+"""The training progress, as one line at the bottom of a terminal. Drawn by rich; imported only where there is one."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ class Bar:
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    def line(self, progress: status_pb2.Progress, size: int) -> bytes:
+    def line(self, progress: status_pb2.Progress, size: int, trouble: str = "") -> bytes:
         """One line, without its end, narrower than the terminal.
 
         Args:
             progress: how far training is.
             size: how many workers train.
+            trouble: why no step is made; empty: steps are being made.
         """
         width = max(1, self._console.width - 1)  # in the last column, some terminals go on to the next line
         grid = Table.grid(padding=(0, 1), expand=True)
@@ -44,7 +45,7 @@ class Bar:
             grid.add_column(no_wrap=True, width=min(BAR_COLUMNS, width // 3))
             cells = [epoch, ProgressBar(total=progress.samples, completed=progress.samples_done)]
         grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
-        grid.add_row(*cells, Text("  ".join(_words(progress, size))))
+        grid.add_row(*cells, Text(printable(trouble) or "  ".join(_words(progress, size))))
         with self._console.capture() as drawn:
             self._console.print(grid, width=width, no_wrap=True, crop=True)
         first = drawn.get().partition("\n")[0]

@@ -18,7 +18,7 @@ from prometheus_client.exposition import ThreadingWSGIServer
 pause = time.sleep
 
 MAX_CONCURRENT_REQUESTS: Final = 8
-"""Scrapers that are answered at the same time. When one more comes, the oldest is hung up on."""
+"""Maximum number of concurrent requests. When another one arrives, the oldest connection is closed."""
 
 REQUEST_TIMEOUT: Final = 10.0
 """Seconds that a whole request may take, however little of it is silence."""
@@ -122,10 +122,10 @@ class BoundedServer(ThreadingWSGIServer):
             self._hang_up([request for request, since in self._since.items() if since <= late])
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A scraper went away, or was hung up on: the run is not affected."""
+        """A scraper closed its connection, or it was closed here: the run is not affected."""
 
     def _hang_up(self, requests: Iterable[socket.socket]) -> None:
-        """End these connections, whatever their threads do; each thread frees its place when it ends."""
+        """End these connections, whatever their threads are doing; each thread frees its place when it ends."""
         for request in requests:
             del self._since[request]
             with contextlib.suppress(OSError):  # the scraper has closed it

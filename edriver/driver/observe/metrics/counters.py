@@ -1,4 +1,4 @@
-"""What Prometheus counts of a run: the numbers that come of events. Those that are read when asked for: `gauges.py`.
+"""Prometheus counters of a run, updated by events. Metrics that are read when scraped: `gauges.py`.
 
 Names follow https://prometheus.io/docs/practices/naming. No label has more values than are written here, or in
 gauges.py. The documentation shows these texts (scripts/docs_site/metrics.py). This file imports prometheus_client,
@@ -33,7 +33,7 @@ class EventMetrics:
     """Counts a run's events.
 
     Args:
-        registry: where the metrics are to be found.
+        registry: the registry of the metrics.
         run_id: the run.
     """
 

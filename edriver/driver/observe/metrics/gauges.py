@@ -1,26 +1,31 @@
-"""What Prometheus reads of a run when it asks: how the run stands, from what StatusService answers by, too.
+"""Prometheus gauges of a run, read when scraped from the same state as StatusService's answers.
 
-Names follow https://prometheus.io/docs/practices/naming. No label has more values than are written here.
+Names follow https://prometheus.io/docs/practices/naming. No label has more values than are written here, but for the
+members that hold the others up, of which there are a few.
 The documentation shows these texts (scripts/docs_site/metrics.py).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from edriver.common.release import VERSION
+from edriver.common.wire import epoch_seconds
 from edriver.discovery.poll_filter import Polls
 from edriver.driver.core.host_state import HostState, host_standings
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.roster import WorkerState
 from edriver.driver.observe.event_history import EventHistory
+from edriver.driver.observe.metrics.families import counter, counters, gauge, gauges
+from edriver.driver.observe.metrics.time_metrics import TimeMetrics
+from edriver.driver.observe.metrics.usage_metrics import UsageMetrics
 from edriver.driver.observe.snapshots import size_of
-from edriver.text.time_spent import seconds_by_kind
+from edriver.v1 import pace_pb2
 
 MAX_REPORTED_NAMES: Final = 20
 """Names of `state.report` that a run has series for: the first ones, should a script make up ever new ones."""
@@ -29,7 +34,7 @@ MAX_NAME_LENGTH: Final = 100
 """Characters of the longest such name."""
 
 HOST_STATES: Final = {state: state.name.lower() for state in HostState if state is not HostState.GONE}
-"""Where a host can stand, as it is counted."""
+"""The states of hosts, as they are counted."""
 
 HOSTS_HELP: Final = (
     "Hosts: starting, their agent is on its way; used, with a worker in each slot; partly_used; idle; leaving, drained "
@@ -39,14 +44,15 @@ HOSTS_HELP: Final = (
 
 
 class RunGauges(Collector):
-    """How a run stands.
+    """The state of a run.
 
     Args:
         run_id: the run.
-        membership: what is known; read only.
-        event_history: what has happened, and the workers' progress; only read.
+        membership: the state of the core; only read.
+        event_history: the events, and the workers' progress; only read.
         polls: how discovery fares; read only.
         ask: calls its argument on the event loop and returns the result.
+        usage: what hosts and workers use; None: it is not known.
     """
 
     def __init__(
@@ -56,18 +62,23 @@ class RunGauges(Collector):
         event_history: EventHistory,
         polls: Polls,
         ask: Callable[[Callable[[], list[Metric]]], list[Metric]],
+        usage: UsageMetrics | None = None,
     ) -> None:
+        self._usage = usage
         self._run_id = run_id
         self._membership = membership
         self._event_history = event_history
         self._polls = polls
         self._ask = ask
         self._names: set[str] = set()
-        self._seconds: dict[str, float] = {}  # the most that was shown: a counter does not fall
+        self._time = TimeMetrics()
 
     def collect(self) -> list[Metric]:
         """All of it, as it is at one moment. Raises what `ask` raises."""
-        return self._ask(lambda: [*self._of_run(), *self._of_places(), *self._of_progress(), *self._of_discovery()])
+        used = self._usage.families if self._usage is not None else tuple
+        return self._ask(
+            lambda: [*self._of_run(), *self._of_places(), *self._of_progress(), *self._of_discovery(), *used()]
+        )
 
     def _of_run(self) -> Iterator[Metric]:
         membership = self._membership
@@ -77,14 +88,14 @@ class RunGauges(Collector):
             "Always 1; joins the id of the run to everything from the same target.",
             value={"run_id": self._run_id, "version": VERSION},
         )
-        yield _gauge(
+        yield gauge(
             "run_start_timestamp_seconds", "When the run began, in seconds since the epoch.", self._event_history.began
         )
-        yield _gauge("size", "Workers in the current round; 0 between two rounds.", size_of(membership))
-        yield _gauge("np", "Workers that the run was to begin with: -np.", settings.np)
-        yield _gauge("min_np", "Fewest workers that the run goes on with: --min-np.", settings.min_np)
-        yield _gauge("max_np", "Most workers that the run may use: --max-np.", settings.max_np)
-        yield _gauge(
+        yield gauge("size", "Workers in the current round; 0 between two rounds.", size_of(membership))
+        yield gauge("np", "Workers that the run was to begin with: -np.", settings.np)
+        yield gauge("min_np", "Fewest workers that the run goes on with: --min-np.", settings.min_np)
+        yield gauge("max_np", "Most workers that the run may use: --max-np.", settings.max_np)
+        yield gauge(
             "size_limit",
             "Most workers from now on: --max-np, or what edriver resize says.",
             membership.state.staffing.most,
@@ -95,7 +106,7 @@ class RunGauges(Collector):
             "resize": budgets.resizes.total,
             "unproven": budgets.unproven.total,
         }
-        yield _counters(
+        yield counters(
             "interruptions",
             "Rounds that ended before training was done; the last one of a run that fails has no successor.",
             "cause",
@@ -106,61 +117,71 @@ class RunGauges(Collector):
         membership = self._membership
         roster = membership.roster
         workers = Counter(worker.state for worker in roster.workers.values())
-        yield _gauges("workers", "Worker processes.", "state", {state.value: workers[state] for state in WorkerState})
+        yield gauges("workers", "Worker processes.", "state", {state.value: workers[state] for state in WorkerState})
         hosts = Counter(standing.state for standing in host_standings(membership.state).values())
-        yield _gauges("hosts", HOSTS_HELP, "state", {name: hosts[state] for state, name in HOST_STATES.items()})
+        yield gauges("hosts", HOSTS_HELP, "state", {name: hosts[state] for state, name in HOST_STATES.items()})
+
+    def _of_pace(self, now: float) -> Iterator[Metric]:
+        pace = self._event_history.pace
+        hold_up = pace.hold_up()
+        yield gauge(
+            "hold_up_seconds",
+            "Seconds without a step though a round goes on, as members wait for others; 0: steps are being made.",
+            0.0 if hold_up is None else max(0.0, now - epoch_seconds(hold_up.start_time)),
+        )
+        waited_for = GaugeMetricFamily(
+            "edriver_waited_for",
+            "1 for each member that is waited for while no step is made (at most 8), and what it does.",
+            labels=["rank", "activity"],
+        )
+        for each in [] if hold_up is None else hold_up.waited_for:
+            activity = pace_pb2.WorkerActivity.Name(each.activity).removeprefix("WORKER_ACTIVITY_").lower()
+            waited_for.add_metric([str(each.rank), activity], 1.0)
+        yield waited_for
+        slow = GaugeMetricFamily(
+            "edriver_straggler_ratio",
+            "Of each member that is slower than the others (at most 8): its own part of a step, without waiting, "
+            "over the median of that of the others. The reason is loading, computing or processor.",
+            labels=["rank", "reason"],
+        )
+        for straggler in pace.stragglers():
+            reason = pace_pb2.StragglerReason.Name(straggler.reason).removeprefix("STRAGGLER_REASON_").lower()
+            slow.add_metric([str(straggler.rank), reason], straggler.ratio)
+        yield slow
 
     def _of_progress(self) -> Iterator[Metric]:
         tracker = self._event_history.tracker
         progress = tracker.progress()
         steps = progress.steps if progress else 0
-        yield _gauge("step", "Steps (boundaries) that count, of all rounds; goes back when steps are lost.", steps)
-        yield _counter("steps", "Steps made, including those that had to be made again.", steps + tracker.steps_lost)
-        yield _counter("steps_lost", "Steps that had to be made again.", tracker.steps_lost)
-        ledger, now = self._event_history.ledger, self._event_history.now()
-        for kind, seconds in seconds_by_kind(ledger.time_spent(ledger.settled(now))).items():
-            self._seconds[kind] = max(seconds, self._seconds.get(kind, 0.0))
-        yield _counters(
-            "time_seconds",
-            "Where the run's wall time has gone: training, steps that count; repeating, steps made again; recovering, "
-            "from the last boundary before a change until the next round's workers held the state; waiting, the part "
-            "of that in which hosts or workers were lacking; stalled, no step though a round went on; booting; "
-            "ending, after the last step.",
-            "kind",
-            self._seconds,
+        yield gauge("step", "Steps (boundaries) that count, of all rounds; goes back when steps are lost.", steps)
+        yield counter("steps", "Steps made, including those that had to be made again.", steps + tracker.steps_lost)
+        yield counter("steps_lost", "Steps that had to be made again.", tracker.steps_lost)
+        yield counter(
+            "samples",
+            "Samples that all workers together have trained on, by the ElasticSampler; those made again count again.",
+            tracker.samples.total,
         )
-        spent = ledger.time_spent(now)
-        if spent.HasField("goodput"):
-            yield _gauge(
-                "goodput_ratio",
-                "The share of the wall time so far that went into steps that count; absent before the first.",
-                spent.goodput,
-            )
-        if ledger.last_step is not None:
-            yield _gauge(
-                "last_step_timestamp_seconds",
-                "When the last step was made that is known of, in seconds since the epoch.",
-                ledger.last_step,
-            )
-        yield _counter("commits", "Commits; one that four workers make counts four times.", tracker.commits.count)
-        yield _counter(
+        yield from self._time.of(self._event_history.ledger, self._event_history.now())
+        yield from self._of_pace(self._event_history.now())
+        yield counter("commits", "Commits; one that four workers make counts four times.", tracker.commits.count)
+        yield counter(
             "commit_seconds",
             "Seconds that scripts waited for commits, of all workers together.",
             tracker.commits.seconds,
         )
-        yield _counter("commit_bytes", "Bytes of tensors that were committed.", tracker.commits.nbytes)
-        yield _gauge("steps_per_second", "Steps a second, over the last 10 s.", progress.step_rate if progress else 0.0)
+        yield counter("commit_bytes", "Bytes of tensors that were committed.", tracker.commits.nbytes)
+        yield gauge("steps_per_second", "Steps a second, over the last 10 s.", progress.step_rate if progress else 0.0)
         if progress is None:
             return
         if progress.HasField("epoch"):
-            yield _gauge("epoch", "The ElasticSampler's epoch.", progress.epoch)
-            yield _gauge("epoch_samples", "Samples of an epoch.", progress.samples)
-            yield _gauge(
+            yield gauge("epoch", "The ElasticSampler's epoch.", progress.epoch)
+            yield gauge("epoch_samples", "Samples of an epoch.", progress.samples)
+            yield gauge(
                 "epoch_samples_done",
                 "Samples of this epoch that all workers together have done.",
                 progress.samples_done,
             )
-            yield _gauge(
+            yield gauge(
                 "samples_per_second",
                 "Samples a second of all workers together, over the last 10 s.",
                 progress.sample_rate,
@@ -169,43 +190,21 @@ class RunGauges(Collector):
             if len(self._names) < MAX_REPORTED_NAMES and len(name) <= MAX_NAME_LENGTH:
                 self._names.add(name)
         reported = {name: value for name, value in progress.reported.items() if name in self._names}
-        yield _gauges("reported", "The value that rank 0 last gave to state.report under this name.", "name", reported)
+        yield gauges("reported", "The value that rank 0 last gave to state.report under this name.", "name", reported)
 
     def _of_discovery(self) -> Iterator[Metric]:
         polls = self._polls
         results = {"answered": polls.answered, "failed": polls.failed}
-        yield _counters(
+        yield counters(
             "discovery_polls",
             "Questions to discovery; an empty answer that is not believed yet has failed.",
             "result",
             results,
         )
-        yield _gauge("discovery_last_poll_seconds", "How long the last question to discovery took.", polls.seconds)
+        yield gauge("discovery_last_poll_seconds", "How long the last question to discovery took.", polls.seconds)
         if polls.last_answer is not None:
-            yield _gauge(
+            yield gauge(
                 "discovery_last_success_timestamp_seconds",
                 "When the last answer that was believed came, in seconds since the epoch.",
                 polls.last_answer,
             )
-
-
-def _gauge(name: str, help_text: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"edriver_{name}", help_text, value=value)
-
-
-def _gauges(name: str, help_text: str, label: str, values: Mapping[str, float]) -> Metric:
-    return _filled(GaugeMetricFamily(f"edriver_{name}", help_text, labels=[label]), values)
-
-
-def _counter(name: str, help_text: str, value: float) -> Metric:
-    return CounterMetricFamily(f"edriver_{name}", help_text, value=value)
-
-
-def _counters(name: str, help_text: str, label: str, values: Mapping[str, float]) -> Metric:
-    return _filled(CounterMetricFamily(f"edriver_{name}", help_text, labels=[label]), values)
-
-
-def _filled(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[str, float]) -> Metric:
-    for key, value in values.items():
-        family.add_metric([key], value)
-    return family

@@ -17,9 +17,11 @@ from edriver.common.join_config import at_port
 from edriver.discovery.poll_filter import Polls
 from edriver.driver.core.membership import Membership
 from edriver.driver.observe.event_history import EventHistory
+from edriver.driver.observe.hosts.usage import UsageTracker
 from edriver.driver.observe.metrics.bounded_server import IDLE_TIMEOUT, REQUEST_TIMEOUT, BoundedServer
 from edriver.driver.observe.metrics.counters import EventMetrics
 from edriver.driver.observe.metrics.gauges import RunGauges
+from edriver.driver.observe.metrics.usage_metrics import UsageMetrics
 from edriver.v1 import status_pb2
 
 if TYPE_CHECKING:
@@ -30,13 +32,13 @@ T = TypeVar("T")
 _log = logging.getLogger("edriver.driver")
 
 ANSWER_TIMEOUT: Final = 5.0
-"""Seconds that the driver has to say how the run stands."""
+"""Seconds that the driver has to provide the values."""
 
 LAST_SCRAPE_TIMEOUT: Final = 30.0
 """Most seconds that a run whose metrics are read waits at its end until they are read once more."""
 
 MISSED_SCRAPES: Final = 3.0
-"""Intervals between two scrapes after which a scraper has gone."""
+"""Number of scrape intervals after which a scraper counts as gone."""
 
 _SHUTDOWN_POLL_INTERVAL: Final = 0.1
 
@@ -46,8 +48,8 @@ class MetricsServer:
 
     Args:
         run_id: the run.
-        membership: what is known; read only.
-        event_history: what has happened; read only.
+        membership: the state of the core; only read.
+        event_history: the events; only read.
         polls: how discovery fares; read only.
         address: where to listen, a name or an address.
         port: at which port; 0: any.
@@ -55,6 +57,7 @@ class MetricsServer:
         idle_timeout: see IDLE_TIMEOUT.
         request_timeout: see REQUEST_TIMEOUT.
         clock: seconds, monotonic.
+        usage: what hosts and workers use; read only.
 
     Attributes:
         port: where it listens, once it does.
@@ -72,6 +75,7 @@ class MetricsServer:
         idle_timeout: float = IDLE_TIMEOUT,
         request_timeout: float = REQUEST_TIMEOUT,
         clock: Callable[[], float] = time.monotonic,
+        usage: UsageTracker | None = None,
     ) -> None:
         self._clock = clock
         self._address = address
@@ -85,7 +89,8 @@ class MetricsServer:
         self._scrapes: deque[float] = deque(maxlen=2)  # when the latest ones were answered
         self._scraped = asyncio.Event()
         self._events = EventMetrics(registry, run_id)
-        registry.register(RunGauges(run_id, membership, event_history, polls, self._ask))
+        used = None if usage is None else UsageMetrics(usage, membership.roster)
+        registry.register(RunGauges(run_id, membership, event_history, polls, self._ask, used))
         ProcessCollector(registry=registry)
         self._app = _with_busy_answer(make_wsgi_app(registry))
 
@@ -103,7 +108,7 @@ class MetricsServer:
             where = at_port(self._address, self.port)
             words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise OSError(
-                f"no metrics can be had at {where}: {words}; give another --metrics-port (0: any that is free) or "
+                f"metrics cannot be served at {where}: {words}; give another --metrics-port (0: any free port) or "
                 "--metrics-address"
             ) from None
         self.port = self._server.server_port
@@ -141,7 +146,7 @@ class MetricsServer:
             wait.cancel()
 
     async def close(self) -> None:
-        """Listen no more, if it did."""
+        """Stop listening."""
         if self._server is not None and self._thread is not None:
             await asyncio.to_thread(self._server.shutdown)
             await asyncio.to_thread(self._thread.join)
@@ -176,15 +181,15 @@ class MetricsServer:
 def _with_busy_answer(
     app: Callable[..., Iterable[bytes]],
 ) -> Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]:
-    """The app, and an answer of its own where the driver has none in time."""
+    """The app, with an error response if the driver provides no values in time."""
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         try:
             return app(environ, start_response)
         except TimeoutError:
             status, words = "503 Service Unavailable", b"the driver is busy\n"
-        except Exception:  # noqa: BLE001  a run goes on without its metrics
-            _log.exception("no metrics: a fault of edriver's own, please report it")
+        except Exception:  # noqa: BLE001  a run continues without its metrics
+            _log.exception("no metrics: an internal error of edriver, please report it")
             status, words = "500 Internal Server Error", b"see what the driver prints\n"
         start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
         return [words]

@@ -26,17 +26,17 @@ _log = logging.getLogger("edriver.driver")
 
 
 class RecordFile:
-    """Appends to one file. It stays open: a process that has run out of descriptors goes on writing.
+    """Appends to one file, which stays open: a process that has run out of descriptors can still write to it.
 
-    What cannot be written is kept and written later, in order. When more comes than is kept, the file says so itself,
-    at the place where it is missing.
+    What cannot be written is kept and written later, in order. If more arrives than is kept, the file itself shows
+    where it is missing.
 
     Args:
         path: where. One that was moved away or removed is made anew.
-        name: what it is, for the few lines that tell of a fault.
-        largest: bytes beyond which nothing more is written; None: however many there are.
+        name: what it is, for log lines about a fault.
+        largest: maximum size in bytes; None: no limit.
         opening: what an empty file gets in place of the first character.
-        gap: makes the piece that says how many pieces are missing; None: the file cannot say it.
+        gap: makes the piece that reports how many pieces are missing; None: the file has none.
         kept: see MAX_BACKLOG_BYTES.
     """
 
@@ -88,7 +88,7 @@ class RecordFile:
         except OSError as error:
             if not self._behind:
                 _log.warning(
-                    "the %s %s cannot be written: %s; what happens is kept, and written later",
+                    "the %s %s cannot be written: %s; events are kept in memory and written later",
                     *(self._name, self.path, error.strerror),
                 )
             self._behind = True
@@ -121,7 +121,7 @@ class RecordFile:
             if self._largest is not None and before + len(data) > self._largest:
                 self._full = True
                 _log.warning(
-                    "the %s %s has %.0f MiB: nothing more is written to it", self._name, self.path, before / 2**20
+                    "the %s %s has %.0f MiB: nothing more will be written to it", self._name, self.path, before / 2**20
                 )
                 return
             left = memoryview(data)

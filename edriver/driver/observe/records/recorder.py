@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from edriver.driver.observe.records.record_file import RecordFile
 from edriver.driver.observe.records.trace import FILE_CLOSING, FILE_OPENING, Trace, gap_text, trace_text
 from edriver.system import record_folder
-from edriver.text.event_lines import event_line, gap_line, progress_line
-from edriver.v1 import status_pb2
+from edriver.text.event_lines import event_line, gap_line, progress_line, usage_line
+from edriver.v1 import resources_pb2, status_pb2
 
 MAX_QUEUED_BYTES: Final = 32 * 1024 * 1024
 """Bytes of events that may wait to be written."""
 
 MAX_FILE_BYTES: Final = 256 * 1024 * 1024
-"""Bytes of a file of a run's records beyond which nothing more is written to it."""
+"""Bytes of a file of a run's records beyond which nothing more will be written to it."""
 
 WRITE_DELAY: Final = 0.2
 """Seconds that events wait at most, so that those of one round are written together, and not while it forms."""
@@ -30,13 +31,19 @@ RETRY_INTERVAL: Final = 1.0
 """Seconds after which what could not be written is tried again, if nothing happens before."""
 
 CLOSE_TIMEOUT: Final = 5.0
-"""Seconds that the end of a run waits for what is still to be written."""
+"""Seconds that the end of a run waits for the rest to be written."""
 
 PROGRESS_AGE_FRACTION: Final = 0.01
 """A line about the progress is written when so much of the run's age has passed since the last one,"""
 
 PROGRESS_INTERVALS: Final = (1.0, 60.0)
-"""but not sooner, and not later, than after so many seconds."""
+"""but after no fewer, and no more, than these seconds."""
+
+USAGE_AGE_FRACTION: Final = 0.002
+"""A line about what hosts use is written when so much of the run's age has passed since the last one."""
+
+Entry: TypeAlias = status_pb2.Event | tuple[float, status_pb2.Progress] | resources_pb2.UsageSample
+"""What is to be written: an event, the progress at a time, or what hosts used."""
 
 _log = logging.getLogger("edriver.driver")
 
@@ -63,6 +70,10 @@ class RecordWriter(Protocol):
 
     def progress(self, at: float, progress: status_pb2.Progress) -> None:
         """So far is training at that time, in seconds since the epoch."""
+        ...
+
+    def usage(self, sample: resources_pb2.UsageSample) -> None:
+        """So much do the hosts use."""
         ...
 
     def flush(self) -> bool:
@@ -95,6 +106,9 @@ class EventLogWriter:
         if self._progress:
             self._file.append([progress_line(at, progress)])
 
+    def usage(self, sample: resources_pb2.UsageSample) -> None:
+        """See RecordWriter; it has a file of its own."""
+
     def flush(self) -> bool:
         """See RecordWriter."""
         return self._file.flush()
@@ -121,7 +135,10 @@ class TraceWriter:
         self._file.append(self._texts(new_events))
 
     def progress(self, at: float, progress: status_pb2.Progress) -> None:
-        """See RecordWriter; there is nothing to see."""
+        """See RecordWriter; does nothing."""
+
+    def usage(self, sample: resources_pb2.UsageSample) -> None:
+        """See RecordWriter; it has a file of its own."""
 
     def flush(self) -> bool:
         """See RecordWriter."""
@@ -138,6 +155,35 @@ class TraceWriter:
                 yield FILE_CLOSING
 
 
+class UsageWriter:
+    """What the hosts used, over time.
+
+    Args:
+        file: to which its lines are appended.
+    """
+
+    def __init__(self, file: RecordFile) -> None:
+        self._file = file
+
+    def events(self, new_events: Iterable[status_pb2.Event]) -> None:
+        """See RecordWriter; none is written here."""
+
+    def progress(self, at: float, progress: status_pb2.Progress) -> None:
+        """See RecordWriter; it is written elsewhere."""
+
+    def usage(self, sample: resources_pb2.UsageSample) -> None:
+        """See RecordWriter."""
+        self._file.append([usage_line(sample)])
+
+    def flush(self) -> bool:
+        """See RecordWriter."""
+        return self._file.flush()
+
+    def close(self) -> None:
+        """See RecordWriter."""
+        self._file.close()
+
+
 def writers_of(folder: Path, run_id: str, began: float) -> list[RecordWriter]:
     """What is written into a run's folder.
 
@@ -150,11 +196,12 @@ def writers_of(folder: Path, run_id: str, began: float) -> list[RecordWriter]:
     trace = RecordFile(
         folder / record_folder.TRACE_FILE, "record", largest=MAX_FILE_BYTES, opening=FILE_OPENING, gap=gap_text
     )
-    return [EventLogWriter(events, progress=True), TraceWriter(trace, Trace(run_id, began))]
+    usage = RecordFile(folder / record_folder.USAGE_FILE, "record", largest=MAX_FILE_BYTES)
+    return [EventLogWriter(events, progress=True), TraceWriter(trace, Trace(run_id, began)), UsageWriter(usage)]
 
 
 def describe(folder: Path, about: dict[str, Any]) -> None:
-    """Write what was run into its folder; once, before anything else."""
+    """Write the description of the run into its folder; called once, before anything else."""
     file = RecordFile(folder / record_folder.RUN_FILE, "record")
     file.append([f"{json.dumps(about, indent=2)}\n"])
     file.close()
@@ -192,12 +239,13 @@ class Recorder:
         self._delay = delay
         self._limit = limit
         self._changed = threading.Condition()
-        self._waiting: deque[tuple[status_pb2.Event | tuple[float, status_pb2.Progress], int]] = deque()
+        self._waiting: deque[tuple[Entry, int]] = deque()
         self._size = 0
         self._overflow_logged = False
         self._closing = False
         self._last: Callable[[], object] = lambda: None
         self._last_progress = -1.0
+        self._last_usage = -math.inf
         self._thread: threading.Thread | None = None
 
     def start(self, first: Callable[[], object] = lambda: None) -> None:
@@ -216,18 +264,25 @@ class Recorder:
             self._put([(event, event.ByteSize()) for event in new_events])
 
     def progress(self, progress: status_pb2.Progress) -> None:
-        """So far is training now. Called often: what is not due is left out."""
+        """Record the current progress, if a record is due. Called often."""
         now = self._clock()
         if self._writers and progress_is_due(now - self._began, self._last_progress):
             self._last_progress = now - self._began
             self._put([((now, progress), progress.ByteSize())])
+
+    def usage(self, sample: resources_pb2.UsageSample) -> None:
+        """So much do the hosts use now. Called often: what is not due is left out."""
+        age = self._clock() - self._began
+        if self._writers and age - self._last_usage >= USAGE_AGE_FRACTION * age:
+            self._last_usage = age
+            self._put([(sample, sample.ByteSize())])
 
     def end_with(self, last: Callable[[], object]) -> None:
         """Have the thread do this once all is written."""
         self._last = last
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
-        """Wait until all is written, for so many seconds at most."""
+        """Wait until all is written, for at most this many seconds."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -236,7 +291,7 @@ class Recorder:
             if self._thread.is_alive():
                 _log.warning("the run's last events are not recorded: writing takes too long")
 
-    def _put(self, items: list[tuple[status_pb2.Event | tuple[float, status_pb2.Progress], int]]) -> None:
+    def _put(self, items: list[tuple[Entry, int]]) -> None:
         with self._changed:
             for one, size in items:
                 if self._size + size > self._limit:
@@ -269,9 +324,7 @@ class Recorder:
         self._last()
 
 
-def _write_in_order(
-    writer: RecordWriter, items: Iterable[status_pb2.Event | tuple[float, status_pb2.Progress]]
-) -> None:
+def _write_in_order(writer: RecordWriter, items: Iterable[Entry]) -> None:
     """Tell a book, in order; events that follow one another at once."""
     events: list[status_pb2.Event] = []
     for one in items:
@@ -280,5 +333,8 @@ def _write_in_order(
             continue
         writer.events(events)
         events = []
-        writer.progress(*one)
+        if isinstance(one, resources_pb2.UsageSample):
+            writer.usage(one)
+        else:
+            writer.progress(*one)
     writer.events(events)

@@ -60,7 +60,7 @@ class Trace:
     """Translates a run's events, in their order.
 
     Times are whole microseconds since the run's beginning by the driver's clock, and never go back: those that a member
-    tells of are moved between the driver's orders and their answers, should the host's clock be wrong.
+    reports are moved between the driver's orders and their answers, should the host's clock be wrong.
 
     Args:
         run_id: the run.
@@ -74,7 +74,7 @@ class Trace:
         self._tracks: dict[tuple[str, int], Track] = {}
         self._names: list[Entry] = []  # of new processes and threads, not in the trace yet
         self._open: dict[Track, tuple[int, str]] = {}  # whose slice it is, and its name
-        self._members: dict[int, Track] = {}  # of the round that is on, but for those that are gone
+        self._members: dict[int, Track] = {}  # of the current round, without those that have ended
         self._assigned = 0
         self._joined = False
         self._recovered = 0
@@ -146,7 +146,7 @@ class Trace:
         number = f"{message.round_id.incarnation}.{message.round_id.n}"
         for member in message.members:
             track = self._members.get(member.worker_id)
-            if track is None or track in self._open:  # it is gone, or done, already
+            if track is None or track in self._open:  # it has ended, or is done, already
                 continue
             at = self._assigned
             for phase, end in MEMBER_PHASE_ENDS.items():

@@ -1,4 +1,4 @@
-"""What `agent_service.py` is made of: who the agents of a run are, who is let in, what one may say, and its leases.
+"""The parts of `agent_service.py`: the registry of agents, their admission, what each may report, and their leases.
 
 Start with `registry.py`: the agents that the run knows, as the session and the service see them.
 """

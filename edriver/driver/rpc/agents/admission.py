@@ -1,4 +1,4 @@
-"""Who is let in: whether a control stream is an agent's of this run, as its first message says."""
+"""Admission: whether the first message of a control stream proves it to be an agent of this run."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from edriver.common.limits import OutOfBoundsError
 from edriver.common.release import VERSION
 from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.observe.cause_text import agent_fault_text
-from edriver.driver.rpc.agents.agent_peer import AgentPeer
 from edriver.driver.rpc.agents.fault_log import FaultLog
-from edriver.driver.rpc.agents.registry import AgentRegistry
+from edriver.driver.rpc.agents.registry import AgentPeer, AgentRegistry
 from edriver.driver.rpc.dial_in_hosts import DialInHosts
 from edriver.v1 import agent_pb2
 
@@ -24,7 +23,7 @@ ARRIVAL_BOUND: Final = 30.0
 
 
 class RefusedError(Exception):
-    """A connection is refused; the message says why.
+    """A connection is refused; the message has the reason.
 
     Attributes:
         code: the status that its call ends with.
@@ -42,9 +41,9 @@ class Admission:
         run_id: this run; a Hello of another is refused.
         welcome: the first message to every agent.
         registry: the agents that are expected.
-        dial_in_hosts: takes hosts that dial in by themselves; None: there are none.
+        dial_in_hosts: admits hosts that dial in; None: there are none.
         credentials: what workers authenticate one another by; None: nothing.
-        faults: logs who claims to be another.
+        faults: logs agents that claim to be another.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class Admission:
         """Look at the message that opens a connection.
 
         Args:
-            first: the message; None: there is none. The Hello of a host that dials in by itself gets its id and secret.
+            first: the message; None: there is none. The Hello of a host that dials in gets its ID and secret.
             observed_address: the address from which it came; empty: this machine.
 
         Returns:
@@ -93,7 +92,7 @@ class Admission:
             text = f"refused a connection from {observed_address or 'this machine'}: it claimed"
             self._faults.warn_once(f"{text} to be the agent of host {peer.host} and did not know its secret")
             raise RefusedError(
-                grpc.StatusCode.PERMISSION_DENIED, f"agent {peer.agent_id} of host {peer.host} is known by its secret"
+                grpc.StatusCode.PERMISSION_DENIED, f"agent {peer.agent_id} of host {peer.host} must show its secret"
             )
         return peer, self._welcome_to(peer, observed_address, arriving)
 
@@ -101,7 +100,7 @@ class Admission:
         """Wait until the run has a place for a host that has dialled in by itself, and give its agent an id."""
         if self._dial_in_hosts is None:
             raise RefusedError(
-                grpc.StatusCode.FAILED_PRECONDITION, "this run takes no hosts that dial in by themselves"
+                grpc.StatusCode.FAILED_PRECONDITION, "this run does not accept hosts that dial in (--hosts-dial-in)"
             )
         if hello.run_id == self._run_id and hello.version == VERSION:  # else it is refused anyway
             try:
@@ -112,19 +111,19 @@ class Admission:
                 self._faults.warn_once(
                     f"a second agent has dialled in as host {hello.host}: give it another name (--host)"
                 )
-                raise RefusedError(grpc.StatusCode.ALREADY_EXISTS, f"there is a host {hello.host} already") from None
+                raise RefusedError(grpc.StatusCode.ALREADY_EXISTS, f"the run already has a host {hello.host}") from None
             try:
                 async with asyncio.timeout(ARRIVAL_BOUND):
                     hello.agent_id = await place
                 hello.secret = self._registry.secret_of(hello.agent_id)
             except TimeoutError:
-                raise RefusedError(grpc.StatusCode.UNAVAILABLE, "the run has no place for this host now") from None
+                raise RefusedError(grpc.StatusCode.UNAVAILABLE, "the run cannot use this host at the moment") from None
             finally:
                 if not hello.agent_id:
                     self._dial_in_hosts.leave(hello.host)
 
     def _peer_of(self, hello: agent_pb2.Hello) -> AgentPeer:
-        """Who it is that says this.
+        """The agent that has sent this.
 
         Raises:
             RefusedError: it is no agent that this run waits for.
@@ -140,7 +139,7 @@ class Admission:
             raise _unknown(f"agent {hello.agent_id} is the one of host {peer.host}, not of {hello.host!r}")
         if hello.version != VERSION:
             fault = AgentFault(AgentFaultKind.OTHER_RELEASE, hello.version)
-            if not peer.connected and peer.identity.is_proven_by(hello.secret):  # else it is another who speaks
+            if not peer.connected and peer.identity.is_proven_by(hello.secret):  # else it comes from another process
                 self._registry.lose(peer, fault)
             raise _unknown(agent_fault_text(fault))
         return peer

@@ -1,4 +1,4 @@
-"""What agents say, as far as they have the right to: events for the core, lines of output. No I/O."""
+"""Messages of agents, as far as these are entitled to them: events for the core, lines of output. No I/O."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Final
 from edriver.common.wire import epoch_seconds, span_seconds
 from edriver.driver.core import events
 from edriver.driver.rpc.agents.agent_identity import AgentIdentity
-from edriver.driver.rpc.agents.agent_peer import AgentPeer
 from edriver.driver.rpc.agents.fault_log import FaultLog
+from edriver.driver.rpc.agents.registry import AgentPeer
 from edriver.driver.rpc.translate import event_of_report, exit_reason_of, recorded_error_of
 from edriver.v1 import agent_pb2
 
@@ -22,19 +22,24 @@ _OF_A_WORKER: Final = frozenset(
         "lease_expired",
         "lease_renewed",
         "exit_overdue",
+        "memory_kill",
+        "worker_stacks_taken",
     }
 )
-"""What an agent says of one of its workers."""
+"""Messages of an agent about one of its workers."""
 
 
 class AgentMessages:
-    """Reads messages of agents that are connected, and leaves out what one says of workers that are not its own.
+    """Reads messages of connected agents, and drops what an agent reports about workers that are not its own.
 
     Args:
         welcome: the first message to every agent.
         on_progress: called with the progress of each worker.
         on_agent_ended: called with the id of each agent that has sent its last message.
         faults: logs what is left out.
+        on_stacks: called with each answer where a worker stands.
+        on_usage: called with each host and its heartbeat that says what is used there; of its workers only its own.
+        on_memory_kill: called with each kill of a process that a worker had started.
     """
 
     def __init__(
@@ -43,11 +48,17 @@ class AgentMessages:
         on_progress: Callable[[agent_pb2.WorkerHeartbeat], None],
         on_agent_ended: Callable[[int], None],
         faults: FaultLog,
+        on_stacks: Callable[[agent_pb2.WorkerStacksTaken], None] = lambda _: None,
+        on_usage: Callable[[str, agent_pb2.Heartbeat], None] = lambda _host, _heartbeat: None,
+        on_memory_kill: Callable[[agent_pb2.MemoryKill], None] = lambda _: None,
     ) -> None:
+        self._on_usage = on_usage
+        self._on_memory_kill = on_memory_kill
         self._welcome = welcome
         self._on_progress = on_progress
         self._on_agent_ended = on_agent_ended
         self._faults = faults
+        self._on_stacks = on_stacks
 
     def event_of(self, peer: AgentPeer, message: agent_pb2.ConnectRequest) -> events.Event | None:
         """What a message means to the core; None if nothing.
@@ -60,9 +71,10 @@ class AgentMessages:
             return None
         match kind:
             case "heartbeat":
-                for beat in message.heartbeat.workers:
-                    if self._is_its_own(peer.identity, beat.worker_id):
-                        self._on_progress(beat)
+                self._take_heartbeat(peer, message.heartbeat)
+                return None
+            case "memory_kill":
+                self._on_memory_kill(message.memory_kill)
                 return None
             case "worker_report":
                 report = message.worker_report
@@ -86,6 +98,9 @@ class AgentMessages:
                 return events.WorkerAnswered(message.lease_renewed.worker_id)
             case "exit_overdue":
                 return events.ExitOverdue(message.exit_overdue.worker_id, span_seconds(self._welcome.exit_timeout))
+            case "worker_stacks_taken":
+                self._on_stacks(message.worker_stacks_taken)
+                return None
             case "host_leaving":
                 return events.DrainRequested(peer.host, None, message.host_leaving.reason)
             case "agent_ending":
@@ -93,6 +108,18 @@ class AgentMessages:
                 return None
             case _:
                 raise ValueError(f"a message of kind {kind} does not belong on an open control stream")
+
+    def _take_heartbeat(self, peer: AgentPeer, heartbeat: agent_pb2.Heartbeat) -> None:
+        used = heartbeat.HasField("usage")
+        for beat in heartbeat.workers:
+            if not self._is_its_own(peer.identity, beat.worker_id):
+                beat.ClearField("usage")
+                continue
+            used |= beat.HasField("usage")
+            if beat.HasField("progress") or beat.stopped:
+                self._on_progress(beat)
+        if used:
+            self._on_usage(peer.host, heartbeat)
 
     def own_lines(
         self, identity: AgentIdentity, batch: agent_pb2.ForwardOutputRequest

@@ -9,16 +9,16 @@ from edriver.driver.rpc.agents.agent_identity import AgentIdentity
 
 _log = logging.getLogger("edriver.driver")
 
-MOST_SAID: Final = 1000
+MAX_LOGGED_FAULTS: Final = 1000
 """Faults of agents that are logged; a run has a handful, and a broken agent could think of ever new ones."""
 
 
 class FaultLog:
-    """Logs faults of agents, each once, and not more than MOST_SAID."""
+    """Logs faults of agents, each once, and not more than MAX_LOGGED_FAULTS."""
 
     def __init__(self) -> None:
         self._warned_of: set[int] = set()
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
 
     def leave_out(self, identity: AgentIdentity, text: str) -> None:
         """Log an unauthorized message of an agent, the first time."""
@@ -32,6 +32,6 @@ class FaultLog:
 
     def warn_once(self, text: str) -> None:
         """Log a warning, unless it was logged before."""
-        if text not in self._said and len(self._said) < MOST_SAID:
-            self._said.add(text)
+        if text not in self._logged and len(self._logged) < MAX_LOGGED_FAULTS:
+            self._logged.add(text)
             _log.warning("%s", text)

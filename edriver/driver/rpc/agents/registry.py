@@ -1,4 +1,4 @@
-"""The agents that a run knows: which is expected on which host, what it is sent, and how long it may be silent."""
+"""The agents that a run knows: which is expected on which host, what each is sent, and how long it may be silent."""
 
 from __future__ import annotations
 
@@ -6,26 +6,28 @@ import asyncio
 import math
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 from edriver.common.lease import Lease
-from edriver.common.link import LinkOverflowError
+from edriver.common.link import Link, LinkOverflowError
 from edriver.common.wire import duration
 from edriver.driver.core import events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.rpc.agents.agent_identity import AgentIdentity
-from edriver.driver.rpc.agents.agent_peer import AgentPeer
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.v1 import agent_pb2
 
-BEAT: Final = 1.0
+HEARTBEAT_INTERVAL: Final = 1.0
 """Seconds between heartbeats, in both directions."""
 
 AGENT_LEASE: Final = 5.0
-"""Seconds without a word from an agent after which it is given up."""
+"""Seconds without a message after which an agent is given up."""
 
 BOOT_LEASE: Final = 30.0
 """Seconds that an agent may take from its start to its first word: Python has to start, and the machine may be busy."""
+
+STREAM_LIMIT: Final = 20_000
+"""Messages that may wait for one connection; more than the link keeps, so that a new connection can take them all."""
 
 
 class AgentRegistry:
@@ -56,9 +58,9 @@ class AgentRegistry:
     # ---- for the session -------------------------------------------------------------------------------------
 
     def expect(self, host: str, agent_id: int) -> None:
-        """An agent is about to be started. An earlier one of the host gets no more orders."""
+        """An agent is about to be started. An earlier agent of the host gets no further orders."""
         identity = self._identities[agent_id] = AgentIdentity(host, agent_id, self._draw_secret())
-        self._peers[agent_id] = AgentPeer(identity, Lease(math.inf, self._clock, BEAT))
+        self._peers[agent_id] = AgentPeer(identity, Lease(math.inf, self._clock, HEARTBEAT_INTERVAL))
         self._agent_on[host] = agent_id
 
     def secret_of(self, agent_id: int) -> bytes:
@@ -66,15 +68,24 @@ class AgentRegistry:
         return self._identities[agent_id].secret
 
     def started(self, agent_id: int) -> None:
-        """An agent is on its way: it dials in soon, or is lost."""
+        """An agent has been started: it connects soon, or is lost."""
         if (peer := self._peers.get(agent_id)) and not peer.connected:
-            peer.lease = Lease(BOOT_LEASE, self._clock, BEAT)
+            peer.lease = Lease(BOOT_LEASE, self._clock, HEARTBEAT_INTERVAL)
 
     def send(self, host: str, message: agent_pb2.ConnectResponse) -> None:
         """Send an order to a host's agent. A host without one gets nothing: the core hears that it is lost."""
         peer = self._peers.get(self._agent_on.get(host, 0))
         if peer is not None:
             self._send(peer, message)
+
+    def ask(self, host: str, question: agent_pb2.ConnectResponse) -> bool:
+        """Ask a host's agent something that it may be too late to answer on another connection.
+
+        Returns:
+            whether there is a connection to it.
+        """
+        peer = self._peers.get(self._agent_on.get(host, 0))
+        return peer is not None and peer.ask(question)
 
     def shut_down(self, agent_id: int, grace: float) -> bool:
         """Order an agent to end; returns whether it can have received that, which is whether it has ever connected."""
@@ -98,14 +109,14 @@ class AgentRegistry:
 
     async def send_heartbeats(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         """Send heartbeats and watch the leases, until cancelled."""
-        next_beat = self._clock() + BEAT
+        next_beat = self._clock() + HEARTBEAT_INTERVAL
         while True:
             leases = (peer.lease.next_tick for peer in self._peers.values() if not peer.silent)
-            await sleep(min(max(0.0, next_beat - self._clock()), *leases, BEAT))
+            await sleep(min(max(0.0, next_beat - self._clock()), *leases, HEARTBEAT_INTERVAL))
             for peer in [peer for peer in self._peers.values() if peer.lease.tick()]:
                 self._note_silence(peer)
             if self._clock() >= next_beat:
-                next_beat = self._clock() + BEAT
+                next_beat = self._clock() + HEARTBEAT_INTERVAL
                 for peer in self._peers.values():
                     peer.beat()
 
@@ -132,7 +143,7 @@ class AgentRegistry:
         """
         first = not peer.connected
         stream = peer.connect(hello, agent_pb2.ConnectResponse(welcome=welcome))
-        peer.lease = Lease(AGENT_LEASE, self._clock, BEAT)
+        peer.lease = Lease(AGENT_LEASE, self._clock, HEARTBEAT_INTERVAL)
         if first or peer.silent:
             peer.silent = False
             self._inbox.put(events.AgentConnected(peer.host, peer.agent_id))
@@ -146,7 +157,7 @@ class AgentRegistry:
             await self._inbox.put_when_room(events.AgentConnected(peer.host, peer.agent_id))
 
     def lose(self, peer: AgentPeer, fault: AgentFault) -> None:
-        """Give an agent up, and say so to the core."""
+        """Give an agent up, and report that to the core."""
         self.give_up(peer.agent_id)
         self._inbox.put(events.AgentLost(peer.host, peer.agent_id, fault))
 
@@ -159,7 +170,7 @@ class AgentRegistry:
             self.lose(peer, AgentFault(AgentFaultKind.OVERLOADED, str(error)))
 
     def _note_silence(self, peer: AgentPeer) -> None:
-        """An agent's lease has expired. What becomes of one that has dialled in before, the core decides."""
+        """An agent's lease has expired. If it has connected before, the core decides what to do."""
         if not peer.connected:
             self.lose(peer, AgentFault(AgentFaultKind.NEVER_ANSWERED, seconds=BOOT_LEASE))
         elif not peer.silent:
@@ -168,3 +179,99 @@ class AgentRegistry:
             self._inbox.put(events.AgentSilent(peer.host, peer.agent_id, fault))
             if peer.ending:
                 self._departed(peer.agent_id)
+
+
+class AgentPeer:
+    """The agent with this id; its connections come and go, the numbering of messages stays.
+
+    Attributes:
+        identity: its identity.
+        host: the host it is for.
+        agent_id: its id, never used for another.
+        lease: counts its silence.
+        pid: its process, or 0 before it first dialled in.
+        silent: whether its lease has expired and it has sent nothing since.
+        ending: whether it is to end.
+    """
+
+    def __init__(self, identity: AgentIdentity, lease: Lease) -> None:
+        self.identity = identity
+        self.host = identity.host
+        self.agent_id = identity.agent_id
+        self.lease = lease
+        self.pid = 0
+        self.silent = False
+        self.ending = False
+        self._link: Link[Any] = Link()  # numbers ConnectResponse, and reads the numbers of ConnectRequest
+        self._stream: Mailbox[agent_pb2.ConnectResponse] | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether it has ever dialled in."""
+        return self.pid > 0
+
+    def connect(
+        self, hello: agent_pb2.ConnectRequest, welcome: agent_pb2.ConnectResponse
+    ) -> Mailbox[agent_pb2.ConnectResponse]:
+        """Begin a connection: the welcome, then all that its Hello does not acknowledge. An older one is over.
+
+        Returns:
+            what is to be sent on this connection, until it is closed.
+
+        Raises:
+            ValueError: the Hello carries a number that it must not have.
+        """
+        self.receive(hello)
+        self.pid = hello.hello.pid or 1
+        if self._stream is not None:
+            self._stream.close()
+        stream = self._stream = Mailbox[agent_pb2.ConnectResponse](STREAM_LIMIT)
+        stream.put(self._link.stamp(welcome))
+        for message in self._link.again():
+            stream.put(message)
+        return stream
+
+    def disconnect(self, stream: Mailbox[agent_pb2.ConnectResponse]) -> None:
+        """The connection is over; the next one sends again what is unacknowledged."""
+        stream.close()
+        if self._stream is stream:
+            self._stream = None
+
+    def send(self, message: agent_pb2.ConnectResponse) -> None:
+        """Send a message, now or on the next connection.
+
+        Raises:
+            LinkOverflowError: too much is unacknowledged.
+        """
+        self.identity.note(message)
+        self._put(self._link.send(message))
+
+    def ask(self, question: agent_pb2.ConnectResponse) -> bool:
+        """Send what is not sent again if the connection breaks; returns whether there is one."""
+        self._put(self._link.stamp(question))
+        return self._stream is not None
+
+    def beat(self) -> None:
+        """Send a heartbeat, if there is a connection."""
+        self._put(self._link.stamp(agent_pb2.ConnectResponse(heartbeat=agent_pb2.Heartbeat())))
+
+    def receive(self, message: agent_pb2.ConnectRequest) -> bool:
+        """Take in the numbers of a message of the agent's; returns whether it is to be acted upon.
+
+        Raises:
+            ValueError: a message is missing.
+        """
+        return self._link.receive(message)
+
+    def close(self) -> None:
+        """Nothing more is sent."""
+        if self._stream is not None:
+            self.disconnect(self._stream)
+
+    def _put(self, message: agent_pb2.ConnectResponse) -> None:
+        if self._stream is None:
+            return
+        if self._stream.full:  # connected, but it takes nothing: a new connection begins where this one stopped
+            self.disconnect(self._stream)
+        else:
+            self._stream.put(message)

@@ -1,0 +1,312 @@
+"""What a stranger who knows W&B and Grafana asks, answered from the page alone: `python -m benchmarks.page_questions`.
+
+A real run is brought into trouble first. Each answer is read off the page in Chromium, checked against what was done to
+the run, and kept as a picture in build/questions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from playwright.sync_api import Page, expect, sync_playwright
+
+from edriver.client import Address, Client, here
+from tests.process.chromium import CHROMIUM, FLAGS
+from tests.process.running import ROOT, Run, running
+
+WAIT: Final = 120_000
+"""Milliseconds that the page has to show something, and the run to get so far."""
+
+HANG: Final = 4.0
+"""Seconds for which a worker stands still."""
+
+LAST_WORDS: Final = "CUDA error 719: unspecified launch failure; giving up"
+OTHER_HOST: Final = "127.0.0.1"
+
+
+@dataclass
+class Trouble:
+    """A run that was brought into trouble, and what was done to it.
+
+    Attributes:
+        run: the run.
+        address: of its driver.
+        died: where the worker was that died.
+    """
+
+    run: Run
+    address: Address
+    orders: Path
+    died: str = ""
+    notes: dict[str, str] = field(default_factory=dict)
+
+    def order(self, rank: int, words: str) -> None:
+        """Have the worker of a rank do something at its next step."""
+        path = self.orders / str(rank)
+        path.with_suffix(".new").write_text(words)
+        path.with_suffix(".new").rename(path)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked, and how the page answers.
+
+    Attributes:
+        name: of the picture.
+        words: the question.
+        read: makes the gestures, and returns the answer that was read.
+        right: a pattern that a right answer has.
+        shown: what the picture shows; empty: all that is in the window.
+    """
+
+    name: str
+    words: str
+    read: Callable[[Page], str]
+    right: Callable[[Trouble], str]
+    shown: str = ""
+
+
+def steps_on(client: Client, size: int, steps: int) -> None:
+    """Wait until so many workers have trained for so many steps."""
+    until = time.monotonic() + WAIT / 1000
+    first = None
+    while time.monotonic() < until:
+        run = client.status()
+        made = run.progress.steps if run.size == size else None
+        if made is None:
+            first = None
+        elif first is None:
+            first = made
+        elif made >= first + steps:
+            return
+        time.sleep(0.2)
+    raise AssertionError(f"no {steps} steps with {size} workers")
+
+
+def bring_into_trouble(trouble: Trouble) -> None:
+    """A worker dies, one stands still, one host is drained, and the run is made smaller."""
+    with Client(trouble.address, requester="ada@login1") as client:
+        steps_on(client, 4, 40)
+        victim = next(worker for worker in client.status().workers if worker.rank == 3)
+        trouble.died = f"{victim.host}:{victim.slot}"
+        trouble.order(3, "die 9")
+        steps_on(client, 3, 20)
+        steps_on(client, 4, 20)
+        trouble.order(1, f"hang {HANG}")
+        time.sleep(HANG + 1.0)
+        steps_on(client, 4, 20)
+        client.resize(2)
+        steps_on(client, 2, 60)
+
+
+# ---- the questions ---------------------------------------------------------------------------------------------
+
+
+def text_of(page: Page, *selectors: str) -> str:
+    """What stands there."""
+    return "; ".join(page.locator(selector).inner_text() for selector in selectors)
+
+
+def how_far(page: Page) -> str:
+    """The tile."""
+    expect(page.locator("#progress-note")).to_contain_text("left of it", timeout=WAIT)
+    return text_of(page, "#state-word", "#progress", "#progress-note")
+
+
+def last_words(page: Page) -> str:
+    """The output in the slot of the worker that has died, before its successor's."""
+    page.locator("#log-kind").select_option("loss")
+    slot = re.search(r"rank 3, (\S+?)\)", page.locator("#log li").last.inner_text())
+    assert slot
+    page.locator("#output-of").select_option(slot[1])
+    line = page.locator("#output .stderr").first
+    expect(line).to_be_visible(timeout=WAIT)
+    return f"in {slot[1]}: {line.inner_text()}"
+
+
+def time_lost(page: Page) -> str:
+    """The sentence above the chart, for the day that is chosen."""
+    page.locator("#day").fill(time.strftime("%Y-%m-%d"))
+    return text_of(page, "#time-lost")
+
+
+def why_idle(page: Page) -> str:
+    """The host's line."""
+    return page.locator("#hosts tr", has_text=OTHER_HOST).inner_text()
+
+
+def who_resized(page: Page) -> str:
+    """The events that have the word."""
+    page.locator("#log-filter").fill("from now on")
+    return page.locator("#log li").first.inner_text()
+
+
+def what_failed_first(page: Page) -> str:
+    """The oldest loss, and what is known of the last failure, which is the same here."""
+    page.locator("#log-kind").select_option("loss")
+    expect(page.locator("#failure")).to_contain_text("exited", timeout=WAIT)
+    return f"{page.locator('#log li').last.inner_text()}; {text_of(page, '#failure')}"
+
+
+def longest_recovery(page: Page) -> str:
+    """The table of the chart: the row of the failure, its longest part."""
+    page.locator("#phases ~ details.data summary").click()
+    table = page.locator("#phases ~ details.data table")
+    expect(table.locator("tbody tr").first).to_be_visible()
+    heads = table.locator("th").all_inner_texts()
+    (row,) = [row for row in table.locator("tbody tr").all() if row.locator("td").nth(1).inner_text() == "failure"]
+    cells = row.locator("td").all_inner_texts()
+    parts = dict(zip(heads[4:-3], cells[4:-3], strict=True))
+    most = max(parts, key=lambda part: seconds_of(parts[part]))
+    return f"{cells[2]} without a step, of which {most} took {parts[most]}"
+
+
+def seconds_of(shown: str) -> float:
+    """226 ms, 1.5 s."""
+    number, unit = shown.split()[:2]
+    return float(number) / (1000 if unit == "ms" else 1)
+
+
+def what_if_drained(page: Page) -> str:
+    """What the driver answers where the button is; it is asked to confirm first."""
+    page.get_by_role("button", name="drain localhost").click()
+    page.locator("#ask-yes").click()
+    answer = page.locator("#hosts tr", has_text="localhost").locator(".answer")
+    expect(answer).not_to_be_empty(timeout=WAIT)
+    return answer.inner_text()
+
+
+def steps_lost(page: Page) -> str:
+    """The tiles."""
+    return text_of(page, "#lost", "#rounds", "#rounds-note")
+
+
+QUESTIONS: Final = [
+    Question(
+        "how-far", "How far is it, and when is the epoch done?", how_far, lambda _: r"training; step [\d,]+; .*left"
+    ),
+    Question(
+        "last-words",
+        "What did it print before it died?",
+        last_words,
+        lambda trouble: rf"in {trouble.died}: .*{LAST_WORDS}",
+        "#output-card",
+    ),
+    Question(
+        "time-lost",
+        "How much time did we lose today, and to what?",
+        time_lost,
+        lambda _: r"without a step.* in \d+ interruptions: .*boot .*stall [45]\.\d s",
+        "section:has(> #world)",
+    ),
+    Question(
+        "idle-host",
+        f"Why is host {OTHER_HOST} idle?",
+        why_idle,
+        lambda _: r"2 slots idle: the run may use 2 workers \(edriver resize\)",
+        "section:has(#hosts)",
+    ),
+    Question(
+        "who-resized",
+        "Who resized it, and when?",
+        who_resized,
+        lambda _: r"\d\d:\d\d:\d\d\W+at most 2 workers from now on: requested by ada@login1",
+        "section:has(#log)",
+    ),
+    Question(
+        "failed-first",
+        "What failed first, and why?",
+        what_failed_first,
+        lambda trouble: rf"worker \d+ \(rank 3, {trouble.died}\).*exited with code 9.*{LAST_WORDS}",
+    ),
+    Question(
+        "longest-recovery",
+        "How long did the recovery take, and what of it took longest?",
+        longest_recovery,
+        lambda _: r"[\d.]+ m?s without a step, of which .* took",
+        "section:has(> #phases)",
+    ),
+    Question("steps-lost", "Did we lose steps?", steps_lost, lambda _: r"\d+; \d+; 1 failure, "),
+    Question(
+        "drain",
+        "May I take host localhost out for maintenance?",
+        what_if_drained,
+        lambda _: r"there will be 2 slots to use|this leaves",
+        "section:has(#hosts)",
+    ),
+]
+
+
+@contextmanager
+def page_of(trouble: Trouble) -> Iterator[str]:
+    """The address of the page that steers it."""
+    command = [sys.executable, "-m", "edriver", "dashboard", "--control", "--run", trouble.address.run_id]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        try:
+            process.stdout.readline()
+            yield process.stdout.readline().split()[-1]
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(30)
+
+
+def ask(page: Page, url: str, question: Question, trouble: Trouble, folder: Path) -> str:
+    """Answer one question on a page that is loaded anew, and take a picture; returns what was read."""
+    page.goto(url)
+    page.locator("#hosts tr").first.wait_for(timeout=WAIT)
+    answer = " ".join(question.read(page).split())
+    page.wait_for_timeout(1500)  # for the charts to be drawn
+    path = folder / f"{question.name}.png"
+    if question.shown:
+        page.locator(question.shown).screenshot(path=path)
+    else:
+        page.screenshot(path=path)
+    assert re.search(question.right(trouble), answer), f"{question.words}: {answer}"
+    return answer
+
+
+def main() -> None:
+    """Run, ask, print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.page_questions")
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("build/questions"))
+    flags = parser.parse_args()
+    flags.folder.mkdir(parents=True, exist_ok=True)
+    wrong = 0
+    with tempfile.TemporaryDirectory(prefix="ed-") as place:
+        os.environ["XDG_STATE_HOME"] = place
+        orders = Path(place, "orders")
+        orders.mkdir()
+        args = ["-np", "4", "--min-np", "1", "-H", f"localhost:2,{OTHER_HOST}:2", "--name", "tonight"]
+        command = [sys.executable, "-m", "benchmarks.questioned_job"]
+        with running([*args, *command], Path(place), {"ORDERS": str(orders)}) as run:
+            run.line("round 1.1")
+            trouble = Trouble(run, here(run.line(r"^edriver: run (\w+):")[1]), orders)
+            bring_into_trouble(trouble)
+            with page_of(trouble) as url, sync_playwright() as playwright:
+                chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+                page = chromium.new_page(viewport={"width": 1280, "height": 900})
+                for question in QUESTIONS:
+                    try:
+                        print(f"{question.words}\n    {ask(page, url, question, trouble, flags.folder)}", flush=True)
+                    except Exception as error:  # noqa: BLE001  the others are asked all the same
+                        wrong += 1
+                        print(f"{question.words}\n    NOT ANSWERED: {error}", flush=True)
+                chromium.close()
+    sys.exit(f"{wrong} of {len(QUESTIONS)} are not answered" if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

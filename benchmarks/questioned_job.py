@@ -1,0 +1,64 @@
+"""Trains a little, and does what a file named after its rank orders: `benchmarks.page_questions` writes those.
+
+An order is a word and a number: `die 9`, `hang SECONDS`, `slow SECONDS` (each step from now on, while it loads data).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import edriver
+
+ORDERS = Path(os.environ["ORDERS"])
+SAMPLES, BATCH = 400_000, 4
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+sampler = edriver.ElasticSampler(range(SAMPLES))
+state = edriver.TorchState(model=model, optimizer=optimizer, sampler=sampler, steps=0)
+
+
+def obey(rank: int) -> float:
+    """Do what is ordered, once; returns how long each step is to take from now on, more than others."""
+    order = ORDERS / str(rank)
+    try:
+        verb, number = order.read_text().split()
+    except (FileNotFoundError, ValueError):
+        return 0.0
+    order.unlink()
+    if verb == "die":
+        print("CUDA error 719: unspecified launch failure; giving up", file=sys.stderr, flush=True)
+        os._exit(int(number))
+    if verb == "hang":
+        time.sleep(float(number))
+    return float(number) if verb == "slow" else 0.0
+
+
+@edriver.run
+def train(state: edriver.TorchState) -> None:
+    """Train until the run is stopped."""
+    slow = 0.0
+    ddp = torch.nn.parallel.DistributedDataParallel(model)
+    for index in itertools.count():
+        slow = slow or obey(dist.get_rank())
+        time.sleep(0.05 + slow)  # as loading data may take
+        optimizer.zero_grad()
+        loss = ddp(torch.randn(BATCH, 8)).square().mean()
+        loss.backward()
+        optimizer.step()
+        sampler.record_batch(index, BATCH)
+        state.steps += 1
+        state.report(loss=loss.item())
+        if state.steps % 20 == 0:
+            print(f"step {state.steps}: loss {loss.item():.4f}", flush=True)
+        state.commit()
+
+
+train(state)

@@ -1,0 +1,133 @@
+"""Processes that workers have started, and that the kernel has killed for want of memory: data loaders, for example.
+
+Of a worker's own process its exit says so (memory_watch.py). An agent cannot see how a worker's children end, so one
+counts as killed that has ended just when the kernel has counted a kill.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from edriver.agent.health.memory_watch import END_BOUND, MemoryGroup, counting_group, kills_in, kills_of, lowest_limit
+from edriver.v1 import agent_pb2
+
+PROC_ROOT: Final = Path("/proc")
+CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
+
+
+class KillCount:
+    """How many processes the kernel has killed for want of memory: of this process's cgroup; where it does not count
+    those, of the machine.
+
+    Args:
+        proc: where proc(5) is mounted,
+        root: and cgroups(7).
+
+    Attributes:
+        group: the cgroup; None: the machine's are counted.
+    """
+
+    def __init__(self, proc: Path = PROC_ROOT, root: Path = CGROUP_ROOT) -> None:
+        self._machine = proc / "vmstat"
+        self.group: MemoryGroup | None = None
+        with suppress(OSError):  # a kernel without cgroups
+            self.group = counting_group((proc / str(os.getpid()) / "cgroup").read_text(), root)
+
+    def now(self) -> int:
+        """So far; 0 if the kernel does not say."""
+        return (kills_in(self._machine) if self.group is None else kills_of(self.group)) or 0
+
+    def limit(self) -> int | None:
+        """Bytes that the cgroup may use; None: it has no limit, or is not known."""
+        return None if self.group is None else lowest_limit(self.group)
+
+
+class MemoryKills:
+    """Tells of each kill once.
+
+    Args:
+        send: sends what is to be told.
+        ended: those of some processes that have ended.
+        count: the kernel's count.
+        clock: seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[agent_pb2.MemoryKill], None],
+        ended: Callable[[Collection[int]], Collection[int]],
+        count: KillCount | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._send = send
+        self._ended = ended
+        self._count = count or KillCount()
+        self._clock = clock
+        self._first = self._seen = self._count.now()
+        self._unexplained = 0
+        self._explain_by = 0.0
+        self._processes: dict[int, tuple[int, int]] = {}
+
+    @property
+    def total(self) -> int:
+        """Kills since the beginning."""
+        return self._seen - self._first
+
+    def note(self, processes: Mapping[int, tuple[int, int]]) -> None:
+        """What workers have started.
+
+        Args:
+            processes: by their ids: the worker, and bytes in memory.
+        """
+        self._processes = dict(processes)
+
+    def look(self, workers: Mapping[int, Collection[int]], suspect: int = 0) -> None:
+        """Look whether there was a kill, and tell of it.
+
+        Args:
+            workers: the workers that there are, each with its own processes: the command's, and the one that trains.
+            suspect: a worker that has just failed, maybe of it; 0: none.
+        """
+        count, now = self._count.now(), self._clock()
+        if count > self._seen:
+            self._unexplained += count - self._seen
+            self._explain_by = now + END_BOUND  # it is counted first, and ends once its memory is given back
+        self._seen = count
+        if not self._unexplained:
+            return
+        if now >= self._explain_by:  # it was none of the workers'
+            self._unexplained = 0
+            return
+        own = {pid: worker_id for worker_id, pids in workers.items() for pid in pids if pid}
+        failed = {own[pid] for pid in self._ended(own)}  # their exits tell, and take what they have started with them
+        started = {
+            pid: nbytes
+            for pid, (worker_id, nbytes) in self._processes.items()
+            if worker_id in workers and worker_id not in failed and pid not in own
+        }
+        for pid in sorted(self._ended(started), key=started.__getitem__, reverse=True)[: self._unexplained]:
+            worker_id, _ = self._processes.pop(pid)
+            self._tell(worker_id, pid)
+            suspect = 0 if worker_id == suspect else suspect
+        if self._unexplained and suspect:
+            # It has ended, and with it all that it had started; or what was killed had been started a moment ago.
+            of_it = [pid for pid, (worker_id, _) in self._processes.items() if worker_id == suspect and pid not in own]
+            self._tell(suspect, of_it[0] if suspect in failed and len(of_it) == 1 else 0)
+
+    def explained(self) -> None:
+        """A worker's exit has told of one."""
+        self._unexplained = max(0, self._unexplained + self._count.now() - self._seen - 1)
+        self._seen = self._count.now()
+        self._explain_by = self._clock() + END_BOUND
+
+    def _tell(self, worker_id: int, pid: int) -> None:
+        self._unexplained -= 1
+        kill = agent_pb2.MemoryKill(
+            worker_id=worker_id, pid=pid, memory_limit=self._count.limit(), uncertain=self._count.group is None
+        )
+        self._send(kill)

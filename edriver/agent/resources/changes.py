@@ -1,0 +1,95 @@
+"""Which samples are worth a word to the driver: those in which something has changed noticeably; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from edriver.agent.resources.sample import Sample
+from edriver.v1 import resources_pb2
+
+REFRESH_INTERVAL: Final = 30.0
+"""Seconds after which a sample is sent, whatever is in it: heartbeats may be lost."""
+
+NOTICEABLE_CORES: Final = 0.02
+"""A change of the busy cores that is worth a word,"""
+
+NOTICEABLE_CPU_SECONDS: Final = 0.5
+"""processor time that is,"""
+
+NOTICEABLE_BYTES: Final = 1 << 20
+"""bytes of memory, or of the network in a second,"""
+
+NOTICEABLE_SHARE: Final = 0.01
+"""and the part of what was sent last by which these have to change."""
+
+
+class UsageChanges:
+    """Decides what of each sample is sent.
+
+    Args:
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._host: tuple[float, resources_pb2.HostUsage] | None = None
+        self._workers: dict[int, tuple[float, resources_pb2.WorkerUsage]] = {}
+
+    def forget(self) -> None:
+        """What was sent may not have arrived: all of the next sample is sent."""
+        self._host = None
+        self._workers.clear()
+
+    def of(self, sample: Sample) -> Sample:
+        """What of a sample is to be sent now; its host has no fields if nothing is to be said of it."""
+        now = self._clock()
+        host = resources_pb2.HostUsage()
+        if self._host is None or now - self._host[0] >= REFRESH_INTERVAL or _host_changed(self._host[1], sample.host):
+            self._host = now, sample.host
+            host = sample.host
+        changed = {}
+        for worker_id, usage in sample.workers.items():
+            known = self._workers.get(worker_id)
+            if known is None or now - known[0] >= REFRESH_INTERVAL or _worker_changed(known[1], usage):
+                changed[worker_id] = usage
+                self._workers[worker_id] = now, usage
+        for worker_id in self._workers.keys() - sample.workers.keys():
+            del self._workers[worker_id]
+        return Sample(host, changed)
+
+
+def _differs(before: float, now: float) -> bool:
+    return abs(now - before) >= max(NOTICEABLE_BYTES, NOTICEABLE_SHARE * before)
+
+
+def _host_changed(before: resources_pb2.HostUsage, now: resources_pb2.HostUsage) -> bool:
+    return (
+        abs(now.cpu_cores - before.cpu_cores) >= NOTICEABLE_CORES
+        or now.cpu_seconds - before.cpu_seconds >= NOTICEABLE_CPU_SECONDS
+        or now.HasField("cpu_cores") != before.HasField("cpu_cores")
+        or now.cpu_limit_cores != before.cpu_limit_cores
+        or now.memory_limit_bytes != before.memory_limit_bytes
+        or now.memory_kills != before.memory_kills
+        or _differs(before.memory_bytes, now.memory_bytes)
+        or _differs(before.received_bytes_per_second, now.received_bytes_per_second)
+        or _differs(before.sent_bytes_per_second, now.sent_bytes_per_second)
+        or now.received_bytes - before.received_bytes >= NOTICEABLE_BYTES
+        or now.sent_bytes - before.sent_bytes >= NOTICEABLE_BYTES
+        or abs(now.gpu_utilization - before.gpu_utilization) >= NOTICEABLE_SHARE
+        or _differs(before.gpu_memory_bytes, now.gpu_memory_bytes)
+        or len(now.gpus) != len(before.gpus)
+    )
+
+
+def _worker_changed(before: resources_pb2.WorkerUsage, now: resources_pb2.WorkerUsage) -> bool:
+    return (
+        abs(now.cpu_cores - before.cpu_cores) >= NOTICEABLE_CORES
+        or now.cpu_seconds - before.cpu_seconds >= NOTICEABLE_CPU_SECONDS
+        or now.HasField("cpu_cores") != before.HasField("cpu_cores")
+        or now.processes != before.processes
+        or now.gpus != before.gpus
+        or _differs(before.resident_bytes, now.resident_bytes)
+        or abs(now.gpu_utilization - before.gpu_utilization) >= NOTICEABLE_SHARE
+        or _differs(before.gpu_memory_bytes, now.gpu_memory_bytes)
+    )

@@ -1,0 +1,112 @@
+"""Who is waited for while no step is made; pure.
+
+A member that has passed no boundary for long says what it does (Standing). Those that wait in a collective wait for
+those that do not: they load data, compute, evaluate, are stopped, or do not answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from edriver.common.wire import span_seconds, timestamp
+from edriver.v1 import notification_pb2, pace_pb2
+
+MAX_NAMED: Final = 8
+"""Members that are named, of those that are waited for."""
+
+SETTLE_SECONDS: Final = 0.5
+"""Seconds that members' reports may be apart: one that has said nothing so long after the first of them is silent."""
+
+_WAITING: Final = pace_pb2.WORKER_ACTIVITY_WAITING
+
+
+@dataclass(slots=True)
+class MemberStanding:
+    """What is known of a member of the round.
+
+    Attributes:
+        worker_id: the worker,
+        rank: its rank,
+        host: its host,
+        slot: and its slot there.
+        heard: when it last said something, in seconds since the epoch.
+        standing: what it does since its last boundary, long ago; None: it has said nothing of the kind.
+        stopped: whether its process is stopped.
+    """
+
+    worker_id: int
+    rank: int
+    host: str
+    slot: int
+    heard: float = 0.0
+    standing: notification_pb2.Standing | None = None
+    stopped: bool = False
+
+    @property
+    def activity(self) -> pace_pb2.WorkerActivity.ValueType:
+        """What it does."""
+        if self.stopped:
+            return pace_pb2.WORKER_ACTIVITY_STOPPED
+        return pace_pb2.WORKER_ACTIVITY_SILENT if self.standing is None else self.standing.activity
+
+
+@dataclass(slots=True)
+class HoldUpWatch:
+    """Follows the members of a round.
+
+    Attributes:
+        since: when the first of them said that it stands, in seconds since the epoch; None: none does.
+    """
+
+    since: float | None = None
+
+    def look(self, members: Collection[MemberStanding], now: float) -> pace_pb2.HoldUp | None:
+        """Who is waited for; None: steps are being made, or it is not known yet.
+
+        Args:
+            members: of the round, without those whose training function has returned.
+            now: the time, in seconds since the epoch.
+        """
+        if not any(member.standing is not None for member in members):
+            self.since = None
+            return None
+        if self.since is None:
+            self.since = now
+        unheard = [member for member in members if member.standing is None and not member.stopped]
+        if any(member.heard > self.since for member in unheard):  # it goes on
+            return None
+        if unheard and now - self.since < SETTLE_SECONDS:
+            return None
+        return _hold_up(members)
+
+
+def is_declared(hold_up: pace_pb2.HoldUp) -> bool:
+    """Whether all that is waited for is what the script has declared: evaluation, saving."""
+    declared = (pace_pb2.WORKER_ACTIVITY_EVALUATING, pace_pb2.WORKER_ACTIVITY_SAVING)
+    return bool(hold_up.waited_for) and all(each.activity in declared for each in hold_up.waited_for)
+
+
+def _hold_up(members: Collection[MemberStanding]) -> pace_pb2.HoldUp:
+    began = max(member.heard - span_seconds(member.standing.duration) for member in members if member.standing)
+    busy = sorted((each for each in members if each.activity != _WAITING), key=lambda each: each.rank)
+    return pace_pb2.HoldUp(
+        start_time=timestamp(began),
+        waiting=len(members) - len(busy),
+        waited_for=_named(busy),
+        waited_for_count=len(busy),
+    )
+
+
+def _named(busy: Collection[MemberStanding]) -> Iterator[pace_pb2.WaitedFor]:
+    for member in list(busy)[:MAX_NAMED]:
+        place = "" if member.stopped or member.standing is None else member.standing.place
+        yield pace_pb2.WaitedFor(
+            worker_id=member.worker_id,
+            rank=member.rank,
+            host=member.host,
+            slot=member.slot,
+            activity=member.activity,
+            place=place,
+        )

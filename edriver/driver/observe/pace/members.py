@@ -1,0 +1,163 @@
+"""What the members of the round that is on say of their steps, and who holds it up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from edriver.common.ids import NO_ROUND
+from edriver.common.wire import duration, epoch_seconds, round_id_of, span_seconds, timestamp
+from edriver.driver.core.rounds.ranks import RoundPlan
+from edriver.driver.observe.pace.hold_up import HoldUpWatch, MemberStanding, is_declared
+from edriver.driver.observe.pace.stragglers import Sample, Verdict, Window, stragglers
+from edriver.text.pace_text import hold_up_text, straggler_text
+from edriver.v1 import agent_pb2, pace_pb2, status_pb2
+
+VERDICT_INTERVAL: Final = 2.0
+"""Seconds between two looks for stragglers, at least."""
+
+MAX_CLOCK_DIFFERENCE: Final = 60.0
+"""Seconds by which the clocks of hosts may differ from the driver's for a stall to be recognised."""
+
+MAX_STRAGGLERS: Final = 8
+"""Stragglers that are named."""
+
+
+@dataclass(slots=True)
+class _Member:
+    """One of them."""
+
+    standing: MemberStanding
+    window: Window = field(default_factory=Window)
+
+
+class Pace:
+    """Follows the members of one round after the other.
+
+    Args:
+        clock: seconds since the epoch.
+        takes_part: whether a member's training function goes on.
+    """
+
+    def __init__(self, clock: Callable[[], float], takes_part: Callable[[int], bool]) -> None:
+        self._clock = clock
+        self._takes_part = takes_part
+        self._round_id = NO_ROUND
+        self._members: dict[int, _Member] = {}
+        self._watch = HoldUpWatch()
+        self._hold_up: pace_pb2.HoldUp | None = None  # the latest, which may be over
+        self._announced = False
+        self._stragglers: dict[int, pace_pb2.Straggler] = {}
+        self._judged_at = 0.0
+
+    # ---- what happens ----------------------------------------------------------------------------------------
+
+    def assigned(self, plan: RoundPlan) -> Iterator[status_pb2.Event]:
+        """A round begins; stragglers of the one before are none any more."""
+        yield from self._judge({}, self._clock())
+        self._round_id = plan.round_id
+        self._members = {
+            seat.worker_id: _Member(MemberStanding(seat.worker_id, seat.rank, seat.host, seat.slot))
+            for seat in plan.seats
+        }
+        self._watch, self._announced = HoldUpWatch(), False
+
+    def ended(self) -> Iterator[status_pb2.Event]:
+        """The round has ended."""
+        yield from self._judge({}, self._clock())
+        self._members = {}
+
+    def record(self, report: agent_pb2.WorkerHeartbeat) -> None:
+        """A worker is so far, or is stopped."""
+        member = self._members.get(report.worker_id)
+        if member is None:
+            return
+        now = self._clock()
+        member.standing.stopped = report.stopped
+        progress = report.progress
+        if not report.HasField("progress") or round_id_of(progress.round_id) != self._round_id:
+            return
+        member.standing.heard = now
+        member.standing.standing = progress.standing if progress.HasField("standing") else None
+        if progress.HasField("watched_duration") and progress.boundaries:
+            waiting = span_seconds(progress.waiting_duration) if progress.HasField("waiting_duration") else None
+            loading, delayed = span_seconds(progress.loading_duration), span_seconds(progress.delayed_duration)
+            watched = span_seconds(progress.watched_duration)
+            member.window.add(Sample(now, progress.boundaries, watched, waiting, loading, delayed))
+
+    def look(self) -> list[status_pb2.Event]:
+        """Look for what holds the round up; returns what is new. To be called several times a second."""
+        now = self._clock()
+        found: list[status_pb2.Event] = []
+        if now - self._judged_at >= VERDICT_INTERVAL:
+            halves = {one: pair for one, each in self._members.items() if (pair := each.window.halves(now)) is not None}
+            whole = len(halves) == len(self._members)  # else the others are not known
+            found += self._judge(stragglers(halves, self._stragglers) if whole else {}, now)
+        hold_up = self.hold_up()
+        if hold_up is None:
+            self._announced = False
+        elif not self._announced and not is_declared(hold_up):
+            self._announced = True
+            found.append(status_pb2.Event(hold_up=hold_up, text=hold_up_text(hold_up, now)))
+        return found
+
+    # ---- what came of it -------------------------------------------------------------------------------------
+
+    def hold_up(self) -> pace_pb2.HoldUp | None:
+        """Who is waited for now; None: steps are being made, or it is not known yet."""
+        members = [each.standing for each in self._members.values() if self._takes_part(each.standing.worker_id)]
+        found = self._watch.look(members, self._clock())
+        if found is not None:
+            self._hold_up = found
+        return found
+
+    def hold_up_in(self, interruption: status_pb2.Interruption) -> pace_pb2.HoldUp | None:
+        """Who was waited for last in a stall that is over; None: not known."""
+        if self._hold_up is None or interruption.kind != status_pb2.INTERRUPTION_KIND_STALL:
+            return None
+        start, began = epoch_seconds(interruption.start_time), epoch_seconds(self._hold_up.start_time)
+        end = start + span_seconds(interruption.duration)
+        return self._hold_up if start - MAX_CLOCK_DIFFERENCE < began < end else None
+
+    def stragglers(self) -> list[pace_pb2.Straggler]:
+        """Those that are slower than the others now, the slowest first."""
+        return list(self._stragglers.values())[:MAX_STRAGGLERS]
+
+    def fill(self, status: status_pb2.WorkerStatus) -> None:
+        """Add what is known of a worker's steps."""
+        member = self._members.get(status.worker_id)
+        step = None if member is None else member.window.latest()
+        if step is None:
+            status.ClearField("step_times")
+            return
+        times = pace_pb2.StepTimes(step=duration(step.seconds), loading=duration(step.loading))
+        if step.waiting is not None:
+            times.waiting.CopyFrom(duration(step.waiting))
+            times.computing.CopyFrom(duration(max(0.0, step.seconds - step.waiting - step.loading)))
+        status.step_times.CopyFrom(times)
+
+    # ---- how -------------------------------------------------------------------------------------------------
+
+    def _judge(self, verdicts: dict[int, Verdict], now: float) -> Iterator[status_pb2.Event]:
+        self._judged_at = now
+        before, self._stragglers = self._stragglers, {}
+        for one, verdict in verdicts.items():
+            standing = self._members[one].standing
+            message = pace_pb2.Straggler(
+                worker_id=one,
+                rank=standing.rank,
+                host=standing.host,
+                slot=standing.slot,
+                ratio=verdict.ratio,
+                excess=duration(verdict.excess),
+                reason=verdict.reason,
+                start_time=before[one].start_time if one in before else timestamp(now),
+            )
+            self._stragglers[one] = message
+            if one not in before:
+                yield status_pb2.Event(straggler=message, text=straggler_text(message, now))
+        for one, message in before.items():
+            if one not in verdicts:
+                message.end_time.CopyFrom(timestamp(now))
+                yield status_pb2.Event(straggler=message, text=straggler_text(message, now))

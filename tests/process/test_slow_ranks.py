@@ -1,0 +1,207 @@
+"""Who holds a run up, in a real run: slowed down in its data loader, in its own code, locked, stopped, evaluating.
+
+What status, events and metrics say is compared with what the workers themselves have written down.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from urllib.request import urlopen
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from edriver.client import Client, WorkerStatus, here
+from edriver.common.wire import span_seconds
+from edriver.v1 import pace_pb2, stacks_pb2, status_pb2
+from tests.process.running import BOUND, SCRIPTS, Run, running
+from tests.process.test_dashboard import WAIT, Watched, browser, dashboard  # noqa: F401  browser is a fixture
+from tests.process.test_logs import edriver, id_of
+
+PACED = [sys.executable, str(SCRIPTS / "paced.py")]
+SHORT_WINDOWS = [sys.executable, str(SCRIPTS / "short_windows.py")]
+
+
+class Paced:
+    """A run of two ranks, each of which can be slowed down."""
+
+    def __init__(self, run: Run, folder: Path, client: Client) -> None:
+        self.run = run
+        self.folder = folder
+        self.client = client
+
+    def slow(self, rank: int, what: str) -> None:
+        Path(self.folder, "new").write_text(what)
+        Path(self.folder, "new").rename(self.folder / f"slow.{rank}")
+
+    def quick(self, rank: int) -> None:
+        Path(self.folder, f"slow.{rank}").unlink(missing_ok=True)
+
+    def until(self, seen: Callable[[status_pb2.Run], bool]) -> status_pb2.Run:
+        """How the run stands once it does so."""
+        end = time.monotonic() + BOUND
+        while not seen(status := self.client.status()):
+            assert time.monotonic() < end, f"{status}\n{self.run.text}"
+            time.sleep(0.05)
+        return status
+
+    def worker(self, rank: int) -> WorkerStatus:
+        return next(worker for worker in self.client.status().workers if worker.rank == rank)
+
+    def written(self, rank: int, since: float) -> list[list[float]]:
+        """What a rank has written down of its steps since then: when, loading and own code."""
+        lines = Path(self.folder, f"steps.{rank}").read_text().splitlines()[:-1]
+        return [step for line in lines if (step := [*map(float, line.split())])[0] >= since]
+
+    def last_step(self) -> float:
+        """When the last step was made of all."""
+        return max(self.written(rank, 0.0)[-1][0] for rank in (0, 1))
+
+    def events(self, kind: str) -> list[status_pb2.Event]:
+        return [event for event in self.client.events() if event.WhichOneof("kind") == kind]
+
+
+@pytest.fixture(scope="module")
+def paced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Paced]:
+    folder = tmp_path_factory.mktemp("paced")
+    flags = ["-np", "2", "--metrics-port", "0", *PACED]
+    with running(flags, folder, {"FOLDER": str(folder)}, through=SHORT_WINDOWS) as run:
+        run.line("rank 1 of 2")
+        with Client(here(id_of(run))) as client:
+            made = Paced(run, folder, client)
+            made.until(lambda status: all(worker.HasField("step_times") for worker in status.workers))
+            yield made
+        (folder / "end").touch()
+        assert run.end() == 0, run.text
+        assert run.gone(), run.left_behind()
+
+
+def test_one_that_is_stopped_is_named_within_two_seconds(paced: Paced) -> None:
+    pid = paced.run.pids()[1]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        status = paced.until(lambda status: len(status.hold_up.waited_for) == 1)
+        began, took = paced.last_step(), time.time()
+        (named,) = status.hold_up.waited_for
+        assert (named.rank, named.activity) == (1, pace_pb2.WORKER_ACTIVITY_STOPPED)
+        assert status.hold_up.waiting == 1
+        assert took - began < 2.0 + 5.0 * (os.getloadavg()[0] > 8.0)  # as a rule 1.2 s
+        assert abs(status.hold_up.start_time.ToNanoseconds() / 1e9 - began) < 0.5
+        text = r"no step for \d s; all wait for rank 1 \(localhost:1\), whose process is stopped"
+        assert re.search(text, edriver("status", "--run", id_of(paced.run)).stdout)
+        port = re.search(r"metrics for Prometheus: (http://\S+)", paced.run.text)
+        assert port
+        metrics = urlopen(port[1]).read().decode()
+        assert 'edriver_waited_for{activity="stopped",rank="1"} 1.0' in metrics
+        asked = edriver("stack", "1", "--run", id_of(paced.run)).stdout
+        assert "its process is stopped (by a signal or debugger)" in asked
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    paced.until(lambda status: not status.HasField("hold_up"))
+    paced.until(lambda _: bool(paced.events("interruption")[-1].interruption.HasField("hold_up")))
+    assert paced.events("hold_up")[-1].hold_up.waited_for[0].rank == 1
+    assert paced.events("interruption")[-1].interruption.hold_up.waited_for[0].rank == 1
+
+
+def test_one_whose_interpreter_is_locked(paced: Paced) -> None:
+    paced.slow(0, "native 9")
+    status = paced.until(lambda status: len(status.hold_up.waited_for) == 1)
+    (named,) = status.hold_up.waited_for
+    assert (named.rank, named.activity) == (0, pace_pb2.WORKER_ACTIVITY_SILENT)
+    (answer,) = paced.client.stacks(rank=0)
+    assert answer.stacks.source == stacks_pb2.STACK_SOURCE_SIGNAL
+    assert re.search(r"paced.py\", line \d+ in once\n", answer.stacks.text)
+    paced.until(lambda status: not status.HasField("hold_up"))
+
+
+def test_one_that_evaluates_holds_the_others_up_without_a_stall(paced: Paced) -> None:
+    before = len(paced.events("hold_up"))
+    paced.slow(1, "eval 4")
+    status = paced.until(lambda status: len(status.hold_up.waited_for) == 1)
+    (named,) = status.hold_up.waited_for
+    assert (named.rank, named.activity) == (1, pace_pb2.WORKER_ACTIVITY_EVALUATING)
+    assert re.fullmatch(r"paced.py:\d+ \(once\)", named.place)
+    paced.until(lambda status: not status.HasField("hold_up"))
+    assert len(paced.events("hold_up")) == before
+
+
+def test_where_both_stand(paced: Paced) -> None:
+    found = json.loads(edriver("stack", "--json", "--run", id_of(paced.run)).stdout)
+    assert [(each["rank"], each["stacks"]["source"]) for each in found] == [
+        (0, "STACK_SOURCE_WORKER"),
+        (1, "STACK_SOURCE_WORKER"),
+    ]
+    for each in found:
+        first = each["stacks"]["text"].partition("\n\n")[0]
+        assert first.startswith("thread MainThread:\n")
+        assert "paced.py" in first
+    refused = edriver("stack", "7", "--run", id_of(paced.run))
+    assert refused.returncode == 1
+    assert "there is no such worker: the run has localhost:0 (rank 0), localhost:1 (rank 1)" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("rank", "what", "reason"),
+    [(1, "load 0.08", pace_pb2.STRAGGLER_REASON_LOADING), (0, "compute 0.08", pace_pb2.STRAGGLER_REASON_COMPUTING)],
+    ids=["loader", "own code"],
+)
+def test_one_that_is_slow_in_each_step(
+    paced: Paced, rank: int, what: str, reason: pace_pb2.StragglerReason.ValueType
+) -> None:
+    assert not paced.client.status().stragglers
+    paced.slow(rank, what)
+    status = paced.until(lambda status: bool(status.stragglers))
+    (slow,) = status.stragglers
+    assert (slow.rank, slow.reason) == (rank, reason)
+    assert slow.ratio > 1.5
+    shown = edriver("status", "--run", id_of(paced.run)).stdout
+    assert re.search(rf"rank {rank} \(localhost:{rank}\) is \d+\.\d times slower than the median of the others", shown)
+    times, since = paced.worker(rank).step_times, time.time() - 4.0
+    written = paced.written(rank, since)
+    loading, own = median(step[1] for step in written), median(step[2] for step in written)
+    assert span_seconds(times.loading) == pytest.approx(loading, abs=0.025)
+    assert span_seconds(times.computing) == pytest.approx(own, abs=0.04)
+    assert span_seconds(times.step) - span_seconds(times.waiting) > 0.08
+    other = paced.worker(1 - rank).step_times
+    assert span_seconds(other.waiting) > 0.05
+    paced.quick(rank)
+    paced.until(lambda status: not status.stragglers)
+    begun, ended = paced.events("straggler")[-2:]
+    assert begun.straggler.rank == ended.straggler.rank == rank
+    assert not begun.straggler.HasField("end_time")
+    assert ended.straggler.HasField("end_time")
+
+
+def test_the_page_says_it_and_shows_where_a_worker_stands(paced: Paced, browser: Browser, tmp_path: Path) -> None:  # noqa: F811
+    with dashboard(id_of(paced.run), tmp_path) as url:
+        watched = Watched(browser)
+        page = watched.page
+        page.goto(url)
+        expect(page.locator("#steps tr")).to_have_count(2, timeout=WAIT)
+        expect(page.locator("#trouble")).to_be_hidden()
+        page.click("#stacks-ask")
+        expect(page.locator("#stacks")).to_contain_text("thread MainThread:", timeout=WAIT)
+        pid = paced.run.pids()[1]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            text = re.compile(r"^no step for \d+ s; all wait for rank 1 \(localhost:1\), whose process is stopped")
+            expect(page.locator("#trouble")).to_have_text(text, timeout=WAIT)
+            expect(page.locator("#log")).to_contain_text("all wait for rank 1")
+            page.focus("#stacks-of")
+            page.select_option("#stacks-of", "localhost:1")
+            page.click("#stacks-ask")
+            expect(page.locator("#stacks")).to_contain_text("its process is stopped (by a signal", timeout=WAIT)
+            if folder := os.environ.get("PICTURES"):
+                page.screenshot(path=f"{folder}/held-up.png", full_page=True)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        expect(page.locator("#trouble")).to_be_hidden(timeout=WAIT)
+        watched.check(url)

@@ -1,0 +1,52 @@
+"""What a worker tells of its progress."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import edriver
+from edriver.common.ids import RoundId
+from edriver.common.stall_limits import DEFAULT_STALL_LIMITS
+from edriver.worker import topology
+from edriver.worker.reports import SamplesDone
+from edriver.worker.rounds.participant import Participant
+from edriver.worker.rounds.progress_watch import ProgressWatch
+from edriver.worker.rounds.step_times import StepTimes
+
+
+class Resumed(edriver.ObjectState):
+    """As a script makes it, before its first sync: of an epoch that is not the run's."""
+
+    def samples_done(self) -> SamplesDone:
+        return SamplesDone(0, 17, 480)
+
+
+def test_what_a_worker_holds_before_its_first_sync_is_not_the_runs() -> None:
+    times = StepTimes()
+    watch = ProgressWatch(Participant(), times, DEFAULT_STALL_LIMITS, lambda report: None)
+    watch.state = Resumed()
+    watch.state.report(loss=3.0)
+    before = watch.progress()
+    assert (before.HasField("epoch"), dict(before.reported)) == (False, {})
+    times.synced(RoundId(1, 1))
+    after = watch.progress()
+    assert (after.epoch, after.samples_done, after.samples, dict(after.reported)) == (0, 17, 480, {"loss": 3.0})
+    watch.state = None
+    assert watch.progress().reported == after.reported
+    assert watch.progress().samples_done == 17
+
+
+@pytest.mark.parametrize(("rank", "reported"), [(0, {f"value {n}": float(n) for n in range(100)}), (1, {})])
+def test_what_the_script_reports_in_rank_0_is_sent(
+    monkeypatch: pytest.MonkeyPatch, rank: int, reported: dict[str, float]
+) -> None:
+    monkeypatch.setattr(topology, "_assignment", replace(topology.SINGLE_WORKER, rank=rank))
+    times = StepTimes()
+    watch = ProgressWatch(Participant(), times, DEFAULT_STALL_LIMITS, lambda report: None)
+    watch.state = edriver.ObjectState()
+    for number in range(100):
+        watch.state.report(**{f"value {number}": float(number)})
+    times.synced(RoundId(1, 1))
+    assert dict(watch.progress().reported) == reported
