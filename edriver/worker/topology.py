@@ -5,8 +5,10 @@ A script started without edriver around it is a world of one.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+from collections.abc import Iterator
 
 from edriver.common.ids import RoundId
 from edriver.common.store_address import StoreAddress
@@ -65,10 +67,21 @@ def in_round() -> bool:
     return _assignment is not None
 
 
-def enter(assignment: Assignment) -> None:
-    """Take a place: called by `run` at the start of each round."""
+def enter(assignment: Assignment | None) -> None:
+    """Take a place: called by `run` at the start of each round; None: this worker has none yet."""
     global _assignment
     _assignment = assignment
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Be a world of one, before this worker's first round."""
+    before = _assignment
+    enter(SINGLE_WORKER)
+    try:
+        yield
+    finally:
+        enter(before)
 
 
 def leave() -> None:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from edriver.system.record_folder import USAGE_FILE
 from tests.attacks.victim import Victim, victim
 from tests.process.running import BOUND, ROOT, edriver
 
@@ -36,6 +37,13 @@ class Tags(html.parser.HTMLParser):
         self.handlers += [name for name, _ in attributes if name.startswith("on")]
 
 
+def measured(run: Victim) -> None:
+    """Let it train until its memory has been recorded, which makes a row of its report."""
+    record = run.folder / "state" / "edriver" / run.run_id / USAGE_FILE
+    while not record.exists() or not record.stat().st_size:
+        run.trains()
+
+
 def report_of(run: Victim) -> str:
     """The HTML of its report."""
     output = run.folder / "report.html"
@@ -48,7 +56,7 @@ def report_of(run: Victim) -> str:
 def calm() -> Iterator[Counter[str]]:
     """The tags of a report in which nothing is hostile."""
     with victim(size=1) as run:
-        run.trains()
+        measured(run)
         edriver("stop", "--run", run.run_id, "--reason", "enough", environ={"TMPDIR": str(run.temporary)})
         run.run.end()
         yield Tags(report_of(run)).found
@@ -56,7 +64,7 @@ def calm() -> Iterator[Counter[str]]:
 
 def test_names_from_outside_are_escaped(calm: Counter[str]) -> None:
     with victim(size=1, environ={"METRIC": HOSTILE}) as run:
-        run.trains()
+        measured(run)
         reported = edriver("stop", "--run", run.run_id, "--reason", HOSTILE, environ={"TMPDIR": str(run.temporary)})
         assert reported.returncode == 0, reported.stderr
         run.run.end()

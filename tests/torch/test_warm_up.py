@@ -50,3 +50,36 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
     plain = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
     done = subprocess.run([sys.executable, "-c", source], env=plain, stdout=subprocess.PIPE, check=True, timeout=300)
     assert int(done.stdout) < 1000, "page faults; 24 MiB have 6144 pages"
+
+
+def test_what_a_script_warms_up_with_is_called_once_and_leaves_the_state_as_it_was() -> None:
+    source = """
+import torch, torch.distributed as dist, edriver
+torch.manual_seed(3)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.Adam(model.parameters())
+state = edriver.TorchState(model=model, optimizer=optimizer, steps=0)
+state.steps = 7
+before, random = model.weight.detach().clone(), torch.get_rng_state()
+
+def warm_up(state):
+    assert dist.get_world_size() == 1 and (edriver.rank(), edriver.size()) == (0, 1)
+    model(torch.randn(2, 4)).sum().backward()
+    optimizer.step()
+    model(torch.randn(2, 4)).sum().backward()
+    state.steps += 1
+    state.commit()
+    print("warm")
+
+@edriver.run(warm_up=warm_up)
+def train(state):
+    assert torch.equal(model.weight, before) and torch.equal(torch.get_rng_state(), random)
+    assert state.steps == 7 and not optimizer.state and model.weight.grad is None
+    print("train")
+
+train(state)
+train(state)
+"""
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["warm", "train", "train"]

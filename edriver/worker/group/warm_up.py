@@ -37,7 +37,7 @@ def warm_up() -> frozenset[str]:
     """
     if dist.is_initialized():
         return frozenset()  # a group of the script's own, which edriver.run will object to
-    with _group_alone():
+    with group_alone():
         broken = checks.failed(checks.found_by((*checks.GROUP_CHECKS, *checks.PROCESS_CHECKS)))
     grow_heap()
     return broken
@@ -48,12 +48,16 @@ def take_first_step() -> None:
     """Take a step with a tiny model, alone, once in a process. The script sees nothing of it."""
     torch_code.import_dynamo()
     if not dist.is_initialized():
-        with _group_alone(), torch.random.fork_rng(devices=[]):
+        with group_alone(), torch.random.fork_rng(devices=[]):
             tiny_step()
 
 
 @contextlib.contextmanager
-def _group_alone() -> Iterator[None]:
+def group_alone() -> Iterator[None]:
+    """Have a default process group of this process alone; where there is one already, that."""
+    if dist.is_initialized():
+        yield
+        return
     gloo_groups.when_made(None)
     group = RoundGroup(None)
     group.build_alone()

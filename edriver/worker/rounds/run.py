@@ -9,8 +9,9 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
+from edriver.worker import topology
 from edriver.worker.rounds.alone import Alone
 from edriver.worker.rounds.worker_rounds import WorkerRounds
 from edriver.worker.state.state import State, holds_nothing
@@ -58,7 +59,25 @@ def _take_first_step() -> None:
     take_first_step()
 
 
-def run(function: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R | None]:
+def _warm_up(function: Callable[[S], object], state: S) -> None:
+    """Call what a script warms up with, in a round of this process alone. Nothing that it does to the state stays."""
+    from edriver.worker.group.warm_up import group_alone
+
+    with state.rehearsal(), group_alone(), topology.alone():
+        function(state)
+
+
+@overload
+def run(function: Callable[Concatenate[S, P], R], /) -> Callable[Concatenate[S, P], R | None]: ...
+
+
+@overload
+def run(
+    *, warm_up: Callable[[S], object]
+) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Concatenate[S, P], R | None]]: ...
+
+
+def run(function: Callable[..., Any] | None = None, /, *, warm_up: Callable[[Any], object] | None = None) -> Any:
     """Make a training function elastic: it is called again, in the same process, in every round.
 
     In each round the default process group of torch.distributed is there (Gloo), `rank()` and `size()` are the
@@ -70,18 +89,37 @@ def run(function: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P],
     The wrapped function returns what the function returned, once all members are done; None where the driver lets a
     late worker skip a `run` that is over. The process group stays for collectives after it, which are not elastic.
 
+    Used as a decorator, it is written `@edriver.run` or `@edriver.run(warm_up=prepare)`.
+
+    Args:
+        function: the training function.
+        warm_up: called with the state once per process, before this worker is ready for its first round, while the
+            others train on. It is for what takes long the first time only, such as compiling the model: take a step
+            with made-up data as the training function takes it. The default process group has this worker alone.
+            Afterwards the state, gradients and random number generators are as they were before.
+
     Raises:
         TypeError: the first argument is not a State.
         SystemExit: with code 0, when this worker's host is leaving.
-        Exception: whatever the function raised that is not the loss of a peer; the process is expected to end of it.
+        Exception: whatever a function raised that is not the loss of a peer; the process is expected to end of it.
     """
+    if function is None:
+        return functools.partial(_elastic, warm_up=warm_up)
+    return _elastic(function, warm_up)
+
+
+def _elastic(
+    function: Callable[Concatenate[S, P], R], warm_up: Callable[[S], object] | None
+) -> Callable[Concatenate[S, P], R | None]:
     if "EDRIVER_WORKER_ID" in os.environ and "torch" in sys.modules:
         from edriver.worker.backend import default_group
 
         default_group.guard()
+    cold = warm_up
 
     @functools.wraps(function)
     def wrapper(state: S, *args: P.args, **kwargs: P.kwargs) -> R | None:
+        nonlocal cold
         if not isinstance(state, State):
             raise TypeError(
                 f"the first argument of {function.__name__} must be an edriver.State (such as TorchState), "
@@ -90,6 +128,9 @@ def run(function: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P],
         rounds = rounds_of_this_process()
         if isinstance(rounds, WorkerRounds) and not holds_nothing(state):
             _take_first_step()
+        if cold is not None:
+            _warm_up(cold, state)
+            cold = None
         return rounds.run(function, state, args, kwargs)
 
     return cast(Callable[Concatenate[S, P], R | None], wrapper)

@@ -17,10 +17,11 @@ This file does not import torch: see `edriver.worker.state.torch_state` for mode
 from __future__ import annotations
 
 import abc
+import contextlib
 import copy
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edriver.common.stall_limits import Phase
@@ -76,6 +77,7 @@ class State(abc.ABC):
         self._reset_callbacks: list[Callable[[], object]] = []
         self._rounds: BoundaryListener | None = None
         self._schedule = CommitSchedule()
+        self._rehearses = False
         self._exposed = False  # whether a failure may lead back further than to the last boundary, as far as is known
 
     def bind(self, rounds: BoundaryListener | None) -> None:
@@ -162,7 +164,21 @@ class State(abc.ABC):
         """Whether a step has begun whose result is not in the state yet: accumulated gradients, for one."""
         return False
 
+    @contextlib.contextmanager
+    def rehearsal(self) -> Iterator[None]:
+        """Take back what is done to the state in between; commits save nothing meanwhile, and reports are dropped."""
+        self.save()
+        reported, self._rehearses = self.reported, True
+        try:
+            yield
+        finally:
+            self.reported, self._rehearses = reported, False
+        self.restore()
+        self.clear_gradients()
+
     def _commit(self) -> None:
+        if self._rehearses:
+            return
         if self._rounds is not None and self.wait_for_device():
             self._rounds.check()  # or what has been computed may be what an abort has left
         began = time.perf_counter()
