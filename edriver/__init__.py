@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from edriver.worker.sampler.elastic_stream import ElasticStream as ElasticStream
     from edriver.worker.state.handlers import StateHandler as StateHandler
     from edriver.worker.state.handlers import register_handler as register_handler
-    from edriver.worker.state.state import ObjectState as ObjectState
+    from edriver.worker.state.object_state import ObjectState as ObjectState
     from edriver.worker.state.state import State as State
     from edriver.worker.state.torch_state import TorchState as TorchState
     from edriver.worker.state.typed_state import TypedState as TypedState
@@ -54,7 +54,7 @@ _SUBMODULES = {
     "run": "worker.rounds.run",
     "ElasticSampler": "worker.sampler.elastic_sampler",
     "ElasticStream": "worker.sampler.elastic_stream",
-    "ObjectState": "worker.state.state",
+    "ObjectState": "worker.state.object_state",
     "State": "worker.state.state",
     "cross_rank": "worker.topology",
     "cross_size": "worker.topology",

@@ -25,7 +25,7 @@ from edriver.common.store_address import StoreAddress
 from edriver.worker import topology
 from edriver.worker.assignment import Assignment
 from edriver.worker.rounds.run import run
-from edriver.worker.state.state import ObjectState
+from edriver.worker.state.object_state import ObjectState
 
 _FIXED_WORLD_VARIABLES: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 

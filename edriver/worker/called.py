@@ -16,7 +16,8 @@ from edriver.calls.parcels import CALL, FOLDER_VARIABLE, Call, FolderPlace, Outc
 from edriver.common.join_config import JoinConfig
 from edriver.worker import topology
 from edriver.worker.rounds.run import run
-from edriver.worker.state.state import ObjectState, State
+from edriver.worker.state.object_state import ObjectState
+from edriver.worker.state.state import State
 
 
 @run

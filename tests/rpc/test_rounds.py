@@ -28,7 +28,7 @@ from edriver.worker.assignment import Assignment
 from edriver.worker.errors import HostsUpdatedInterrupt, PeerLostError, SwallowedInterruptError
 from edriver.worker.rounds import notification
 from edriver.worker.rounds.worker_rounds import WorkerRounds
-from edriver.worker.state.state import ObjectState
+from edriver.worker.state.object_state import ObjectState
 
 BOUND = 120.0
 

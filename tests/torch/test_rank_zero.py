@@ -9,7 +9,7 @@ import pytest
 
 from edriver.common.ids import RoundId
 from edriver.worker import topology
-from edriver.worker.state.state import ObjectState
+from edriver.worker.state.object_state import ObjectState
 from edriver.worker.sync.rank_zero import values_of_rank_0
 from tests.torch.ranks import run_ranks
 

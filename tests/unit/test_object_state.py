@@ -14,7 +14,7 @@ import pytest
 from edriver.worker import reports
 from edriver.worker.errors import HostsUpdatedInterrupt
 from edriver.worker.state.digests import MAX_DIGEST_LENGTH
-from edriver.worker.state.state import ObjectState
+from edriver.worker.state.object_state import ObjectState
 
 
 class RecordingRounds:
@@ -160,7 +160,7 @@ def test_a_sync_resets_before_it_saves() -> None:
 
 def test_torch_is_not_imported() -> None:
     code = (
-        "import sys; import edriver.worker.state.state as s, edriver.worker.sampler.cursor; state = "
+        "import sys; import edriver.worker.state.object_state as s, edriver.worker.sampler.cursor; state = "
         "s.ObjectState(epoch=0); state.sync(); state.commit(); state.restore(); "
         "state.digest(committed=True); sys.exit('torch' in sys.modules)"
     )

@@ -21,8 +21,8 @@ from edriver.horovod.collectives.negotiation import digest_of, met
 from edriver.horovod.collectives.objects import broadcast_object
 from edriver.horovod.elastic.sampler import ElasticSampler
 from edriver.horovod.process_sets import global_process_set
+from edriver.worker.state import object_state, torch_state
 from edriver.worker.state import state as states
-from edriver.worker.state import torch_state
 from edriver.worker.state.digests import digest_text
 
 
@@ -137,7 +137,7 @@ class ForeignState(states.State):
         return ""
 
 
-class _RankZeroValues(states.ObjectState):
+class _RankZeroValues(object_state.ObjectState):
     """Plain values are rank 0's at the start of each round, and may differ between members after that."""
 
     _has_met = False

@@ -28,7 +28,7 @@ from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.state.device_mark import DeviceMark, Event
 from edriver.worker.state.first_look import refuse_sharded, say_untrained
 from edriver.worker.state.handlers import OptimizerHandler, StateHandler, handler_for
-from edriver.worker.state.state import ObjectState, check_names
+from edriver.worker.state.object_state import ObjectState, check_names
 from edriver.worker.state.step_watch import STEP_BEGUN, StepWatch
 from edriver.worker.state.tensor_places import TensorPlaces
 

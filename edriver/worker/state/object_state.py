@@ -1,0 +1,264 @@
+"""ObjectState: a state of plain Python objects, which does without torch."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from edriver.worker import topology
+from edriver.worker.assignment import Assignment
+from edriver.worker.backend.interpreter import without_collections
+from edriver.worker.copies.random_states import RandomStates
+from edriver.worker.copies.small_copy import NotSmallError, SmallCopies, not_ours
+from edriver.worker.state.digests import digest_text
+from edriver.worker.state.state import State
+
+logger = logging.getLogger("edriver.worker")
+
+
+class ObjectState(State):
+    """A state of plain Python objects.
+
+    Each keyword becomes an attribute that is saved, restored and synced, and only those are:
+
+        state = ObjectState(epoch=0, batch=0)
+        state.epoch += 1
+
+    Saved values are copies (`copy.deepcopy`). They must also be picklable for a sync. All workers must hold
+    the same values at a boundary; what is a worker's own does not belong here. A boundary without a commit keeps
+    values up to 4 KB; while an attribute is larger, failures lead back to the last commit, which is logged once, and
+    commits are made now and then.
+
+    Args:
+        from_rank_0: names of attributes that may differ between ranks, such as a best loss that rank 0 alone computes:
+            they are not compared, and at the start of each round all workers take rank 0's. Numbers, texts, bools,
+            None, and lists and dicts of those.
+        kwargs: the attributes.
+
+    Raises:
+        ValueError: a name starts with an underscore or is one of this class's own; or from_rank_0 names no attribute.
+    """
+
+    if TYPE_CHECKING:  # the attributes are the script's, so no type checker can know them
+
+        def __getattr__(self, name: str) -> Any: ...
+
+        def __setattr__(self, name: str, value: Any) -> None: ...
+
+    def __init__(self, *, from_rank_0: Iterable[str] = (), **kwargs: Any) -> None:
+        super().__init__()
+        self._from_rank_0 = frozenset(from_rank_0)
+        if unknown := sorted(self._from_rank_0 - kwargs.keys()):
+            raise ValueError(f"from_rank_0 names {unknown[0]!r}, which is no attribute of this state")
+        for name in kwargs:
+            if name.startswith("_") or hasattr(self, name):
+                raise ValueError(f"a state cannot have an attribute named {name!r}: choose another name")
+        self._names: tuple[str, ...] = tuple(kwargs)
+        self._saved: dict[str, Any] | None = None
+        self._kept: dict[str, Any] | None = None
+        self._too_large: set[str] = set()
+        self._unkept = ""
+        self._random = RandomStates()
+        self._saved_random = RandomStates()
+        for name, value in kwargs.items():
+            setattr(self, name, value)
+
+    @property
+    def has_commit(self) -> bool:
+        """Whether there is anything that `restore` could go back to."""
+        return self._saved is not None
+
+    def save(self) -> None:
+        """Copy the attributes aside.
+
+        Raises:
+            TypeError: an attribute cannot be copied.
+        """
+        self._saved = _copied(self._capture())
+        self._saved_random.keep()
+
+    def restore(self) -> None:
+        """Give the attributes the values that were saved last; without anything saved, stay."""
+        if self._saved is not None:
+            self._load(_copied(self._saved))
+            self._saved_random.bring_back()
+            self.keep()
+
+    def keep(self) -> None:
+        """Keep the attributes' values, where they are small, and the random number generators' states."""
+        self._kept = self._small_copies(self._live_part)
+        self._random.keep()
+        self._exposed = self._kept is None
+
+    @property
+    def clean(self) -> bool:
+        """Whether all attributes were kept at the last boundary."""
+        return self._kept is not None
+
+    @property
+    def why_torn(self) -> str:
+        """Why it cannot return to its last boundary."""
+        return (
+            f"the state's {self._unkept!r} is kept by commits only: keep it smaller, keep it out of the state, or call "
+            "commit() more often"
+        )
+
+    def return_to_boundary(self) -> None:
+        """Give the attributes, and the random number generators, what they had at the last boundary."""
+        assert self._kept is not None, "the state is torn"
+        parts = self._small_copies(self._kept.__getitem__)
+        assert parts is not None, "what was small is small"
+        self._bring_back(parts)
+        self._random.bring_back()
+        self.keep()
+
+    def sync(self) -> bool:
+        """Bring this round's receivers to the source's state.
+
+        It counts as a commit for receivers, and for workers without one. Until everything has arrived, a receiver's
+        state is what it was.
+
+        Returns:
+            whether the result counts as committed here. A holder keeps the commit that it has, and copies nothing.
+
+        Raises:
+            ValueError: the source's state has other attributes than this one.
+            RuntimeError: the connection to the source or a receiver broke, or this worker has no rank yet.
+        """
+        assignment = topology.current()
+        self.copied.received_bytes = 0
+        arrived = None
+        if assignment.receivers:
+            with without_collections():
+                arrived = self._exchange(assignment)
+        if self._from_rank_0:
+            self._take_from_rank_0(assignment)
+        self.reset()
+        if arrived is not None:
+            self._adopt(arrived)
+        elif not self.has_commit:
+            self.save()
+        else:
+            self.keep()
+            return False
+        self.keep()
+        return True
+
+    def _take_from_rank_0(self, assignment: Assignment) -> None:
+        from edriver.worker.sync.rank_zero import values_of_rank_0
+
+        own = {name: getattr(self, name) for name in self._from_rank_0}
+        for name, value in values_of_rank_0(own, assignment).items():
+            setattr(self, name, value)
+
+    def _exchange(self, assignment: Assignment) -> dict[str, Any] | None:
+        from edriver.worker.sync.sync import sync_state  # torch, which a world of plain objects does without
+
+        arrived = sync_state(self._capture() if assignment.rank == assignment.source else {}, assignment)
+        if arrived is not None:
+            self._load(arrived)
+        return arrived
+
+    def reset(self) -> None:
+        """Do nothing: plain objects do not depend on rank and size."""
+
+    def digest(self, committed: bool) -> str:
+        """The small part of the state as text: see `State.digest`.
+
+        It has the attributes that are not from_rank_0 and consist of int, float, str, bytes, bool, None, and of tuples,
+        lists and dicts of those.
+        """
+        if not committed:
+            return self._digest(self._capture() if self._kept is None else self._kept)
+        return "" if self._saved is None else self._digest(self._saved)
+
+    def _digest(self, tree: dict[str, Any]) -> str:
+        return digest_text({name: v for name, v in self._small(tree).items() if name not in self._from_rank_0})
+
+    def _capture(self) -> dict[str, Any]:
+        """The state as a tree that refers to the live objects."""
+        return {name: getattr(self, name) for name in self._names}
+
+    def _load(self, tree: dict[str, Any]) -> None:
+        """Take over a tree of `_capture`'s form, whose objects become the state's own."""
+        check_names(tree, self._names, "attribute")
+        for name, value in tree.items():
+            setattr(self, name, value)
+
+    def _adopt(self, arrived: dict[str, Any]) -> None:
+        """Make a tree that has just been loaded the last commit."""
+        del arrived  # whose objects are now the state's
+        self.save()
+
+    def _small(self, tree: dict[str, Any]) -> dict[str, Any]:
+        """What of a tree may take part in the digest."""
+        return tree
+
+    def _live_part(self, name: str) -> Any:
+        """What a boundary copies of an attribute: it refers to the live object. May raise NotSmallError."""
+        return getattr(self, name)
+
+    def _bring_back(self, parts: dict[str, Any]) -> None:
+        """Take over parts of `_live_part`'s form, whose objects become the state's own."""
+        self._load(parts)
+
+    def _copy_special(self, value: Any) -> Any:
+        """Copy a part that small_copy.py knows nothing of, or answer NotImplemented."""
+        return not_ours(value)
+
+    def _small_copies(self, part_of: Callable[[str], Any]) -> dict[str, Any] | None:
+        """Copies of all attributes' parts; None where one is too large."""
+        copies = SmallCopies(self._copy_special)
+        result = {}
+        for name in self._names:
+            try:
+                result[name] = copies.of(part_of(name))
+            except NotSmallError as error:
+                self._unkept = name
+                if name not in self._too_large:
+                    self._too_large.add(name)
+                    logger.warning(
+                        "the state's %r is kept by commits only: %s; until it is smaller, a failure leads back to the "
+                        "last commit and not to the last boundary; besides the script's own, commits are made now and "
+                        "then",
+                        name,
+                        error,
+                    )
+                return None
+        return result
+
+
+def holds_nothing(state: State) -> bool:
+    """Whether a state has no attributes: what is called with it meets the other workers, and does not train."""
+    return type(state) is ObjectState and not state._names
+
+
+def check_names(given: Iterable[str], own: Iterable[str], what: str) -> None:
+    """Refuse a state that has other names than this worker's.
+
+    Raises:
+        ValueError: names them.
+    """
+    missing, unknown = sorted(set(own) - set(given)), sorted(set(given) - set(own))
+    if missing or unknown:
+        raise ValueError(
+            f"this worker's state differs from the one it was to take over: {what}s that only this worker "
+            f"has: {missing}, that only the other has: {unknown}; all workers must run the same script"
+        )
+
+
+def _copied(values: dict[str, Any]) -> dict[str, Any]:
+    """Copies of all values; what two attributes share, their copies share too."""
+    memo: dict[int, Any] = {}
+    copies = {}
+    for name, value in values.items():
+        try:
+            copies[name] = copy.deepcopy(value, memo)
+        except Exception as error:
+            raise TypeError(
+                f"the state's attribute {name!r} cannot be copied ({type(error).__name__}: {error}); keep "
+                "out of the state what is not data: files, locks, connections, loaders"
+            ) from error
+    return copies
