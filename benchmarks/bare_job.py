@@ -27,7 +27,7 @@ from torch.utils.data import DistributedSampler
 
 from benchmarks.records import Recorder
 from benchmarks.workload import Numbered, make_loader, make_model, options, stop_requested, train_step
-from edriver.worker.backend.sever import gloo_devices, sever_gloo
+from edriver.worker.backend.gloo.sever import gloo_devices, sever_gloo
 
 SEVER_SECONDS = 0.01
 """How soon it severs again, while the training thread has not left: it may just have opened connections."""

@@ -39,7 +39,7 @@ WORKER_BOUNDS: Final = (
     ("a store that has no free descriptor pauses for", "edriver.worker.group.store_server._ACCEPT_RETRY_DELAY"),
     (
         "Gloo accepts what connected before its listener was closed within",
-        "edriver.worker.backend.listener_filter.QUEUE_TIMEOUT",
+        "edriver.worker.backend.gloo.listener_filter.QUEUE_TIMEOUT",
     ),
     ("NCCL's communicators abort within, or the worker ends", "edriver.worker.backend.nccl.ABORT_TIMEOUT"),
     (

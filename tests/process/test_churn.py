@@ -1,6 +1,6 @@
 """Random churn over real processes, `make churn` in short: kills, resizes, and both in the middle of recovery.
 
-Two survivors at least are left each time: one that hangs in a send which nothing can free (worker/backend/sever.py) is
+Two survivors at least are left each time: one that hangs in a send which nothing can free (backend/gloo/sever.py) is
 replaced then. A single one is left alone, as it alone holds the state; `make churn` draws such schedules, too.
 """
 

@@ -33,7 +33,7 @@ from edriver.agent.workers.worker_environment import GLOO_DEFAULTS
 from edriver.common.ids import RoundId
 from edriver.common.store_address import StoreAddress
 from edriver.worker.assignment import Assignment
-from edriver.worker.backend import gloo_groups
+from edriver.worker.backend.gloo import groups as gloo_groups
 from edriver.worker.backend.peer_loss import looks_like_peer_loss
 from edriver.worker.errors import PeerLostError
 from edriver.worker.group import proven_pairs

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from edriver.common.ids import RoundId
-from edriver.worker.backend import checks, grad_scaler, sever, tensors, torch_groups
+from edriver.worker.backend import checks, grad_scaler, tensors, torch_groups
 from edriver.worker.backend.checks import SEVERING_CHECK, Check
+from edriver.worker.backend.gloo import sever
 from edriver.worker.group.round_group import RoundGroup
 from edriver.worker.group.warm_up import warm_up
 from edriver.worker.state.torch_state import TorchState

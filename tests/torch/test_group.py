@@ -16,7 +16,7 @@ from torch import distributed as dist
 
 from edriver.common.ids import RoundId
 from edriver.system.sockets import duplicate
-from edriver.worker.backend.sever import GlooDevice, gloo_devices
+from edriver.worker.backend.gloo.sever import GlooDevice, gloo_devices
 from edriver.worker.group.round_group import RoundGroup
 from tests.torch.group_ranks import LIMIT_SECONDS, Member, Resources, assignment, build, members
 from tests.torch.run_credentials import tls_credentials

@@ -15,9 +15,10 @@ from torch._C._distributed_c10d import HashStore, ProcessGroupGloo
 
 from edriver.system import sockets
 from edriver.system.sockets import duplicate
-from edriver.worker.backend import checks, listener_filter
-from edriver.worker.backend.listener_filter import close_listeners
-from edriver.worker.backend.sever import GlooDevice, gloo_devices, sever_gloo
+from edriver.worker.backend import checks
+from edriver.worker.backend.gloo import listener_filter
+from edriver.worker.backend.gloo.listener_filter import close_listeners
+from edriver.worker.backend.gloo.sever import GlooDevice, gloo_devices, sever_gloo
 from tests.torch.test_sever import Pair
 
 LIMIT_SECONDS = 30.0

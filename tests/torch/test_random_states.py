@@ -43,3 +43,19 @@ def test_draws_after_a_return_to_a_boundary_repeat(draw: Callable[[], Any]) -> N
         states.bring_back()
         assert numbers() == first
         states.bring_back()
+
+
+def test_another_generator_of_numpys_is_kept() -> None:
+    states = RandomStates()
+    states.keep()
+    set_bit_generator: Any = vars(numpy.random)["set_bit_generator"]  # numpy's stub leaves it out
+    before = vars(numpy.random)["get_bit_generator"]()
+    try:
+        for generator in (numpy.random.MT19937(3), numpy.random.PCG64(3)):
+            set_bit_generator(generator)
+            states.keep()
+            first = numbers()
+            states.bring_back()
+            assert numbers() == first
+    finally:
+        set_bit_generator(before)

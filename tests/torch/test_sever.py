@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch._C._distributed_c10d import HashStore, ProcessGroupGloo
 
-from edriver.worker.backend.sever import (
+from edriver.worker.backend.gloo.sever import (
     LINGER_TIMEOUT,
     Descriptor,
     GlooDevice,

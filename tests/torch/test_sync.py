@@ -22,7 +22,7 @@ from torch.distributed import distributed_c10d as c10d
 from edriver.common.ids import RoundId
 from edriver.worker import topology
 from edriver.worker.assignment import Assignment
-from edriver.worker.backend.sever import gloo_devices, sever_gloo
+from edriver.worker.backend.gloo.sever import gloo_devices, sever_gloo
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.state.torch_state import TorchState
 from edriver.worker.sync import relay, sync

@@ -13,9 +13,8 @@ import edriver
 
 ROOT = Path(edriver.__file__).parent
 ROOMS = ("worker", "agent", "system")
-FILES = sorted(
-    path for room in ROOMS for path in (ROOT / room).rglob("*.py") if path.parent != ROOT / "worker" / "backend"
-)
+SEAM = ROOT / "worker" / "backend"
+FILES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py") if SEAM not in path.parents)
 
 PROMISED: Final = {"_exit", "_asdict", "_fields", "_replace", "_SSLMethod"}
 """Names that begin like private ones and are documented (os._exit, a named tuple's), or that only types use."""

@@ -27,14 +27,14 @@ from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined] 
 from edriver.system import sockets
 from edriver.worker.backend import (
     default_group,
-    gloo_groups,
     grad_scaler,
     interpreter,
     tensors,
     torch_groups,
 )
+from edriver.worker.backend.gloo import groups as gloo_groups
+from edriver.worker.backend.gloo.sever import gloo_devices, sever_gloo
 from edriver.worker.backend.peer_loss import looks_like_peer_loss
-from edriver.worker.backend.sever import gloo_devices, sever_gloo
 from edriver.worker.backend.torch_code import waits_for_peers
 
 logger = logging.getLogger("edriver.worker")

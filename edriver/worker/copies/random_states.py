@@ -10,6 +10,8 @@ import random
 import sys
 from typing import Any
 
+from edriver.worker.backend.numpy_random import GlobalGenerator
+
 
 class RandomStates:
     """What the generators would draw next, as of the last `keep`."""
@@ -19,6 +21,7 @@ class RandomStates:
         self._torch: Any = None
         self._cuda: Any = None
         self._numpy: Any = None
+        self._numpy_generator = GlobalGenerator()
 
     def keep(self) -> None:
         """Remember all states."""
@@ -26,8 +29,7 @@ class RandomStates:
         if torch := sys.modules.get("torch"):
             self._torch = torch.get_rng_state()
             self._cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
-        if numpy_random := sys.modules.get("numpy.random"):
-            self._numpy = numpy_random.get_state(legacy=False)
+        self._numpy = self._numpy_generator.state()
 
     def bring_back(self) -> None:
         """Go back to what was kept; a generator of which nothing was kept stays."""

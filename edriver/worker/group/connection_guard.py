@@ -1,6 +1,6 @@
 """Members of a guarded round name their connections to one another, through the round's store, which only they can use.
 
-What a member has named is read; what comes over any other connection never reaches Gloo (backend/guarded_devices.py).
+What a member has named is read; what comes over any other connection never reaches Gloo (guarded_devices.py).
 A process that is no member can thus take a member's place only in the moment before its device has a filter. It takes
 some 0.2 s for each time that a member waits for one which waits in turn, and is done once a run has met such a process.
 """
@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Final
 
 from edriver.common.ids import RoundId
-from edriver.worker.backend import guarded_devices
-from edriver.worker.backend.guarded_devices import Address, GuardedDevice
-from edriver.worker.backend.sever import gloo_devices
+from edriver.worker.backend.gloo import guarded_devices
+from edriver.worker.backend.gloo.guarded_devices import Address, GuardedDevice
+from edriver.worker.backend.gloo.sever import gloo_devices
 from edriver.worker.group.store import StoreClient
 
 logger = logging.getLogger("edriver.worker")

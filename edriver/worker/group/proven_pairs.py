@@ -1,6 +1,6 @@
 """Every Gloo group that is made in a round proves each of its connections before it can be used.
 
-They are met where torch makes them (backend/gloo_groups.py). Outside rounds torch is as it was.
+They are met where torch makes them (backend/gloo/groups.py). Outside rounds torch is as it was.
 
 Until its connection is proven a peer can make this process do two things: read 32 bytes into memory that is waiting for
 them, and parse Gloo's own message headers. The second cannot be helped from here: Gloo (torch 2.13) ends its process on
@@ -18,11 +18,11 @@ from typing import Final
 import torch
 
 from edriver.worker.assignment import Assignment
-from edriver.worker.backend import gloo_groups
-from edriver.worker.backend.gloo_callers import Caller, names_of, suspects
-from edriver.worker.backend.gloo_groups import Backend
-from edriver.worker.backend.guarded_devices import GuardedDevice
-from edriver.worker.backend.sever import GlooDevice
+from edriver.worker.backend.gloo import groups as gloo_groups
+from edriver.worker.backend.gloo.callers import Caller, names_of, suspects
+from edriver.worker.backend.gloo.groups import Backend
+from edriver.worker.backend.gloo.guarded_devices import GuardedDevice
+from edriver.worker.backend.gloo.sever import GlooDevice
 from edriver.worker.errors import UnprovenPeerError
 from edriver.worker.group.connection_guard import ConnectionGuard
 from edriver.worker.group.membership_proof import PROOF_BYTES, MembershipProof

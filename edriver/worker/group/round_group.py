@@ -26,17 +26,17 @@ from edriver.system.descriptors import check_room
 from edriver.worker.assignment import Assignment
 from edriver.worker.backend import default_group, torch_groups
 from edriver.worker.backend.checks import SEVERING_CHECK
-from edriver.worker.backend.interpreter import never_destroy
-from edriver.worker.backend.listener_filter import close_listeners
-from edriver.worker.backend.nccl import Communicator, Nccl, abort_together, nccl_here
-from edriver.worker.backend.peer_loss import looks_like_peer_loss
-from edriver.worker.backend.sever import (
+from edriver.worker.backend.gloo.listener_filter import close_listeners
+from edriver.worker.backend.gloo.sever import (
     GlooDevice,
     gloo_devices,
     release_waiting_pairs,
     sever_gloo,
     survive_resets,
 )
+from edriver.worker.backend.interpreter import never_destroy
+from edriver.worker.backend.nccl import Communicator, Nccl, abort_together, nccl_here
+from edriver.worker.backend.peer_loss import looks_like_peer_loss
 from edriver.worker.errors import PeerLostError
 from edriver.worker.group import proven_pairs
 from edriver.worker.group.connection_guard import ConnectionGuard

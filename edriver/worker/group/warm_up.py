@@ -19,7 +19,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from edriver.worker.backend import checks, gloo_groups, torch_code
+from edriver.worker.backend import checks, torch_code
+from edriver.worker.backend.gloo import groups as gloo_groups
 from edriver.worker.group.round_group import RoundGroup
 
 HEAP_BYTES = 31 * 2**20

@@ -3,7 +3,7 @@
 import runpy
 from pathlib import Path
 
-from edriver.worker.backend import sever
+from edriver.worker.backend.gloo import sever
 
 setattr(sever, "_FDINFO_FOLDER", Path("/nowhere"))  # noqa: B010
 runpy.run_path(str(Path(__file__).with_name("train.py")), run_name="__main__")

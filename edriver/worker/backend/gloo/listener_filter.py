@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Collection
 
 from edriver.system.sockets import drop_all, duplicate
-from edriver.worker.backend.sever import Descriptor, GlooDevice
+from edriver.worker.backend.gloo.sever import Descriptor, GlooDevice
 
 _PAIR_NUMBER_BYTES = 8
 """Bytes with which each member's connection to a listener begins."""

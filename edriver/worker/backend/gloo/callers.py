@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from edriver.system.sockets import duplicate
-from edriver.worker.backend.sever import GlooDevice
+from edriver.worker.backend.gloo.sever import GlooDevice
 
 MAX_NAMED_CALLERS: Final = 8
 """How many callers a message names."""

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 
 from edriver.system.sockets import drop_data, duplicate, hear
-from edriver.worker.backend.listener_filter import await_queue
-from edriver.worker.backend.sever import Descriptor, GlooDevice, gloo_devices
+from edriver.worker.backend.gloo.listener_filter import await_queue
+from edriver.worker.backend.gloo.sever import Descriptor, GlooDevice, gloo_devices
 from edriver.worker.backend.torch_groups import default_timeout
 
 ATTEMPTS = 100

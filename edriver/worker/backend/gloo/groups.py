@@ -17,8 +17,8 @@ from typing import Any, Final, Protocol
 import torch
 import torch.distributed as dist
 
-from edriver.worker.backend import guarded_devices
-from edriver.worker.backend.guarded_devices import GuardedDevice
+from edriver.worker.backend.gloo import guarded_devices
+from edriver.worker.backend.gloo.guarded_devices import GuardedDevice
 
 _TIMEOUT_PREFIX: Final = "Operation timed out"
 
