@@ -52,17 +52,18 @@ def kills(job: Path, kind: str, workers: int, count: int) -> Iterator[float]:
             if killed_at and size < workers:
                 yield float(found[5]) - killed_at
                 killed_at, full_steps = 0.0, 0
+                pids.clear()
                 count -= 1
                 if not count:
                     return
             elif size == workers:
                 pids[rank] = pid
                 full_steps += rank == 0
-                if full_steps == STEPS_BEFORE:
+                if full_steps >= STEPS_BEFORE and not killed_at and workers - 1 in pids:
                     killed_at = time.monotonic()
                     os.kill(pids[workers - 1], signal.SIGKILL)
     finally:
-        run.send_signal(signal.SIGINT)
+        run.terminate()
         run.communicate()
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Final
 
 from playwright.sync_api import Page, expect, sync_playwright
@@ -31,6 +32,12 @@ WAIT: Final = 120_000
 
 HANG: Final = 4.0
 """Seconds for which a worker stands still."""
+
+SLOW: Final = 0.2
+"""Seconds by which rank 1 loads the data of a step more slowly, at last."""
+
+LAST_NIGHT: Final = 0.1
+"""Seconds that last night's run took to load the data of a step; tonight's takes half of that."""
 
 LAST_WORDS: Final = "CUDA error 719: unspecified launch failure; giving up"
 OTHER_HOST: Final = "127.0.0.1"
@@ -109,6 +116,7 @@ def bring_into_trouble(trouble: Trouble) -> None:
         steps_on(client, 4, 20)
         client.resize(2)
         steps_on(client, 2, 60)
+        trouble.order(1, f"slow {SLOW}")
 
 
 # ---- the questions ---------------------------------------------------------------------------------------------
@@ -188,6 +196,39 @@ def what_if_drained(page: Page) -> str:
     return answer.inner_text()
 
 
+def slowest_rank(page: Page) -> str:
+    """The headline, and the table's first line."""
+    expect(page.locator("#trouble")).to_contain_text("slower than", timeout=WAIT)
+    return f"{text_of(page, '#trouble')}; {page.locator('#steps tr').first.inner_text()}"
+
+
+def memory_of_host(page: Page) -> str:
+    """The host's line in the table of resources."""
+    page.locator("#usage-filter").fill("localhost")
+    row = page.locator("#usage-rows tr").first
+    expect(row).to_be_visible(timeout=WAIT)
+    return f"{row.locator('td').nth(0).inner_text()} has {row.locator('td').nth(2).inner_text()} in use"
+
+
+def faster_than_last_night(page: Page) -> str:
+    """The list of runs, two of them compared, and one curve as a table."""
+    page.get_by_role("link", name="all runs").click()
+    for name in ("tonight", "last-night"):
+        page.get_by_label(f"compare {name}").check(timeout=WAIT)
+    page.locator("#compare").click()
+    expect(page.locator("#curve-0 .scatterlayer")).to_be_visible(timeout=WAIT)
+    page.locator("#curve-table summary").click()
+    heads = page.locator("#curve-rows th").all_inner_texts()
+    rows = [row.locator("td").all_inner_texts() for row in page.locator("#curve-rows tr").all()[1:]]
+    rate = heads.index("steps a second")
+    medians = {
+        name: median(float(row[rate]) for row in rows if row[0].startswith(name) and row[rate] != "–")
+        for name in ("tonight", "last-night")
+    }
+    word = "faster" if medians["tonight"] > medians["last-night"] else "slower"
+    return f"tonight is {word}: " + ", ".join(f"{name} {value} steps a second" for name, value in medians.items())
+
+
 def steps_lost(page: Page) -> str:
     """The tiles."""
     return text_of(page, "#lost", "#rounds", "#rounds-note")
@@ -238,6 +279,25 @@ QUESTIONS: Final = [
         lambda _: r"[\d.]+ m?s without a step, of which .* took",
         "section:has(> #phases)",
     ),
+    Question(
+        "slowest-rank",
+        "Which rank is slowest, and why?",
+        slowest_rank,
+        lambda _: r"rank 1 \(\S+\) is [\d.]+ times slower than the median of the others.*: data loading",
+    ),
+    Question(
+        "memory",
+        "How much memory of host localhost is in use?",
+        memory_of_host,
+        lambda _: r"localhost has [\d.,]+ [MG]i?B",
+        "section:has(#usage-rows)",
+    ),
+    Question(
+        "last-night",
+        "Is it faster than last night's run?",
+        faster_than_last_night,
+        lambda _: r"tonight is faster",
+    ),
     Question("steps-lost", "Did we lose steps?", steps_lost, lambda _: r"\d+; \d+; 1 failure, "),
     Question(
         "drain",
@@ -261,6 +321,18 @@ def page_of(trouble: Trouble) -> Iterator[str]:
         finally:
             process.send_signal(signal.SIGINT)
             process.wait(30)
+
+
+def record_last_night(place: Path) -> None:
+    """A run to compare with."""
+    command = [sys.executable, "-m", "benchmarks.questioned_job"]
+    environ = {"ORDERS": str(place), "LOADING": str(LAST_NIGHT)}
+    with running(["-np", "4", "-H", "localhost:4", "--name", "last-night", *command], place, environ) as run:
+        run.line("round 1.1")
+        with Client(here(run.line(r"^edriver: run (\w+):")[1])) as client:
+            steps_on(client, 4, 150)
+            client.stop()
+        run.end()
 
 
 def ask(page: Page, url: str, question: Question, trouble: Trouble, folder: Path) -> str:
@@ -289,6 +361,7 @@ def main() -> None:
         os.environ["XDG_STATE_HOME"] = place
         orders = Path(place, "orders")
         orders.mkdir()
+        record_last_night(Path(place))
         args = ["-np", "4", "--min-np", "1", "-H", f"localhost:2,{OTHER_HOST}:2", "--name", "tonight"]
         command = [sys.executable, "-m", "benchmarks.questioned_job"]
         with running([*args, *command], Path(place), {"ORDERS": str(orders)}) as run:

@@ -1,6 +1,7 @@
 """Trains a little, and does what a file named after its rank orders: `benchmarks.page_questions` writes those.
 
 An order is a word and a number: `die 9`, `hang SECONDS`, `slow SECONDS` (each step from now on, while it loads data).
+LOADING: seconds that it takes anyway to load the data of a step.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ import itertools
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.utils.data import DataLoader, IterableDataset
 
 import edriver
 
@@ -25,8 +28,25 @@ sampler = edriver.ElasticSampler(range(SAMPLES))
 state = edriver.TorchState(model=model, optimizer=optimizer, sampler=sampler, steps=0)
 
 
+class Source(IterableDataset[torch.Tensor]):
+    """Data without an end.
+
+    Attributes:
+        seconds: that it takes to load those of a step.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = float(os.environ.get("LOADING", "0.05"))
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for number in itertools.count():
+            if number % BATCH == 0:
+                time.sleep(self.seconds)
+            yield torch.randn(8)
+
+
 def obey(rank: int) -> float:
-    """Do what is ordered, once; returns how long each step is to take from now on, more than others."""
+    """Do what is ordered, once; returns how much longer each step is to take from now on."""
     order = ORDERS / str(rank)
     try:
         verb, number = order.read_text().split()
@@ -44,13 +64,12 @@ def obey(rank: int) -> float:
 @edriver.run
 def train(state: edriver.TorchState) -> None:
     """Train until the run is stopped."""
-    slow = 0.0
+    source = Source()
     ddp = torch.nn.parallel.DistributedDataParallel(model)
-    for index in itertools.count():
-        slow = slow or obey(dist.get_rank())
-        time.sleep(0.05 + slow)  # as loading data may take
+    for index, inputs in enumerate(DataLoader(source, batch_size=BATCH)):
+        source.seconds += obey(dist.get_rank())
         optimizer.zero_grad()
-        loss = ddp(torch.randn(BATCH, 8)).square().mean()
+        loss = ddp(inputs).square().mean()
         loss.backward()
         optimizer.step()
         sampler.record_batch(index, BATCH)

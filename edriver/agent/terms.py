@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from edriver.agent.settings import AgentSettings
-from edriver.agent.workers.log_files import HELD, SHOWN, Destination, LogFiles, worker_files
+from edriver.agent.workers.log_files import HELD_BACK, TO_DRIVER, Destination, LogFiles, worker_files
 from edriver.agent.workers.ready_socket import READY_SOCKET
 from edriver.agent.workers.worker_environment import (
     ELASTIC_DEFAULTS,
@@ -121,9 +121,9 @@ class Terms:
     def destinations(self, order: agent_pb2.StartWorker) -> tuple[Destination, Destination]:
         """Where the stdout and the stderr of a worker to start go."""
         if self.logs is not None:
-            return HELD
+            return HELD_BACK
         if not self._output_folder:
-            return SHOWN
+            return TO_DRIVER
         return worker_files(Path(self._output_folder, f"{self._settings.host}.{order.slot}"), order.worker_id)
 
     def _log_files(self, choice: agent_pb2.WorkerLogs) -> LogFiles | None:

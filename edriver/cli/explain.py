@@ -72,7 +72,7 @@ DRIVER_BOUNDS: Final = (
     Bound(tcp_endpoint, "IDLE_TIMEOUT", "a connection may be idle for"),
     Bound(shutdown, "SHUTDOWN_GRACE", "workers may take to end after SIGTERM"),
     Bound(shutdown, "EXIT_BOUND", "and their agent, after them"),
-    Bound(shutdown, "HURRY_BOUND", "both, after a second Ctrl-C"),
+    Bound(shutdown, "QUICK_EXIT_BOUND", "both, after a second Ctrl-C"),
     Bound(progress_lines, "PROGRESS_PERIOD", "progress is read every"),
     Bound(progress_lines, "PROGRESS_LINE_PERIOD", "a line about it is printed every"),
     Bound(status, "PROGRESS_PERIOD", "watchers receive progress every"),

@@ -30,7 +30,7 @@ MAX_RECOVERIES: Final = 500
 """Rounds in the table; of more, the longest recoveries are shown."""
 
 
-MAX_HOSTS_TOLD: Final = 5
+MAX_HOSTS_LISTED: Final = 5
 """Hosts whose memory the facts tell, those that used the most."""
 
 _UNENDED: Final = {
@@ -93,7 +93,7 @@ def recorded_run(records: Records, lives: bool | None = None) -> RecordedRun:
             history.sample_usage(sample)
     if not history.revision:
         first = f": line {unreadable[0].number} is no event ({unreadable[0].why})" if unreadable else ""
-        raise RecordError(f"{records.events} tells of no run{first or ': it is empty'}")
+        raise RecordError(f"{records.events} records no run{first or ': it is empty'}")
     return RecordedRun(history, records.run, records.failure, unreadable, lives, unreadable_usage)
 
 
@@ -145,10 +145,9 @@ def facts(recorded: RecordedRun) -> Iterator[tuple[str, str]]:
         words = [f"step {latest.steps}", *(f"{name} {value:g}" for name, value in sorted(latest.reported.items()))]
         yield "reached", "; ".join(words)
     if memory := history.usage.most_memory:
-        of_hosts = [
-            f"{host} {bytes_text(memory[host])}" for host in heapq.nlargest(MAX_HOSTS_TOLD, memory, memory.__getitem__)
-        ]
-        more = f", and {len(memory) - MAX_HOSTS_TOLD} more hosts" if len(memory) > MAX_HOSTS_TOLD else ""
+        listed = heapq.nlargest(MAX_HOSTS_LISTED, memory, memory.__getitem__)
+        of_hosts = [f"{host} {bytes_text(memory[host])}" for host in listed]
+        more = f", and {len(memory) - MAX_HOSTS_LISTED} more hosts" if len(memory) > MAX_HOSTS_LISTED else ""
         yield "memory", f"at most, on {', '.join(of_hosts)}{more}"
     if recorded.unreadable_usage:
         yield "left out", f"{count_text(recorded.unreadable_usage, 'line')} about what hosts used, which cannot be read"

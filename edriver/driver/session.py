@@ -29,7 +29,7 @@ from edriver.driver.rpc.agent_service import SERVER_OPTIONS
 from edriver.driver.rpc.agents.registry import HEARTBEAT_INTERVAL
 from edriver.driver.rpc.health_and_reflection import add_introspection
 from edriver.driver.rpc.tcp_endpoint import AGENT_SERVICE, CONTROL_SERVICE, STATUS_SERVICE
-from edriver.driver.shutdown import EXIT_BOUND, HURRY_BOUND
+from edriver.driver.shutdown import EXIT_BOUND, QUICK_EXIT_BOUND
 from edriver.driver.source_commit import source_commit
 from edriver.driver.wiring import Wiring
 from edriver.system.guard import Guard
@@ -145,7 +145,7 @@ class Session:
             if parts.metrics and parts.event_history.over:
                 await parts.metrics.last_scrape(parts.stops.hurry)
             # Returns when the last of the workers' output is in.
-            await self._close(service, HURRY_BOUND)
+            await self._close(service, QUICK_EXIT_BOUND)
         return self._report(finish)
 
     async def _serve(self) -> grpc.aio.Server:

@@ -16,7 +16,7 @@ SHUTDOWN_GRACE: Final = 5.0
 EXIT_BOUND: Final = 5.0
 """Seconds beyond the workers' grace within which an agent exits by itself."""
 
-HURRY_BOUND: Final = 1.0
+QUICK_EXIT_BOUND: Final = 1.0
 """The same when the operator does not want to wait."""
 
 
@@ -68,7 +68,7 @@ class Shutdown:
             )
             for agent_id in self._agents.running:
                 self._registry.shut_down(agent_id, 0.0)
-            await asyncio.wait({emptied}, timeout=HURRY_BOUND)
+            await asyncio.wait({emptied}, timeout=QUICK_EXIT_BOUND)
         finally:
             emptied.cancel()
             hurried.cancel()

@@ -87,7 +87,7 @@ class History:
         self.log: list[Line] = []
         self.first_losses: list[Line] = []
         self._limits: dict[str, Any] = {}
-        self._told = dict.fromkeys(("failures", "preemptions", "resizes", "unproven"), 0)
+        self._reported_counts = dict.fromkeys(("failures", "preemptions", "resizes", "unproven"), 0)
         self.failure: status_pb2.WorkerFailure | None = None
 
     # ---- what comes in ---------------------------------------------------------------------------------------
@@ -208,12 +208,12 @@ class History:
 
     def _take_counts(self, message: status_pb2.Run | status_pb2.RunEnded) -> None:
         """The last round of a run that fails has no successor, whose cause would be counted."""
-        for kind in self._told:
-            self._told[kind] = getattr(message, kind)
+        for kind in self._reported_counts:
+            self._reported_counts[kind] = getattr(message, kind)
 
     def count(self, kind: str) -> int:
         """How many rounds ended so: "failures", "preemptions", "resizes" or "unproven"."""
-        return max(self.rounds.counts[kind.removesuffix("s")], self._told[kind])
+        return max(self.rounds.counts[kind.removesuffix("s")], self._reported_counts[kind])
 
     def _take_time(self, message: status_pb2.Run | status_pb2.RunEnded) -> None:
         if message.HasField("time_spent"):
@@ -232,8 +232,8 @@ class History:
     @property
     def recoveries(self) -> status_pb2.RecoverySummary:
         """How long its recoveries from failures took; as the driver says, who has seen all of them, if it has."""
-        own, told = self._recovery_times.summary(), self._recoveries
-        return told if told is not None and told.count > own.count else own
+        own, reported = self._recovery_times.summary(), self._recoveries
+        return reported if reported is not None and reported.count > own.count else own
 
     def since(self, revision: int) -> dict[str, Any]:
         """What has changed since a version, as it goes to the page; all of it since 0. What has not is left out."""
@@ -251,7 +251,7 @@ class History:
                 "size": self.rounds.size,
                 "round": latest.name if latest else None,
                 "rounds": sum(self.rounds.counts.values()),
-                **{kind: self.count(kind) for kind in self._told},
+                **{kind: self.count(kind) for kind in self._reported_counts},
                 "steps_lost": self.rounds.steps_lost,
                 "failure": None if self.failure is None else failure_text(self.failure),
                 "goodput": self.goodput,

@@ -119,7 +119,7 @@ def _ended(known: dict[str, Any], ended: status_pb2.RunEnded, at: float) -> RunS
 
 
 def living_summary(run: status_pb2.Run) -> RunSummary:
-    """A run that goes on, as its driver tells of it."""
+    """A run that goes on, as its driver describes it."""
     return RunSummary(
         run_id=run.run_id,
         state=RUNNING,

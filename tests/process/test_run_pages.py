@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Download, Page, expect
 
 from tests.made_runs import MadeRun
+from tests.process.accessibility import reach_all_by_tab, violations
 from tests.process.test_dashboard import HOSTILE, WAIT, Watched, browser, dashboard
 
 __all__ = ["browser"]
@@ -161,3 +162,17 @@ def until(page: Page, expression: str) -> None:
     """Wait until it is so. The page's policy forbids playwright's own way."""
     ask = f"const ask = () => {{ if ({expression}) resolve(); else setTimeout(ask, 20); }}; ask();"
     page.evaluate(f"new Promise((resolve) => {{ {ask} }})")
+
+
+@pytest.mark.parametrize(
+    ("path", "drawn"), [("runs", "#runs tr"), ("compare?run=aaaaaaaa&run=bbbbbbbb", "#curve-0 .scatterlayer")]
+)
+def test_axe_finds_nothing_and_the_keyboard_reaches_everything(
+    browser: Browser, url: str, path: str, drawn: str
+) -> None:
+    watched = Watched(browser)
+    watched.page.goto(f"{url}{path}", timeout=WAIT)
+    expect(watched.page.locator(drawn).first).to_be_visible(timeout=WAIT)
+    assert violations(watched.page) == []
+    reach_all_by_tab(watched.page)
+    watched.check(url)

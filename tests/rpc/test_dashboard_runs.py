@@ -179,7 +179,7 @@ def test_records_without_an_event_say_so(root: Path) -> None:
     async def work(get: Callable[[str], Any]) -> None:
         async with get("run?run=cccccccc") as answer:
             assert answer.status == 404
-            assert "tells of no run: it is empty" in await answer.text()
+            assert "records no run: it is empty" in await answer.text()
 
     serve(root, work)
 

@@ -19,7 +19,7 @@ from edriver.worker.state.torch_state import TorchState
 @pytest.fixture
 def in_round() -> Iterator[None]:
     topology.enter(topology.SINGLE_WORKER)
-    loaders._say_not_elastic.cache_clear()
+    loaders._warn_not_elastic.cache_clear()
     yield
     topology.leave()
 

@@ -12,7 +12,7 @@ import pytest
 from edriver.agent.settings import AgentSettings
 from edriver.agent.terms import Terms
 from edriver.agent.workers.capture import Capture
-from edriver.agent.workers.log_files import SHOWN, Destination, LogFiles, worker_files
+from edriver.agent.workers.log_files import TO_DRIVER, Destination, LogFiles, worker_files
 from edriver.driver.rpc.translate import worker_logs_message
 from edriver.driver.worker_logs import StreamChoice, Streams, WorkerLogs, local_ranks
 from edriver.v1 import agent_pb2
@@ -136,7 +136,7 @@ def captured(steps: Sequence[tuple[bytes, tuple[Destination, Destination]]]) -> 
     """Lead stdout to each of these in turn, with what is written there; the lines shown, the tail, all lines."""
 
     async def capture() -> tuple[list[bytes], str, int]:
-        process = Captured(SHOWN)
+        process = Captured(TO_DRIVER)
         for text, destinations in steps:
             process.capture.lead_to(destinations)
             process.changed.clear()
@@ -150,7 +150,7 @@ def captured(steps: Sequence[tuple[bytes, tuple[Destination, Destination]]]) -> 
 def test_what_is_redirected_is_not_shown_and_still_among_the_last_lines(tmp_path: Path) -> None:
     file = tmp_path / "attempt_0" / "0" / "stdout.log"
     hidden = (Destination(file, shown=False, append=True), Destination(shown=False))
-    lines, tail, heard = captured([(b"boots\n", SHOWN), (b"trains\n", hidden)])
+    lines, tail, heard = captured([(b"boots\n", TO_DRIVER), (b"trains\n", hidden)])
     assert (lines, tail, heard) == ([b"boots"], "boots\ntrains", 2)
     assert file.read_text() == "trains\n"
     assert file.stat().st_mode & 0o077 == 0

@@ -48,10 +48,10 @@ class KillCount:
 
 
 class MemoryKills:
-    """Tells of each kill once.
+    """Reports each kill once.
 
     Args:
-        send: sends what is to be told.
+        send: sends the reports.
         ended: those of some processes that have ended.
         count: the kernel's count.
         clock: seconds that only grow.
@@ -112,20 +112,20 @@ class MemoryKills:
         }
         for pid in sorted(self._ended(started), key=started.__getitem__, reverse=True)[: self._unexplained]:
             worker_id, _ = self._processes.pop(pid)
-            self._tell(worker_id, pid)
+            self._report(worker_id, pid)
             suspect = 0 if worker_id == suspect else suspect
         if self._unexplained and suspect:
             # It has ended, and with it all that it had started; or what was killed had been started a moment ago.
             of_it = [pid for pid, (worker_id, _) in self._processes.items() if worker_id == suspect and pid not in own]
-            self._tell(suspect, of_it[0] if suspect in failed and len(of_it) == 1 else 0)
+            self._report(suspect, of_it[0] if suspect in failed and len(of_it) == 1 else 0)
 
     def explained(self) -> None:
-        """A worker's exit has told of one."""
+        """A worker's exit has reported one."""
         self._unexplained = max(0, self._unexplained + self._count.now() - self._seen - 1)
         self._seen = self._count.now()
         self._explain_by = self._clock() + END_BOUND
 
-    def _tell(self, worker_id: int, pid: int) -> None:
+    def _report(self, worker_id: int, pid: int) -> None:
         self._unexplained -= 1
         kill = agent_pb2.MemoryKill(
             worker_id=worker_id, pid=pid, memory_limit=self._count.limit(), uncertain=self._count.group is None

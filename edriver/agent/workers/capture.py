@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from edriver.agent.workers.log_files import SHOWN, Destination
+from edriver.agent.workers.log_files import TO_DRIVER, Destination
 from edriver.system.private_files import open_private
 from edriver.v1 import agent_pb2
 
@@ -217,7 +217,7 @@ class Capture:
         stderr: int,
         forward: Callable[[agent_pb2.OutputLine], None],
         on_line: Callable[[], None],
-        destinations: tuple[Destination, Destination] = SHOWN,
+        destinations: tuple[Destination, Destination] = TO_DRIVER,
     ) -> None:
         self.rank: int | None = None
         self._worker_id = worker_id

@@ -33,10 +33,10 @@ class Destination:
     held: bool = False
 
 
-SHOWN: Final = (Destination(), Destination())
+TO_DRIVER: Final = (Destination(), Destination())
 """Both streams, stdout and stderr, are shown, and go to no file."""
 
-HELD: Final = (Destination(held=True), Destination(held=True))
+HELD_BACK: Final = (Destination(held=True), Destination(held=True))
 """Both streams wait for the worker's place."""
 
 

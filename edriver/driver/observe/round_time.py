@@ -12,7 +12,7 @@ from edriver.driver.core.cause import Cause
 from edriver.v1 import notification_pb2, status_pb2
 
 SETTLING_SECONDS: Final = 5.0
-"""Seconds within which all members have told what one of them has. Reports come every one to four seconds."""
+"""Seconds within which all members have reported what one of them has. Reports come every one to four seconds."""
 
 LOOK_INTERVAL: Final = 0.5
 """Seconds between two looks at what a round's time consists of, at least."""
@@ -120,7 +120,7 @@ class RoundTime:
         _spend(spent, self.training, self.repeating, self.stalled)
 
     def spend_settled(self, spent: dict[str, float], now: float) -> None:
-        """The same of what all members have told by now: one may have seen a stall where another took a step for it."""
+        """The same of what all members have reported by now: what one took for a stall may be a step to another."""
         settled = [look for look in self.looks if look[0] <= now - SETTLING_SECONDS]
         if settled:
             _, *seconds = settled[-1]

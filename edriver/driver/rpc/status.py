@@ -100,7 +100,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         self._command = command
         self._news = asyncio.Event()
         self._answer = status_pb2.GetRunResponse()
-        self._answered = self._told = -math.inf
+        self._answered = self._progress_at = -math.inf
         self._latest: status_pb2.Progress | None = None
         self._last_failure: Failure | None = None
 
@@ -125,10 +125,10 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         return self._answer
 
     def _progress(self) -> status_pb2.Progress | None:
-        """How far training is, or was a moment ago: watchers are all told at the same time."""
+        """How far training is, or was a moment ago: all watchers get it at the same time."""
         now = self._clock()
-        if not 0 <= now - self._told < MAX_ANSWER_AGE:
-            self._told, self._latest = now, self._event_history.progress_now()
+        if not 0 <= now - self._progress_at < MAX_ANSWER_AGE:
+            self._progress_at, self._latest = now, self._event_history.progress_now()
         return self._latest
 
     async def GetRun(  # noqa: N802

@@ -24,7 +24,7 @@ SEVER_INTERVAL = 0.03
 STUCK_BOUND = 1.0
 """Seconds after which a training thread that still sits in a collective of an aborted round is beyond help."""
 
-SWALLOWED_AFTER = 5.0
+SWALLOWED_REPORT_DELAY = 5.0
 """Seconds after which a training thread that is still in an aborted round, but not stuck, is shown."""
 
 
@@ -59,7 +59,7 @@ class Severing:
         """Sever again until the training thread has left the round: it may just have opened further connections."""
         watch = StuckWatch(threading.main_thread(), STUCK_BOUND)
         reported = False
-        said_at = time.monotonic() + SWALLOWED_AFTER
+        said_at = time.monotonic() + SWALLOWED_REPORT_DELAY
         while not self._left(round_id):
             if time.monotonic() >= said_at:
                 said_at = math.inf

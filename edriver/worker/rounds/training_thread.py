@@ -38,7 +38,7 @@ class TrainingThread:
     Args:
         worker_id: this worker's id, for people.
         participant: what decides,
-        changed: and its lock, which tells of every notice that it has taken.
+        changed: and its lock, which is notified of every notice that it has taken.
         server: the way to the driver.
         group: the process group.
         collective_timeout: seconds that a collective may take.
@@ -71,7 +71,7 @@ class TrainingThread:
         self._loop = RoundLoop(participant, group.store)
         self._agent_silence = AgentSilence(lambda: server.last_word)
         self._owner = Owner()
-        self._told_at = "?"
+        self._raised_at = "?"
 
     def enter(self, call: ScriptCall[Any]) -> None:
         """Enter the script's next `run` call."""
@@ -104,7 +104,7 @@ class TrainingThread:
             self._perform(step, None)
         self._watch.waits_for_verdict = False
         if step is not Verdict.PASS:
-            self._told_at = calling_location()
+            self._raised_at = calling_location()
             raise HostsUpdatedInterrupt if step is Verdict.STOP else PeerLostError(self._participant.abort_cause)
 
     def _carry_out(
@@ -214,7 +214,7 @@ class TrainingThread:
         kind = "HostsUpdatedInterrupt" if participant.abort_cause is None else "PeerLostError"
         error = SwallowedInterruptError(
             f"worker {self._worker_id} (rank {rank}) went on in a round that is over: the script caught {kind}, raised "
-            f"by the boundary at {self._told_at}, and {what}. Let it pass, for it leads to the next round; around a "
+            f"by the boundary at {self._raised_at}, and {what}. Let it pass, for it leads to the next round; around a "
             "boundary, catch neither Exception nor RuntimeError"
         )
         try:

@@ -40,14 +40,14 @@ def watch_distributed_samplers() -> None:
     @functools.wraps(original)
     def iterate(self: DistributedSampler[Any]) -> Iterator[Any]:
         if topology.in_round():
-            _say_not_elastic()
+            _warn_not_elastic()
         return original(self)
 
     DistributedSampler.__iter__ = iterate  # type: ignore[method-assign]
 
 
 @functools.cache
-def _say_not_elastic() -> None:
+def _warn_not_elastic() -> None:
     if topology.current().rank == 0:
         logger.warning(
             "a DistributedSampler begins its epoch anew in each round, so samples are repeated and missed when workers "

@@ -99,8 +99,8 @@ class TrainingLooks:
         self._thread: threading.Thread | None = None
         self._progress: Hashable = None
         self._looked_at = self._since = clock()
-        self._told_at = -REPORT_INTERVAL
-        self._told: pace_pb2.WorkerActivity.ValueType | None = None
+        self._reported_at = -REPORT_INTERVAL
+        self._reported: pace_pb2.WorkerActivity.ValueType | None = None
         self._activity: pace_pb2.WorkerActivity.ValueType | None = None
         self._watched_seconds = self._waiting = self._loading = 0.0
 
@@ -130,7 +130,7 @@ class TrainingLooks:
         progress = self._watched.progress
         if progress is None:
             self._progress, self._since, self._activity = None, now, None
-            self._tell(now, None)
+            self._report(now, None)
             return
         if progress != self._progress:
             self._progress, self._since = progress, now
@@ -146,7 +146,7 @@ class TrainingLooks:
         lasted = now - self._since
         overdue = lasted > UNKNOWN_STEP if usual is None else excess(lasted, usual) > 0
         self._activity = activity if overdue else None
-        self._tell(now, self._activity)
+        self._report(now, self._activity)
 
     def fill(self, progress: pb.WorkerProgress) -> None:
         """Add what was seen. On any thread."""
@@ -166,10 +166,10 @@ class TrainingLooks:
         while not self._stopping.wait(LOOK_INTERVAL):
             self.look()
 
-    def _tell(self, now: float, activity: pace_pb2.WorkerActivity.ValueType | None) -> None:
+    def _report(self, now: float, activity: pace_pb2.WorkerActivity.ValueType | None) -> None:
         """Say what it does, if that has changed."""
-        if activity != self._told and now - self._told_at >= REPORT_INTERVAL:
-            self._told, self._told_at = activity, now
+        if activity != self._reported and now - self._reported_at >= REPORT_INTERVAL:
+            self._reported, self._reported_at = activity, now
             self._changed()
 
     def _now(self) -> pace_pb2.WorkerActivity.ValueType:
