@@ -11,7 +11,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, 
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousBackend, _NodeDesc, _RendezvousState
 
 from edriver.rendezvous.torchrun.connection import Connection
-from edriver.rendezvous.torchrun.engine_state import change_of, touched
+from edriver.rendezvous.torchrun.engine_state import EngineState, change_of, touched
 from edriver.rendezvous.torchrun.replica import Replica
 from edriver.v1.rendezvous_pb2 import (
     GetStateRequest,
@@ -63,6 +63,7 @@ class EdriverBackend(RendezvousBackend):
         self._keep_alive = keep_alive
         self._limit = limit
         self._heartbeats: dict[_NodeDesc, datetime.datetime] = {}
+        self._last: EngineState | None = None
 
     @property
     def name(self) -> str:
@@ -122,6 +123,7 @@ class EdriverBackend(RendezvousBackend):
                 self._apply(change, request.known)
             else:
                 self._take(answer, asked_at)
+        self._last = None
         if done:
             for node in nodes:
                 if node in wanted.last_heartbeats:
@@ -169,7 +171,7 @@ class EdriverBackend(RendezvousBackend):
             token = self._replica.token
             if token is None:
                 return None
-            self._last = self._replica.state(self._heartbeats)  # the ticket is for an object that lives
+            self._last = self._replica.state(self._heartbeats, self._last)  # the ticket is for an object that lives
         return pickle.dumps(self._last), token
 
 

@@ -119,6 +119,7 @@ class EngineState(_RendezvousState):
 
     def __init__(self, seen: Snapshot, heartbeats: Mapping[_NodeDesc, datetime.datetime]) -> None:
         header = seen.header
+        self._seen = seen
         self.touched: set[_NodeDesc] = set()
         self.round = header.round
         self.complete = header.complete
@@ -131,6 +132,14 @@ class EngineState(_RendezvousState):
         self.last_heartbeats: Any = _NodeDict(beats, self.touched)
         self._number = next(_numbers)
         _tickets[self._number] = self
+        self._made_as = self._header()
+
+    def is_still(self, seen: Snapshot) -> bool:
+        """Whether it was made of that, and the engine has changed nothing: then the engine may have it once more."""
+        return self._seen is seen and not self.touched and self._header() == self._made_as
+
+    def _header(self) -> tuple[object, ...]:
+        return self.round, self.complete, self.closed, self.deadline
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The ticket."""

@@ -79,15 +79,18 @@ class Replica:
         self._header = change
         self._header.ClearField("nodes")
 
-    def state(self, own: Mapping[_NodeDesc, datetime.datetime]) -> EngineState:
+    def state(self, own: Mapping[_NodeDesc, datetime.datetime], last: EngineState | None = None) -> EngineState:
         """The state, for an engine to change.
 
         Args:
             own: the last heartbeats of the nodes of the backend that asks.
+            last: what the backend has returned before, with the same heartbeats: this again, if nothing has changed.
         """
         if self._snapshot is None:
             lists = map(frozenset, (self._waiting, self._redundant, self._expired))
             self._snapshot = Snapshot(self._header, dict(self._participants), *lists)
+        if last is not None and last.is_still(self._snapshot):
+            return last
         return EngineState(self._snapshot, own)
 
     def same(self, change: StateChange) -> bool:
