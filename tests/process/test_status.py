@@ -34,7 +34,7 @@ def test_the_status_of_a_run_on_this_machine(tmp_path: Path) -> None:
         assert first.endswith(": round 1.1: 2 workers on localhost")
         assert "1 round; 0 failures, 0 preemptions, 0 resizes; 0 steps lost" in others
         (host,) = (line for line in others if line.startswith("host "))
-        assert host.partition(", ")[0] == "host localhost (2 slots) is used"  # what it uses may follow
+        assert host.partition(";")[0] == "host localhost (2 slots) is used"  # what it uses may follow
         assert re.search(r"^worker 2 \(localhost:1, rank 1(, process \d+)?\) training", done.stdout, re.MULTILINE)
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130

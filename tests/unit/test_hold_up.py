@@ -7,7 +7,14 @@ from collections.abc import Sequence
 import pytest
 
 from edriver.common.wire import duration, epoch_seconds, timestamp
-from edriver.driver.observe.pace.hold_up import MAX_NAMED, SETTLE_SECONDS, HoldUpWatch, MemberStanding, is_declared
+from edriver.driver.observe.pace.hold_up import (
+    GOES_ON_SECONDS,
+    MAX_NAMED,
+    SETTLE_SECONDS,
+    HoldUpWatch,
+    MemberStanding,
+    is_declared,
+)
 from edriver.text.pace_text import hold_up_text, waited_for_text
 from edriver.v1 import notification_pb2, pace_pb2
 
@@ -115,6 +122,12 @@ def test_who_is_waited_for(members: list[MemberStanding], text: str) -> None:
 )
 def test_nothing_is_said(members: list[MemberStanding], later: float) -> None:
     assert looked(members, later) is None
+
+
+def test_one_whose_last_report_was_on_its_way_is_silent_after_a_while() -> None:
+    found = looked([member(0, WAITING), member(1, heard=NOW + 0.2)], 0.2 + GOES_ON_SECONDS)
+    assert found is not None
+    assert [(each.rank, each.activity) for each in found.waited_for] == [(1, pace_pb2.WORKER_ACTIVITY_SILENT)]
 
 
 def test_it_begins_anew_once_steps_are_made() -> None:

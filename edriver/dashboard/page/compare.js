@@ -41,7 +41,9 @@ const HEAD_FACTS = [
 function drawFacts() {
   const all = element("facts-all").checked;
   const runs = shown.map((series) => [series, known.get(series.id)]);
-  const head = document.createElement("th");
+  const head = made("th");
+  head.scope = "col";
+  head.append(made("span", "aside", "what"));
   element("facts-head").replaceChildren(head, ...runs.map(([series], place) => {
     const added = made("th");
     added.scope = "col";

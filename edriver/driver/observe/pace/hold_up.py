@@ -19,6 +19,10 @@ MAX_NAMED: Final = 8
 SETTLE_SECONDS: Final = 0.5
 """Seconds that members' reports may be apart: one that has said nothing so long after the first of them is silent."""
 
+GOES_ON_SECONDS: Final = 4.5
+"""Seconds for which a member that reported after the first of them stood is taken to go on: reports come every one to
+four seconds, and its last one may have been sent just before it fell silent."""
+
 _WAITING: Final = pace_pb2.WORKER_ACTIVITY_WAITING
 
 
@@ -75,7 +79,7 @@ class HoldUpWatch:
         if self.since is None:
             self.since = now
         unheard = [member for member in members if member.standing is None and not member.stopped]
-        if any(member.heard > self.since for member in unheard):  # it goes on
+        if any(member.heard > self.since and now - member.heard < GOES_ON_SECONDS for member in unheard):
             return None
         if unheard and now - self.since < SETTLE_SECONDS:
             return None
