@@ -206,7 +206,8 @@ def page_data(recorded: RecordedRun, name: str) -> dict[str, Any]:
     changes = history.since(0) or {"head": None}
     if changes["head"] is not None:
         known = {key: run[key] for key in ("np", "min_np", "max_np") if isinstance(run.get(key), int)}
-        changes["head"] |= {"run_id": name, **known}
+        given = run.get("name")
+        changes["head"] |= {"run_id": name, "name": given if isinstance(given, str) else "", **known}
         if recorded.failure:
             changes["head"]["failure"] = None  # it stands in the summary, whole
     link = "ended" if history.ended else "record"

@@ -121,6 +121,7 @@ class History:
         self.now = max(self.now, epoch_seconds(run.now))
         self._limits = {
             "run_id": run.run_id,
+            "name": run.name,
             "release": run.version,
             "mode": mode_text(run.mode) if run.mode else "",
             "np": run.np,

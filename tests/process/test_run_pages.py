@@ -176,3 +176,7 @@ def test_axe_finds_nothing_and_the_keyboard_reaches_everything(
     assert violations(watched.page) == []
     reach_all_by_tab(watched.page)
     watched.check(url)
+
+
+def test_the_run_is_named(page: Page) -> None:
+    expect(page.locator("#which")).to_contain_text("base, run aaaaaaaa · ")

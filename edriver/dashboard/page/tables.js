@@ -19,7 +19,8 @@ function drawHead(story) {
   put("state-word", word);
   put("doing", head.doing);
   const now = story.now();
-  const which = [head.run_id ? `run ${head.run_id}` : "a run", spanText(now - head.began), ...(head.mode ? [head.mode] : [])];
+  const named = [head.name, head.run_id ? `run ${head.run_id}` : "a run"].filter(Boolean).join(", ");
+  const which = [named, spanText(now - head.began), ...(head.mode ? [head.mode] : [])];
   put("which", which.join(" · "));
   const link = {lost: `the driver does not answer; asking again (${story.why})`, ended: "the run has ended: nothing more will come", away: "this page has lost its server: is edriver dashboard still there?"};
   put("link", link[story.link] ? `· ${link[story.link]}` : "").dataset.link = story.link === "away" ? "lost" : story.link;
