@@ -67,8 +67,8 @@ def in_round() -> bool:
     return _assignment is not None
 
 
-def enter(assignment: Assignment | None) -> None:
-    """Take a place: called by `run` at the start of each round; None: this worker has none yet."""
+def enter(assignment: Assignment) -> None:
+    """Take a place: called by `run` at the start of each round."""
     global _assignment
     _assignment = assignment
 
@@ -76,12 +76,12 @@ def enter(assignment: Assignment | None) -> None:
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
     """Be a world of one, before this worker's first round."""
-    before = _assignment
-    enter(SINGLE_WORKER)
+    global _assignment
+    before, _assignment = _assignment, SINGLE_WORKER
     try:
         yield
     finally:
-        enter(before)
+        _assignment = before
 
 
 def leave() -> None:

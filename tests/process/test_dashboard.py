@@ -157,7 +157,7 @@ def test_the_page_follows_a_kill_a_resize_and_the_end(browser: Browser, tmp_path
             expect(page.locator("#phases .legend")).to_be_visible(timeout=WAIT)
             assert violations(page) == []
             assert page.evaluate("document.getAnimations().length") == 0
-            assert changes_said(page, 3.0) == []  # while it trains; rounds and answers are told
+            assert changes_said(page, 3.0) == []  # while it trains; rounds and answers are announced
             sizes = page.locator("#world ~ details tbody tr td:nth-child(4)").all_inner_texts()
             assert sizes == ["2", "3", "2", "3"]  # the newest first
             expect(page.locator("#time-lost")).to_contain_text("without a step")

@@ -12,8 +12,8 @@ from statistics import median
 from benchmarks.history import History
 from edriver.common.stall_limits import MIN_STALL_SECONDS
 from edriver.text.progress_text import length_text
-from tests.trouble.surfaces import Told
-from tests.trouble.told_times import RoundTimes, round_times
+from tests.trouble.reported_times import RoundTimes, round_times
+from tests.trouble.surfaces import Reported
 
 SHARE, SECONDS = 0.01, 0.05
 """How far a number may be from the truth: the larger one counts."""
@@ -22,7 +22,7 @@ ROUNDING = 5e-6
 """Messages have microseconds, and a sum of some of them is a few of these off."""
 
 COUNTED_LATE = 9.0
-"""Seconds for which metrics wait with a step, until all members have told of it: 5, and as long as reports take."""
+"""Seconds for which metrics wait with a step, until all members have reported it: 5, and as long as reports take."""
 
 LATE = 4.5
 """Seconds that a worker's report is old at most: it is asked every 1.25 s, and its agent's next message takes it."""
@@ -55,7 +55,7 @@ class Comparison:
 
     def table_of_worst(self) -> Iterator[str]:
         """The worst differences, a line each."""
-        yield f"{'compared with the workers own records':<44} {'worst':>12} {'of it':>8}  told, true"
+        yield f"{'compared with the workers own records':<44} {'worst':>12} {'of it':>8}  reported, true"
         for what, (difference, share, account) in sorted(self.worst.items()):
             yield f"{what:<44} {difference:>12.6f} {100 * share:>6.2f} %  {account}"
         yield f"{'the same in two places':<44} {'numbers':>12}"
@@ -64,21 +64,23 @@ class Comparison:
 
     # ---- with the truth --------------------------------------------------------------------------------------
 
-    def with_truth(self, where: str, told: Told, history: History, began: float, ended: float | None = None) -> None:
+    def with_truth(
+        self, where: str, reported: Reported, history: History, began: float, ended: float | None = None
+    ) -> None:
         """Seconds, goodput, interruptions and steps against what the workers wrote down until then.
 
         Args:
             where: names the place and the time.
-            told: what is told.
+            reported: what is reported.
             history: what was written down up to the time that is accounted for.
             began: when the run began, in seconds since the epoch.
             ended: when it ended; None: it goes on.
         """
-        if told.seconds is None:
-            self.faults.append(f"{where}: nothing is told of the time")
+        if reported.seconds is None:
+            self.faults.append(f"{where}: nothing is reported of the time")
             return
         to_monotonic = time.monotonic() - time.time()
-        rounds, until = list(round_times(history)), told.until(began) + to_monotonic
+        rounds, until = list(round_times(history)), reported.until(began) + to_monotonic
         unsure = sum(part.unsure for part in rounds)
         training = sum(part.training for part in rounds)
         repeating = sum(part.repeating for part in rounds)
@@ -86,24 +88,24 @@ class Comparison:
         stalled = sum(sum(part.stalls) for part in rounds)
         between = sum(two.start - one.last for one, two in pairwise(rounds))
         rest = until - rounds[-1].last
-        seconds = told.seconds
+        seconds = reported.seconds
         self._close(f"{where}: training", seconds["training"], training, unsure)
         self._close(f"{where}: repeating", seconds["repeating"], repeating, unsure)
         self._close(f"{where}: booting", seconds["booting"], booting)
         others = sum(seconds[kind] for kind in ("recovering", "waiting", "stalled", "ending"))
         self._close(f"{where}: all else", others, stalled + between + rest, unsure)
-        if told.goodput is None:
-            self.faults.append(f"{where}: no goodput is told")
+        if reported.goodput is None:
+            self.faults.append(f"{where}: no goodput is reported")
         else:
             true = training / (until - began - to_monotonic)
-            self._close(f"{where}: goodput", told.goodput, true, unsure / (until - began - to_monotonic), least=0.0)
-        if told.interruptions is not None:
+            self._close(f"{where}: goodput", reported.goodput, true, unsure / (until - began - to_monotonic), least=0.0)
+        if reported.interruptions is not None:
             last = None if ended is None else ended + to_monotonic
-            self._interruptions(where, told, rounds, began + to_monotonic, last)
-        self._steps(where, told, history)
+            self._interruptions(where, reported, rounds, began + to_monotonic, last)
+        self._steps(where, reported, history)
 
     def _interruptions(
-        self, where: str, told: Told, rounds: Sequence[RoundTimes], began: float, ended: float | None
+        self, where: str, reported: Reported, rounds: Sequence[RoundTimes], began: float, ended: float | None
     ) -> None:
         """Each of them, and whether there is one too many or too few."""
         to_monotonic = time.monotonic() - time.time()
@@ -113,13 +115,13 @@ class Comparison:
             true += [("stall", start, length, one.unsure) for start, length in one.stalled_at]
             if two is not None:
                 true.append(("", one.last, two.start - one.last, one.spread))
-        assert told.interruptions is not None
-        said = list(told.interruptions)
+        assert reported.interruptions is not None
+        said = list(reported.interruptions)
         if ended is not None and len(said) == len(true) + 1 and said[-1][0] != "stall":
             true.append(("", rounds[-1].last, ended - rounds[-1].last, rounds[-1].spread))  # the run ended of it
         if len(said) != len(true):
             if not any(part.unsure for part in rounds):
-                self.faults.append(f"{where}: {len(said)} interruptions are told, of {len(true)}: {said}, {true}")
+                self.faults.append(f"{where}: {len(said)} interruptions are reported, of {len(true)}: {said}, {true}")
             return
         for (kind, start, seconds), (wanted, at, length, unsure) in zip(said, true, strict=True):
             if (wanted == "stall") != (kind == "stall") or (wanted == "boot") != (kind == "boot"):
@@ -128,24 +130,24 @@ class Comparison:
             if start is not None and kind != "stall":
                 self._close(f"{where}: start of {kind}", start + to_monotonic - at, 0.0, unsure)
 
-    def _steps(self, where: str, told: Told, history: History) -> None:
+    def _steps(self, where: str, reported: Reported, history: History) -> None:
         done = [current for current in history.rounds if current.done]
         most = sum(max(0, one.last_step - two.first_step) for one, two in pairwise(done))
-        most += told.end == "failed"  # before an attempt to go on that no worker has lived to write down
-        least, lost = history.steps_lost(), told.numbers.get("steps lost")
+        most += reported.end == "failed"  # before an attempt to go on that no worker has lived to write down
+        least, lost = history.steps_lost(), reported.numbers.get("steps lost")
         if lost is not None and not least <= lost <= most:
             self.faults.append(f"{where}: {lost} steps lost, and it were {least} to {most}")
         reached = done[-1].last_step
-        if (steps := told.numbers.get("steps")) is not None and not 0 <= reached - steps <= 1:
+        if (steps := reported.numbers.get("steps")) is not None and not 0 <= reached - steps <= 1:
             self.faults.append(f"{where}: step {steps}, and it was {reached}")
-        if (samples := told.numbers.get("samples")) is not None:
+        if (samples := reported.numbers.get("samples")) is not None:
             made = _samples_made(history)
             self._close(f"{where}: samples made", samples, made, 2 * made / max(1, reached))
 
     def rate(self, where: str, rate: float | None, history: History, now: float) -> None:
         """Samples a second against all that they may have been over the window, whenever the last report came."""
         if rate is None:
-            self.faults.append(f"{where}: no samples a second are told")
+            self.faults.append(f"{where}: no samples a second are reported")
             return
         ends = now + time.monotonic() - time.time()
         counted = _samples_over_time(history)
@@ -165,49 +167,49 @@ class Comparison:
 
     # ---- with one another ------------------------------------------------------------------------------------
 
-    def between(self, told: Told, before: Told, after: Told) -> None:
+    def between(self, reported: Reported, before: Reported, after: Reported) -> None:
         """Of a run that goes on: what grows lies between two answers, what does not is the same in all three."""
-        for kind, seconds in (told.seconds or {}).items():
+        for kind, seconds in (reported.seconds or {}).items():
             assert before.seconds is not None
             assert after.seconds is not None
             low, high = sorted((before.seconds[kind], after.seconds[kind]))
-            if told.where == "metrics" and kind in ("training", "repeating"):
+            if reported.where == "metrics" and kind in ("training", "repeating"):
                 low = max(0.0, low - COUNTED_LATE)
-            self._count(f"live: seconds of {told.where} between two of status")
+            self._count(f"live: seconds of {reported.where} between two of status")
             if not low - ROUNDING <= seconds <= high + ROUNDING:
-                self.faults.append(f"live: {kind} {seconds} in {told.where}, and {low} to {high} in status")
-        if None not in (told.goodput, before.goodput, after.goodput):
+                self.faults.append(f"live: {kind} {seconds} in {reported.where}, and {low} to {high} in status")
+        if None not in (reported.goodput, before.goodput, after.goodput):
             low, high = sorted((before.goodput or 0.0, after.goodput or 0.0))
-            self._count(f"live: goodput of {told.where} between two of status")
-            if not low - 1e-5 <= (told.goodput or 0.0) <= high + 1e-5:
-                self.faults.append(f"live: goodput {told.goodput} in {told.where}, and {low} to {high} in status")
-        for name in told.numbers.keys() & before.numbers.keys():
-            low, value, high = before.numbers[name], told.numbers[name], after.numbers[name]
-            self._count(f"live: {told.where} and status")
+            self._count(f"live: goodput of {reported.where} between two of status")
+            if not low - 1e-5 <= (reported.goodput or 0.0) <= high + 1e-5:
+                self.faults.append(f"live: goodput {reported.goodput} in {reported.where}, {low} to {high} in status")
+        for name in reported.numbers.keys() & before.numbers.keys():
+            low, value, high = before.numbers[name], reported.numbers[name], after.numbers[name]
+            self._count(f"live: {reported.where} and status")
             if not low - ROUNDING <= value <= high + ROUNDING:
-                self.faults.append(f"live: {name} {value} in {told.where}, and {low} to {high} in status")
+                self.faults.append(f"live: {name} {value} in {reported.where}, and {low} to {high} in status")
 
-    def ended(self, recorded: Told, others: Iterable[Told]) -> None:
+    def ended(self, recorded: Reported, others: Iterable[Reported]) -> None:
         """Of a run that has ended: all is the same."""
-        for told in others:
-            pairs: dict[str, tuple[float | None, float | None]] = {"goodput": (recorded.goodput, told.goodput)}
-            if told.seconds is not None and recorded.seconds is not None:
-                pairs |= {kind: (value, told.seconds[kind]) for kind, value in recorded.seconds.items()}
-            for name in told.numbers.keys() & recorded.numbers.keys():
-                pairs[name] = (recorded.numbers[name], told.numbers[name])
-            if told.interruptions is not None:
-                pairs |= _pairs_of_interruptions(recorded, told)
+        for reported in others:
+            pairs: dict[str, tuple[float | None, float | None]] = {"goodput": (recorded.goodput, reported.goodput)}
+            if reported.seconds is not None and recorded.seconds is not None:
+                pairs |= {kind: (value, reported.seconds[kind]) for kind, value in recorded.seconds.items()}
+            for name in reported.numbers.keys() & recorded.numbers.keys():
+                pairs[name] = (recorded.numbers[name], reported.numbers[name])
+            if reported.interruptions is not None:
+                pairs |= _pairs_of_interruptions(recorded, reported)
             for name, (true, value) in pairs.items():
-                self._same(f"end: {told.where} and records", name, value, true)
+                self._same(f"end: {reported.where} and records", name, value, true)
             pairs = {}
-            for name, value in told.numbers.items():
+            for name, value in reported.numbers.items():
                 if name.startswith(("interruptions: ", "seconds of ")):
                     lengths = _lengths(recorded, name.partition(": ")[2] or name.removeprefix("seconds of "))
                     pairs[name] = (value, len(lengths) if ": " in name else sum(lengths))
             for name, (value, true) in pairs.items():
-                self._same(f"end: {told.where} and records", name, value, true)
-            if told.end is not None and told.end != recorded.end and recorded.end is not None:
-                self.faults.append(f"end: {told.end} in {told.where}, and {recorded.end} in the records")
+                self._same(f"end: {reported.where} and records", name, value, true)
+            if reported.end is not None and reported.end != recorded.end and recorded.end is not None:
+                self.faults.append(f"end: {reported.end} in {reported.where}, and {recorded.end} in the records")
         lengths = _lengths(recorded, "failure")
         own = {"recoveries": len(lengths)}
         if lengths:
@@ -216,7 +218,7 @@ class Comparison:
             for name, wanted in own.items():
                 self._same("end: records and their own interruptions", name, recorded.numbers.get(name), wanted)
 
-    def page_texts(self, texts: Mapping[str, str], recorded: Told, where: str = "page") -> None:
+    def page_texts(self, texts: Mapping[str, str], recorded: Reported, where: str = "page") -> None:
         """The tiles of the page."""
         good = "–" if recorded.goodput is None else f"{100 * recorded.goodput:.1f} %"
         self.text(where, "goodput", texts["goodput"], good)
@@ -227,7 +229,7 @@ class Comparison:
             longest = length_text(recorded.numbers["longest recovery"])
             self.text(where, "longest recovery", texts["recovery-note"].rpartition("longest ")[2], longest)
 
-    def summary(self, printed: str, recorded: Told) -> None:
+    def summary(self, printed: str, recorded: Reported) -> None:
         """What `edriver report` prints."""
         facts = dict(line.split("  ", 1) for line in printed.splitlines() if "  " in line)
         good = "no step was made" if recorded.goodput is None else f"{100 * recorded.goodput:.1f} %"
@@ -237,14 +239,14 @@ class Comparison:
         reached = f"step {recorded.numbers['steps']:.0f}"
         self.text("report's summary", "step", facts["reached"].strip().split(";")[0].split(",")[0], reached)
 
-    def table(self, rows: Sequence[Sequence[str]], recorded: Told) -> None:
+    def table(self, rows: Sequence[Sequence[str]], recorded: Reported) -> None:
         """The report's table of interruptions."""
         assert recorded.interruptions is not None
         said = [(row[1], row[2]) for row in rows]
         true = [(kind, length_text(seconds)) for kind, _, seconds in sorted(recorded.interruptions, key=_start)]
         self.text("report's table", "interruptions", str(said), str(true))
 
-    def last_line(self, output: str, recorded: Told) -> None:
+    def last_line(self, output: str, recorded: Reported) -> None:
         """The run's last line in the terminal."""
         found = re.search(r"edriver: done: .* goodput (.*)$", output, re.MULTILINE)
         self.text(
@@ -259,13 +261,13 @@ class Comparison:
 
     # ---- how -------------------------------------------------------------------------------------------------
 
-    def _close(self, what: str, told: float, true: float, unsure: float = 0.0, least: float = SECONDS) -> None:
-        difference = abs(told - true)
+    def _close(self, what: str, reported: float, true: float, unsure: float = 0.0, least: float = SECONDS) -> None:
+        difference = abs(reported - true)
         share = difference / abs(true) if true else 0.0
-        account = f"{told:.6f}, {true:.6f}" + (f", unsure {unsure:.3f}" if unsure else "")
+        account = f"{reported:.6f}, {true:.6f}" + (f", unsure {unsure:.3f}" if unsure else "")
         self._note(what, difference, share, account)
         if difference > max(SHARE * abs(true), least) + unsure:
-            self.faults.append(f"{what} is told as {told:.6f}, and was {true:.6f}")
+            self.faults.append(f"{what} is reported as {reported:.6f}, and was {true:.6f}")
 
     def _note(self, what: str, difference: float, share: float, account: str) -> None:
         if what not in self.worst or difference > self.worst[what][0]:
@@ -287,12 +289,12 @@ def _start(each: tuple[str, float | None, float]) -> float:
     return each[1] or 0.0
 
 
-def _lengths(told: Told, kind: str) -> list[float]:
-    return [seconds for of, _, seconds in told.interruptions or [] if of == kind]
+def _lengths(reported: Reported, kind: str) -> list[float]:
+    return [seconds for of, _, seconds in reported.interruptions or [] if of == kind]
 
 
-def _pairs_of_interruptions(recorded: Told, told: Told) -> dict[str, tuple[float | None, float | None]]:
-    one, two = recorded.interruptions or [], told.interruptions or []
+def _pairs_of_interruptions(recorded: Reported, reported: Reported) -> dict[str, tuple[float | None, float | None]]:
+    one, two = recorded.interruptions or [], reported.interruptions or []
     pairs: dict[str, tuple[float | None, float | None]] = {"count of interruptions": (len(one), len(two))}
     for number, ((_, start, length), (_, start_there, length_there)) in enumerate(zip(one, two, strict=False)):
         pairs[f"start of interruption {number}"] = (start, start_there)

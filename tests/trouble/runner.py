@@ -22,6 +22,7 @@ from benchmarks.under_edriver import EdriverJob
 from tests.linked_hosts import LinkedHost, linked_hosts
 from tests.process.running import edriver
 from tests.ssh_hosts import ssh_hosts
+from tests.trouble.reported_times import time_faults
 from tests.trouble.schedule import (
     HOSTS,
     MOST_WORKERS,
@@ -39,7 +40,6 @@ from tests.trouble.schedule import (
     StopAll,
     StopDriver,
 )
-from tests.trouble.told_times import time_faults
 
 T = TypeVar("T")
 

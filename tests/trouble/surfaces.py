@@ -27,14 +27,14 @@ SCRAPE_INTERVAL = 1.0
 
 
 @dataclass(slots=True)
-class Told:
-    """What is told in one place; None: nothing of that.
+class Reported:
+    """What is reported in one place; None: nothing of that.
 
     Attributes:
         where: the place.
         seconds: of each kind of time.
         goodput: as a share.
-        interruptions: kind, start in seconds since the epoch (None: not told), length; those that are over, in order.
+        interruptions: kind, start in seconds since the epoch (None: not reported), length; those that ended, in order.
         numbers: whatever else is one number, by name.
         rate: samples a second.
         end: how the run ended.
@@ -86,12 +86,12 @@ class Scraper:
         self._thread = threading.Thread(target=self._scrape, daemon=True)
         self._thread.start()
 
-    def read(self) -> Told:
+    def read(self) -> Reported:
         """Read them now."""
         with urllib.request.urlopen(self._url, timeout=10) as answer:
             return told_by_metrics(answer.read().decode())
 
-    def last(self) -> Told:
+    def last(self) -> Reported:
         """What was read last."""
         return told_by_metrics(self.latest)
 
@@ -109,7 +109,7 @@ class Scraper:
                 continue
 
 
-def told_by_metrics(text: str) -> Told:
+def told_by_metrics(text: str) -> Reported:
     """What one answer of the metrics' server says."""
     values: dict[tuple[str, str], float] = {}
     end = None
@@ -120,7 +120,7 @@ def told_by_metrics(text: str) -> Told:
             end = sample.labels["end"] if sample.name == "edriver_run_end_info" else end
     lengths = {kind: values["edriver_interruption_seconds_sum", kind.replace(" ", "_")] for kind in _KINDS}
     counts = {kind: values["edriver_interruption_seconds_count", kind.replace(" ", "_")] for kind in _KINDS}
-    return Told(
+    return Reported(
         "metrics",
         seconds={kind: values["edriver_time_seconds_total", kind] for kind in TIME_KINDS},
         goodput=values.get(("edriver_goodput_ratio", "")),
@@ -143,13 +143,13 @@ def told_by_metrics(text: str) -> Told:
 _KINDS = tuple(name for kind, name in INTERRUPTION_NAMES.items() if kind != status_pb2.INTERRUPTION_KIND_UNSPECIFIED)
 
 
-def told_by_status(run_id: str) -> tuple[Told, status_pb2.Run]:
+def told_by_status(run_id: str) -> tuple[Reported, status_pb2.Run]:
     """What `edriver status --json` says."""
     answer = edriver("status", "--json", "--run", run_id)
     assert answer.returncode == 0, answer.stderr
     run = message_of(status_pb2.Run, strict_json(answer.stdout))
     return (
-        Told(
+        Reported(
             "status",
             seconds=seconds_by_kind(run.time_spent),
             goodput=run.time_spent.goodput if run.time_spent.HasField("goodput") else None,
@@ -168,7 +168,7 @@ def told_by_status(run_id: str) -> tuple[Told, status_pb2.Run]:
     )
 
 
-def told_by_page(where: str, page: Page) -> Told:
+def told_by_page(where: str, page: Page) -> Reported:
     """What the page shows, and has its charts drawn from."""
     parts = "{head: story.head, interruptions: story.interruptions, progress: story.progress || null}"
     story = page.evaluate(f"({parts})")
@@ -181,7 +181,7 @@ def shown_by_page(page: Page) -> dict[str, str]:
     return {name: page.locator(f"#{name}").inner_text() for name in ids}
 
 
-def told_by_report(path: Path) -> Told:
+def told_by_report(path: Path) -> Reported:
     """What the report's page is drawn from."""
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', path.read_text(), re.DOTALL)
     assert found is not None
@@ -192,9 +192,9 @@ def told_by_report(path: Path) -> Told:
 
 def _of_story(
     where: str, head: Mapping[str, Any], interruptions: Iterable[Mapping[str, Any]], progress: Mapping[str, Any] | None
-) -> Told:
+) -> Reported:
     recoveries = head["recoveries"]
-    return Told(
+    return Reported(
         where,
         seconds=head["time_spent"],
         goodput=head["goodput"],
@@ -220,52 +220,52 @@ class Recorded:
     """A run's event log, read.
 
     Attributes:
-        told: what it says in the end.
+        reported: what it says in the end.
         began: when the run began, in seconds since the epoch,
-        latest: and the time of what `told` is of.
+        latest: and the time of what `reported` is of.
     """
 
-    told: Told
+    reported: Reported
     began: float
     latest: float
 
 
 def told_by_records(path: Path) -> Recorded:
     """What the event log says; of a run without an end, its last line about the progress."""
-    told = Told("records", interruptions=[])
+    reported = Reported("records", interruptions=[])
     about = path.with_name("run.json")
     began = datetime.fromisoformat(strict_json(about.read_text())["start_time"]).timestamp()
     latest = 0.0
     for parsed in _lines(path):
         if "progress" in parsed:
             sample = message_of(status_pb2.ProgressSample, parsed)
-            _take(told, sample.progress)
+            _take(reported, sample.progress)
             latest = epoch_seconds(sample.time)
             continue
         event = message_of(status_pb2.Event, parsed)
         if event.HasField("interruption"):
-            each, assured = event.interruption, told.interruptions
+            each, assured = event.interruption, reported.interruptions
             assert assured is not None
             seconds = span_seconds(each.duration)
             assured.append((INTERRUPTION_NAMES[each.kind], epoch_seconds(each.start_time), seconds))
-            told.numbers["steps lost"] = told.numbers.get("steps lost", 0) + each.steps_lost
+            reported.numbers["steps lost"] = reported.numbers.get("steps lost", 0) + each.steps_lost
         if event.HasField("run_ended"):
             ended, latest = event.run_ended, epoch_seconds(event.time)
-            _take(told, ended.progress)
-            told.seconds = seconds_by_kind(ended.time_spent)
-            told.goodput = ended.time_spent.goodput if ended.time_spent.HasField("goodput") else None
-            told.end = RUN_END_NAMES[ended.end]
-            told.numbers |= {"failures": ended.failures, "preemptions": ended.preemptions, "resizes": ended.resizes}
-            told.numbers |= _recoveries(ended.recoveries)
-    told.numbers.setdefault("steps lost", 0)
-    return Recorded(told, began, latest)
+            _take(reported, ended.progress)
+            reported.seconds = seconds_by_kind(ended.time_spent)
+            reported.goodput = ended.time_spent.goodput if ended.time_spent.HasField("goodput") else None
+            reported.end = RUN_END_NAMES[ended.end]
+            reported.numbers |= {"failures": ended.failures, "preemptions": ended.preemptions, "resizes": ended.resizes}
+            reported.numbers |= _recoveries(ended.recoveries)
+    reported.numbers.setdefault("steps lost", 0)
+    return Recorded(reported, began, latest)
 
 
-def _take(told: Told, progress: status_pb2.Progress) -> None:
-    told.numbers["steps"] = progress.steps
-    told.rate = progress.sample_rate
-    told.seconds = seconds_by_kind(progress.time_spent)
-    told.goodput = progress.time_spent.goodput if progress.time_spent.HasField("goodput") else None
+def _take(reported: Reported, progress: status_pb2.Progress) -> None:
+    reported.numbers["steps"] = progress.steps
+    reported.rate = progress.sample_rate
+    reported.seconds = seconds_by_kind(progress.time_spent)
+    reported.goodput = progress.time_spent.goodput if progress.time_spent.HasField("goodput") else None
 
 
 def _recoveries(summary: status_pb2.RecoverySummary) -> dict[str, float]:
@@ -283,9 +283,9 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
         yield parsed
 
 
-def told_by_runs(run_id: str, environ: Mapping[str, str]) -> Told:
+def told_by_runs(run_id: str, environ: Mapping[str, str]) -> Reported:
     """What `edriver runs --json` says of it."""
     answer = edriver("runs", "--json", "--all", environ=environ)
     assert answer.returncode == 0, answer.stderr
     run = next(each for each in strict_json(answer.stdout) if each["run_id"] == run_id)
-    return Told("runs", goodput=run["goodput"], numbers={"steps": run["steps"] or 0}, end=run["state"])
+    return Reported("runs", goodput=run["goodput"], numbers={"steps": run["steps"] or 0}, end=run["state"])

@@ -243,14 +243,14 @@ class TruthRun:
         metrics, shown = scraper.read(), told_by_page("page", page)
         texts = shown_by_page(page)
         after, run = told_by_status(run_id)
-        for told in (metrics, shown):
-            compare.between(told, before, after)
+        for reported in (metrics, shown):
+            compare.between(reported, before, after)
         compare.text("page", "steps lost", texts["lost"].replace(",", ""), str(run.steps_lost))
         began = run.start_time.ToNanoseconds() / 1e9
-        for told in (before, after, metrics, shown):
-            if told is not metrics:  # which count a step some seconds later
-                compare.with_truth(f"live, {told.where}", told, self._truth(told.until(began)), began)
-            compare.rate(f"live, {told.where}", told.rate, self._truth(told.at), told.at)
+        for reported in (before, after, metrics, shown):
+            if reported is not metrics:  # which count a step some seconds later
+                compare.with_truth(f"live, {reported.where}", reported, self._truth(reported.until(began)), began)
+            compare.rate(f"live, {reported.where}", reported.rate, self._truth(reported.at), reported.at)
 
     def _compare_ended(self, run_id: str, scraper: Scraper, page: Page) -> None:
         """After the end: all places say the same, and what the workers have written down."""
@@ -268,11 +268,11 @@ class TruthRun:
             return
         written = told_by_report(job.folder / "report.html")
         listed = told_by_runs(run_id, self._environ)
-        truth = self._truth(recorded.latest if self._plan.end != "lost" else recorded.told.until(recorded.began))
-        compare.with_truth("end, records", recorded.told, truth, recorded.began, ended=recorded.latest)
-        compare.ended(recorded.told, [written, listed])
-        compare.summary(report.stdout, recorded.told)
-        self._compare_report_in_chromium(recorded.told)
+        truth = self._truth(recorded.latest if self._plan.end != "lost" else recorded.reported.until(recorded.began))
+        compare.with_truth("end, records", recorded.reported, truth, recorded.began, ended=recorded.latest)
+        compare.ended(recorded.reported, [written, listed])
+        compare.summary(report.stdout, recorded.reported)
+        self._compare_report_in_chromium(recorded.reported)
         if self._plan.end == "lost":
             compare.text("page", "state", texts["state-word"], "driver lost")
             compare.text("runs", "state", listed.end or "", "lost")
@@ -280,11 +280,11 @@ class TruthRun:
             compare.with_truth("end, page", shown, lost, recorded.began)
             return
         compare.text("page", "state", texts["state-word"], self._plan.end)
-        compare.text("records", "state", recorded.told.end or "", self._plan.end)
-        compare.ended(recorded.told, [shown, scraper.last()])
-        compare.page_texts(texts, recorded.told)
+        compare.text("records", "state", recorded.reported.end or "", self._plan.end)
+        compare.ended(recorded.reported, [shown, scraper.last()])
+        compare.page_texts(texts, recorded.reported)
         if self._plan.end == "done":
-            compare.last_line((job.folder / "output-0.txt").read_text(errors="replace"), recorded.told)
+            compare.last_line((job.folder / "output-0.txt").read_text(errors="replace"), recorded.reported)
 
     def _compare_report_in_chromium(self, recorded: object) -> None:
         page = self._browser.new_page()

@@ -34,7 +34,7 @@ class RoundTimes:
         number: the round's.
         start: when its last member had the state.
         last: when the last of its steps was made that counts for the run's progress, by its first member,
-        spread: and how many seconds later by its last one: any of them may have told when that was.
+        spread: and how many seconds later by its last one: any of them may have reported when that was.
         training: seconds of steps that no round before it had made,
         repeating: of steps that one had made,
         unsure: and seconds that are either a stall or a long step: it lies within a twentieth of the limit.
@@ -90,35 +90,35 @@ def _times(current: Round, made: int, gaps: list[float]) -> RoundTimes:
 
 
 def time_faults(history: History, event_log: Path) -> list[str]:
-    """What the run has told wrongly, in sentences."""
+    """What the run has reported wrongly, in sentences."""
     events = [message_of(status_pb2.Event, json.loads(line)) for line in event_log.read_text().splitlines()]
     ended = next(event for event in events if event.HasField("run_ended"))
-    told = [event.interruption for event in events if event.HasField("interruption")]
+    reported = [event.interruption for event in events if event.HasField("interruption")]
     rounds, wall = list(round_times(history)), epoch_seconds(ended.time) - epoch_seconds(events[0].time)
     return [
-        *_length_faults(rounds, told),
+        *_length_faults(rounds, reported),
         *_sum_faults(rounds, ended.run_ended, wall),
-        *_step_faults(history, ended.run_ended, told),
+        *_step_faults(history, ended.run_ended, reported),
     ]
 
 
-def _length_faults(rounds: list[RoundTimes], told: list[status_pb2.Interruption]) -> Iterator[str]:
+def _length_faults(rounds: list[RoundTimes], reported: list[status_pb2.Interruption]) -> Iterator[str]:
     to_monotonic = time.monotonic() - time.time()
-    between = [each for each in told if each.kind not in (*_STARTS, status_pb2.INTERRUPTION_KIND_STALL)]
+    between = [each for each in reported if each.kind not in (*_STARTS, status_pb2.INTERRUPTION_KIND_STALL)]
     if len(between) != len(rounds) - 1:
-        yield f"{len(between)} interruptions between rounds are told, of {len(rounds) - 1}"
+        yield f"{len(between)} interruptions between rounds are reported, of {len(rounds) - 1}"
         return
     for (before, after), each in zip(pairwise(rounds), between, strict=True):
         true, seconds = after.start - before.last, span_seconds(each.duration)
         if _differ(true, seconds) and _differ(true - before.spread, seconds):
-            yield f"the interruption before round {after.number} took {true:.3f} s, and {seconds:.3f} s are told"
+            yield f"the interruption before round {after.number} took {true:.3f} s, and {seconds:.3f} s are reported"
         began = epoch_seconds(each.start_time) + to_monotonic
         if abs(began - before.last) > SECONDS + before.spread:
             yield f"the interruption before round {after.number} began {began - before.last:.3f} s after the last step"
     for part in rounds:
-        stalls = [span_seconds(each.duration) for each in told if _is_stall_of(each, part.number)]
+        stalls = [span_seconds(each.duration) for each in reported if _is_stall_of(each, part.number)]
         if not part.unsure and (len(stalls) != len(part.stalls) or any(map(_differ, part.stalls, stalls))):
-            yield f"round {part.number} has stalled for {part.stalls} s, and {stalls} are told"
+            yield f"round {part.number} has stalled for {part.stalls} s, and {stalls} are reported"
 
 
 def _is_stall_of(each: status_pb2.Interruption, number: int) -> bool:
@@ -127,27 +127,29 @@ def _is_stall_of(each: status_pb2.Interruption, number: int) -> bool:
 
 def _sum_faults(rounds: list[RoundTimes], ended: status_pb2.RunEnded, wall: float) -> Iterator[str]:
     spent = ended.time_spent
-    told = span_seconds(spent.training)
+    reported = span_seconds(spent.training)
     true, unsure = sum(part.training for part in rounds), sum(part.unsure for part in rounds)
-    if abs(told - true) > max(SHARE * true, SECONDS) + unsure:
-        yield f"{true:.3f} s went into steps that count, and {told:.3f} s are told"
+    if abs(reported - true) > max(SHARE * true, SECONDS) + unsure:
+        yield f"{true:.3f} s went into steps that count, and {reported:.3f} s are reported"
     kinds = ("booting", "training", "repeating", "recovering", "waiting", "stalled", "ending")
     everything = sum(span_seconds(getattr(spent, kind)) for kind in kinds)
     if _differ(wall, everything):
         yield f"the run took {wall:.3f} s, and its parts are {everything:.3f} s"
-    if abs(spent.goodput - told / everything) > 1e-6:
-        yield f"a goodput of {spent.goodput} is told, with {told} s of {everything} s"
+    if abs(spent.goodput - reported / everything) > 1e-6:
+        yield f"a goodput of {spent.goodput} is reported, with {reported} s of {everything} s"
 
 
-def _step_faults(history: History, ended: status_pb2.RunEnded, told: list[status_pb2.Interruption]) -> Iterator[str]:
+def _step_faults(
+    history: History, ended: status_pb2.RunEnded, reported: list[status_pb2.Interruption]
+) -> Iterator[str]:
     done = [current for current in history.rounds if current.done]
     most = sum(max(0, one.last_step - two.first_step) for one, two in pairwise(done))
-    lost = sum(each.steps_lost for each in told)
+    lost = sum(each.steps_lost for each in reported)
     if not history.steps_lost() <= lost <= most:
-        yield f"{history.steps_lost()} to {most} steps were made again, and {lost} are told"
+        yield f"{history.steps_lost()} to {most} steps were made again, and {lost} are reported"
     if ended.progress.steps != done[-1].last_step:
-        yield f"the run ended at step {done[-1].last_step}, and step {ended.progress.steps} is told"
+        yield f"the run ended at step {done[-1].last_step}, and step {ended.progress.steps} is reported"
 
 
-def _differ(true: float, told: float) -> bool:
-    return abs(true - told) > max(SHARE * true, SECONDS)
+def _differ(true: float, reported: float) -> bool:
+    return abs(true - reported) > max(SHARE * true, SECONDS)
