@@ -1,24 +1,30 @@
 """A training job in which a collective breaks every few steps: one round follows the other, ROUNDS times.
 
 Each time its workers connect to one another LATE seconds after they have published where they listen, as on a machine
-that is busy at the worst moment.
+that is busy at the worst moment. Each worker guards its first device only once another process has connected to it, or
+after UNGUARDED_TIME without one: the attacker is in time for one round at least, however fast this machine is.
 """
 
 from tests.quick_start import start_quickly
 
 # isort: split
 import os
+import socket
 import time
 
 import torch
 import torch.distributed as dist
 
 import edriver
+from edriver.system.sockets import drop_data
+from edriver.worker.backend.gloo import guarded_devices
+from edriver.worker.backend.gloo.sever import gloo_devices
 from edriver.worker.group.store import StoreClient
 
 start_quickly()
 
 LATE = float(os.environ.get("LATE", "0"))
+UNGUARDED_TIME = 20.0
 look_up = StoreClient.multi_get
 
 
@@ -29,6 +35,24 @@ def look_up_late(store: StoreClient, keys: list[str]) -> list[bytes]:
 
 
 setattr(StoreClient, "multi_get", look_up_late)  # noqa: B010
+
+attempts = guarded_devices.ATTEMPTS
+unguarded = True
+
+
+def guard_late(listener: socket.socket) -> str:
+    """Leave the first device open until a connection is there, and let it be used all the same."""
+    global unguarded
+    deadline = time.monotonic() + UNGUARDED_TIME
+    inode = os.fstat(listener.fileno()).st_ino
+    while unguarded and time.monotonic() < deadline and not gloo_devices()[inode].connections:
+        time.sleep(0.001)
+    guarded_devices.ATTEMPTS = 1 if unguarded else attempts
+    unguarded = False
+    return drop_data(listener)
+
+
+setattr(guarded_devices, "drop_data", guard_late)  # noqa: B010
 
 STEPS = 3 * int(os.environ["ROUNDS"])
 
