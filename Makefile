@@ -16,7 +16,7 @@ buf := .venv/buf-$(BUF)/node_modules/.bin/buf
 
 export PYTHONDONTWRITEBYTECODE = # else each of the thousand processes of the tests compiles edriver anew
 
-.PHONY: demo test lint format types docs proto proto-check proto-baseline unit sim fuzz attacks long libraries churn bench soak kills trouble matrix installable dist clean
+.PHONY: demo test lint format types docs proto proto-check proto-baseline unit sim fuzz attacks long libraries engines churn bench soak kills trouble matrix installable dist clean
 
 demo: .venv/ready ## the digits job on this machine, with a kill and a resize shown live
 	$(py) examples/digits/demo.py
@@ -94,6 +94,9 @@ long: .venv/ready ## the tests that take minutes, which make test leaves out
 
 libraries: .venv/libraries-ready ## scripts of Hugging Face, Lightning and others, unchanged, through the loss of a worker
 	$(py) -m pytest -m libraries
+
+engines: .venv/ready ## under the batch systems that are installed here: apt-get install slurm-wlm munge
+	$(py) -m pytest -m engines
 
 churn: .venv/ready ## random churn over real processes: make churn SCHEDULES=30
 	$(py) -m benchmarks.churn_check --schedules $(SCHEDULES)

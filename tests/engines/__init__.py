@@ -1,0 +1,1 @@
+"""Runs under real engines, each a cluster of its own on this machine: `make engines`."""

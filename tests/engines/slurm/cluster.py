@@ -1,0 +1,291 @@
+"""A Slurm cluster of its own: real munged, slurmctld and one slurmd a node, all on this machine, in a temporary folder.
+
+Nothing of a Slurm that may be installed for use on this machine is touched: the cluster has its own configuration, key,
+sockets and ports. Everything of it carries SLURM_CONF in its environment, by which what is left behind is found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "squeue", "sinfo", "scontrol", "scancel")
+
+NODES = 4
+CPUS = 4
+"""Of each node: more than this machine may have, as nothing is bound to a processor."""
+
+BOUND = 60.0
+"""Seconds that a test waits for Slurm to do something; only a failing test ever waits so long."""
+
+SLURMD_TIMEOUT = 10
+"""Seconds after which a node that does not answer is DOWN."""
+
+CONFIGURATION = """\
+ClusterName=edriver-test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={control_port}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket
+StateSaveLocation={folder}/state
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdPidFile={folder}/%n.pid
+SlurmdSpoolDir={folder}/%n
+SlurmdLogFile={folder}/%n.log
+SlurmdTimeout={slurmd_timeout}
+SlurmdParameters=config_overrides
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+MpiDefault=none
+JobAcctGatherType=jobacct_gather/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerParameters=sched_interval=1,bf_interval=1,preempt_send_user_signal
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+KillWait=10
+OverTimeLimit=0
+ReturnToService=2
+{nodes}
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=5 PreemptMode=OFF
+PartitionName=spare Nodes=ALL MaxTime=INFINITE PriorityTier=1 PreemptMode=REQUEUE GraceTime=20
+PartitionName=spot Nodes=ALL MaxTime=INFINITE PriorityTier=1 PreemptMode=CANCEL GraceTime=20
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE PriorityTier=9 PreemptMode=OFF
+"""
+"""`spare` and `spot` are preempted by `urgent`, with 20 s of grace."""
+
+
+class Cluster:
+    """A cluster of four nodes, node1 to node4.
+
+    Args:
+        folder: for all its files; short, for a socket lies in it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.configuration = folder / "slurm.conf"
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What makes Slurm's commands speak to this cluster."""
+        return {"SLURM_CONF": str(self.configuration)}
+
+    def start(self) -> None:
+        """Start the daemons; returns when all nodes are idle."""
+        (self.folder / "munge").mkdir(mode=0o755)
+        (self.folder / "state").mkdir(mode=0o700)
+        key = self.folder / "munge" / "key"
+        key.touch(mode=0o600)
+        key.write_bytes(secrets.token_bytes(1024))
+        control_port, *ports = _free_ports(NODES + 1)
+        host = socket.gethostname()
+        nodes = "\n".join(
+            f"NodeName=node{number} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS} RealMemory=1000"
+            for number, port in enumerate(ports, start=1)
+        )
+        text = CONFIGURATION.format(
+            host=host,
+            control_port=control_port,
+            user=pwd.getpwuid(os.getuid()).pw_name,
+            folder=self.folder,
+            slurmd_timeout=SLURMD_TIMEOUT,
+            nodes=nodes,
+        )
+        self.configuration.write_text(text)
+        files = {name: self.folder / "munge" / name for name in ("socket", "pid", "log", "seed")}
+        self._start(
+            "munged",
+            *("munged", "--foreground", "--force", "--key-file", str(key), "--socket", str(files["socket"])),
+            *("--pid-file", str(files["pid"]), "--log-file", str(files["log"]), "--seed-file", str(files["seed"])),
+        )
+        self.wait(files["socket"].exists, "munged opens its socket")
+        self.start_controller()
+        for name in self.nodes:
+            self.start_node(name)
+        self.wait(lambda: set(self.states().values()) == {"idle"}, "all nodes are idle")
+
+    @property
+    def nodes(self) -> list[str]:
+        """The names of all nodes."""
+        return [f"node{number}" for number in range(1, NODES + 1)]
+
+    def start_controller(self) -> None:
+        """Start slurmctld."""
+        self._start("slurmctld", "slurmctld", "-D", "-f", str(self.configuration))
+
+    def start_node(self, name: str) -> None:
+        """Start the slurmd of a node."""
+        (self.folder / name).mkdir(exist_ok=True)
+        self._start(name, "slurmd", "-D", "-N", name, "-f", str(self.configuration))
+
+    def stop(self, daemon: str) -> None:
+        """End a daemon: slurmctld, munged, or the slurmd of a node. What slurmd has started goes on."""
+        process = self._daemons.pop(daemon)
+        process.terminate()
+        process.wait(BOUND)
+
+    def lose_node(self, name: str) -> None:
+        """As if the power of this node failed: its slurmd and all that it has started are killed at once."""
+        slurmd = self._daemons.pop(name)
+        for pid in [slurmd.pid, *self.step_processes(name)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        slurmd.wait(BOUND)
+
+    def step_processes(self, name: str) -> list[int]:
+        """The processes that Slurm runs on a node: what its steps have started, and the slurmstepds above."""
+        processes = self._processes()
+        tasks = [pid for pid, (_, environ) in processes.items() if f"SLURMD_NODENAME={name}" in environ.split("\n")]
+        above = {_parent(pid) for pid in tasks}
+        return [pid for pid in above if pid and processes.get(pid, ("", ""))[0].startswith("slurmstepd")] + tasks
+
+    def command(self, *words: str, folder: Path | None = None, environ: Mapping[str, str] | None = None) -> str:
+        """Run one of Slurm's commands; returns what it prints."""
+        everything = {**os.environ, **self.environ, **(environ or {})}
+        done = subprocess.run(words, cwd=folder, env=everything, capture_output=True, text=True, timeout=BOUND)
+        assert done.returncode == 0, f"{words} ended with {done.returncode}: {done.stderr}{done.stdout}"
+        return done.stdout.strip()
+
+    def states(self) -> dict[str, str]:
+        """The state of each node, as sinfo has it."""
+        with contextlib.suppress(AssertionError):  # slurmctld does not listen yet
+            lines = self.command("sinfo", "--Node", "--noheader", "--format=%N|%T").splitlines()
+            return dict(line.split("|") for line in lines)
+        return {}
+
+    def jobs(self, fmt: str = "%i|%j|%T|%N") -> list[str]:
+        """The jobs that pend, run or end."""
+        return self.command("squeue", "--noheader", f"--format={fmt}").splitlines()
+
+    def steps(self, job: str) -> list[str]:
+        """The steps that run of a job, by name."""
+        return self.command("squeue", "--steps", "--noheader", "--format=%j", f"--jobs={job}").splitlines()
+
+    def quiet(self) -> bool:
+        """Whether no job is there any more, and no process of one."""
+        return not self.jobs() and not self.left_behind()
+
+    def left_behind(self) -> list[str]:
+        """Processes of this cluster that are none of its daemons: jobs, steps, commands."""
+        return [f"{pid}: {command}" for pid, command in self._jobs_processes().items()]
+
+    def wait(self, holds: Callable[[], bool], what: str, seconds: float = BOUND) -> None:
+        """Wait until something holds."""
+        deadline = time.monotonic() + seconds
+        while not holds():
+            assert time.monotonic() < deadline, f"not after {seconds:g} s: {what}\n{self.account()}"
+            time.sleep(0.05)
+
+    def account(self) -> str:
+        """What a failing test should show of the cluster."""
+        log = self.folder / "slurmctld.log"
+        lines = log.read_text().splitlines()[-40:] if log.exists() else []
+        return "\n".join([*map(str, self.left_behind()), *lines])
+
+    def clear(self) -> None:
+        """Cancel all jobs, have all nodes in service; returns when nothing runs."""
+        if "slurmctld" not in self._daemons:
+            self.start_controller()
+        for name in self.nodes:
+            if name not in self._daemons:
+                self.start_node(name)
+        self.wait(lambda: set(self.states()) == set(self.nodes), "slurmctld answers")
+        for job in self.jobs("%A"):
+            with contextlib.suppress(AssertionError):  # it has just ended
+                self.command("scancel", job)
+        for name, state in self.states().items():
+            if "drain" in state or "down" in state:
+                self.command("scontrol", "update", f"NodeName={name}", "State=RESUME")
+        self.wait(lambda: set(self.states().values()) == {"idle"} and self.quiet(), "all nodes are idle")
+
+    def end(self) -> None:
+        """End everything, by process id."""
+        try:
+            if "slurmctld" in self._daemons and self.states():
+                self.clear()
+        finally:
+            for pid in self._jobs_processes():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            for daemon in [name for name in self._daemons if name != "munged"]:
+                self.stop(daemon)
+            if "munged" in self._daemons:
+                self.stop("munged")
+
+    def _start(self, name: str, *command: str) -> None:
+        with (self.folder / f"{name}.out").open("ab") as output:
+            self._daemons[name] = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env={**os.environ, **self.environ},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def _jobs_processes(self) -> dict[int, str]:
+        """The command of each process that is no daemon, nor a daemon's helper (slurmscriptd)."""
+        own = {daemon.pid for daemon in self._daemons.values()}
+        processes = self._processes().items()
+        return {pid: command for pid, (command, _) in processes if pid not in own and _parent(pid) not in own}
+
+    def _processes(self) -> dict[int, tuple[str, str]]:
+        """The command and environment of each process of this cluster."""
+        found = {}
+        mark = f"SLURM_CONF={self.configuration}"
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                environ = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
+                command = (entry / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
+                if mark in environ and int(entry.name) != os.getpid():
+                    found[int(entry.name)] = (command, "\n".join(environ))
+        return found
+
+
+@contextlib.contextmanager
+def cluster() -> Iterator[Cluster]:
+    """A cluster that is ended with the block."""
+    missing = [name for name in PROGRAMS if shutil.which(name) is None]
+    if missing:
+        pytest.skip(f"Slurm is not installed: {', '.join(missing)} (apt-get install slurm-wlm munge)")
+    folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
+    folder.chmod(0o755)  # munged wants to be reached by all
+    made = Cluster(folder)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.end()
+        shutil.rmtree(folder)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nothing listens on, all different."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _parent(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
