@@ -22,6 +22,7 @@ from edriver.discovery.sources import SOURCE_ENTRY_POINTS as SOURCES
 from edriver.discovery.sources import FixedHosts, HostSource, SourceContext, read_hostfile
 from edriver.driver.core.mode import Mode
 from edriver.driver.core.settings import Settings
+from edriver.driver.engine_flags import with_engine
 from edriver.driver.launch.launcher import LAUNCHER_ENTRY_POINTS as LAUNCHERS
 from edriver.driver.launch.launcher import LaunchContext, Launcher
 from edriver.driver.launch.local import interface_address
@@ -148,6 +149,10 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
     Raises:
         UsageError: a flag is missing, out of range, or contradicts another.
     """
+    try:
+        flags = with_engine(flags)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     limits = _stall_limits_of(flags.stall_timeout)
     command = () if flags.explain and not flags.command else _command_of(flags.command)
     mode = _mode_of(flags.mode, command)
@@ -300,7 +305,8 @@ def _source_of(flags: argparse.Namespace, settings: Settings) -> HostSource:
         try:
             source = make(SourceContext(argument, flags.slots_per_host, poll_timeout(settings)))
         except DiscoveryError as error:
-            raise UsageError(f"--discovery {name}: {error}") from None
+            where = flags.engine.flag if flags.engine else f"--discovery {name}"
+            raise UsageError(f"{where}: {error}") from None
         return cast("HostSource", source)
     try:
         if flags.hosts is not None:
@@ -321,6 +327,8 @@ def _source_of(flags: argparse.Namespace, settings: Settings) -> HostSource:
 
 
 def _hosts_text(flags: argparse.Namespace) -> str:
+    if flags.engine is not None:
+        return str(flags.engine.hosts)
     if flags.hosts_dial_in:
         return "those that dial in"
     if flags.host_discovery_script is not None:

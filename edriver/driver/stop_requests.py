@@ -32,8 +32,11 @@ class StopRequests:
         self.hurry = asyncio.Event()
 
     def watch_signals(self) -> None:
-        """From now on take signals, in the running event loop."""
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        """From now on take signals, in the running event loop.
+
+        SIGUSR1 is how batch systems announce the end of a job's time (Slurm's --signal).
+        """
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
                 asyncio.get_running_loop().add_signal_handler(number, self._signalled, number)
 

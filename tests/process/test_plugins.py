@@ -51,7 +51,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def test_the_launcher_and_the_source_of_the_how_to_train(tmp_path: Path, environ: dict[str, str]) -> None:
-    with running(["-np", "2", "--discovery", "slurm", "--launcher", "srun", *TRAIN], tmp_path, environ) as run:
+    with running(["-np", "2", "--discovery", "allocation", "--launcher", "srun", *TRAIN], tmp_path, environ) as run:
         run.line("rank 1 passed step 5")
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
@@ -62,16 +62,16 @@ def test_the_launcher_and_the_source_of_the_how_to_train(tmp_path: Path, environ
 
 def test_the_launcher_of_the_how_to_reports_why_it_fails(tmp_path: Path, environ: dict[str, str]) -> None:
     (tmp_path / "bin" / "srun").unlink()
-    line = ["-np", "1", "--start-timeout", "2", "--discovery", "slurm", "--launcher", "srun", *TRAIN]
+    line = ["-np", "1", "--start-timeout", "2", "--discovery", "allocation", "--launcher", "srun", *TRAIN]
     with running(line, tmp_path, environ) as run:
         run.line("there is no srun here: start edriver inside a Slurm allocation")
         assert run.end() == 1
 
 
 def test_a_name_that_is_not_there_is_answered_with_those_that_are(environ: dict[str, str]) -> None:
-    ended = edriver("-np", "1", "--launcher", "slurm", "true", environ=environ)
+    ended = edriver("-np", "1", "--launcher", "pbs", "true", environ=environ)
     assert ended.returncode == 2
-    assert "--launcher: 'slurm' is not installed, only dial-in, local, srun, ssh" in ended.stderr
+    assert "--launcher: 'pbs' is not installed, only dial-in, local, slurm, srun, ssh" in ended.stderr
 
 
 def test_the_local_launcher_starts_hosts_of_any_name_here(tmp_path: Path) -> None:

@@ -41,7 +41,12 @@ HOST_SPECIFIC_VARIABLES: Final = frozenset(
         RUN_FOLDER_VARIABLE,
     }
 )
-HOST_SPECIFIC_PREFIXES: Final = ("SSH_", "XDG_")
+HOST_SPECIFIC_PREFIXES: Final = (
+    *("SSH_", "XDG_"),
+    # What Slurm says to each task of its own step and node; what it says of the job (SLURM_JOB_ID) is handed on
+    *("SLURMD_", "SLURM_CPU_BIND", "SLURM_LAUNCH_", "SLURM_MEM_BIND", "SLURM_SRUN_", "SLURM_STEP", "SLURM_TOPOLOGY_"),
+    *("SLURM_GTIDS", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_PROCID", "SLURM_TASK_PID", "PMI_", "PMIX_"),
+)
 """What of the driver's environment is about its own host, and is not handed on to others."""
 
 

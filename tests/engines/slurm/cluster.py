@@ -213,7 +213,8 @@ class Cluster:
                 self.command("scancel", job)
         for name, state in self.states().items():
             if "drain" in state or "down" in state:
-                self.command("scontrol", "update", f"NodeName={name}", "State=RESUME")
+                with contextlib.suppress(AssertionError):  # it has just come back by itself
+                    self.command("scontrol", "update", f"NodeName={name}", "State=RESUME")
         self.wait(lambda: set(self.states().values()) == {"idle"} and self.quiet(), "all nodes are idle")
 
     def end(self) -> None:

@@ -1,0 +1,97 @@
+"""`--slurm`: the nodes of the Slurm allocation that the driver runs in, as a source of hosts."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from edriver.discovery.errors import DiscoveryError, UnusableSourceError
+from edriver.discovery.hosts import Host, HostSet
+from edriver.discovery.sources import SourceContext
+from edriver.driver.engines.slurm.answers import failed_nodes, slots_by_node
+from edriver.driver.engines.slurm.commands import RunCommand, SlurmError, run_command
+
+ASK_INTERVAL: Final = 5.0
+"""Seconds between two questions to slurmctld, which serves the whole cluster. Lost nodes are noticed sooner, by the
+silence of their agents."""
+
+NO_ALLOCATION: Final = (
+    "there is no Slurm allocation here (SLURM_JOB_ID is not set): run edriver in a script for sbatch, or in a shell of "
+    "salloc"
+)
+
+
+class Allocation:
+    """The nodes of the allocation, without those that have failed or are drained.
+
+    Args:
+        environment: Slurm's variables of the allocation.
+        default_slots: slots of a node, if the allocation has neither GPUs nor tasks.
+        run: runs a command of Slurm.
+        clock: seconds, monotonic.
+
+    Raises:
+        DiscoveryError: this is no allocation.
+    """
+
+    def __init__(
+        self, environment: Mapping[str, str], default_slots: int, run: RunCommand, clock: Callable[[], float]
+    ) -> None:
+        self._job = environment.get("SLURM_JOB_ID", "")
+        self._at_start = environment.get("SLURM_JOB_NODELIST", "")
+        if not self._job.isdecimal() or not self._at_start:
+            raise DiscoveryError(NO_ALLOCATION)
+        self._environment = environment
+        self._default_slots = default_slots
+        self._run = run
+        self._clock = clock
+        self._slots: dict[str, int] = {}
+        self._next_question = clock()
+        self._answer: HostSet | str = ""
+
+    @classmethod
+    def of(cls, context: SourceContext) -> Allocation:
+        """The source of a run: `--discovery slurm`.
+
+        Raises:
+            DiscoveryError: this is no allocation.
+        """
+        return cls(os.environ, context.default_slots, run_command, time.monotonic)
+
+    async def find(self) -> HostSet:
+        """The nodes that can be used.
+
+        Raises:
+            UnusableSourceError: Slurm's commands are not here.
+            DiscoveryError: slurmctld does not answer.
+        """
+        if self._clock() >= self._next_question:
+            try:
+                self._answer = await self._ask()
+            except SlurmError as error:
+                self._answer = str(error)
+            self._next_question = self._clock() + ASK_INTERVAL
+        if isinstance(self._answer, str):
+            raise DiscoveryError(self._answer)
+        return self._answer
+
+    async def _ask(self) -> HostSet:
+        if not self._slots:
+            try:
+                names = await self._names(self._at_start)  # asks no daemon
+            except SlurmError as error:
+                raise UnusableSourceError(str(error)) from error
+            self._slots = slots_by_node(self._environment, names, self._default_slots)
+        # With --no-kill, Slurm takes a node that has failed out of the job, and the job goes on.
+        now = await self._run(("squeue", "--noheader", "--states=all", f"--jobs={self._job}", "--format=%N"))
+        if not (nodes := now.strip()):
+            return HostSet()
+        states = await self._run(("sinfo", "--Node", "--noheader", f"--nodes={nodes}", "--format=%N|%T"))
+        failed = failed_nodes(states)
+        usable = [name for name in await self._names(nodes) if name not in failed]
+        return HostSet(tuple(Host(name, self._slots.get(name, self._default_slots)) for name in usable))
+
+    async def _names(self, nodes: str) -> list[str]:
+        return (await self._run(("scontrol", "show", "hostnames", nodes))).split()

@@ -1,0 +1,56 @@
+"""What Slurm's commands print and what Slurm sets in the environment, as data. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+FAILED_STATES: Final = frozenset(
+    {"down", "drain", "draining", "drained", "error", "fail", "failing", "powered_down", "powering_down", "unknown"}
+)
+"""States of a node on which nothing is to run any longer, as `sinfo --format=%T` has them. A node that does not answer
+Slurm has its old state with a mark: whether it is lost is then for the agent's lease to say, which is quicker."""
+
+_COUNT: Final = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+
+
+def slots_by_node(environment: Mapping[str, str], names: list[str], default_slots: int) -> dict[str, int]:
+    """How many workers each node of the allocation takes: one a GPU, else one a task, else the default.
+
+    Args:
+        environment: the environment of the allocation's script or shell.
+        names: the nodes, in the order of SLURM_JOB_NODELIST.
+        default_slots: for nodes of which the allocation says neither.
+    """
+    gpus = environment.get("SLURM_GPUS_ON_NODE", "")
+    if gpus.isdecimal() and int(gpus) > 0:
+        return dict.fromkeys(names, int(gpus))
+    if "SLURM_NTASKS" in environment or "SLURM_NTASKS_PER_NODE" in environment:
+        tasks = counts_of(environment.get("SLURM_TASKS_PER_NODE", ""))
+        if len(tasks) == len(names):
+            return dict(zip(names, tasks, strict=True))
+    return dict.fromkeys(names, default_slots)
+
+
+def counts_of(text: str) -> list[int]:
+    """The numbers of SLURM_TASKS_PER_NODE and its like, one a node: `2(x3),1` is 2, 2, 2, 1. Nothing else: none."""
+    counts: list[int] = []
+    for item in text.split(","):
+        if not (match := _COUNT.fullmatch(item)):
+            return []
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts
+
+
+def failed_nodes(text: str) -> set[str]:
+    """The nodes on which nothing is to run, of what `sinfo --Node --noheader --format=%N|%T` prints.
+
+    A node has one line for each of its partitions.
+    """
+    found = set()
+    for line in text.split():
+        name, _, state = line.partition("|")
+        if state.rstrip("*~#!%$@^-+").lower() in FAILED_STATES:
+            found.add(name)
+    return found

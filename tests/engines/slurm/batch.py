@@ -1,0 +1,87 @@
+"""A run of edriver in a batch job, as a test follows it: by what it writes to the job's output file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.engines.slurm.cluster import Cluster
+from tests.process.running import BOUND, ROOT, SCRIPTS
+
+TRAIN = (sys.executable, str(SCRIPTS / "train.py"))
+
+EDRIVER = (sys.executable, "-m", "edriver")
+
+
+class Batch:
+    """A job whose script runs edriver with these arguments.
+
+    Args:
+        cluster: where.
+        folder: the working folder, which gets the script and its output.
+        directives: sbatch's options.
+        args: edriver's.
+        environ: more variables for the job.
+        script: the script's text, with {command} in the place of edriver's command line.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        folder: Path,
+        directives: Sequence[str],
+        args: Sequence[str],
+        environ: Mapping[str, str] | None = None,
+        script: str = "exec {command}",
+    ) -> None:
+        self._cluster = cluster
+        self._output = folder / "job.out"
+        self._output.write_text("")
+        command = shlex.join([*EDRIVER, *args])
+        file = folder / "job.sh"
+        file.write_text(f"#!/bin/bash\n{script.format(command=command)}\n")
+        python_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        variables = {"PYTHONPATH": python_path, "SRUN_DEBUG": "", **(environ or {})}
+        words = ("sbatch", "--parsable", "--open-mode=append", f"--output={self._output}", *directives, str(file))
+        self.job = cluster.command(*words, folder=folder, environ=variables)
+
+    @property
+    def lines(self) -> list[str]:
+        """What it has printed."""
+        return self._output.read_text(errors="replace").splitlines()
+
+    @property
+    def text(self) -> str:
+        """The same."""
+        return "\n".join(self.lines)
+
+    def line(self, pattern: str, after: int = 0) -> re.Match[str]:
+        """Wait for the first line, from the given one on, in which the pattern is found."""
+        deadline = time.monotonic() + BOUND
+        while time.monotonic() < deadline:
+            for line in self.lines[after:]:
+                if match := re.search(pattern, line):
+                    return match
+            if self._ended() and not any(re.search(pattern, line) for line in self.lines[after:]):
+                break
+            time.sleep(0.05)
+        raise AssertionError(f"no line with {pattern!r} in:\n{self.text}\n{self._cluster.account()}")
+
+    def _ended(self) -> bool:
+        with contextlib.suppress(AssertionError):  # slurmctld may be stopped
+            return not self._cluster.jobs("%i")
+        return False
+
+    def end(self) -> int:
+        """Wait for the job's end; returns the exit code of its script."""
+        self._cluster.wait(self._ended, "the job has ended", BOUND)
+        shown = self._cluster.command("scontrol", "show", "job", "--oneliner", self.job)
+        match = re.search(r"ExitCode=(\d+):(\d+)", shown)
+        assert match, shown
+        return int(match[1])

@@ -1,0 +1,93 @@
+"""`edriver --slurm` in an allocation: agents are steps of the job, one a node."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.engines.slurm.batch import TRAIN, Batch
+from tests.engines.slurm.cluster import Cluster
+
+pytestmark = pytest.mark.engines
+
+ENDLESS = {"EPOCHS": "20000"}
+
+
+def test_a_run_on_two_nodes(slurm: Cluster, tmp_path: Path) -> None:
+    batch = Batch(slurm, tmp_path, ["--nodes=2", "--ntasks-per-node=2"], ["--slurm", "-np", "4", *TRAIN])
+    batch.line("rank 3 passed step 5")
+    names = slurm.steps(batch.job)
+    assert sum(bool(re.fullmatch(r"edriver-[0-9a-f]{8}-\d+", name)) for name in names) == 2, names
+    assert batch.end() == 0, batch.text
+    assert re.search("done: 1 round", batch.text)
+    slurm.wait(slurm.quiet, "nothing of the run is left")
+
+
+def test_the_loss_of_a_node_is_survived(slurm: Cluster, tmp_path: Path) -> None:
+    args = ["--slurm", "-np", "3", "--min-np", "1", *TRAIN]
+    batch = Batch(slurm, tmp_path, ["--nodes=3", "--ntasks-per-node=1", "--no-kill"], args, ENDLESS)
+    batch.line("rank 2 passed step 5")
+    slurm.lose_node("node3")
+    batch.line(r"host node3 is lost")
+    batch.line(r"rank \d of 2 .* at step ([5-9]|\d\d)")
+    slurm.wait(lambda: slurm.states()["node3"].startswith("down"), "the node is down")
+    batch.line(r"removed node3:1")
+    after = len(batch.lines)
+    batch.line(r"rank 0 passed step", after)
+    slurm.command("scancel", batch.job)
+    batch.end()
+    batch.line("SIGTERM: stopping the workers")
+    slurm.wait(slurm.quiet, "nothing of the run is left")
+
+
+def test_a_node_that_is_drained_is_left_in_good_order(slurm: Cluster, tmp_path: Path) -> None:
+    args = ["--slurm", "-np", "2", "--min-np", "1", *TRAIN]
+    batch = Batch(slurm, tmp_path, ["--nodes=2", "--ntasks-per-node=1"], args, ENDLESS)
+    batch.line("rank 1 passed step 5")
+    slurm.command("scontrol", "update", "NodeName=node2", "State=DRAIN", "Reason=test")
+    batch.line(r"removed node2:1")
+    batch.line(r"rank 0 of 1 .* at step ([5-9]|\d\d)")
+    slurm.command("scontrol", "update", "NodeName=node2", "State=RESUME")
+    batch.line(r"rank 1 of 2 .* at step ([5-9]|\d\d)", len(batch.lines))
+    assert "preemption" not in batch.text
+    slurm.command("scancel", batch.job)
+    batch.end()
+    slurm.wait(slurm.quiet, "nothing of the run is left")
+
+
+def test_training_goes_on_while_slurmctld_is_stopped(slurm: Cluster, tmp_path: Path) -> None:
+    args = ["--slurm", "-np", "2", "--min-np", "1", *TRAIN]
+    batch = Batch(slurm, tmp_path, ["--nodes=2", "--ntasks-per-node=1"], args, ENDLESS)
+    batch.line("rank 1 passed step 5")
+    slurm.stop("slurmctld")
+    batch.line("poll failed, keeping 2 hosts, 2 slots: squeue ")
+    after = len(batch.lines)
+    batch.line("rank 1 passed step", after)
+    slurm.start_controller()
+    batch.line("discovery answers again: 2 hosts, 2 slots", after)
+    slurm.command("scancel", batch.job)
+    batch.end()
+    assert not re.search("round 1.1 ended", batch.text)
+    slurm.wait(slurm.quiet, "nothing of the run is left")
+
+
+def test_the_time_limit_is_announced_and_the_run_ends_in_good_order(slurm: Cluster, tmp_path: Path) -> None:
+    args = ["--slurm", "-np", "2", *TRAIN]
+    # Slurm's clock for time limits has minutes: the notice comes up to a minute early.
+    directives = ["--nodes=2", "--ntasks-per-node=1", "--time=1", "--signal=B:USR1@60"]
+    batch = Batch(slurm, tmp_path, directives, args, ENDLESS)
+    batch.line("SIGUSR1: stopping the workers")
+    assert batch.end() == 128 + 10
+    slurm.wait(slurm.quiet, "nothing of the run is left")
+
+
+def test_a_cancelled_job_ends_in_good_order(slurm: Cluster, tmp_path: Path) -> None:
+    batch = Batch(slurm, tmp_path, ["--nodes=2", "--ntasks-per-node=1"], ["--slurm", "-np", "2", *TRAIN], ENDLESS)
+    batch.line("rank 1 passed step 5")
+    slurm.command("scancel", batch.job)
+    batch.end()
+    assert "SIGTERM: stopping the workers" in batch.text
+    assert "was killed by SIGKILL" not in batch.text
+    slurm.wait(slurm.quiet, "nothing of the run is left")
