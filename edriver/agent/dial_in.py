@@ -16,6 +16,9 @@ from edriver.common.join_config import JoinConfig
 NO_AGENT_ID: Final = 0
 """The agent_id of one that has yet to be given its own."""
 
+LISTEN_TIMEOUT: Final = 5.0
+"""Seconds that a driver may take to accept a connection; more is no sign that it is gone."""
+
 
 def parser() -> argparse.ArgumentParser:
     """The flags."""
@@ -42,6 +45,12 @@ def parser() -> argparse.ArgumentParser:
         "--slots", type=int, metavar="N", help="number of workers that this host takes (default: one per GPU, or 1)"
     )
     made.add_argument(
+        "--no-wait",
+        action="store_true",
+        help="end at once if no driver listens at its address, instead of waiting for it: for jobs that the run itself "
+        "has submitted, and that may start after its end",
+    )
+    made.add_argument(
         "--network-interface",
         default="",
         metavar="NAME",
@@ -57,6 +66,8 @@ def join_config_of(arguments: Sequence[str]) -> JoinConfig:
         ValueError: the credentials cannot be used.
     """
     flags = parser().parse_args(arguments)
+    if flags.no_wait and not flags.credentials.exists():
+        raise ValueError(f"the run has ended: its credentials {flags.credentials} are not there any more")
     try:
         if flags.credentials.stat().st_mode & 0o077:
             raise ValueError(f"{flags.credentials} can be read by others: chmod 600 it, for it holds the run's token")
@@ -66,6 +77,8 @@ def join_config_of(arguments: Sequence[str]) -> JoinConfig:
     host, colon, port = flags.driver.rpartition(":")
     if not colon or not host or not port.isdecimal():
         raise ValueError(f"--driver {flags.driver!r} is no HOST:PORT")
+    if flags.no_wait:
+        _see_that_it_listens(host.strip("[]"), int(port))
     limits.check_host(flags.host, "--host")
     slots = limits.check_slots(max(1, len(cuda_devices(os.environ))) if flags.slots is None else flags.slots, "--slots")
     return JoinConfig(
@@ -78,3 +91,17 @@ def join_config_of(arguments: Sequence[str]) -> JoinConfig:
         interface=flags.network_interface,
         slots=slots,
     )
+
+
+def _see_that_it_listens(host: str, port: int) -> None:
+    """See whether a driver listens there.
+
+    Raises:
+        ValueError: none does. A driver that cannot be reached for another reason may be there.
+    """
+    try:
+        socket.create_connection((host, port), LISTEN_TIMEOUT).close()
+    except ConnectionRefusedError:
+        raise ValueError(f"the run has ended: nothing listens at its driver's address, {host}:{port}") from None
+    except OSError:
+        pass  # the agent itself dials again and again

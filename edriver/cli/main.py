@@ -105,7 +105,7 @@ def flags_parser() -> argparse.ArgumentParser:
         help="print a completion script for this shell and exit (bash: source it)",
     )
     _add_worker_flags(top.add_argument_group("workers"))
-    _add_host_flags(top.add_argument_group("hosts (at most one of the first six; default: this machine)"))
+    _add_host_flags(top.add_argument_group("hosts (at most one of the first seven; default: this machine)"))
     _add_ssh_flags(top.add_argument_group("other hosts (reached by ssh, with your ssh configuration)"))
     _add_failure_flags(top.add_argument_group("waiting and failures (times in seconds)"))
     _add_output_flags(top.add_argument_group("output"))
@@ -159,6 +159,17 @@ def _add_host_flags(group: argparse._ArgumentGroup) -> None:
         "--slurm",
         action="store_true",
         help="the nodes of the Slurm allocation that this runs in; agents are steps of its job",
+    )
+    group.add_argument(
+        "--slurm-partition",
+        metavar="NAME",
+        help="one-node jobs that the run submits to this partition of Slurm, as many as it can use, each of "
+        "--slots-per-host workers",
+    )
+    group.add_argument(
+        "--slurm-args",
+        metavar="ARGS",
+        help="with --slurm-partition: more arguments for sbatch, in quotes: '--gpus-per-node=8 --time=4:00:00'",
     )
     group.add_argument(
         "--discovery",

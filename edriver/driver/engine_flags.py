@@ -1,10 +1,19 @@
-"""`--slurm` and the like: short forms that pick the host source and the launcher of one engine."""
+"""`--slurm` and the like: short forms that pick the host source, the launcher and the broker of one engine."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import secrets
+import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Any, Final, cast
+
+from edriver.driver.launch.broker import BROKER_ENTRY_POINTS, Broker, BrokerChoice, BrokerContext
+from edriver.driver.plugins import PluginError, plugin
+from edriver.system.record_folder import default_root
 
 HOST_FLAGS: Final = {
     "hosts": "-H",
@@ -23,15 +32,17 @@ class Engine:
 
     Attributes:
         flag: its flag.
-        source: the entry point of its host source,
-        launcher: and of its launcher.
         hosts: its hosts, in words.
+        source: the entry point of its host source,
+        launcher: and of its launcher; empty: its hosts dial in.
+        broker: the entry point of its broker; empty: it has none.
     """
 
     flag: str
-    source: str
-    launcher: str
     hosts: str
+    source: str = ""
+    launcher: str = ""
+    broker: str = ""
 
     @property
     def name(self) -> str:
@@ -39,7 +50,10 @@ class Engine:
         return self.flag.lstrip("-").replace("-", "_")
 
 
-ENGINES: Final = (Engine("--slurm", "slurm", "slurm", "the nodes of the Slurm allocation"),)
+ENGINES: Final = (
+    Engine("--slurm", "the nodes of the Slurm allocation", source="slurm", launcher="slurm"),
+    Engine("--slurm-partition", "jobs that it submits to Slurm", broker="slurm"),
+)
 
 
 def engine_of(flags: argparse.Namespace) -> Engine | None:
@@ -48,6 +62,8 @@ def engine_of(flags: argparse.Namespace) -> Engine | None:
     Raises:
         ValueError: they name two, or an engine and hosts; a sentence for the operator.
     """
+    if flags.slurm_args is not None and not flags.slurm_partition:
+        raise ValueError("--slurm-args is for the jobs that edriver submits: give --slurm-partition, too")
     named = [engine for engine in ENGINES if getattr(flags, engine.name)]
     if not named:
         return None
@@ -65,5 +81,44 @@ def with_engine(flags: argparse.Namespace) -> argparse.Namespace:
         ValueError: as `engine_of`.
     """
     engine = engine_of(flags)
-    meant = {"discovery": engine.source, "launcher": engine.launcher} if engine else {}
+    meant: dict[str, Any] = {}
+    if engine and engine.broker:
+        # More than -np hosts are asked for only if the operator says how many.
+        meant = {"hosts_dial_in": True, "max_np": flags.np if flags.max_np is None else flags.max_np}
+        meant["credentials"] = flags.credentials or str(_credentials())
+    elif engine:
+        meant = {"discovery": engine.source, "launcher": engine.launcher}
     return argparse.Namespace(**{**vars(flags), **meant, "engine": engine})
+
+
+def broker_of(flags: argparse.Namespace) -> BrokerChoice | None:
+    """The broker that goes with the flags' engine; None: it has none.
+
+    Raises:
+        ValueError: --slurm-args cannot be split into words, or the broker cannot be loaded.
+    """
+    if flags.engine is None or not flags.engine.broker:
+        return None
+    try:
+        make = cast("Callable[[BrokerContext], Broker]", plugin(BROKER_ENTRY_POINTS, flags.engine.broker))
+    except PluginError as error:
+        raise ValueError(f"{flags.engine.flag}: {error}") from None
+    try:
+        arguments = tuple(shlex.split(flags.slurm_args or ""))
+    except ValueError as error:
+        raise ValueError(f"--slurm-args: {error}") from None
+    return BrokerChoice(make, flags.slurm_partition, arguments, flags.slots_per_host)
+
+
+def _credentials() -> Path:
+    """A file in this user's home, which the nodes share.
+
+    Raises:
+        ValueError: the home is not known, or the folder cannot be made.
+    """
+    try:
+        folder = default_root(os.environ)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (RuntimeError, OSError) as error:
+        raise ValueError(f"there is no folder for the credentials ({error}): give --credentials FILE") from None
+    return folder / f"agents-{secrets.token_hex(4)}.json"

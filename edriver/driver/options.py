@@ -22,7 +22,8 @@ from edriver.discovery.sources import SOURCE_ENTRY_POINTS as SOURCES
 from edriver.discovery.sources import FixedHosts, HostSource, SourceContext, read_hostfile
 from edriver.driver.core.mode import Mode
 from edriver.driver.core.settings import Settings
-from edriver.driver.engine_flags import with_engine
+from edriver.driver.engine_flags import broker_of, with_engine
+from edriver.driver.launch.broker import BrokerChoice
 from edriver.driver.launch.launcher import LAUNCHER_ENTRY_POINTS as LAUNCHERS
 from edriver.driver.launch.launcher import LaunchContext, Launcher
 from edriver.driver.launch.local import interface_address
@@ -69,6 +70,7 @@ class RunOptions:
         command: a worker's program and arguments; empty only if nothing is to be started.
         source: the host source.
         launcher: makes what starts the agents of all hosts; None: for each host what suits it.
+        broker: asks for more hosts; None: nothing does.
         ssh: how other hosts are reached.
         network_interface: through which interface hosts reach one another; empty: whichever leads there.
         port: the driver's TCP port, should it need one; 0: any.
@@ -99,6 +101,7 @@ class RunOptions:
     command: tuple[str, ...]
     source: HostSource
     launcher: Callable[[LaunchContext], Launcher] | None = None
+    broker: BrokerChoice | None = None
     ssh: SshOptions = field(default_factory=SshOptions)
     network_interface: str = ""
     port: int = 0
@@ -151,6 +154,7 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
     """
     try:
         flags = with_engine(flags)
+        broker = broker_of(flags)
     except ValueError as error:
         raise UsageError(str(error)) from None
     limits = _stall_limits_of(flags.stall_timeout)
@@ -172,6 +176,7 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         mode=mode,
         source=_source_of(flags, settings),
         launcher=_launcher_of(flags),
+        broker=broker,
         ssh=_ssh_of(flags),
         port=_port_of(flags.port),
         dial_in=_dial_in_of(flags),

@@ -120,6 +120,7 @@ class Session:
             async with asyncio.TaskGroup() as tasks:
                 beating = tasks.create_task(parts.registry.send_heartbeats())
                 discovering = tasks.create_task(parts.discovery.run())
+                asking = tasks.create_task(parts.broker.run())
                 telling = tasks.create_task(
                     tell_progress(
                         *(parts.event_history, parts.membership, parts.usage, parts.recorder),
@@ -131,6 +132,7 @@ class Session:
                 finish = await parts.loop.run()
                 watching.cancel()
                 discovering.cancel()
+                asking.cancel()
                 telling.cancel()
                 self._output.footer(b"")
                 parts.stops.note_end()
@@ -141,6 +143,7 @@ class Session:
                 parts.recorder.end_with(lambda: self._record_failure(finish))
         finally:
             await parts.shutdown.leave_no_agent()
+            await parts.broker.close()
             parts.credentials.withdraw()
             if parts.metrics and parts.event_history.over:
                 await parts.metrics.last_scrape(parts.stops.hurry)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from edriver.common.wire import duration
+from edriver.driver.broker_feed import BrokerFeed
 from edriver.driver.core import events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.core.membership import Membership
@@ -76,6 +77,7 @@ class Wiring:
         usage: what hosts and workers use.
         recorder: writes that down.
         discovery: polls the host source.
+        broker: asks for more hosts.
         registry: the agents that the run knows.
         agents: starts and kills them.
         stops: requests to end the run.
@@ -166,6 +168,10 @@ class Wiring:
         self.credentials = IssuedCredentials(
             self.endpoint, options.dial_in, options.status_credentials, options.control_credentials
         )
+        broker = None
+        if options.broker is not None and options.dial_in is not None:
+            broker = options.broker.of(run_id, self._driver_address, options.dial_in)
+        self.broker = BrokerFeed(broker, self.membership, self.inbox)
         self.socket = folder / SOCKET_NAME
         admit = dial_in_hosts.admit if dial_in_hosts else None
         context = LaunchContext(run_id, options.ssh.port, options.ssh.identity_file, admit)
@@ -192,6 +198,9 @@ class Wiring:
             clock,
             wall_clock,
         )
+
+    def _driver_address(self) -> str:
+        return self.endpoint.credentials(self.endpoint.token).drivers[0]
 
     def _metrics_server(self, run_id: str, address: str, port: int) -> MetricsServer:
         from edriver.driver.observe.metrics.server import MetricsServer  # prometheus_client, which others do without

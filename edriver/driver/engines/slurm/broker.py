@@ -1,0 +1,167 @@
+"""`--slurm-partition`: asks Slurm for hosts, as one-node jobs whose agents dial in, and gives back what is spare."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from edriver.discovery.errors import UnusableSourceError
+from edriver.driver.engines.slurm.commands import RunCommand, SlurmError, run_command
+from edriver.driver.engines.slurm.jobs import (
+    FAILED_STATES,
+    JOB_FORMAT,
+    RUNNING_STATES,
+    Job,
+    parse_jobs,
+    plan,
+    queue_text,
+)
+from edriver.driver.engines.slurm.submission import Submission
+from edriver.driver.launch.broker import BrokerContext, Demand
+from edriver.text.phrases import count_text
+from edriver.text.printable import printable
+
+_log = logging.getLogger("edriver.driver")
+
+LOOK_INTERVAL: Final = 5.0
+"""Seconds between two looks at the queue, which is slurmctld's, and so the whole cluster's."""
+
+FIRST_PAUSE: Final = 5.0
+LAST_PAUSE: Final = 300.0
+"""Seconds without a submission after one that Slurm has refused, or after a job that has failed: the first, and, after
+it has doubled each time, the last."""
+
+STEADY: Final = 60.0
+"""Seconds after which a job that runs is none that fails at once."""
+
+
+class JobBroker:
+    """Has as many one-node jobs in the queue as the run can use.
+
+    Args:
+        submission: what the jobs are.
+        run: runs a command of Slurm.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, submission: Submission, run: RunCommand, clock: Callable[[], float]) -> None:
+        self._submission = submission
+        self._run = run
+        self._clock = clock
+        self._next_look = clock()
+        self._slots = 0
+        self._refused = _Pause()
+        self._failing = _Pause()
+        self._failed: set[str] = set()
+        self._running_since: dict[str, float] = {}
+        self._said = ""
+        self._accepted = False
+
+    @classmethod
+    def of(cls, context: BrokerContext) -> JobBroker:
+        """The broker of a run: `--slurm-partition`."""
+        submission = Submission(
+            run_id=context.run_id,
+            partition=context.argument,
+            arguments=context.arguments,
+            slots=context.slots_per_host,
+            driver=context.driver,
+            credentials=str(context.credentials),
+        )
+        return cls(submission, run_command, time.monotonic)
+
+    async def meet(self, demand: Demand) -> None:
+        """Look at the queue now and then; submit what is missing, cancel what is too much.
+
+        Raises:
+            UnusableSourceError: Slurm has refused the first job of all: its partition or its arguments may be wrong, or
+                a quota used up.
+        """
+        now = self._clock()
+        if now < self._next_look and demand.slots == self._slots:
+            return
+        self._slots = demand.slots
+        self._next_look = now + LOOK_INTERVAL
+        try:
+            jobs = await self._jobs()
+            todo = plan(jobs, demand.slots, self._submission.slots, demand.unused)
+            if todo.cancel:
+                await self._cancel(todo.cancel)
+        except SlurmError as error:
+            self._say(f"Slurm does not answer: {printable(str(error))}", logging.WARNING)
+            return
+        self._judge(jobs, now)
+        if todo.submit and now >= max(self._refused.until, self._failing.until):
+            await self._submit(todo.submit, now)
+        elif now >= self._refused.until:
+            self._say(queue_text(jobs))
+
+    async def close(self) -> None:
+        """Cancel all jobs of the run."""
+        try:
+            await self._run(("scancel", f"--name={self._submission.name}", "--quiet"))
+        except SlurmError as error:
+            name = self._submission.name
+            _log.warning("the run's jobs could not be cancelled (%s): scancel --name=%s", printable(str(error)), name)
+
+    async def _jobs(self) -> list[Job]:
+        """All jobs of the run, those that have ended a short while ago among them."""
+        name = f"--name={self._submission.name}"
+        return parse_jobs(await self._run(("squeue", "--noheader", "--states=all", name, f"--format={JOB_FORMAT}")))
+
+    async def _submit(self, count: int, now: float) -> None:
+        try:
+            for _ in range(count):
+                await self._run(self._submission.command)
+                self._accepted = True
+        except SlurmError as error:
+            if not self._accepted:
+                raise UnusableSourceError(f"Slurm takes no job of this run: {printable(str(error))}") from error
+            seconds = self._refused.begin(now)
+            self._say(f"Slurm takes no job: {printable(str(error))}; the next try is in {seconds:g} s", logging.WARNING)
+            return
+        self._refused = _Pause()
+        _log.info("submitted %s to Slurm's partition %s", count_text(count, "job"), self._submission.partition)
+
+    async def _cancel(self, ids: Sequence[str]) -> None:
+        await self._run(("scancel", "--quiet", *ids))
+        _log.info("cancelled %s in Slurm that the run does not need", count_text(len(ids), "job"))
+
+    def _judge(self, jobs: Sequence[Job], now: float) -> None:
+        """Whether jobs fail one after another: then the next would, too."""
+        running = {job.job_id for job in jobs if job.state in RUNNING_STATES}
+        self._running_since = {job_id: self._running_since.get(job_id, now) for job_id in running}
+        if any(now - since >= STEADY for since in self._running_since.values()):
+            self._failing = _Pause()
+        failed = {job.job_id for job in jobs if job.state in FAILED_STATES}
+        if new := failed - self._failed:
+            seconds, output = self._failing.begin(now), f"{self._submission.name}.slurm.out"
+            numbers = ", ".join(sorted(new)[:3])
+            _log.warning("job %s in Slurm has failed, see %s; the next is submitted in %g s", numbers, output, seconds)
+        self._failed |= new
+
+    def _say(self, text: str, level: int = logging.INFO) -> None:
+        """Say it, if it is new."""
+        if text and text != self._said:
+            _log.log(level, "%s", text)
+        self._said = text
+
+
+class _Pause:
+    """A time without submissions, twice as long each time.
+
+    Attributes:
+        until: when it is over.
+    """
+
+    def __init__(self) -> None:
+        self.until = 0.0
+        self._seconds = FIRST_PAUSE
+
+    def begin(self, now: float) -> float:
+        """Begin one; returns how many seconds it takes."""
+        seconds, self._seconds = self._seconds, min(2 * self._seconds, LAST_PAUSE)
+        self.until = now + seconds
+        return seconds

@@ -1,0 +1,96 @@
+"""One-node jobs that bring agents to a run: what Slurm says of them, and which to submit and to cancel. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+JOB_FORMAT: Final = "%i|%T|%r|%N"
+"""What squeue is to print of a job: its id, state, why it waits, and its node."""
+
+WAITING_STATES: Final = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD"})
+"""States in which a job has no node yet, or no longer."""
+
+RUNNING_STATES: Final = frozenset(
+    {"CONFIGURING", "RUNNING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"}
+)
+"""States in which a job has a node. In all other states a job has ended, or is about to."""
+
+FAILED_STATES: Final = frozenset({"BOOT_FAIL", "DEADLINE", "FAILED", "OUT_OF_MEMORY"})
+"""States of jobs that have ended by a fault, which the next one may have, too."""
+
+MAX_SUBMISSIONS: Final = 16
+"""Most jobs that are submitted at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as squeue lists it.
+
+    Attributes:
+        job_id: its number.
+        state: its state, as squeue's %T.
+        reason: why it waits, as squeue's %r.
+        node: its node; empty: it has none.
+    """
+
+    job_id: str
+    state: str
+    reason: str
+    node: str
+
+    @property
+    def host(self) -> str:
+        """The name of its host in the run: jobs on one node, at a time or one after another, are different hosts."""
+        return f"{self.node}.job{self.job_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be done.
+
+    Attributes:
+        submit: how many jobs to submit.
+        cancel: the ids of the jobs to cancel.
+    """
+
+    submit: int = 0
+    cancel: tuple[str, ...] = ()
+
+
+def parse_jobs(text: str) -> list[Job]:
+    """The jobs of what squeue prints in JOB_FORMAT; lines of any other form are passed over."""
+    fields = (line.strip().split("|") for line in text.splitlines())
+    return [Job(*each) for each in fields if len(each) == 4]
+
+
+def plan(jobs: Sequence[Job], slots: int, slots_per_job: int, unused: Collection[str]) -> Plan:
+    """What makes the jobs as many as the run can use.
+
+    Waiting jobs are cancelled first, the latest first, then those whose host is not used, in the order given; never one
+    whose host is used.
+
+    Args:
+        jobs: the run's jobs.
+        slots: how many slots the run can use.
+        slots_per_job: how many each job has.
+        unused: the hosts of which no slot is used.
+    """
+    waiting = [job for job in jobs if job.state in WAITING_STATES]
+    running = {job.host: job for job in jobs if job.state in RUNNING_STATES}
+    missing = math.ceil(slots / slots_per_job) - len(waiting) - len(running)
+    if missing > 0:
+        return Plan(submit=min(missing, MAX_SUBMISSIONS))
+    dispensable = [*reversed(waiting), *(running[host] for host in unused if host in running)]
+    return Plan(cancel=tuple(job.job_id for job in dispensable[:-missing]))
+
+
+def queue_text(jobs: Sequence[Job]) -> str:
+    """The jobs that wait, and why, in words; empty: none waits."""
+    waiting = [job for job in jobs if job.state in WAITING_STATES]
+    if not waiting:
+        return ""
+    reasons = ", ".join(sorted({job.reason for job in waiting if job.reason not in ("", "None")})) or "not said yet"
+    return f"{len(waiting)} job{'s wait' if len(waiting) > 1 else ' waits'} in Slurm's queue ({reasons})"

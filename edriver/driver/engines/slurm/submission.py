@@ -1,0 +1,66 @@
+"""How a job that brings an agent is submitted: sbatch's command line, and the script that it wraps."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from edriver.driver.engines.slurm.steps import SHAPE_VARIABLES
+from edriver.system.runs import RUN_FOLDER_VARIABLE
+
+NOTICE: Final = 120
+"""Seconds before a job's time limit at which its host is drained."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What all jobs of a run have in common.
+
+    Attributes:
+        run_id: the run.
+        partition: in which partition the jobs are.
+        arguments: more arguments for sbatch, which win over edriver's own.
+        slots: how many workers a job takes.
+        driver: returns HOST:PORT at which the agents reach the driver.
+        credentials: the file with their credentials, on a file system that the nodes share.
+    """
+
+    run_id: str
+    partition: str
+    arguments: Sequence[str]
+    slots: int
+    driver: Callable[[], str]
+    credentials: str
+
+    @property
+    def name(self) -> str:
+        """The name of all jobs, by which they are found."""
+        return f"edriver-{self.run_id}"
+
+    @property
+    def command(self) -> list[str]:
+        """What submits one, and prints its id."""
+        return ["sbatch", "--parsable", *self._options, f"--wrap={self.script}"]
+
+    @property
+    def script(self) -> str:
+        """What runs on the node.
+
+        The agent is a step: where Slurm preempts a job with time to end, it says so to steps, and not to the script.
+        """
+        step = ["srun", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--cpu-bind=none", "--mpi=none"]
+        agent = [sys.executable, "-P", "-m", "edriver", "agent", "--driver", self.driver(), "--no-wait"]
+        agent += ["--credentials", self.credentials, "--slots", str(self.slots)]
+        name = '--host "$SLURMD_NODENAME.job$SLURM_JOB_ID"'
+        unset = shlex.join(["unset", *SHAPE_VARIABLES, RUN_FOLDER_VARIABLE])
+        return f"{unset}\nexec {shlex.join([*step, *agent])} {name}"
+
+    @property
+    def _options(self) -> list[str]:
+        # Not requeued: Slurm lets a requeued job wait for two minutes, and a new one can start at once.
+        manners = ["--nodes=1", "--no-requeue", f"--signal=USR1@{NOTICE}", "--open-mode=append"]
+        output = f"--output={self.name}.slurm.out"
+        return [f"--partition={self.partition}", f"--job-name={self.name}", *manners, output, *self.arguments]

@@ -1,0 +1,91 @@
+"""`edriver --slurm-partition`: jobs that the run submits, and whose agents dial in."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.engines.slurm.batch import TRAIN
+from tests.engines.slurm.cluster import CPUS, Cluster
+from tests.process.running import Run, edriver, running
+
+pytestmark = pytest.mark.engines
+
+WHOLE_NODE = f"--exclusive --cpus-per-task={CPUS}"
+
+
+@contextmanager
+def submitting(slurm: Cluster, folder: Path, partition: str, *args: str, **environ: str) -> Iterator[Run]:
+    """A run that submits jobs, each for a whole node."""
+    flags = ["--slurm-partition", partition, "--slurm-args", WHOLE_NODE, *args, *TRAIN]
+    with running(flags, folder, {**slurm.environ, "EPOCHS": "20000", **environ}) as run:
+        yield run
+
+
+def ended(slurm: Cluster, run: Run) -> None:
+    assert run.gone(), run.left_behind()
+    slurm.wait(slurm.quiet, "nothing of the run is left")
+
+
+def test_jobs_come_and_what_is_not_needed_is_given_back(slurm: Cluster, tmp_path: Path) -> None:
+    with submitting(slurm, tmp_path, "main", "-np", "2", "--min-np", "1", "--max-np", "3") as run:
+        run.line("submitted 3 jobs to Slurm's partition main")
+        run.line(r"rank 2 of 3 .* at step")
+        run_id = run.line("run ([0-9a-f]{8}): ")[1]
+        done = edriver("resize", "2", "--run", run_id)
+        assert done.returncode == 0, done.stderr
+        run.line("cancelled 1 job in Slurm that the run does not need")
+        after = len(run.lines)
+        run.line("rank 1 passed step", after)
+        slurm.wait(lambda: len(slurm.jobs()) == 2, "one job has ended")
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+        ended(slurm, run)
+
+
+def test_a_partition_that_is_not_there_is_one_sentence(slurm: Cluster, tmp_path: Path) -> None:
+    with submitting(slurm, tmp_path, "nosuch", "-np", "1") as run:
+        assert run.end() == 1
+        assert re.search("Slurm takes no job of this run: sbatch .*[Ii]nvalid partition", run.text), run.text
+        assert "Traceback" not in run.text
+        ended(slurm, run)
+
+
+def test_a_job_that_starts_after_the_run_has_ended_ends_at_once(slurm: Cluster, tmp_path: Path) -> None:
+    for node in slurm.nodes:
+        slurm.command("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=test")
+    with submitting(slurm, tmp_path, "main", "-np", "1") as run:
+        run.line("1 job waits in Slurm's queue")
+        run.process.send_signal(signal.SIGKILL)
+        assert run.end() == -signal.SIGKILL
+    (job,) = slurm.jobs("%i")
+    for node in slurm.nodes:
+        slurm.command("scontrol", "update", f"NodeName={node}", "State=RESUME")
+    slurm.wait(slurm.quiet, "the job has ended")
+    (output,) = tmp_path.glob("edriver-*.slurm.out")
+    assert "the run has ended: nothing listens at its driver's address" in output.read_text()
+    assert f"JobId={job}" in slurm.command("scontrol", "show", "job", "--oneliner", job)
+
+
+def test_a_preempted_job_is_left_first_and_submitted_again(slurm: Cluster, tmp_path: Path) -> None:
+    with submitting(slurm, tmp_path, "spot", "-np", "2", "--min-np", "1") as run:
+        run.line("rank 1 passed step 5")
+        urgent(slurm, slurm.jobs("%N")[0])
+        run.line(r"is drained: its agent got SIGTERM")
+        run.line(r"rank 0 of 1 .* at step")
+        run.line("submitted 1 job")
+        run.line(r"rank 1 of 2 .* at step ([5-9]|\d\d)", len(run.lines))
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+        ended(slurm, run)
+
+
+def urgent(slurm: Cluster, node: str) -> str:
+    """Submit a short job that preempts what is on a node."""
+    words = ("--parsable", "--partition=urgent", "--exclusive", f"--nodelist={node}", "--output=/dev/null")
+    return slurm.command("sbatch", *words, "--wrap=sleep 1")
