@@ -11,8 +11,12 @@ import pytest
 from edriver.discovery.errors import DiscoveryError, UnusableSourceError
 from edriver.driver.engines.slurm.allocation import ASK_INTERVAL, Allocation
 from edriver.driver.engines.slurm.answers import counts_of, failed_nodes, slots_by_node
+from edriver.driver.engines.slurm.broker import LAST_PAUSE, LOOK_INTERVAL, JobBroker
 from edriver.driver.engines.slurm.commands import SlurmError, run_command
+from edriver.driver.engines.slurm.jobs import Job, Plan, parse_jobs, plan, queue_text
 from edriver.driver.engines.slurm.steps import StepLauncher, step_command, step_environment
+from edriver.driver.engines.slurm.submission import Submission
+from edriver.driver.launch.broker import Demand
 from edriver.driver.launch.launcher import Bootstrap
 from edriver.system.child import Child
 
@@ -218,3 +222,125 @@ def test_the_end_of_srun_alone_is_not_the_end_of_its_agent() -> None:
         assert not steps.reason.done()
 
     soon(work())
+
+
+# ---- jobs that bring agents
+
+
+def job(number: int, state: str = "RUNNING", node: str = "", reason: str = "None") -> Job:
+    return Job(str(number), state, reason, node)
+
+
+def test_jobs_are_parsed() -> None:
+    text = "12|PENDING|Resources|\n13|RUNNING|None|node1\n\nnot a job\n"
+    assert parse_jobs(text) == [job(12, "PENDING", reason="Resources"), job(13, node="node1")]
+    assert parse_jobs(text)[1].host == "node1.job13"
+    assert queue_text(parse_jobs(text)) == "1 job waits in Slurm's queue (Resources)"
+    assert queue_text([job(1, node="a")]) == ""
+
+
+RUNNING = [job(1, node="a"), job(2, node="b"), job(3, node="c")]
+WAITING = [job(4, "PENDING"), job(5, "PENDING")]
+
+
+@pytest.mark.parametrize(
+    ("jobs", "slots", "unused", "expected"),
+    [
+        pytest.param([], 5, [], Plan(submit=3), id="as-many-as-hold-the-slots"),
+        pytest.param([*RUNNING, *WAITING], 10, [], Plan(), id="enough"),
+        pytest.param([*RUNNING, job(6, "COMPLETING"), job(7, "PREEMPTED")], 8, [], Plan(submit=1), id="preempted"),
+        pytest.param([*RUNNING, *WAITING], 8, ["a.job1"], Plan(cancel=("5",)), id="the-latest-that-waits-goes-first"),
+        pytest.param([*RUNNING, *WAITING], 4, ["b.job2"], Plan(cancel=("5", "4", "2")), id="then-what-is-not-used"),
+        pytest.param(RUNNING, 2, [], Plan(), id="what-is-used-stays"),
+        pytest.param(RUNNING, 2, ["x.job9", "c.job3", "a.job1"], Plan(cancel=("3", "1")), id="in-the-order-given"),
+        pytest.param([], 1000, [], Plan(submit=16), id="some-at-a-time"),
+    ],
+)
+def test_plan(jobs: list[Job], slots: int, unused: list[str], expected: Plan) -> None:
+    assert plan(jobs, slots, 2, unused) == expected
+
+
+SUBMISSION = Submission("r1", "main", ("--time=10",), 2, lambda: "head:7777", "/home/me/c.json")
+
+
+def test_a_submission() -> None:
+    command = SUBMISSION.command
+    assert command[:2] == ["sbatch", "--parsable"]
+    assert command.index("--time=10") > command.index("--nodes=1"), "the operator's arguments win"
+    script = command[-1]
+    assert "--driver head:7777 --no-wait --credentials /home/me/c.json --slots 2" in script
+    assert script.endswith('--host "$SLURMD_NODENAME.job$SLURM_JOB_ID"')
+
+
+class Queue:
+    """A broker over stand-ins for Slurm's commands, in virtual time."""
+
+    def __init__(self) -> None:
+        self.answers = Answers(squeue="", sbatch="1\n", scancel="")
+        self.now = 0.0
+        self.broker = JobBroker(SUBMISSION, self.answers, lambda: self.now)
+
+    def meet(self, slots: int, seconds: float = 0.0, unused: Sequence[str] = ()) -> list[str]:
+        """Call it once a second for so long; the commands that were run, squeue aside."""
+        self.answers.asked.clear()
+        for _ in range(1 + int(seconds)):
+            asyncio.run(self.broker.meet(Demand(slots, 1, unused)))
+            self.now += 1.0
+        return [line.split()[0] for line in self.answers.asked if not line.startswith("squeue")]
+
+
+def test_a_broker_submits_what_is_missing() -> None:
+    queue = Queue()
+    assert queue.meet(4) == ["sbatch", "sbatch"]
+    queue.answers.printed["squeue"] = "1|PENDING|Priority|\n2|RUNNING|None|a\n"
+    assert queue.meet(4, 20) == []
+    assert len(queue.answers.asked) <= 5, "slurmctld is asked every few seconds"
+    assert queue.meet(6) == ["sbatch"], "a change of the demand is not left waiting"
+    assert queue.meet(2) == ["scancel"]
+
+
+def test_a_broker_whose_first_job_is_refused_cannot_be_used() -> None:
+    queue = Queue()
+    queue.answers.printed["sbatch"] = SlurmError("sbatch exited with code 1; Invalid partition")
+    with pytest.raises(UnusableSourceError, match=r"Slurm takes no job of this run: sbatch .* Invalid partition"):
+        queue.meet(2)
+
+
+def test_a_broker_backs_off_when_the_queue_refuses() -> None:
+    queue = Queue()
+    queue.meet(2)
+    queue.answers.printed["sbatch"] = SlurmError("sbatch exited with code 1; QOSMaxSubmitJobPerUserLimit")
+    refused = queue.meet(2, 3600)
+    assert 10 < len(refused) < 25, "5 s, 10 s, up to 5 min"
+    queue.answers.printed["sbatch"] = "2\n"
+    assert queue.meet(2, LAST_PAUSE + 10)
+    queue.answers.printed["sbatch"] = SlurmError("sbatch exited with code 1; QOSMaxSubmitJobPerUserLimit")
+    assert len(queue.meet(2, 40)) >= 3, "a job that was accepted has made the pauses short again"
+
+
+def test_a_broker_backs_off_from_jobs_that_fail_at_once() -> None:
+    queue = Queue()
+    ended = ""
+    submitted = 0
+    for _ in range(600):
+        if queue.meet(2):
+            submitted += 1
+            ended += f"{submitted}|FAILED|NonZeroExitCode|a\n"
+        queue.answers.printed["squeue"] = ended
+    assert 5 < submitted < 12
+
+
+def test_a_broker_waits_for_a_slurmctld_that_does_not_answer() -> None:
+    queue = Queue()
+    queue.answers.printed["squeue"] = SlurmError("squeue exited with code 1")
+    assert queue.meet(2, 60) == []
+    queue.answers.printed["squeue"] = ""
+    assert queue.meet(2, LOOK_INTERVAL)[0] == "sbatch"
+
+
+def test_a_broker_gives_all_back_at_the_end() -> None:
+    queue = Queue()
+    asyncio.run(queue.broker.close())
+    assert queue.answers.asked == ["scancel --name=edriver-r1 --quiet"]
+    queue.answers.printed["scancel"] = SlurmError("scancel exited with code 1")
+    asyncio.run(queue.broker.close())

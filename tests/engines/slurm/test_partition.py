@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,9 +14,11 @@ import pytest
 
 from tests.engines.slurm.batch import TRAIN
 from tests.engines.slurm.cluster import CPUS, Cluster
-from tests.process.running import Run, edriver, running
+from tests.process.running import ROOT, Run, edriver, running
 
 pytestmark = pytest.mark.engines
+
+COUNTED = (sys.executable, str(ROOT / "tests" / "engines" / "scripts" / "counted.py"))
 
 WHOLE_NODE = f"--exclusive --cpus-per-task={CPUS}"
 
@@ -89,3 +93,24 @@ def urgent(slurm: Cluster, node: str) -> str:
     """Submit a short job that preempts what is on a node."""
     words = ("--parsable", "--partition=urgent", "--exclusive", f"--nodelist={node}", "--output=/dev/null")
     return slurm.command("sbatch", *words, "--wrap=sleep 1")
+
+
+def test_ten_preemptions_in_a_row_lose_nothing(slurm: Cluster, tmp_path: Path) -> None:
+    flags = ["--slurm-partition", "spot", "--slurm-args", WHOLE_NODE, "-np", "2", "--min-np", "1"]
+    environ = {**slurm.environ, "PYTHONPATH": f"{ROOT}"}
+    with running([*flags, *COUNTED], tmp_path, environ) as run:
+        run.line(r"rank 1 of 2 .* at step")
+        for turn in range(10):
+            after = len(run.lines)
+            nodes = slurm.jobs("%P %T %N")
+            busy = [line.split()[2] for line in nodes if line.startswith("spot RUNNING")]
+            urgent(slurm, busy[turn % len(busy)])
+            run.line("is drained: its agent got SIGTERM", after)
+            gone = len(run.lines)
+            run.line(r"rank 1 of 2 .* at step", gone)
+        (tmp_path / "enough").touch()
+        assert run.end() == 0, run.text
+        ended(slurm, run)
+    counted = json.loads((tmp_path / "trained").read_text())
+    assert set(counted["trained"]) == {counted["epochs"]}
+    assert "lost" not in run.lines[-3], run.lines[-3:]
