@@ -169,7 +169,7 @@ def _add_host_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--slurm-args",
         metavar="ARGS",
-        help="with --slurm-partition: more arguments for sbatch, in quotes: '--gpus-per-node=8 --time=4:00:00'",
+        help="with --slurm-partition: more arguments for sbatch: --slurm-args='--gpus-per-node=8 --time=4:00:00'",
     )
     group.add_argument(
         "--discovery",
@@ -182,6 +182,12 @@ def _add_host_flags(group: argparse._ArgumentGroup) -> None:
         help="how to start edriver on the hosts: local, ssh, or a launcher that an installed package provides (entry "
         "point "
         "group edriver.launchers; default: chosen for each host)",
+    )
+    group.add_argument(
+        "--broker",
+        metavar="NAME[=ARGUMENT]",
+        help="what asks a cluster for hosts up to --max-np (default: -np), and gives back those that are not needed: "
+        "provided by an installed package (entry point group edriver.brokers)",
     )
     group.add_argument(
         "--credentials",

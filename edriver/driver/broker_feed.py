@@ -1,4 +1,4 @@
-"""Says to a broker, again and again, what the run can use."""
+"""Tells a broker again and again what the run needs."""
 
 from __future__ import annotations
 
@@ -7,67 +7,84 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from edriver.discovery.errors import UnusableSourceError
+from edriver.common.limits import MAX_ERROR_LENGTH
 from edriver.driver.core import events
-from edriver.driver.core.membership import Membership
-from edriver.driver.launch.broker import Broker, Demand
+from edriver.driver.core.demand import Demand
+from edriver.driver.launch.broker import Broker, BrokerError, UnusableBrokerError
 from edriver.driver.rpc.mailbox import Mailbox
+from edriver.text.wire_text import wire_text
 
 _log = logging.getLogger("edriver.driver")
 
 MEET_INTERVAL: Final = 1.0
-"""Seconds from the end of one call of the broker to the next."""
+"""Seconds from the end of one call of a broker to the start of the next."""
 
+MEET_TIMEOUT: Final = 60.0
+"""Seconds that one call may take."""
 
-def demand_of(membership: Membership) -> Demand:
-    """What the run can use now."""
-    state = membership.state
-    used = {worker.host for worker in state.roster.workers.values()}
-    unused = [name for name, record in state.roster.hosts.items() if record.connected and name not in used]
-    return Demand(state.staffing.most, state.settings.min_np, unused)
+CLOSE_TIMEOUT: Final = 10.0
+"""Seconds that a broker has to give everything back."""
 
 
 class BrokerFeed:
-    """Calls one broker, one call at a time. No failure of the broker ends it, unless there can be no host at all.
+    """Calls one broker, one call at a time. No failure of the broker ends it, unless the first call finds it unusable.
 
     Args:
-        broker: the broker; None: there is none.
-        membership: the core.
-        inbox: takes the event of a broker that cannot be used.
+        broker: the broker.
+        demand: returns what the run needs now.
+        inbox: takes the event that ends the run.
         sleep: waits for a number of seconds.
     """
 
     def __init__(
         self,
-        broker: Broker | None,
-        membership: Membership,
+        broker: Broker,
+        demand: Callable[[], Demand],
         inbox: Mailbox[events.Event],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._broker = broker
-        self._membership = membership
+        self._demand = demand
         self._inbox = inbox
         self._sleep = sleep
-        self._fault = ""
+        self._trouble = ""
 
     async def run(self) -> None:
         """Call it until cancelled."""
-        while self._broker is not None:
-            try:
-                await self._broker.meet(demand_of(self._membership))
-            except UnusableSourceError as error:
-                self._inbox.put(events.SourceUnusable(str(error)))
-                return
-            except Exception as error:  # noqa: BLE001  a broker may be the user's own
-                if (fault := repr(error)) != self._fault:
-                    _log.exception("the broker has failed")
-                self._fault = fault
+        error = await self._meet()
+        if isinstance(error, UnusableBrokerError):
+            self._inbox.put(events.SourceUnusable(self._trouble))
+            return
+        while True:
             await self._sleep(MEET_INTERVAL)
+            await self._meet()
 
     async def close(self) -> None:
-        """Have everything given back."""
-        if self._broker is not None:
-            try:
-                await self._broker.close()
-            except Exception:  # noqa: BLE001  a broker may be the user's own
-                _log.exception("the broker has failed to give its hosts back")
+        """Let the broker give everything back; what it cannot is logged."""
+        if error := await _error_of(self._broker.close(), CLOSE_TIMEOUT):
+            _log.warning("%s", _text_of(error))
+
+    async def _meet(self) -> Exception | None:
+        error = await _error_of(self._broker.meet(self._demand()), MEET_TIMEOUT)
+        trouble = "" if error is None else _text_of(error)
+        if trouble and trouble != self._trouble and not isinstance(error, UnusableBrokerError):
+            _log.warning("%s", trouble, exc_info=None if isinstance(error, (BrokerError, TimeoutError)) else error)
+        self._trouble = trouble
+        return error
+
+
+async def _error_of(call: Awaitable[None], bound: float) -> Exception | None:
+    try:
+        async with asyncio.timeout(bound):
+            await call
+    except Exception as error:  # noqa: BLE001  a broker may be the user's own
+        return error
+    return None
+
+
+def _text_of(error: Exception) -> str:
+    if isinstance(error, BrokerError):
+        return wire_text(str(error), MAX_ERROR_LENGTH)
+    if isinstance(error, TimeoutError):
+        return "the engine does not answer: it is asked again"
+    return wire_text(f"the broker raised {error!r}, which is a fault of its own code", MAX_ERROR_LENGTH)

@@ -6,13 +6,10 @@ import argparse
 import os
 import secrets
 import shlex
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from edriver.driver.launch.broker import BROKER_ENTRY_POINTS, Broker, BrokerChoice, BrokerContext
-from edriver.driver.plugins import PluginError, plugin
 from edriver.system.record_folder import default_root
 
 HOST_FLAGS: Final = {
@@ -22,8 +19,13 @@ HOST_FLAGS: Final = {
     "hosts_dial_in": "--hosts-dial-in",
     "discovery": "--discovery",
     "launcher": "--launcher",
+    "broker": "--broker",
 }
 """The flags that an engine takes the place of."""
+
+
+class UsageError(Exception):
+    """The flags cannot be used as given; the message is one sentence for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +62,17 @@ def engine_of(flags: argparse.Namespace) -> Engine | None:
     """The engine that the flags name.
 
     Raises:
-        ValueError: they name two, or an engine and hosts; a sentence for the operator.
+        UsageError: they name two, or an engine and hosts; a sentence for the operator.
     """
     if flags.slurm_args is not None and not flags.slurm_partition:
-        raise ValueError("--slurm-args is for the jobs that edriver submits: give --slurm-partition, too")
+        raise UsageError("--slurm-args is for the jobs that edriver submits: give --slurm-partition, too")
     named = [engine for engine in ENGINES if getattr(flags, engine.name)]
     if not named:
         return None
     others = [engine.flag for engine in named[1:]]
     others += [flag for name, flag in HOST_FLAGS.items() if getattr(flags, name)]
     if others:
-        raise ValueError(f"{named[0].flag} and {others[0]} both define the hosts: give only one of them")
+        raise UsageError(f"{named[0].flag} and {others[0]} both define the hosts: give only one of them")
     return named[0]
 
 
@@ -78,47 +80,40 @@ def with_engine(flags: argparse.Namespace) -> argparse.Namespace:
     """The flags, with what an engine stands for; `engine` is the engine itself, or None.
 
     Raises:
-        ValueError: as `engine_of`.
+        UsageError: as `engine_of`.
     """
     engine = engine_of(flags)
     meant: dict[str, Any] = {}
     if engine and engine.broker:
-        # More than -np hosts are asked for only if the operator says how many.
-        meant = {"hosts_dial_in": True, "max_np": flags.np if flags.max_np is None else flags.max_np}
-        meant["credentials"] = flags.credentials or str(_credentials())
+        meant = {"hosts_dial_in": True, "credentials": flags.credentials or str(_credentials())}
+        meant["broker"] = f"{engine.broker}={flags.slurm_partition} {_words(flags.slurm_args or '')}"
     elif engine:
         meant = {"discovery": engine.source, "launcher": engine.launcher}
     return argparse.Namespace(**{**vars(flags), **meant, "engine": engine})
 
 
-def broker_of(flags: argparse.Namespace) -> BrokerChoice | None:
-    """The broker that goes with the flags' engine; None: it has none.
+def _words(arguments: str) -> str:
+    """The arguments, if they can be split into words.
 
     Raises:
-        ValueError: --slurm-args cannot be split into words, or the broker cannot be loaded.
+        UsageError: they cannot.
     """
-    if flags.engine is None or not flags.engine.broker:
-        return None
     try:
-        make = cast("Callable[[BrokerContext], Broker]", plugin(BROKER_ENTRY_POINTS, flags.engine.broker))
-    except PluginError as error:
-        raise ValueError(f"{flags.engine.flag}: {error}") from None
-    try:
-        arguments = tuple(shlex.split(flags.slurm_args or ""))
+        shlex.split(arguments)
     except ValueError as error:
-        raise ValueError(f"--slurm-args: {error}") from None
-    return BrokerChoice(make, flags.slurm_partition, arguments, flags.slots_per_host)
+        raise UsageError(f"--slurm-args: {error}") from None
+    return arguments
 
 
 def _credentials() -> Path:
     """A file in this user's home, which the nodes share.
 
     Raises:
-        ValueError: the home is not known, or the folder cannot be made.
+        UsageError: the home is not known, or the folder cannot be made.
     """
     try:
         folder = default_root(os.environ)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except (RuntimeError, OSError) as error:
-        raise ValueError(f"there is no folder for the credentials ({error}): give --credentials FILE") from None
+        raise UsageError(f"there is no folder for the credentials ({error}): give --credentials FILE") from None
     return folder / f"agents-{secrets.token_hex(4)}.json"

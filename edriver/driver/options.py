@@ -22,7 +22,9 @@ from edriver.discovery.sources import SOURCE_ENTRY_POINTS as SOURCES
 from edriver.discovery.sources import FixedHosts, HostSource, SourceContext, read_hostfile
 from edriver.driver.core.mode import Mode
 from edriver.driver.core.settings import Settings
-from edriver.driver.engine_flags import broker_of, with_engine
+from edriver.driver.engine_flags import UsageError as UsageError
+from edriver.driver.engine_flags import with_engine
+from edriver.driver.launch.broker import BROKER_ENTRY_POINTS as BROKERS
 from edriver.driver.launch.broker import BrokerChoice
 from edriver.driver.launch.launcher import LAUNCHER_ENTRY_POINTS as LAUNCHERS
 from edriver.driver.launch.launcher import LaunchContext, Launcher
@@ -43,7 +45,6 @@ MAX_POLL_TIMEOUT = 20.0
 DEFAULT_METRICS_ADDRESS = "127.0.0.1"
 """Where metrics are by default."""
 
-
 MAX_NAME_LENGTH: Final = 200
 """Characters of a run's name, and of a tag."""
 
@@ -53,12 +54,7 @@ DIAL_IN_LAUNCHER: Final = "dial-in"
 THIS_MACHINE = "this machine"
 """The hosts if no flag defines them."""
 
-
 Judged = TypeVar("Judged")
-
-
-class UsageError(Exception):
-    """The flags cannot be used as given; the message is one sentence for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +66,7 @@ class RunOptions:
         command: a worker's program and arguments; empty only if nothing is to be started.
         source: the host source.
         launcher: makes what starts the agents of all hosts; None: for each host what suits it.
-        broker: asks for more hosts; None: nothing does.
+        broker: what asks an engine for hosts; None: no engine is asked.
         ssh: how other hosts are reached.
         network_interface: through which interface hosts reach one another; empty: whichever leads there.
         port: the driver's TCP port, should it need one; 0: any.
@@ -152,11 +148,7 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
     Raises:
         UsageError: a flag is missing, out of range, or contradicts another.
     """
-    try:
-        flags = with_engine(flags)
-        broker = broker_of(flags)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    flags = with_engine(flags)
     limits = _stall_limits_of(flags.stall_timeout)
     command = () if flags.explain and not flags.command else _command_of(flags.command)
     mode = _mode_of(flags.mode, command)
@@ -176,7 +168,7 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         mode=mode,
         source=_source_of(flags, settings),
         launcher=_launcher_of(flags),
-        broker=broker,
+        broker=_broker_of(flags),
         ssh=_ssh_of(flags),
         port=_port_of(flags.port),
         dial_in=_dial_in_of(flags),
@@ -230,9 +222,11 @@ def _settings_of(flags: argparse.Namespace, stall_limits: Mapping[str, float]) -
 
 
 def _max_np_of(flags: argparse.Namespace) -> int:
-    """As in horovodrun: no limit, if the hosts may change."""
+    """As in horovodrun: no limit, if the hosts may change. An engine is asked for no more than -np."""
     if flags.max_np is not None:
         return int(flags.max_np)
+    if flags.broker is not None:
+        return int(flags.np)
     discovered = flags.host_discovery_script or flags.hosts_dial_in or flags.discovery
     return bounds.MAX_TOTAL_SLOTS if discovered else int(flags.np)
 
@@ -310,8 +304,7 @@ def _source_of(flags: argparse.Namespace, settings: Settings) -> HostSource:
         try:
             source = make(SourceContext(argument, flags.slots_per_host, poll_timeout(settings)))
         except DiscoveryError as error:
-            where = flags.engine.flag if flags.engine else f"--discovery {name}"
-            raise UsageError(f"{where}: {error}") from None
+            raise UsageError(f"{flags.engine.flag if flags.engine else f'--discovery {name}'}: {error}") from None
         return cast("HostSource", source)
     try:
         if flags.hosts is not None:
@@ -356,6 +349,16 @@ def _launcher_of(flags: argparse.Namespace) -> Callable[[LaunchContext], Launche
         return cast("Callable[[LaunchContext], Launcher]", plugin(LAUNCHERS, flags.launcher))
     except PluginError as error:
         raise UsageError(f"--launcher: {error}") from None
+
+
+def _broker_of(flags: argparse.Namespace) -> BrokerChoice | None:
+    if flags.broker is None:
+        return None
+    name, _, argument = flags.broker.partition("=")
+    try:
+        return BrokerChoice(plugin(BROKERS, name), argument, flags.slots_per_host)
+    except PluginError as error:
+        raise UsageError(f"--broker: {error}") from None
 
 
 def _ssh_of(flags: argparse.Namespace) -> SshOptions:

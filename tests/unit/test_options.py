@@ -11,10 +11,12 @@ import pytest
 from edriver.cli.main import parser
 from edriver.common.limits import MAX_TOTAL_SLOTS
 from edriver.discovery.script import HostDiscoveryScript
+from edriver.driver import options
 from edriver.driver.core.settings import Settings
 from edriver.driver.launch.launcher import LaunchContext
 from edriver.driver.launch.ssh import SshLauncher
 from edriver.driver.options import RunOptions, UsageError, options_of
+from edriver.driver.rpc.dial_in_hosts import DialInHosts
 from edriver.driver.worker_logs import StreamChoice, Streams, WorkerLogs
 
 LOGS = "-np 1 --mode restart"
@@ -106,6 +108,31 @@ def test_a_named_launcher() -> None:
     assert isinstance(make(LaunchContext("0a1b2c3d", ssh_port=2222)), SshLauncher)
 
 
+def test_a_broker_asks_for_no_more_than_np_unless_there_is_a_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "plugin", lambda *asked: asked)
+    words = "--hosts-dial-in --credentials f --slots-per-host 4 --broker farm=green,blue sh"
+    judged = read(f"-np 2 {words}")
+    assert judged.broker is not None
+    assert judged.broker._asdict() == {
+        "make": ("edriver.brokers", "farm"),
+        "argument": "green,blue",
+        "slots_per_host": 4,
+    }
+    assert judged.settings.max_np == 2
+    assert read(f"-np 2 --max-np 9 {words}").settings.max_np == 9
+
+
+def test_slurms_partition_is_a_broker_and_hosts_that_dial_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    judged = read("-np 2 --slots-per-host 2 --slurm-partition gpu --slurm-args=--time=10 sh")
+    assert judged.broker is not None
+    assert judged.broker.argument == "gpu --time=10"
+    assert judged.settings.max_np == 2
+    assert judged.dial_in is not None
+    assert judged.dial_in.parent == tmp_path / "edriver"
+    assert isinstance(judged.source, DialInHosts)
+
+
 @pytest.mark.parametrize("flag", ["--hostfile", "-hostfile"])
 def test_hostfile(flag: str, tmp_path: Path) -> None:
     file = tmp_path / "hosts"
@@ -175,6 +202,12 @@ def test_where_metrics_are(line: str, where: tuple[str, int] | None) -> None:
         pytest.param("-np 1 -H a --discovery list=a sh", "-H and --discovery both define the hosts", id="two-ways"),
         pytest.param("-np 1 --discovery no sh", "--discovery: 'no' is not installed, only hostfile", id="no-discovery"),
         pytest.param("-np 1 --discovery list=a:x sh", "--discovery list: item 1", id="bad-argument"),
+        pytest.param("-np 1 --broker no sh", "--broker: 'no' is not installed, only slurm", id="broker"),
+        pytest.param("-np 1 --slurm -H a sh", "--slurm and -H both define the hosts", id="slurm-and-hosts"),
+        pytest.param("-np 1 --slurm-partition p --broker b sh", "both define the hosts", id="slurm-and-broker"),
+        pytest.param("-np 1 --slurm sh", "--slurm: there is no Slurm allocation here", id="no-allocation"),
+        pytest.param("-np 1 --slurm-args x sh", "give --slurm-partition, too", id="no-partition"),
+        pytest.param('-np 1 --slurm-partition p --slurm-args "\'" sh', "--slurm-args: No closing", id="quotes"),
         pytest.param("-np 1 --launcher no sh", "--launcher: 'no' is not installed, only dial-in, local", id="launcher"),
         pytest.param("-np 1 --launcher dial-in sh", "give --hosts-dial-in, too", id="launcher-dial-in"),
         pytest.param(

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from edriver.discovery.errors import DiscoveryError, UnusableSourceError
+from edriver.driver.core.demand import Demand
 from edriver.driver.engines.slurm.allocation import ASK_INTERVAL, Allocation
 from edriver.driver.engines.slurm.answers import counts_of, failed_nodes, slots_by_node
 from edriver.driver.engines.slurm.broker import LAST_PAUSE, LOOK_INTERVAL, JobBroker
@@ -16,7 +17,7 @@ from edriver.driver.engines.slurm.commands import SlurmError, run_command
 from edriver.driver.engines.slurm.jobs import Job, Plan, parse_jobs, plan, queue_text
 from edriver.driver.engines.slurm.steps import StepLauncher, step_command, step_environment
 from edriver.driver.engines.slurm.submission import Submission
-from edriver.driver.launch.broker import Demand
+from edriver.driver.launch.broker import BrokerError, UnusableBrokerError
 from edriver.driver.launch.launcher import Bootstrap
 from edriver.system.child import Child
 
@@ -249,10 +250,10 @@ WAITING = [job(4, "PENDING"), job(5, "PENDING")]
         pytest.param([], 5, [], Plan(submit=3), id="as-many-as-hold-the-slots"),
         pytest.param([*RUNNING, *WAITING], 10, [], Plan(), id="enough"),
         pytest.param([*RUNNING, job(6, "COMPLETING"), job(7, "PREEMPTED")], 8, [], Plan(submit=1), id="preempted"),
-        pytest.param([*RUNNING, *WAITING], 8, ["a.job1"], Plan(cancel=("5",)), id="the-latest-that-waits-goes-first"),
-        pytest.param([*RUNNING, *WAITING], 4, ["b.job2"], Plan(cancel=("5", "4", "2")), id="then-what-is-not-used"),
+        pytest.param([*RUNNING, *WAITING], 8, [], Plan(cancel=("5",)), id="the-latest-that-waits-goes-first"),
+        pytest.param([*RUNNING, *WAITING], 4, ["b.job2"], Plan(cancel=("5", "4", "2")), id="and-what-is-not-used"),
         pytest.param(RUNNING, 2, [], Plan(), id="what-is-used-stays"),
-        pytest.param(RUNNING, 2, ["x.job9", "c.job3", "a.job1"], Plan(cancel=("3", "1")), id="in-the-order-given"),
+        pytest.param(RUNNING, 6, ["x.job9", "c.job3"], Plan(1, ("3",)), id="another-in-the-place-of-a-drained-one"),
         pytest.param([], 1000, [], Plan(submit=16), id="some-at-a-time"),
     ],
 )
@@ -280,7 +281,7 @@ class Queue:
         self.now = 0.0
         self.broker = JobBroker(SUBMISSION, self.answers, lambda: self.now)
 
-    def meet(self, slots: int, seconds: float = 0.0, unused: Sequence[str] = ()) -> list[str]:
+    def meet(self, slots: int, seconds: float = 0.0, unused: tuple[str, ...] = ()) -> list[str]:
         """Call it once a second for so long; the commands that were run, squeue aside."""
         self.answers.asked.clear()
         for _ in range(1 + int(seconds)):
@@ -296,13 +297,13 @@ def test_a_broker_submits_what_is_missing() -> None:
     assert queue.meet(4, 20) == []
     assert len(queue.answers.asked) <= 5, "slurmctld is asked every few seconds"
     assert queue.meet(6) == ["sbatch"], "a change of the demand is not left waiting"
-    assert queue.meet(2) == ["scancel"]
+    assert queue.meet(2) == ["scancel"], "one waits that is too much"
 
 
 def test_a_broker_whose_first_job_is_refused_cannot_be_used() -> None:
     queue = Queue()
     queue.answers.printed["sbatch"] = SlurmError("sbatch exited with code 1; Invalid partition")
-    with pytest.raises(UnusableSourceError, match=r"Slurm takes no job of this run: sbatch .* Invalid partition"):
+    with pytest.raises(UnusableBrokerError, match=r"Slurm takes no job of this run: sbatch .* Invalid partition"):
         queue.meet(2)
 
 
@@ -333,7 +334,9 @@ def test_a_broker_backs_off_from_jobs_that_fail_at_once() -> None:
 def test_a_broker_waits_for_a_slurmctld_that_does_not_answer() -> None:
     queue = Queue()
     queue.answers.printed["squeue"] = SlurmError("squeue exited with code 1")
-    assert queue.meet(2, 60) == []
+    with pytest.raises(BrokerError, match="Slurm does not answer"):
+        queue.meet(2)
+    assert queue.meet(2, LOOK_INTERVAL - 2) == [], "it is not asked again at once"
     queue.answers.printed["squeue"] = ""
     assert queue.meet(2, LOOK_INTERVAL)[0] == "sbatch"
 
@@ -341,6 +344,7 @@ def test_a_broker_waits_for_a_slurmctld_that_does_not_answer() -> None:
 def test_a_broker_gives_all_back_at_the_end() -> None:
     queue = Queue()
     asyncio.run(queue.broker.close())
-    assert queue.answers.asked == ["scancel --name=edriver-r1 --quiet"]
+    assert queue.answers.asked == ["scancel --quiet --name=edriver-r1"]
     queue.answers.printed["scancel"] = SlurmError("scancel exited with code 1")
-    asyncio.run(queue.broker.close())
+    with pytest.raises(BrokerError, match="scancel --name=edriver-r1"):
+        asyncio.run(queue.broker.close())

@@ -1,44 +1,50 @@
-"""The seam for asking an engine for hosts: what a broker does, and what it is given. Optional: a source may suffice."""
+"""The seam for asking an engine (Slurm, Ray, Kubernetes) for hosts, and for giving them back. Only `broker_feed.py`
+uses one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
+
+from edriver.driver.core.demand import Demand
 
 BROKER_ENTRY_POINTS: Final = "edriver.brokers"
 """The entry points of brokers: each names a callable that takes a BrokerContext and returns a Broker."""
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """What the run can use of an engine.
+class BrokerError(Exception):
+    """The engine cannot be asked. The message is a sentence for the operator: what is wrong, and what to do."""
 
-    Attributes:
-        slots: how many slots it can use in all.
-        needed: below how many it cannot train.
-        unused: the hosts of which no slot is used, the oldest first.
-    """
 
-    slots: int
-    needed: int
-    unused: Sequence[str] = ()
+class UnusableBrokerError(BrokerError):
+    """The engine will refuse every request until the command line is changed: there is no such partition or image."""
 
 
 class Broker(Protocol):
-    """Asks an engine for more hosts, and gives back what is not needed: one object for a run."""
+    """Keeps what the engine gives in line with what the run needs: one object for a run, used in the driver's event
+    loop alone.
+    """
 
-    async def meet(self, demand: Demand) -> None:
-        """Do what brings the hosts nearer to the demand. Called about once a second, never two at a time.
+    async def meet(self, demand: Demand, /) -> None:
+        """Ask for what is missing, and give back hosts that are unused. Called once a second, one call at a time.
+
+        A call compares what there is with what is needed, and counts on no earlier call. It may be cancelled.
 
         Raises:
-            UnusableSourceError: the first call has found that the engine will never give any host; the run ends.
+            BrokerError: the engine cannot be asked now, with the reason; it is asked again.
+            UnusableBrokerError: it never can; in the first call this ends the run.
         """
         ...
 
     async def close(self) -> None:
-        """The run has ended: give everything back."""
+        """Give everything back: the run has ended, and its agents with it. It has 10 s for that.
+
+        Raises:
+            BrokerError: something is left, with a sentence that says what, and how to remove it.
+        """
         ...
 
 
@@ -47,37 +53,30 @@ class BrokerContext:
     """What a broker is made from.
 
     Attributes:
-        argument: what the operator has named: a partition, a queue.
-        arguments: more arguments for the engine's own commands.
         run_id: the run.
-        slots_per_host: how many workers a host takes.
-        driver: returns HOST:PORT at which agents that dial in reach the driver.
-        credentials: the file with their credentials.
+        argument: what the operator has written after the broker's name and `=`; empty: nothing.
+        slots_per_host: the slots of a host for which the broker knows none.
+        credentials: the file with the credentials of hosts that dial in; None: no hosts dial in.
+        driver: returns the driver's address, HOST:PORT, for agents that dial in. Valid from the first `meet` on, if
+            hosts dial in.
     """
 
-    argument: str
-    arguments: tuple[str, ...]
     run_id: str
+    argument: str
     slots_per_host: int
+    credentials: Path | None
     driver: Callable[[], str]
-    credentials: Path
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerChoice:
-    """The broker that the operator has chosen, and what it is made from that is known before the run begins.
+class BrokerChoice(NamedTuple):
+    """The operator's choice of a broker.
 
     Attributes:
         make: makes it.
-        argument: see BrokerContext; so are those that follow.
+        argument: see BrokerContext,
+        slots_per_host: and there.
     """
 
     make: Callable[[BrokerContext], Broker]
     argument: str
-    arguments: tuple[str, ...]
     slots_per_host: int
-
-    def of(self, run_id: str, driver: Callable[[], str], credentials: Path) -> Broker:
-        """The broker of a run."""
-        made_from = (self.argument, self.arguments, run_id, self.slots_per_host, driver, credentials)
-        return self.make(BrokerContext(*made_from))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from edriver.discovery.errors import UnusableSourceError
+from edriver.driver.core.demand import Demand
 from edriver.driver.engines.slurm.commands import RunCommand, SlurmError, run_command
 from edriver.driver.engines.slurm.jobs import (
     FAILED_STATES,
@@ -19,7 +20,7 @@ from edriver.driver.engines.slurm.jobs import (
     queue_text,
 )
 from edriver.driver.engines.slurm.submission import Submission
-from edriver.driver.launch.broker import BrokerContext, Demand
+from edriver.driver.launch.broker import BrokerContext, BrokerError, UnusableBrokerError
 from edriver.text.phrases import count_text
 from edriver.text.printable import printable
 
@@ -61,11 +62,16 @@ class JobBroker:
 
     @classmethod
     def of(cls, context: BrokerContext) -> JobBroker:
-        """The broker of a run: `--slurm-partition`."""
+        """The broker of a run: `--broker slurm=PARTITION`, and more arguments for sbatch after a space.
+
+        Raises:
+            ValueError: the arguments cannot be split into words.
+        """
+        partition, _, arguments = context.argument.partition(" ")
         submission = Submission(
             run_id=context.run_id,
-            partition=context.argument,
-            arguments=context.arguments,
+            partition=partition,
+            arguments=shlex.split(arguments),
             slots=context.slots_per_host,
             driver=context.driver,
             credentials=str(context.credentials),
@@ -76,7 +82,8 @@ class JobBroker:
         """Look at the queue now and then; submit what is missing, cancel what is too much.
 
         Raises:
-            UnusableSourceError: Slurm has refused the first job of all: its partition or its arguments may be wrong, or
+            BrokerError: Slurm does not answer.
+            UnusableBrokerError: Slurm has refused the first job of all: its partition or its arguments may be wrong, or
                 a quota used up.
         """
         now = self._clock()
@@ -90,8 +97,7 @@ class JobBroker:
             if todo.cancel:
                 await self._cancel(todo.cancel)
         except SlurmError as error:
-            self._say(f"Slurm does not answer: {printable(str(error))}", logging.WARNING)
-            return
+            raise BrokerError(f"Slurm does not answer: {printable(str(error))}") from error
         self._judge(jobs, now)
         if todo.submit and now >= max(self._refused.until, self._failing.until):
             await self._submit(todo.submit, now)
@@ -99,12 +105,17 @@ class JobBroker:
             self._say(queue_text(jobs))
 
     async def close(self) -> None:
-        """Cancel all jobs of the run."""
+        """Cancel all jobs of the run.
+
+        Raises:
+            BrokerError: they may be left.
+        """
+        name = f"--name={self._submission.name}"
         try:
-            await self._run(("scancel", f"--name={self._submission.name}", "--quiet"))
+            await self._run(("scancel", "--quiet", name))
         except SlurmError as error:
-            name = self._submission.name
-            _log.warning("the run's jobs could not be cancelled (%s): scancel --name=%s", printable(str(error)), name)
+            text = printable(str(error))
+            raise BrokerError(f"the run's jobs may be left in Slurm ({text}): run scancel {name} there") from error
 
     async def _jobs(self) -> list[Job]:
         """All jobs of the run, those that have ended a short while ago among them."""
@@ -118,7 +129,7 @@ class JobBroker:
                 self._accepted = True
         except SlurmError as error:
             if not self._accepted:
-                raise UnusableSourceError(f"Slurm takes no job of this run: {printable(str(error))}") from error
+                raise UnusableBrokerError(f"Slurm takes no job of this run: {printable(str(error))}") from error
             seconds = self._refused.begin(now)
             self._say(f"Slurm takes no job: {printable(str(error))}; the next try is in {seconds:g} s", logging.WARNING)
             return

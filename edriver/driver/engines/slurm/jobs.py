@@ -69,22 +69,21 @@ def parse_jobs(text: str) -> list[Job]:
 def plan(jobs: Sequence[Job], slots: int, slots_per_job: int, unused: Collection[str]) -> Plan:
     """What makes the jobs as many as the run can use.
 
-    Waiting jobs are cancelled first, the latest first, then those whose host is not used, in the order given; never one
-    whose host is used.
+    Jobs whose host the run does not use and will not use are cancelled, and others submitted in their place, where the
+    run can use them. Of too many, those that wait are cancelled, the latest first; never one whose host is used.
 
     Args:
         jobs: the run's jobs.
         slots: how many slots the run can use.
         slots_per_job: how many each job has.
-        unused: the hosts of which no slot is used.
+        unused: the hosts of which no slot is used, nor will be.
     """
     waiting = [job for job in jobs if job.state in WAITING_STATES]
-    running = {job.host: job for job in jobs if job.state in RUNNING_STATES}
-    missing = math.ceil(slots / slots_per_job) - len(waiting) - len(running)
-    if missing > 0:
-        return Plan(submit=min(missing, MAX_SUBMISSIONS))
-    dispensable = [*reversed(waiting), *(running[host] for host in unused if host in running)]
-    return Plan(cancel=tuple(job.job_id for job in dispensable[:-missing]))
+    running = [job for job in jobs if job.state in RUNNING_STATES]
+    spare = [job for job in running if job.host in unused]
+    missing = math.ceil(slots / slots_per_job) - len(waiting) - (len(running) - len(spare))
+    surplus = waiting[::-1][: max(-missing, 0)]
+    return Plan(min(max(missing, 0), MAX_SUBMISSIONS), tuple(job.job_id for job in (*surplus, *spare)))
 
 
 def queue_text(jobs: Sequence[Job]) -> str:
