@@ -113,7 +113,9 @@ class Wiring:
         if options.event_log is not None:
             writers.append(EventLogWriter(RecordFile(options.event_log, "event log"), progress=False))
         self.recorder = Recorder(writers, self.event_history.began, wall_clock)
-        self.discovery = DiscoveryFeed(options.source, self.inbox, wall_clock)
+        dial_in_hosts = options.source if isinstance(options.source, DialInHosts) else None
+        news = dial_in_hosts.news if dial_in_hosts else None
+        self.discovery = DiscoveryFeed(options.source, self.inbox, wall_clock, news=news)
         self.stops = StopRequests(self.inbox)
         self.registry = AgentRegistry(self.inbox, clock, self._agent_ended)
         welcome = agent_pb2.Welcome(
@@ -132,7 +134,6 @@ class Wiring:
             if worker_output is not None:
                 worker_output.add(host, batch)
 
-        dial_in_hosts = options.source if isinstance(options.source, DialInHosts) else None
         self.server = AgentServer(
             run_id,
             welcome,

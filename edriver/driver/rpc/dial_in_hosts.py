@@ -27,11 +27,16 @@ class _DialInHost:
 
 
 class DialInHosts:
-    """Who has dialled in; a HostSource. A host stays until its agent is lost or has ended."""
+    """Who has dialled in; a HostSource. A host stays until its agent is lost or has ended.
+
+    Attributes:
+        news: set when a host has dialled in; the poll clears it.
+    """
 
     def __init__(self) -> None:
         """No host has dialled in yet."""
         self._hosts: dict[str, _DialInHost] = {}
+        self.news = asyncio.Event()
 
     async def find(self) -> HostSet:
         """The current hosts, in the order in which they dialled in; never fails."""
@@ -55,6 +60,7 @@ class DialInHosts:
                 f"at most"
             )
         self._hosts[host] = _DialInHost(slots)
+        self.news.set()
         return self._hosts[host].admission
 
     def admit(self, host: str, agent_id: int) -> bool:

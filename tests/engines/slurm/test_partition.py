@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import sys
@@ -114,3 +115,63 @@ def test_ten_preemptions_in_a_row_lose_nothing(slurm: Cluster, tmp_path: Path) -
     counted = json.loads((tmp_path / "trained").read_text())
     assert set(counted["trained"]) == {counted["epochs"]}
     assert "lost" not in run.lines[-3], run.lines[-3:]
+
+
+def test_a_jobs_time_limit_drains_its_host_first(slurm: Cluster, tmp_path: Path) -> None:
+    # Slurm looks at time limits every half minute or so: the notice comes early.
+    limited = f"{WHOLE_NODE} --time=1 --signal=USR1@50"
+    flags = ["--slurm-partition", "main", "--slurm-args", limited, "-np", "2", "--min-np", "1", *COUNTED]
+    with running(flags, tmp_path, {**slurm.environ, "PYTHONPATH": f"{ROOT}"}) as run:
+        run.line("is drained: its agent got SIGUSR1")
+        run.line(r"rank 1 of 2 .* at step [1-9]", len(run.lines))
+        run.process.send_signal(signal.SIGTERM)
+        assert run.end() == 143
+        ended(slurm, run)
+
+
+def test_an_operators_drain_gives_the_job_back_and_has_another(slurm: Cluster, tmp_path: Path) -> None:
+    with submitting(slurm, tmp_path, "main", "-np", "2", "--min-np", "1") as run:
+        run.line(r"rank 1 of 2 .* at step")
+        run_id = run.line("run ([0-9a-f]{8}): ")[1]
+        jobs = slurm.jobs("%i %N")
+        number, node = jobs[0].split()
+        done = edriver("drain", f"{node}.job{number}", "--run", run_id)
+        assert done.returncode == 0, done.stderr
+        after = len(run.lines)
+        run.line("cancelled 1 job in Slurm that the run does not need")
+        run.line(r"rank 1 of 2 .* at step", after)
+        slurm.wait(lambda: number not in slurm.jobs("%i"), "the job is gone")
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+        ended(slurm, run)
+
+
+def test_training_goes_on_while_slurmctld_is_stopped(slurm: Cluster, tmp_path: Path) -> None:
+    with submitting(slurm, tmp_path, "main", "-np", "2", "--min-np", "1") as run:
+        run.line(r"rank 1 of 2 .* at step")
+        slurm.stop("slurmctld")
+        run.line("Slurm does not answer: squeue")
+        after = len(run.lines)
+        run.line("rank 1 passed step", after)
+        assert "round 1.1 ended" not in run.text
+        slurm.start_controller()
+        slurm.wait(lambda: slurm.states() != {}, "slurmctld answers")
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+        ended(slurm, run)
+
+
+def test_a_node_that_slurm_thinks_alive_and_is_not(slurm: Cluster, tmp_path: Path) -> None:
+    """Its agent is stopped, and its slurmd answers: the run's own lease finds out."""
+    with submitting(slurm, tmp_path, "main", "-np", "2", "--min-np", "1") as run:
+        run.line("rank 1 passed step 5")
+        number, node = slurm.jobs("%i %N")[0].split()
+        for pid in slurm.step_processes(node):
+            os.kill(pid, signal.SIGSTOP)
+        run.line(rf"host {node}.job{number} is lost: its agent has not answered for 5 s")
+        run.line(r"rank 0 of 1 .* at step ([5-9]|\d\d)")
+        run.line(r"rank 1 of 2 .* at step ([5-9]|\d\d)", len(run.lines))
+        assert number not in slurm.jobs("%i")
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+        ended(slurm, run)
