@@ -12,8 +12,9 @@ from edriver.discovery.errors import DiscoveryError, UnusableSourceError
 from edriver.driver.core.demand import Demand
 from edriver.driver.engines.slurm.allocation import ASK_INTERVAL, Allocation
 from edriver.driver.engines.slurm.answers import counts_of, failed_nodes, slots_by_node
-from edriver.driver.engines.slurm.broker import LAST_PAUSE, LOOK_INTERVAL, JobBroker
+from edriver.driver.engines.slurm.broker import LOOK_INTERVAL, JobBroker
 from edriver.driver.engines.slurm.commands import SlurmError, run_command
+from edriver.driver.engines.slurm.health import JOIN_TIMEOUT, LAST_PAUSE
 from edriver.driver.engines.slurm.jobs import Job, Plan, parse_jobs, plan, queue_text
 from edriver.driver.engines.slurm.steps import StepLauncher, step_command, step_environment
 from edriver.driver.engines.slurm.submission import Submission
@@ -281,11 +282,11 @@ class Queue:
         self.now = 0.0
         self.broker = JobBroker(SUBMISSION, self.answers, lambda: self.now)
 
-    def meet(self, slots: int, seconds: float = 0.0, unused: tuple[str, ...] = ()) -> list[str]:
+    def meet(self, slots: int, seconds: float = 0.0, hosts: tuple[str, ...] = ()) -> list[str]:
         """Call it once a second for so long; the commands that were run, squeue aside."""
         self.answers.asked.clear()
         for _ in range(1 + int(seconds)):
-            asyncio.run(self.broker.meet(Demand(slots, 1, unused)))
+            asyncio.run(self.broker.meet(Demand(slots, 1, hosts=hosts)))
             self.now += 1.0
         return [line.split()[0] for line in self.answers.asked if not line.startswith("squeue")]
 
@@ -334,11 +335,28 @@ def test_a_broker_backs_off_from_jobs_that_fail_at_once() -> None:
 def test_a_broker_waits_for_a_slurmctld_that_does_not_answer() -> None:
     queue = Queue()
     queue.answers.printed["squeue"] = SlurmError("squeue exited with code 1")
-    with pytest.raises(BrokerError, match="Slurm does not answer"):
-        queue.meet(2)
-    assert queue.meet(2, LOOK_INTERVAL - 2) == [], "it is not asked again at once"
+    for _ in range(3):
+        with pytest.raises(BrokerError, match="Slurm does not answer"):
+            queue.meet(2)
+        queue.now += 1.0
+    assert queue.answers.asked == [], "it is not asked again at once"
     queue.answers.printed["squeue"] = ""
+    queue.now += LOOK_INTERVAL
     assert queue.meet(2, LOOK_INTERVAL)[0] == "sbatch"
+
+
+def test_a_job_whose_agent_is_gone_is_cancelled_and_replaced() -> None:
+    queue = Queue()
+    queue.answers.printed["squeue"] = "1|RUNNING|None|a\n"
+    assert queue.meet(2, 20, ("a.job1",)) == []
+    assert queue.meet(2, LOOK_INTERVAL) == ["scancel", "sbatch"]
+
+
+def test_a_job_whose_agent_does_not_come_is_cancelled_in_time() -> None:
+    queue = Queue()
+    queue.answers.printed["squeue"] = "1|RUNNING|None|a\n"
+    assert queue.meet(2, JOIN_TIMEOUT - 10) == []
+    assert "scancel" in queue.meet(2, 20)
 
 
 def test_a_broker_gives_all_back_at_the_end() -> None:

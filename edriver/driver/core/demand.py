@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from edriver.driver.core.run_state import RunState
 
@@ -16,11 +16,13 @@ class Demand:
         slots: number of slots that the run can use, in all: --max-np, or what the operator has asked for since.
         needed: number of slots below which it cannot train: --min-np.
         unused: hosts of which the run uses no slot and will use none: the oldest first.
+        hosts: all hosts that the run knows.
     """
 
     slots: int
     needed: int
     unused: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = field(default=(), compare=False)
 
 
 def demand_of(run: RunState) -> Demand:
@@ -36,4 +38,4 @@ def demand_of(run: RunState) -> Demand:
         for record in run.roster.hosts.values()
         if not workers[record.name] and (record.drained_whole or (has_most and record.wanted))
     )
-    return Demand(run.staffing.most, run.settings.min_np, tuple(unused))
+    return Demand(run.staffing.most, run.settings.min_np, tuple(unused), tuple(run.roster.hosts))

@@ -150,10 +150,15 @@ class Cluster:
                 os.kill(pid, signal.SIGKILL)
         slurmd.wait(BOUND)
 
+    def tasks(self, name: str) -> list[int]:
+        """What the steps on a node have started."""
+        mark = f"SLURMD_NODENAME={name}"
+        return [pid for pid, (_, environ) in self._processes().items() if mark in environ.split("\n")]
+
     def step_processes(self, name: str) -> list[int]:
         """The processes that Slurm runs on a node: what its steps have started, and the slurmstepds above."""
         processes = self._processes()
-        tasks = [pid for pid, (_, environ) in processes.items() if f"SLURMD_NODENAME={name}" in environ.split("\n")]
+        tasks = self.tasks(name)
         above = {_parent(pid) for pid in tasks}
         return [pid for pid in above if pid and processes.get(pid, ("", ""))[0].startswith("slurmstepd")] + tasks
 

@@ -80,10 +80,13 @@ def test_a_job_that_starts_after_the_run_has_ended_ends_at_once(slurm: Cluster, 
 def test_a_preempted_job_is_left_first_and_submitted_again(slurm: Cluster, tmp_path: Path) -> None:
     with submitting(slurm, tmp_path, "spot", "-np", "2", "--min-np", "1") as run:
         run.line("rank 1 passed step 5")
-        urgent(slurm, slurm.jobs("%N")[0])
+        job, node = slurm.jobs("%i %N")[0].split()
+        urgent(slurm, node)
         run.line(r"is drained: its agent got SIGTERM")
         run.line(r"rank 0 of 1 .* at step")
         run.line("submitted 1 job")
+        shown = slurm.command("scontrol", "show", "job", "--oneliner", job)
+        assert "JobState=COMPLETED" in shown, "it was left before it was killed"
         run.line(r"rank 1 of 2 .* at step ([5-9]|\d\d)", len(run.lines))
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
@@ -166,7 +169,7 @@ def test_a_node_that_slurm_thinks_alive_and_is_not(slurm: Cluster, tmp_path: Pat
     with submitting(slurm, tmp_path, "main", "-np", "2", "--min-np", "1") as run:
         run.line("rank 1 passed step 5")
         number, node = slurm.jobs("%i %N")[0].split()
-        for pid in slurm.step_processes(node):
+        for pid in slurm.tasks(node):
             os.kill(pid, signal.SIGSTOP)
         run.line(rf"host {node}.job{number} is lost: its agent has not answered for 5 s")
         run.line(r"rank 0 of 1 .* at step ([5-9]|\d\d)")

@@ -10,10 +10,9 @@ from typing import Final
 
 from edriver.driver.core.demand import Demand
 from edriver.driver.engines.slurm.commands import RunCommand, SlurmError, run_command
+from edriver.driver.engines.slurm.health import JobHealth, Pause
 from edriver.driver.engines.slurm.jobs import (
-    FAILED_STATES,
     JOB_FORMAT,
-    RUNNING_STATES,
     Job,
     parse_jobs,
     plan,
@@ -28,14 +27,6 @@ _log = logging.getLogger("edriver.driver")
 
 LOOK_INTERVAL: Final = 5.0
 """Seconds between two looks at the queue, which is slurmctld's, and so the whole cluster's."""
-
-FIRST_PAUSE: Final = 5.0
-LAST_PAUSE: Final = 300.0
-"""Seconds without a submission after one that Slurm has refused, or after a job that has failed: the first, and, after
-it has doubled each time, the last."""
-
-STEADY: Final = 60.0
-"""Seconds after which a job that runs is none that fails at once."""
 
 
 class JobBroker:
@@ -53,11 +44,10 @@ class JobBroker:
         self._clock = clock
         self._next_look = clock()
         self._slots = 0
-        self._refused = _Pause()
-        self._failing = _Pause()
-        self._failed: set[str] = set()
-        self._running_since: dict[str, float] = {}
+        self._refused = Pause()
+        self._health = JobHealth()
         self._said = ""
+        self._trouble = ""
         self._accepted = False
 
     @classmethod
@@ -87,22 +77,16 @@ class JobBroker:
                 a quota used up.
         """
         now = self._clock()
-        if now < self._next_look and demand.slots == self._slots:
-            return
-        self._slots = demand.slots
-        self._next_look = now + LOOK_INTERVAL
-        try:
-            jobs = await self._jobs()
-            todo = plan(jobs, demand.slots, self._submission.slots, demand.unused)
-            if todo.cancel:
-                await self._cancel(todo.cancel)
-        except SlurmError as error:
-            raise BrokerError(f"Slurm does not answer: {printable(str(error))}") from error
-        self._judge(jobs, now)
-        if todo.submit and now >= max(self._refused.until, self._failing.until):
-            await self._submit(todo.submit, now)
-        elif now >= self._refused.until:
-            self._say(queue_text(jobs))
+        if now >= self._next_look or demand.slots != self._slots:
+            self._slots = demand.slots
+            self._next_look = now + LOOK_INTERVAL
+            try:
+                await self._look(demand, now)
+                self._trouble = ""
+            except SlurmError as error:
+                self._trouble = f"Slurm does not answer: {printable(str(error))}"
+        if self._trouble:
+            raise BrokerError(self._trouble)
 
     async def close(self) -> None:
         """Cancel all jobs of the run.
@@ -116,6 +100,18 @@ class JobBroker:
         except SlurmError as error:
             text = printable(str(error))
             raise BrokerError(f"the run's jobs may be left in Slurm ({text}): run scancel {name} there") from error
+
+    async def _look(self, demand: Demand, now: float) -> None:
+        jobs = await self._jobs()
+        self._note_failures(self._health.new_failures(jobs, now), now)
+        lost = self._health.without_agent(jobs, demand.hosts, now)
+        todo = plan(jobs, demand.slots, self._submission.slots, {*demand.unused, *(job.host for job in lost)})
+        if todo.cancel:
+            await self._cancel(todo.cancel)
+        if todo.submit and now >= max(self._refused.until, self._health.pause.until):
+            await self._submit(todo.submit, now)
+        elif now >= self._refused.until:
+            self._say(queue_text(jobs))
 
     async def _jobs(self) -> list[Job]:
         """All jobs of the run, those that have ended a short while ago among them."""
@@ -133,46 +129,21 @@ class JobBroker:
             seconds = self._refused.begin(now)
             self._say(f"Slurm takes no job: {printable(str(error))}; the next try is in {seconds:g} s", logging.WARNING)
             return
-        self._refused = _Pause()
+        self._refused = Pause()
         _log.info("submitted %s to Slurm's partition %s", count_text(count, "job"), self._submission.partition)
 
     async def _cancel(self, ids: Sequence[str]) -> None:
         await self._run(("scancel", "--quiet", *ids))
         _log.info("cancelled %s in Slurm that the run does not need", count_text(len(ids), "job"))
 
-    def _judge(self, jobs: Sequence[Job], now: float) -> None:
-        """Whether jobs fail one after another: then the next would, too."""
-        running = {job.job_id for job in jobs if job.state in RUNNING_STATES}
-        self._running_since = {job_id: self._running_since.get(job_id, now) for job_id in running}
-        if any(now - since >= STEADY for since in self._running_since.values()):
-            self._failing = _Pause()
-        failed = {job.job_id for job in jobs if job.state in FAILED_STATES}
-        if new := failed - self._failed:
-            seconds, output = self._failing.begin(now), f"{self._submission.name}.slurm.out"
-            numbers = ", ".join(sorted(new)[:3])
+    def _note_failures(self, failed: Sequence[str], now: float) -> None:
+        if failed:
+            seconds, output = self._health.pause.begin(now), f"{self._submission.name}.slurm.out"
+            numbers = ", ".join(failed[:3])
             _log.warning("job %s in Slurm has failed, see %s; the next is submitted in %g s", numbers, output, seconds)
-        self._failed |= new
 
     def _say(self, text: str, level: int = logging.INFO) -> None:
         """Say it, if it is new."""
         if text and text != self._said:
             _log.log(level, "%s", text)
         self._said = text
-
-
-class _Pause:
-    """A time without submissions, twice as long each time.
-
-    Attributes:
-        until: when it is over.
-    """
-
-    def __init__(self) -> None:
-        self.until = 0.0
-        self._seconds = FIRST_PAUSE
-
-    def begin(self, now: float) -> float:
-        """Begin one; returns how many seconds it takes."""
-        seconds, self._seconds = self._seconds, min(2 * self._seconds, LAST_PAUSE)
-        self.until = now + seconds
-        return seconds
