@@ -270,6 +270,9 @@ def test_a_submission() -> None:
     assert command[:2] == ["sbatch", "--parsable"]
     assert command.index("--time=10") > command.index("--nodes=1"), "the operator's arguments win"
     script = command[-1]
+    *_, step, agent = script.splitlines()
+    assert step.endswith("pass-on $$) &")
+    assert agent.startswith("exec "), "Slurm's signal for the script is for the agent"
     assert "--driver head:7777 --no-wait --credentials /home/me/c.json --slots 2" in script
     assert script.endswith('--host "$SLURMD_NODENAME.job$SLURM_JOB_ID"')
 

@@ -14,6 +14,9 @@ from edriver.system.runs import RUN_FOLDER_VARIABLE
 NOTICE: Final = 120
 """Seconds before a job's time limit at which its host is drained."""
 
+_PASS_ON: Final = "trap 'kill -USR1 $1; exit' TERM; while :; do sleep 3600 & wait; done"
+"""What a step runs that has the agent drain its host when it gets SIGTERM. It ends then: it would hold up the job."""
+
 
 @dataclass(frozen=True, slots=True)
 class Submission:
@@ -47,20 +50,25 @@ class Submission:
 
     @property
     def script(self) -> str:
-        """What runs on the node.
+        """What runs on the node: the agent in the script's own place, and a step that passes on that time is up.
 
-        The agent is a step: where Slurm preempts a job with time to end, it says so to steps, and not to the script.
+        Slurm announces a preemption to steps alone, and to each process in them, to which workers must not belong.
         """
-        step = ["srun", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--cpu-bind=none", "--mpi=none"]
+        shape = ["--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--gres=none", "--mpi=none"]
+        step = shlex.join(["srun", *shape, "sh", "-c", _PASS_ON])
         agent = [sys.executable, "-P", "-m", "edriver", "agent", "--driver", self.driver(), "--no-wait"]
         agent += ["--credentials", self.credentials, "--slots", str(self.slots)]
-        name = '--host "$SLURMD_NODENAME.job$SLURM_JOB_ID"'
-        unset = shlex.join(["unset", *SHAPE_VARIABLES, RUN_FOLDER_VARIABLE])
-        return f"{unset}\nexec {shlex.join([*step, *agent])} {name}"
+        return "\n".join(
+            (
+                f"unset {RUN_FOLDER_VARIABLE}",
+                f"(unset {' '.join(SHAPE_VARIABLES)}; exec {step} pass-on $$) &",
+                f'exec {shlex.join(agent)} --host "$SLURMD_NODENAME.job$SLURM_JOB_ID"',
+            )
+        )
 
     @property
     def _options(self) -> list[str]:
         # Not requeued: Slurm lets a requeued job wait for two minutes, and a new one can start at once.
-        manners = ["--nodes=1", "--no-requeue", f"--signal=USR1@{NOTICE}", "--open-mode=append"]
+        manners = ["--nodes=1", "--no-requeue", f"--signal=B:USR1@{NOTICE}", "--open-mode=append"]
         output = f"--output={self.name}.slurm.out"
         return [f"--partition={self.partition}", f"--job-name={self.name}", *manners, output, *self.arguments]
