@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
+import sys
+import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
 from edriver.discovery.errors import DiscoveryError, UnusableSourceError
 from edriver.driver.core.demand import Demand
+from edriver.driver.engines.slurm import pass_on
 from edriver.driver.engines.slurm.allocation import ASK_INTERVAL, Allocation
 from edriver.driver.engines.slurm.answers import counts_of, failed_nodes, slots_by_node
 from edriver.driver.engines.slurm.broker import LOOK_INTERVAL, JobBroker
@@ -271,10 +276,27 @@ def test_a_submission() -> None:
     assert command.index("--time=10") > command.index("--nodes=1"), "the operator's arguments win"
     script = command[-1]
     *_, step, agent = script.splitlines()
-    assert step.endswith("pass-on $$) &")
+    assert step.endswith("/pass_on.py $$) &")
     assert agent.startswith("exec "), "Slurm's signal for the script is for the agent"
     assert "--driver head:7777 --no-wait --credentials /home/me/c.json --slots 2" in script
     assert script.endswith('--host "$SLURMD_NODENAME.job$SLURM_JOB_ID"')
+
+
+def test_a_notice_is_passed_on() -> None:
+    agent = subprocess.Popen(["sleep", "3600"])
+    passing = subprocess.Popen([sys.executable, "-I", "-S", pass_on.__file__, str(agent.pid)])
+    try:
+        deadline = time.monotonic() + 20
+        while "sigtimedwait" not in Path(f"/proc/{passing.pid}/wchan").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        passing.terminate()
+        assert passing.wait(20) == 0
+        assert agent.wait(20) == -signal.SIGUSR1
+    finally:
+        for process in (passing, agent):
+            process.kill()
+            process.wait()
 
 
 class Queue:

@@ -8,14 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from edriver.driver.engines.slurm import pass_on
 from edriver.driver.engines.slurm.steps import SHAPE_VARIABLES
 from edriver.system.runs import RUN_FOLDER_VARIABLE
 
 NOTICE: Final = 120
 """Seconds before a job's time limit at which its host is drained."""
-
-_PASS_ON: Final = "trap 'kill -USR1 $1; exit' TERM; while :; do sleep 3600 & wait; done"
-"""What a step runs that has the agent drain its host when it gets SIGTERM. It ends then: it would hold up the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +53,13 @@ class Submission:
         Slurm announces a preemption to steps alone, and to each process in them, to which workers must not belong.
         """
         shape = ["--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--gres=none", "--mpi=none"]
-        step = shlex.join(["srun", *shape, "sh", "-c", _PASS_ON])
+        step = shlex.join(["srun", *shape, sys.executable, "-I", "-S", pass_on.__file__])
         agent = [sys.executable, "-P", "-m", "edriver", "agent", "--driver", self.driver(), "--no-wait"]
         agent += ["--credentials", self.credentials, "--slots", str(self.slots)]
         return "\n".join(
             (
                 f"unset {RUN_FOLDER_VARIABLE}",
-                f"(unset {' '.join(SHAPE_VARIABLES)}; exec {step} pass-on $$) &",
+                f"(unset {' '.join(SHAPE_VARIABLES)}; exec {step} $$) &",
                 f'exec {shlex.join(agent)} --host "$SLURMD_NODENAME.job$SLURM_JOB_ID"',
             )
         )

@@ -1,0 +1,23 @@
+"""Passes the notice that Slurm gives a step on to the agent, which is no part of the step: run by path, with its pid.
+
+It has no children, and imports nothing but the standard library: it waits beside an agent for as long as that lives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+
+
+def main() -> None:
+    """Wait for SIGTERM; send SIGUSR1 to the process of the given id, and end: what goes on would hold up the job."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    signal.sigwait({signal.SIGTERM})
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(int(sys.argv[1]), signal.SIGUSR1)
+
+
+if __name__ == "__main__":
+    main()
