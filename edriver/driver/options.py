@@ -218,6 +218,7 @@ def _settings_of(flags: argparse.Namespace, stall_limits: Mapping[str, float]) -
             report_timeout=collective_timeout(stall_limits),
             reset_limit=flags.reset_limit,
             reset_window=flags.reset_window,
+            resize_pause=flags.resize_pause,
             cooldown_range=None if flags.cooldown_range is None else tuple(flags.cooldown_range),
         )
     except ValueError as error:
@@ -353,11 +354,16 @@ def _launcher_of(flags: argparse.Namespace) -> Callable[[LaunchContext], Launche
 
 
 def _broker_of(flags: argparse.Namespace) -> BrokerChoice | None:
+    idle = defaults.HOST_IDLE_TIMEOUT if flags.idle_timeout is None else flags.idle_timeout
+    if idle < 0:
+        raise UsageError(f"--idle-timeout is {idle:g}: it must not be negative")
     if flags.broker is None:
+        if flags.idle_timeout is not None:
+            raise UsageError("--idle-timeout is for hosts that a cluster gives and takes back: give --broker, too")
         return None
     name, _, argument = flags.broker.partition("=")
     try:
-        return BrokerChoice(plugin(BROKERS, name), argument, flags.slots_per_host)
+        return BrokerChoice(plugin(BROKERS, name), argument, flags.slots_per_host, idle)
     except PluginError as error:
         raise UsageError(f"--broker: {error}") from None
 
