@@ -190,6 +190,13 @@ def _add_host_flags(group: argparse._ArgumentGroup) -> None:
         "provided by an installed package (entry point group edriver.brokers)",
     )
     group.add_argument(
+        "--idle-timeout",
+        type=_seconds,
+        metavar="S",
+        help="with --broker: give back a host of which no slot has been used for this long "
+        f"(default: {defaults.HOST_IDLE_TIMEOUT:g})",
+    )
+    group.add_argument(
         "--credentials",
         metavar="FILE",
         help="with --hosts-dial-in: the file to write, with the credentials of these agents",
@@ -285,6 +292,14 @@ def _add_failure_flags(group: argparse._ArgumentGroup) -> None:
         help="let hosts continue training without a message from the driver for this long; if the driver is known to "
         "be "
         "gone, they end within seconds (default: %(default)g)",
+    )
+    group.add_argument(
+        "--resize-pause",
+        type=_seconds,
+        default=0.0,
+        metavar="S",
+        help="let training run this long before new workers join it, so that a cluster that adds one host after the "
+        "other interrupts it once; hosts that leave do not wait (default: %(default)g)",
     )
     group.add_argument(
         "--reset-limit",

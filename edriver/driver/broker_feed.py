@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Final
 
 from edriver.common.limits import MAX_ERROR_LENGTH
@@ -24,6 +25,27 @@ MEET_TIMEOUT: Final = 60.0
 
 CLOSE_TIMEOUT: Final = 10.0
 """Seconds that a broker has to give everything back."""
+
+
+class UnusedHosts:
+    """Keeps hosts for a while after their last use: a size that goes down and up again costs no host.
+
+    Args:
+        timeout: seconds for which a host is kept.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, timeout: float, clock: Callable[[], float]) -> None:
+        self._timeout = timeout
+        self._clock = clock
+        self._since: dict[str, float] = {}
+
+    def settled(self, demand: Demand) -> Demand:
+        """The demand, with only those of its unused hosts that have been so at each look for as long."""
+        now = self._clock()
+        self._since = {host: self._since.get(host, now) for host in demand.unused}
+        long = tuple(host for host, since in self._since.items() if now - since >= self._timeout)
+        return replace(demand, unused=long)
 
 
 class BrokerFeed:

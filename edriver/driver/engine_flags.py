@@ -92,6 +92,21 @@ def with_engine(flags: argparse.Namespace) -> argparse.Namespace:
     return argparse.Namespace(**{**vars(flags), **meant, "engine": engine})
 
 
+def hosts_text(flags: argparse.Namespace) -> str:
+    """Where the hosts come from, in words; empty: no flag says it."""
+    if flags.engine is not None:
+        return str(flags.engine.hosts)
+    if flags.hosts_dial_in:
+        return "those that dial in"
+    if flags.host_discovery_script is not None:
+        return f"as {flags.host_discovery_script} prints them"
+    if flags.discovery is not None:
+        return f"as --discovery {flags.discovery} finds them"
+    if flags.hostfile is not None:
+        return f"as the file {flags.hostfile} lists them"
+    return flags.hosts or ""
+
+
 def _words(arguments: str) -> str:
     """The arguments, if they can be split into words.
 

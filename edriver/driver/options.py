@@ -23,7 +23,7 @@ from edriver.discovery.sources import FixedHosts, HostSource, SourceContext, rea
 from edriver.driver.core.mode import Mode
 from edriver.driver.core.settings import Settings
 from edriver.driver.engine_flags import UsageError as UsageError
-from edriver.driver.engine_flags import with_engine
+from edriver.driver.engine_flags import hosts_text, with_engine
 from edriver.driver.launch.broker import BROKER_ENTRY_POINTS as BROKERS
 from edriver.driver.launch.broker import BrokerChoice
 from edriver.driver.launch.launcher import LAUNCHER_ENTRY_POINTS as LAUNCHERS
@@ -189,7 +189,7 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         logs_kept=not flags.no_logs,
         name=_name_of(flags.name),
         tags=dict(map(_tag_of, flags.tag)),
-        hosts=_hosts_text(flags),
+        hosts=hosts_text(flags) or THIS_MACHINE,
         verbose=flags.verbose,
     )
 
@@ -215,6 +215,7 @@ def _settings_of(flags: argparse.Namespace, stall_limits: Mapping[str, float]) -
             report_timeout=collective_timeout(stall_limits),
             reset_limit=flags.reset_limit,
             reset_window=flags.reset_window,
+            resize_pause=flags.resize_pause,
             cooldown_range=None if flags.cooldown_range is None else tuple(flags.cooldown_range),
         )
     except ValueError as error:
@@ -324,20 +325,6 @@ def _source_of(flags: argparse.Namespace, settings: Settings) -> HostSource:
     return FixedHosts(hosts)
 
 
-def _hosts_text(flags: argparse.Namespace) -> str:
-    if flags.engine is not None:
-        return str(flags.engine.hosts)
-    if flags.hosts_dial_in:
-        return "those that dial in"
-    if flags.host_discovery_script is not None:
-        return f"as {flags.host_discovery_script} prints them"
-    if flags.discovery is not None:
-        return f"as --discovery {flags.discovery} finds them"
-    if flags.hostfile is not None:
-        return f"as the file {flags.hostfile} lists them"
-    return THIS_MACHINE if flags.hosts is None else flags.hosts
-
-
 def _launcher_of(flags: argparse.Namespace) -> Callable[[LaunchContext], Launcher] | None:
     if flags.launcher is None:
         return None
@@ -352,11 +339,16 @@ def _launcher_of(flags: argparse.Namespace) -> Callable[[LaunchContext], Launche
 
 
 def _broker_of(flags: argparse.Namespace) -> BrokerChoice | None:
+    idle = defaults.HOST_IDLE_TIMEOUT if flags.idle_timeout is None else flags.idle_timeout
+    if idle < 0:
+        raise UsageError(f"--idle-timeout is {idle:g}: it must not be negative")
     if flags.broker is None:
+        if flags.idle_timeout is not None:
+            raise UsageError("--idle-timeout is for hosts that a cluster gives and takes back: give --broker, too")
         return None
     name, _, argument = flags.broker.partition("=")
     try:
-        return BrokerChoice(plugin(BROKERS, name), argument, flags.slots_per_host)
+        return BrokerChoice(plugin(BROKERS, name), argument, flags.slots_per_host, idle)
     except PluginError as error:
         raise UsageError(f"--broker: {error}") from None
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from edriver.common.wire import duration
-from edriver.driver.broker_feed import BrokerFeed
+from edriver.driver.broker_feed import BrokerFeed, UnusedHosts
 from edriver.driver.core import events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.core.demand import demand_of
@@ -171,7 +171,7 @@ class Wiring:
         self.credentials = IssuedCredentials(
             self.endpoint, options.dial_in, options.status_credentials, options.control_credentials
         )
-        self.broker = self._broker_feed(options, run_id)
+        self.broker = self._broker_feed(options, run_id, clock)
         self.socket = folder / SOCKET_NAME
         admit = dial_in_hosts.admit if dial_in_hosts else None
         context = LaunchContext(run_id, options.ssh.port, options.ssh.identity_file, admit)
@@ -199,13 +199,14 @@ class Wiring:
             wall_clock,
         )
 
-    def _broker_feed(self, options: RunOptions, run_id: str) -> BrokerFeed | None:
+    def _broker_feed(self, options: RunOptions, run_id: str, clock: Callable[[], float]) -> BrokerFeed | None:
         if options.broker is None:
             return None
-        make, argument, slots = options.broker
+        make, argument, slots, idle_timeout = options.broker
         endpoint = self.endpoint
         context = BrokerContext(run_id, argument, slots, options.dial_in, lambda: endpoint.credentials("").drivers[0])
-        return BrokerFeed(make(context), lambda: demand_of(self.membership.state), self.inbox)
+        unused = UnusedHosts(idle_timeout, clock)
+        return BrokerFeed(make(context), lambda: unused.settled(demand_of(self.membership.state)), self.inbox)
 
     def _metrics_server(self, run_id: str, address: str, port: int) -> MetricsServer:
         from edriver.driver.observe.metrics.server import MetricsServer  # prometheus_client, which others do without

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from tests.process.running import BOUND, ROOT
 from tests.process.sites import Site, site
+from tests.strict_json import strict
 
 
 def doctor(*flags: str, there: Site | None = None) -> subprocess.CompletedProcess[str]:
@@ -24,7 +24,7 @@ def doctor(*flags: str, there: Site | None = None) -> subprocess.CompletedProces
 def test_this_machine_has_what_a_run_needs() -> None:
     done = doctor("--json")
     assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(done.stdout)
+    found = strict(done.stdout)
     assert found["ok"] is True
     texts = [item["text"] for item in found["items"]]
     assert any(re.match(r"edriver \S+, python \S+, torch \S+, grpcio \S+, protobuf \S+", text) for text in texts)

@@ -4,7 +4,6 @@ failed, and how far it was in the end.
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import sys
@@ -12,17 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.process.running import SCRIPTS, edriver, running
+from tests.strict_json import strict
 
 NO_NUMBERS = {"loss": "NaN", "scale": "Infinity", "lr": 0.0}
-
-
-def strict(text: str) -> Any:
-    """JSON as RFC 8259 has it."""
-
-    def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is no JSON")
-
-    return json.loads(text, parse_constant=refuse)
 
 
 def status(run_id: str) -> dict[str, Any]:

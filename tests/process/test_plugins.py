@@ -83,7 +83,15 @@ def test_a_name_that_is_not_there_is_answered_with_those_that_are(environ: dict[
 
 def test_the_broker_of_the_how_to_asks_for_hosts_and_gives_them_back(tmp_path: Path, environ: dict[str, str]) -> None:
     log = tmp_path / "jobs.log"
-    dial_in = ["--hosts-dial-in", "--credentials", str(tmp_path / "run.json"), "--broker", f"farm={log}"]
+    dial_in = [
+        "--hosts-dial-in",
+        "--credentials",
+        str(tmp_path / "run.json"),
+        "--broker",
+        f"farm={log}",
+        "--idle-timeout",
+        "0",
+    ]
     with running(["-np", "1", "--max-np", "2", *dial_in, *TRAIN], tmp_path, environ) as run:
         run.line("rank 1 passed step 5")
         run_id = run.line(r"edriver: run (\w+)")[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from tests.process.running import SCRIPTS, Printing, edriver
 from tests.rendezvous_server import Server, serving
+from tests.strict_json import strict
 
 
 class Node(Printing):
@@ -68,7 +68,7 @@ def test_two_nodes_train_through_a_restart_of_the_server(tmp_path: Path) -> None
         assert "2 participants" in status(server)
         (tmp_path / "end").touch()
         assert [node.end() for node in pair] == [0, 0], "\n".join(pair[0].lines)
-        (run,) = json.loads(status(server, "--json"))["rendezvous"]
+        (run,) = strict(status(server, "--json"))["rendezvous"]
         assert run["state"]["closed"]
         assert not any("restart 1" in line for node in pair for line in node.lines)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.running import BOUND, ROOT, SCRIPTS, running
+from tests.strict_json import strict
 
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 
@@ -42,7 +43,7 @@ def test_those_that_go_on_and_those_that_have_ended(tmp_path: Path) -> None:
         run.process.send_signal(signal.SIGKILL)
         run.end()
     assert listed(tmp_path) == [[second, "second", "lost"], [first, "-", "failed"]]
-    (known,) = json.loads(edriver(tmp_path, "runs", "--json", "--tag", "lr=1").stdout)
+    (known,) = strict(edriver(tmp_path, "runs", "--json", "--tag", "lr=1").stdout)
     assert (known["run_id"], known["tags"], known["goodput"]) == (first, {"lr": "1"}, None)
 
 
@@ -65,7 +66,7 @@ def test_the_commit_is_recorded(tmp_path: Path) -> None:
     assert started_from(tmp_path) == {"commit": commit, "changed": False}
     (tmp_path / "file").write_text("2")
     assert started_from(tmp_path) == {"commit": commit, "changed": True}
-    latest = json.loads(edriver(tmp_path, "runs", "--json").stdout)[0]
+    latest = strict(edriver(tmp_path, "runs", "--json").stdout)[0]
     assert latest["commit"] == commit
     assert f"{commit}, with changes\n" in edriver(tmp_path, "report", latest["run_id"]).stdout
 

@@ -5,7 +5,6 @@ What status, events and metrics say is compared with what the workers themselves
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -25,6 +24,7 @@ from edriver.v1 import pace_pb2, stacks_pb2, status_pb2
 from tests.process.running import BOUND, SCRIPTS, Run, running
 from tests.process.test_dashboard import WAIT, Watched, browser, dashboard  # noqa: F401  browser is a fixture
 from tests.process.test_logs import edriver, id_of
+from tests.strict_json import strict
 
 PACED = [sys.executable, str(SCRIPTS / "paced.py")]
 SHORT_WINDOWS = [sys.executable, str(SCRIPTS / "short_windows.py")]
@@ -130,11 +130,12 @@ def test_one_that_evaluates_holds_the_others_up_without_a_stall(paced: Paced) ->
     assert (named.rank, named.activity) == (1, pace_pb2.WORKER_ACTIVITY_EVALUATING)
     assert re.fullmatch(r"paced.py:\d+ \(once\)", named.place)
     paced.until(lambda status: not status.HasField("hold_up"))
-    assert len(paced.events("hold_up")) == before
+    of_one = [each for each in paced.events("hold_up")[before:] if len(each.hold_up.waited_for) == 1]
+    assert of_one == [], "where the other still computes, as on a busy machine, both are named"
 
 
 def test_where_both_stand(paced: Paced) -> None:
-    found = json.loads(edriver("stack", "--json", "--run", id_of(paced.run)).stdout)
+    found = strict(edriver("stack", "--json", "--run", id_of(paced.run)).stdout)
     assert [(each["rank"], each["stacks"]["source"]) for each in found] == [
         (0, "STACK_SOURCE_WORKER"),
         (1, "STACK_SOURCE_WORKER"),

@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 from edriver.client import Client, find, here
 from tests.process.running import BOUND, SCRIPTS, Run, edriver, running
+from tests.strict_json import strict
 
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 
@@ -58,8 +59,8 @@ def test_several_runs_are_listed(tmp_path: Path) -> None:
         assert all(line.endswith("0 workers (1 to 1): waiting: 0 of 1 workers are ready") for line in ours)
         assert {words[line] for line in ours} == {"    sh -c 'echo started; sleep 1000'"}
         assert last == "more of one of them: edriver status --run ID"
-        assert ids <= {run["run_id"] for run in json.loads(edriver("status", "--json").stdout)}
-        assert json.loads(edriver("status", "--json", "--run", id_of(one)).stdout)["run_id"] == id_of(one)
+        assert ids <= {run["run_id"] for run in strict(edriver("status", "--json").stdout)}
+        assert strict(edriver("status", "--json", "--run", id_of(one)).stdout)["run_id"] == id_of(one)
         refused = edriver("stop")
         assert refused.returncode == 1
         assert "there are several runs, say which by --run: " in refused.stderr

@@ -67,6 +67,7 @@ class Nemesis:
             max_np=np + rng.randint(0, 3),
             cooldown_range=(0.5, 4.0) if rng.random() < 0.3 else None,
             rejoin_timeout=rng.choice((30.0, 30.0, 1.0)),  # a short one makes survivors come back too late
+            resize_pause=random.Random(seed ^ 0x9A05E).choice((0.0, 0.0, 0.0, 5.0)),
         )
         job = Job(
             samples=rng.choice((20, 200, 600, 2000)),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from edriver.driver.broker_feed import BrokerFeed
+from edriver.driver.broker_feed import BrokerFeed, UnusedHosts
 from edriver.driver.core import events
 from edriver.driver.core.demand import Demand, demand_of
 from edriver.driver.launch.broker import BrokerError, UnusableBrokerError
@@ -117,3 +117,21 @@ def test_the_operators_size_is_what_the_run_can_use() -> None:
     story = connected(1, 1, 1)
     story.take(events.ResizeRequested(1))
     assert demand_of(story.membership.state).slots == 1
+
+
+def test_a_host_is_kept_for_a_while_after_its_last_use() -> None:
+    now = 0.0
+    kept = UnusedHosts(30.0, lambda: now)
+    used, unused = Demand(4, 2), Demand(4, 2, ("a",))
+    assert kept.settled(unused).unused == ()
+    now = 29.0
+    assert kept.settled(unused).unused == ()
+    assert kept.settled(used).unused == ()
+    now = 30.0
+    assert kept.settled(unused).unused == (), "it was used meanwhile"
+    now = 60.0
+    assert kept.settled(unused) == unused
+
+
+def test_without_a_timeout_it_is_given_back_at_once() -> None:
+    assert UnusedHosts(0.0, lambda: 5.0).settled(Demand(4, 2, ("a", "b"))).unused == ("a", "b")

@@ -117,6 +117,7 @@ def test_a_broker_asks_for_no_more_than_np_unless_there_is_a_maximum(monkeypatch
         "make": ("edriver.brokers", "farm"),
         "argument": "green,blue",
         "slots_per_host": 4,
+        "idle_timeout": 30.0,
     }
     assert judged.settings.max_np == 2
     assert read(f"-np 2 --max-np 9 {words}").settings.max_np == 9
@@ -202,6 +203,8 @@ def test_where_metrics_are(line: str, where: tuple[str, int] | None) -> None:
         pytest.param("-np 1 -H a --discovery list=a sh", "-H and --discovery both define the hosts", id="two-ways"),
         pytest.param("-np 1 --discovery no sh", "--discovery: 'no' is not installed, only hostfile", id="no-discovery"),
         pytest.param("-np 1 --discovery list=a:x sh", "--discovery list: item 1", id="bad-argument"),
+        pytest.param("-np 1 --idle-timeout 5 sh", "--idle-timeout is for hosts that a cluster gives", id="idle"),
+        pytest.param("-np 1 --resize-pause -1 sh", "--resize-pause is -1: it must not be negative", id="pause"),
         pytest.param("-np 1 --broker no sh", "--broker: 'no' is not installed, only slurm", id="broker"),
         pytest.param("-np 1 --slurm -H a sh", "--slurm and -H both define the hosts", id="slurm-and-hosts"),
         pytest.param("-np 1 --slurm-partition p --broker b sh", "both define the hosts", id="slurm-and-broker"),

@@ -212,7 +212,8 @@ class Membership:
         for seat in plan.seats:
             worker = run.roster.workers[seat.worker_id]
             worker.state, worker.rank = WorkerState.TRAINING, seat.rank
-        run.round = Round(plan, set(plan.workers), run.now + run.settings.newcomer_delay)
+        settings = run.settings
+        run.round = Round(plan, set(plan.workers), run.now + settings.newcomer_delay, run.now + settings.resize_pause)
         run.idle_since = None
         run.survived, run.failures = run.failures or run.survived, {}  # the run will not end of what was survived
         run.doing.cause = run.round.runs

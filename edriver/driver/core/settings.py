@@ -40,6 +40,8 @@ class Settings:
             without it.
         newcomer_delay: how long after a round began newcomers are started at the latest: they would compete for the
             processor with members that have not made a step yet.
+        resize_pause: how long a round runs at least before it is interrupted to take in newcomers, so that a cluster
+            that adds one host after the other costs one round; hosts that leave are not kept waiting.
         report_timeout: how long a member may take to answer a notice: longer than any phase may last.
         boundary_timeout: how long a member may take to reach the agreed boundary, if that is more than elastic_timeout:
             a long evaluation is no failure. Follows from --stall-timeout.
@@ -65,6 +67,7 @@ class Settings:
     join_window: float = 3.0
     rejoin_timeout: float = 30.0
     newcomer_delay: float = 1.0
+    resize_pause: float = 0.0
     report_timeout: float = 2700.0
     boundary_timeout: float = 6600.0
     uneven_steps_timeout: float = 60.0
@@ -96,6 +99,8 @@ class Settings:
         ):
             if value <= 0:
                 raise ValueError(f"{flag} is {value:g}: it must be above 0 seconds")
+        if self.resize_pause < 0:
+            raise ValueError(f"--resize-pause is {self.resize_pause:g}: it must not be negative")
         if self.reset_limit is not None and self.reset_limit < 0:
             raise ValueError(f"--reset-limit is {self.reset_limit}: it must not be negative")
         if self.cooldown_range is not None and not 0 < self.cooldown_range[0] <= self.cooldown_range[1]:

@@ -75,8 +75,10 @@ class BrokerChoice(NamedTuple):
         make: makes it.
         argument: see BrokerContext,
         slots_per_host: and there.
+        idle_timeout: seconds without use after which a host is given back.
     """
 
     make: Callable[[BrokerContext], Broker]
     argument: str
     slots_per_host: int
+    idle_timeout: float

@@ -79,6 +79,7 @@ class Round:
         unproven_since: and since when one round after the other has ended so.
         rejoin_deadline: when a round that has ended is given up by those that have not come back.
         newcomers_start_at: when newcomers' processes are started at the latest, see `is_under_way`.
+        open_at: from when on it may be interrupted to take in newcomers.
         under_way: members that have passed a boundary.
         digests: of the state at their first boundary, each with the member that reported it first: there should be one.
         finished: whether all were done and have received Finish.
@@ -88,6 +89,7 @@ class Round:
     plan: RoundPlan
     members: set[int]
     newcomers_start_at: float
+    open_at: float = 0.0
     under_way: set[int] = field(default_factory=set)
     digests: dict[str, int] = field(default_factory=dict)
     done: dict[int, int] = field(default_factory=dict)
@@ -184,6 +186,8 @@ class Round:
         """When something may be due here."""
         if self.running and not self.members <= self.under_way | self.done.keys():
             yield self.newcomers_start_at
+        if self.running:
+            yield self.open_at
         if self.interrupt and not self.finished and self.abort_cause is None:
             yield self.interrupt.deadline
         if self.rejoin_deadline is not None:

@@ -64,7 +64,9 @@ class RoundWatch:
                 run.dismiss(worker)
         members = current.members
         interrupt = current.interrupt
-        newcomers = run.staffing.ready_newcomers(run.ordinal, run.now, patient=interrupt is None)
+        newcomers = []
+        if interrupt is not None or run.now >= current.open_at:
+            newcomers = run.staffing.ready_newcomers(run.ordinal, run.now, patient=interrupt is None)
         survive = run.settings.mode.members_survive
         wanted = wanted_members(members, newcomers, fitting, run.staffing.most, keeps_state=survive)
         if current.done and not survive:
