@@ -55,6 +55,7 @@ class Agent:
         environment: the agent's own, which its workers inherit.
         guard: clears up after the agent.
         nothing_listens: looks whether the driver's address refuses connections.
+        welcomed: set when the driver has let the agent in.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Agent:
         environment: Mapping[str, str],
         guard: Guard,
         nothing_listens: Callable[[], Awaitable[bool]] | None = None,
+        welcomed: asyncio.Event | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._hello = agent_pb2.Hello(
@@ -95,7 +97,7 @@ class Agent:
         self._memory_kills = MemoryKills(
             lambda kill: self._control.send(agent_pb2.ConnectRequest(memory_kill=kill)), ended_among
         )
-        self._welcomed = asyncio.Event()
+        self._welcomed = welcomed or asyncio.Event()
         self._draining: asyncio.TimerHandle | None = None
         self._stopping = asyncio.Event()
         self._asking: asyncio.Task[None] | None = None

@@ -47,6 +47,14 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="the network interface through which other hosts reach this one",
     )
+    made.add_argument(
+        "--health-port",
+        type=int,
+        default=0,
+        metavar="PORT",
+        help="serve grpc.health.v1 there, without TLS, for probes: liveness, and readiness once the run has let this "
+        "host in",
+    )
     return made
 
 
@@ -58,8 +66,7 @@ def join_config_of(arguments: Sequence[str]) -> JoinConfig:
     """
     flags = parser().parse_args(arguments)
     try:
-        if flags.credentials.stat().st_mode & 0o077:
-            raise ValueError(f"{flags.credentials} can be read by others: chmod 600 it, for it holds the run's token")
+        _check_private(flags.credentials)
         run = JoinConfig.from_json(flags.credentials.read_bytes())
     except OSError as error:
         raise ValueError(f"--credentials {flags.credentials}: {error.strerror}") from None
@@ -77,4 +84,26 @@ def join_config_of(arguments: Sequence[str]) -> JoinConfig:
         token=run.token,
         interface=flags.network_interface,
         slots=slots,
+        health_port=_health_port_of(flags.health_port),
     )
+
+
+def _check_private(path: Path) -> None:
+    """Check that only those can read the file who may.
+
+    A file of root's that a group may read is one that root has given to this user in that way: so does the kubelet with
+    a Secret where a pod has an fsGroup.
+
+    Raises:
+        OSError: there is none.
+        ValueError: others can read it.
+    """
+    found = path.stat()
+    if found.st_mode & (0o007 if found.st_uid == 0 else 0o077):
+        raise ValueError(f"{path} can be read by others: chmod 600 it, for it holds the run's token")
+
+
+def _health_port_of(port: int) -> int:
+    if not 0 <= port < 65536:
+        raise ValueError(f"--health-port is {port}: ports lie between 1 and 65535")
+    return port

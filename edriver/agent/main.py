@@ -42,6 +42,7 @@ async def serve(join_config: JoinConfig, folder: Path, guard: Guard) -> int:
     from edriver.agent.settings import AgentSettings
     from edriver.common.driver_channel import open_channel
     from edriver.common.grpc_streams import CHANNEL_OPTIONS
+    from edriver.common.health_port import HealthPort
     from edriver.v1 import agent_pb2_grpc
 
     settings = AgentSettings(
@@ -67,9 +68,18 @@ async def serve(join_config: JoinConfig, folder: Path, guard: Guard) -> int:
         grpc.aio.insecure_channel,
         grpc.aio.secure_channel,
     )
+    welcomed = asyncio.Event()
+    health = HealthPort(join_config.health_port, welcomed) if join_config.health_port else None
     async with channel:
         stub = agent_pb2_grpc.AgentServiceStub(channel)
-        return await Agent(settings, stub, os.environ, guard, lambda: nothing_listens(target)).run()
+        agent = Agent(settings, stub, os.environ, guard, lambda: nothing_listens(target), welcomed)
+        if health is None:
+            return await agent.run()
+        try:
+            await health.open()
+            return await agent.run()
+        finally:
+            await health.close()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -86,6 +96,7 @@ def run_agent(join_config: JoinConfig) -> int:
 
     Raises:
         ValueError: the configuration cannot be used on this host.
+        OSError: its health port cannot be opened.
     """
     raise_limit()  # workers inherit it
     logging.basicConfig(level=logging.WARNING, format=f"edriver agent on {join_config.host}: %(message)s")

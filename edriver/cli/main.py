@@ -173,6 +173,11 @@ def _add_host_flags(group: argparse._ArgumentGroup) -> None:
         help="with --hosts-dial-in: the file to write, with the credentials of these agents",
     )
     group.add_argument(
+        "--run-credentials",
+        metavar="FILE",
+        help="the file to read, with the run's ID, keys and tokens, made before the run starts by edriver credentials",
+    )
+    group.add_argument(
         "--port",
         type=_count,
         metavar="PORT",
@@ -341,6 +346,12 @@ def _add_output_flags(group: argparse._ArgumentGroup) -> None:
         help="serve the metrics at this address, without encryption or a token, to everyone who can reach it",
     )
     group.add_argument(
+        "--health-port",
+        type=_count,
+        metavar="PORT",
+        help="serve grpc.health.v1 at this port, without TLS or a token, for probes of the driver: liveness, readiness",
+    )
+    group.add_argument(
         "--explain", action="store_true", help="print all settings with their origins, and all time limits, and exit"
     )
     group.add_argument("--verbose", action="store_true", help="log every event and every action of the driver")
@@ -391,7 +402,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from edriver.driver.observe.console.output import Output
     from edriver.system.record_folder import make
 
-    run_id = secrets.token_hex(4)
+    run_id = options.run_credentials.run_id if options.run_credentials else secrets.token_hex(4)
     records, no_records = None, ""
     try:
         if options.records is not None:

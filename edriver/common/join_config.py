@@ -37,6 +37,7 @@ class JoinConfig:
         directory: the workers' working directory; empty: the agent's own.
         environment: variables that the workers get, over those of the agent's own.
         server_name: the name in the driver's certificate, which clients verify.
+        health_port: the TCP port at which probes ask for the agent's health; 0: none.
         secret: authenticates this agent to the driver, in hexadecimal digits; empty: its first Welcome
             brings it.
     """
@@ -54,6 +55,7 @@ class JoinConfig:
     directory: str = ""
     environment: Mapping[str, str] | None = None
     secret: str = ""
+    health_port: int = 0
     server_name: str = SERVER_NAME
 
     def __repr__(self) -> str:

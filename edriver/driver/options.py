@@ -27,6 +27,7 @@ from edriver.driver.launch.launcher import LaunchContext, Launcher
 from edriver.driver.launch.local import interface_address
 from edriver.driver.plugins import PluginError, plugin
 from edriver.driver.rpc.dial_in_hosts import DialInHosts
+from edriver.driver.rpc.run_credentials import RunCredentials
 from edriver.driver.training_script import ModeChoice, PythonCommand, mode_of
 from edriver.driver.worker_logs import StreamChoice, WorkerLogs, local_ranks
 from edriver.system.private_files import open_private
@@ -71,7 +72,9 @@ class RunOptions:
         ssh: how other hosts are reached.
         network_interface: through which interface hosts reach one another; empty: whichever leads there.
         port: the driver's TCP port, should it need one; 0: any.
-        dial_in: the file with the credentials of hosts that dial in; None: there are none.
+        dial_in_hosts: the hosts that dial in; None: none do.
+        dial_in: the file with their credentials; None: there is none.
+        run_credentials: the run's own, made before it started; None: it makes them.
         control_credentials: the file with the credentials of operators on other machines; None: there are none.
         status_credentials: the file with the credentials of observers on other machines; None: there are none.
         stall_limits: seconds without progress that each phase of a worker may last; 0: for ever.
@@ -82,6 +85,7 @@ class RunOptions:
         output_folder: absolute path of the folder for the workers' output files; empty: none are written.
         logs: where the output of workers in restart mode goes; None: it is printed.
         event_log: the file to which the event log is appended; None: none is written.
+        health_port: the port for probes of the driver's health; None: there is none.
         metrics: the address and port at which Prometheus finds metrics, 0 for any port; None: there are none.
         records: the folder in which the run gets a folder for its records; None: it has none: they were declined,
             or this user has no home.
@@ -101,7 +105,9 @@ class RunOptions:
     ssh: SshOptions = field(default_factory=SshOptions)
     network_interface: str = ""
     port: int = 0
+    dial_in_hosts: DialInHosts | None = None
     dial_in: Path | None = None
+    run_credentials: RunCredentials | None = None
     control_credentials: Path | None = None
     status_credentials: Path | None = None
     stall_limits: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_STALL_LIMITS))
@@ -112,6 +118,7 @@ class RunOptions:
     output_folder: str = ""
     logs: WorkerLogs | None = None
     event_log: Path | None = None
+    health_port: int | None = None
     metrics: tuple[str, int] | None = None
     records: Path | None = None
     records_asked: bool = False
@@ -161,15 +168,19 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         bounds.check_slots(flags.slots_per_host, "--slots-per-host")
     except ValueError as error:
         raise UsageError(str(error)) from None
+    dial_in_hosts = DialInHosts() if flags.hosts_dial_in else None
     return RunOptions(
         settings=settings,
         command=command,
         mode=mode,
-        source=_source_of(flags, settings),
+        source=_source_of(flags, settings, dial_in_hosts),
         launcher=_launcher_of(flags),
         ssh=_ssh_of(flags),
-        port=_port_of(flags.port),
+        port=_port_of("--port", flags.port) or 0,
+        health_port=_port_of("--health-port", flags.health_port),
+        dial_in_hosts=dial_in_hosts,
         dial_in=_dial_in_of(flags),
+        run_credentials=_run_credentials_of(flags),
         control_credentials=_new_file_of("--control-credentials", flags.control_credentials),
         status_credentials=_new_file_of("--status-credentials", flags.status_credentials),
         network_interface=_interface_of(flags.network_interface),
@@ -276,7 +287,7 @@ def _mode_of(wanted: str | None, command: tuple[str, ...]) -> ModeChoice:
     return ModeChoice(mode, "--mode")
 
 
-def _source_of(flags: argparse.Namespace, settings: Settings) -> HostSource:
+def _source_of(flags: argparse.Namespace, settings: Settings, dial_in_hosts: DialInHosts | None) -> HostSource:
     given = {
         "-H": flags.hosts,
         "--hostfile": flags.hostfile,
@@ -287,8 +298,8 @@ def _source_of(flags: argparse.Namespace, settings: Settings) -> HostSource:
     chosen = [flag for flag, value in given.items() if value is not None]
     if len(chosen) > 1:
         raise UsageError(f"{' and '.join(chosen)} both define the hosts: give only one of them")
-    if flags.hosts_dial_in:
-        return DialInHosts()
+    if dial_in_hosts is not None:
+        return dial_in_hosts
     if flags.host_discovery_script is not None:
         return HostDiscoveryScript(flags.host_discovery_script, flags.slots_per_host, poll_timeout(settings))
     if flags.discovery is not None:
@@ -355,20 +366,33 @@ def _ssh_of(flags: argparse.Namespace) -> SshOptions:
     return SshOptions(flags.ssh_port, str(Path(flags.ssh_identity_file).expanduser()))
 
 
-def _port_of(port: int | None) -> int:
+def _port_of(flag: str, port: int | None) -> int | None:
     if port is not None and not 0 <= port < 65536:
-        raise UsageError(f"--port is {port}: ports lie between 1 and 65535")
-    return port or 0
+        raise UsageError(f"{flag} is {port}: ports lie between 1 and 65535")
+    return port
 
 
 def _dial_in_of(flags: argparse.Namespace) -> Path | None:
-    if flags.hosts_dial_in and flags.credentials is None:
+    if flags.hosts_dial_in and flags.credentials is None and flags.run_credentials is None:
         raise UsageError(
             "--hosts-dial-in needs --credentials FILE: the file is written for the agents of these hosts to read"
         )
     if flags.credentials is not None and not flags.hosts_dial_in:
         raise UsageError("--credentials is for hosts that dial in: give --hosts-dial-in, too")
     return _new_file_of("--credentials", flags.credentials)
+
+
+def _run_credentials_of(flags: argparse.Namespace) -> RunCredentials | None:
+    if flags.run_credentials is None:
+        return None
+    if flags.insecure:
+        raise UsageError(
+            "--run-credentials are for TLS and tokens, which --insecure does without: give only one of them"
+        )
+    try:
+        return RunCredentials.read(Path(flags.run_credentials))
+    except ValueError as error:
+        raise UsageError(f"--run-credentials: {error}") from None
 
 
 def _new_file_of(flag: str, name: str | None) -> Path | None:

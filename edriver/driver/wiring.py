@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from edriver.common.health_port import HealthPort
 from edriver.common.wire import duration
 from edriver.driver.core import events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind
@@ -29,7 +31,6 @@ from edriver.driver.options import RunOptions
 from edriver.driver.rpc.agent_service import AgentServer
 from edriver.driver.rpc.agents.registry import AgentRegistry
 from edriver.driver.rpc.control import ControlServer
-from edriver.driver.rpc.dial_in_hosts import DialInHosts
 from edriver.driver.rpc.issued_credentials import IssuedCredentials
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.driver.rpc.stack_questions import StackQuestions
@@ -87,6 +88,8 @@ class Wiring:
         endpoint: for others there,
         credentials: with what those have to show.
         metrics: for Prometheus; None: there are none.
+        listens: set when agents can dial in.
+        health: for probes; None: there are none.
     """
 
     def __init__(
@@ -128,7 +131,7 @@ class Wiring:
             if worker_output is not None:
                 worker_output.add(host, batch)
 
-        dial_in_hosts = options.source if isinstance(options.source, DialInHosts) else None
+        dial_in_hosts = options.dial_in_hosts
         self.server = AgentServer(
             run_id,
             welcome,
@@ -162,9 +165,11 @@ class Wiring:
             self._address,
             options.port,
             secure=not options.insecure,
+            made=options.run_credentials,
         )
         self.credentials = IssuedCredentials(
-            self.endpoint, options.dial_in, options.status_credentials, options.control_credentials
+            *(self.endpoint, options.dial_in, options.status_credentials, options.control_credentials),
+            awaited=dial_in_hosts is not None and options.run_credentials is not None,
         )
         self.socket = folder / SOCKET_NAME
         admit = dial_in_hosts.admit if dial_in_hosts else None
@@ -179,6 +184,8 @@ class Wiring:
         )
         self.shutdown = Shutdown(self.registry, self.agents, dial_in_hosts, self.stops.hurry)
         self.metrics = None if options.metrics is None else self._metrics_server(run_id, *options.metrics)
+        self.listens = asyncio.Event()
+        self.health = None if options.health_port is None else HealthPort(options.health_port, self.listens)
         self.loop = CoreLoop(
             self.membership,
             self.inbox,
