@@ -103,13 +103,14 @@ class Agent:
         self._asking: asyncio.Task[None] | None = None
         self._kill_by = 0.0
         self._exit_code = 0
+        self._left_code = settings.left_code
 
     async def run(self) -> int:
         """Serve the driver until it sends Shutdown, SIGTERM arrives, or the driver is lost.
 
         Returns:
-            the agent's exit code: 0 after Shutdown, 143 after SIGTERM, 1 if the driver was lost or something of what
-            was killed is still there.
+            the agent's exit code: 0 after Shutdown, or that for leaving a run that goes on; 143 after SIGTERM, 1 if the
+            driver was lost or something of what was killed is still there.
         """
         self._workers.open()
         self._loop.add_signal_handler(signal.SIGTERM, self._terminated)
@@ -151,6 +152,8 @@ class Agent:
         self._welcomed.set()
 
     def _take_shutdown(self, order: agent_pb2.Shutdown) -> None:
+        if order.run_continues and not self._exit_code:
+            self._exit_code = self._left_code
         self._shut_down(span_seconds(order.grace))
 
     def _control_ended(self, control: asyncio.Task[None]) -> None:

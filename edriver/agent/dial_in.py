@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import os
 import socket
 from collections.abc import Sequence
@@ -11,7 +13,7 @@ from typing import Final
 
 from edriver.agent.workers.worker_environment import cuda_devices
 from edriver.common import limits
-from edriver.common.join_config import JoinConfig
+from edriver.common.join_config import ENDED_KEY, JoinConfig
 
 NO_AGENT_ID: Final = 0
 """The agent_id of one that has yet to be given its own."""
@@ -48,6 +50,15 @@ def parser() -> argparse.ArgumentParser:
         help="the network interface through which other hosts reach this one",
     )
     made.add_argument(
+        "--exit-code-if-drained",
+        dest="left_code",
+        type=int,
+        choices=range(256),
+        default=0,
+        metavar="CODE",
+        help="the exit code if this host leaves a run that goes on, for what starts a replacement then (default: 0)",
+    )
+    made.add_argument(
         "--health-port",
         type=int,
         default=0,
@@ -63,11 +74,14 @@ def join_config_of(arguments: Sequence[str]) -> JoinConfig:
 
     Raises:
         ValueError: the credentials cannot be used.
+        RunEndedError: their run has ended.
     """
     flags = parser().parse_args(arguments)
     try:
         _check_private(flags.credentials)
-        run = JoinConfig.from_json(flags.credentials.read_bytes())
+        credentials = flags.credentials.read_bytes()
+        _check_not_ended(credentials)
+        run = JoinConfig.from_json(credentials)
     except OSError as error:
         raise ValueError(f"--credentials {flags.credentials}: {error.strerror}") from None
     host, colon, port = flags.driver.rpartition(":")
@@ -85,7 +99,24 @@ def join_config_of(arguments: Sequence[str]) -> JoinConfig:
         interface=flags.network_interface,
         slots=slots,
         health_port=_health_port_of(flags.health_port),
+        left_code=flags.left_code,
     )
+
+
+class RunEndedError(Exception):
+    """The run that the credentials are of has ended; the message says so."""
+
+
+def _check_not_ended(credentials: bytes) -> None:
+    """Look whether the driver has put the end of its run in the place of its credentials.
+
+    Raises:
+        RunEndedError: it has.
+    """
+    with contextlib.suppress(ValueError):
+        found = json.loads(credentials)
+        if isinstance(found, dict) and ENDED_KEY in found:
+            raise RunEndedError(f"run {found.get('run_id', '')} has ended: there is nothing to do for this host")
 
 
 def _check_private(path: Path) -> None:

@@ -53,6 +53,7 @@ async def serve(join_config: JoinConfig, folder: Path, guard: Guard) -> int:
         folder=folder,
         interface=join_config.interface,
         slots=join_config.slots,
+        left_code=join_config.left_code,
         secret=bytes.fromhex(join_config.secret),
     )
     target = join_config.drivers[0]

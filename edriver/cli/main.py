@@ -105,7 +105,7 @@ def flags_parser() -> argparse.ArgumentParser:
         help="print a completion script for this shell and exit (bash: source it)",
     )
     _add_worker_flags(top.add_argument_group("workers"))
-    _add_host_flags(top.add_argument_group("hosts (at most one of the first five; default: this machine)"))
+    _add_host_flags(top.add_argument_group("hosts (at most one of the first six; default: this machine)"))
     _add_ssh_flags(top.add_argument_group("other hosts (reached by ssh, with your ssh configuration)"))
     _add_failure_flags(top.add_argument_group("waiting and failures (times in seconds)"))
     _add_output_flags(top.add_argument_group("output"))
@@ -154,6 +154,12 @@ def _add_host_flags(group: argparse._ArgumentGroup) -> None:
         "--hosts-dial-in",
         action="store_true",
         help="hosts that join by themselves, with `edriver agent --driver HOST:PORT --credentials FILE`",
+    )
+    group.add_argument(
+        "--kubernetes",
+        metavar="KIND/NAME",
+        help="agents in the pods of this job, statefulset, or jobset (jobset/NAME/JOB) of the cluster that the driver "
+        "runs in, as `edriver kubernetes manifest` prints them",
     )
     group.add_argument(
         "--discovery",

@@ -126,11 +126,14 @@ def _kubernetes(arguments: Sequence[str]) -> int:
 
 
 def _agent(arguments: Sequence[str]) -> int:
-    from edriver.agent.dial_in import join_config_of
+    from edriver.agent.dial_in import RunEndedError, join_config_of
     from edriver.agent.main import run_agent
 
     try:
         return run_agent(join_config_of(arguments))
+    except RunEndedError as error:
+        sys.stderr.write(f"edriver agent: {error}\n")
+        return 0
     except (ValueError, OSError) as error:
         sys.stderr.write(f"edriver agent: {error}\n")
         return EXIT_USAGE

@@ -22,6 +22,7 @@ from edriver.discovery.sources import SOURCE_ENTRY_POINTS as SOURCES
 from edriver.discovery.sources import FixedHosts, HostSource, SourceContext, read_hostfile
 from edriver.driver.core.mode import Mode
 from edriver.driver.core.settings import Settings
+from edriver.driver.engine_flags import ENGINES, engine_of
 from edriver.driver.launch.launcher import LAUNCHER_ENTRY_POINTS as LAUNCHERS
 from edriver.driver.launch.launcher import LaunchContext, Launcher
 from edriver.driver.launch.local import interface_address
@@ -168,7 +169,7 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         bounds.check_slots(flags.slots_per_host, "--slots-per-host")
     except ValueError as error:
         raise UsageError(str(error)) from None
-    dial_in_hosts = DialInHosts() if flags.hosts_dial_in else None
+    dial_in_hosts = DialInHosts() if _dials_in(flags) else None
     return RunOptions(
         settings=settings,
         command=command,
@@ -234,6 +235,7 @@ def _max_np_of(flags: argparse.Namespace) -> int:
     """As in horovodrun: no limit, if the hosts may change."""
     if flags.max_np is not None:
         return int(flags.max_np)
+    # An engine that is asked for hosts gives as many as it is asked for: no limit is no sensible default there.
     discovered = flags.host_discovery_script or flags.hosts_dial_in or flags.discovery
     return bounds.MAX_TOTAL_SLOTS if discovered else int(flags.np)
 
@@ -294,24 +296,30 @@ def _source_of(flags: argparse.Namespace, settings: Settings, dial_in_hosts: Dia
         "--host-discovery-script": flags.host_discovery_script,
         "--hosts-dial-in": flags.hosts_dial_in or None,
         "--discovery": flags.discovery,
+        **{engine.flag: getattr(flags, engine.attribute) for engine in ENGINES},
     }
     chosen = [flag for flag, value in given.items() if value is not None]
     if len(chosen) > 1:
         raise UsageError(f"{' and '.join(chosen)} both define the hosts: give only one of them")
-    if dial_in_hosts is not None:
+    engine = engine_of(flags)
+    if dial_in_hosts is not None and engine is None:
         return dial_in_hosts
     if flags.host_discovery_script is not None:
         return HostDiscoveryScript(flags.host_discovery_script, flags.slots_per_host, poll_timeout(settings))
-    if flags.discovery is not None:
-        name, _, argument = flags.discovery.partition("=")
+    if engine is not None or flags.discovery is not None:
+        if engine is not None:
+            flag, name, argument = engine[0].flag, engine[0].name, engine[1]
+        else:
+            name, _, argument = flags.discovery.partition("=")
+            flag = f"--discovery {name}"
         try:
             make = plugin(SOURCES, name)
         except PluginError as error:
-            raise UsageError(f"--discovery: {error}") from None
+            raise UsageError(f"{flag.partition(' ')[0]}: {error}") from None
         try:
-            source = make(SourceContext(argument, flags.slots_per_host, poll_timeout(settings)))
+            source = make(SourceContext(argument, flags.slots_per_host, poll_timeout(settings), dial_in_hosts))
         except DiscoveryError as error:
-            raise UsageError(f"--discovery {name}: {error}") from None
+            raise UsageError(f"{flag}: {error}") from None
         return cast("HostSource", source)
     try:
         if flags.hosts is not None:
@@ -331,7 +339,14 @@ def _source_of(flags: argparse.Namespace, settings: Settings, dial_in_hosts: Dia
     return FixedHosts(hosts)
 
 
+def _dials_in(flags: argparse.Namespace) -> bool:
+    engine = engine_of(flags)
+    return bool(flags.hosts_dial_in) or (engine is not None and engine[0].dials_in)
+
+
 def _hosts_text(flags: argparse.Namespace) -> str:
+    if (engine := engine_of(flags)) is not None:
+        return f"as {engine[0].flag} {engine[1]} has them"
     if flags.hosts_dial_in:
         return "those that dial in"
     if flags.host_discovery_script is not None:
@@ -344,6 +359,13 @@ def _hosts_text(flags: argparse.Namespace) -> str:
 
 
 def _launcher_of(flags: argparse.Namespace) -> Callable[[LaunchContext], Launcher] | None:
+    if (engine := engine_of(flags)) is not None:
+        if flags.launcher is not None:
+            raise UsageError(f"{engine[0].flag} starts its own agents: leave out --launcher {flags.launcher}")
+        try:
+            return cast("Callable[[LaunchContext], Launcher]", plugin(LAUNCHERS, engine[0].name))
+        except PluginError as error:
+            raise UsageError(f"{engine[0].flag}: {error}") from None
     if flags.launcher is None:
         return None
     if flags.launcher == DIAL_IN_LAUNCHER and not flags.hosts_dial_in:
@@ -373,11 +395,13 @@ def _port_of(flag: str, port: int | None) -> int | None:
 
 
 def _dial_in_of(flags: argparse.Namespace) -> Path | None:
-    if flags.hosts_dial_in and flags.credentials is None and flags.run_credentials is None:
+    engine = engine_of(flags)
+    if _dials_in(flags) and flags.credentials is None and flags.run_credentials is None:
         raise UsageError(
-            "--hosts-dial-in needs --credentials FILE: the file is written for the agents of these hosts to read"
+            f"{engine[0].flag if engine else '--hosts-dial-in'} needs --credentials FILE: the file is written for the "
+            "agents of these hosts to read"
         )
-    if flags.credentials is not None and not flags.hosts_dial_in:
+    if flags.credentials is not None and not _dials_in(flags):
         raise UsageError("--credentials is for hosts that dial in: give --hosts-dial-in, too")
     return _new_file_of("--credentials", flags.credentials)
 

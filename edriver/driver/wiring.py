@@ -131,7 +131,7 @@ class Wiring:
             if worker_output is not None:
                 worker_output.add(host, batch)
 
-        dial_in_hosts = options.dial_in_hosts
+        self._dial_in_hosts = dial_in_hosts = options.dial_in_hosts
         self.server = AgentServer(
             run_id,
             welcome,
@@ -173,7 +173,7 @@ class Wiring:
         )
         self.socket = folder / SOCKET_NAME
         admit = dial_in_hosts.admit if dial_in_hosts else None
-        context = LaunchContext(run_id, options.ssh.port, options.ssh.identity_file, admit)
+        context = LaunchContext(run_id, options.ssh.port, options.ssh.identity_file, admit, options.source)
         secret_of, interface = self.registry.secret_of, options.network_interface
         self.agents = Agents(
             choice(options.launcher, context, self._reach),
@@ -208,6 +208,8 @@ class Wiring:
         )
 
     def _agent_exited(self, host: str, agent_id: int, reason: str) -> None:
+        if self._dial_in_hosts is not None:  # also one that was ordered to end: another may dial in under its name
+            self._dial_in_hosts.leave(host, agent_id)
         self.inbox.put(events.AgentLost(host, agent_id, AgentFault(AgentFaultKind.ENDED, reason)))
 
     def _agent_ended(self, agent_id: int) -> None:

@@ -14,6 +14,10 @@ CREDENTIALS_FOLDER: Final = "/etc/edriver"
 DRIVER_FILE, AGENT_FILE = "driver.json", "agent.json"
 """Where both kinds of pods find their credentials; the keys in their Secrets."""
 
+DRAINED: Final = 75
+"""The exit code of an agent that has left a run that goes on, in good order (EX_TEMPFAIL of sysexits.h). With 0, also
+after an eviction, its index of the Job would be complete, and never be started again."""
+
 DEFAULT_GROUP: Final = 65534
 """The group that may read a Secret's files, which are root's, where the pods' user is the image's."""
 
@@ -32,7 +36,7 @@ def driver_pod(plan: Plan) -> Manifest:
         **_container("driver", plan, command),
         "ports": [_port("driver", DRIVER_PORT), _port("health", HEALTH_PORT), _port("metrics", METRICS_PORT)],
         "resources": {"requests": {"cpu": "500m", "memory": "512Mi"}, "limits": {"memory": "2Gi"}},
-        "env": _environment(plan, "NAMESPACE"),
+        "env": _environment(plan, "POD_NAMESPACE", "POD_NAME"),
         "volumeMounts": [_CREDENTIALS_MOUNT],
     }
     secret, _ = plan.secrets
@@ -46,7 +50,7 @@ def agent_pod(plan: Plan, restart_policy: str = "Never") -> Manifest:
     command = [
         *("edriver", "agent", "--driver", f"{plan.driver}:{DRIVER_PORT}"),
         *("--credentials", f"{CREDENTIALS_FOLDER}/{AGENT_FILE}", "--host", "$(POD_NAME)"),
-        *("--slots", str(plan.slots), "--health-port", str(HEALTH_PORT)),
+        *("--slots", str(plan.slots), "--health-port", str(HEALTH_PORT), "--exit-code-if-drained", str(DRAINED)),
     ]
     name = "node" if plan.agents_job == "node" else "agent"
     container = {
@@ -110,7 +114,7 @@ def _port(name: str, number: int) -> Manifest:
 
 
 def _environment(plan: Plan, *fields: str) -> list[Manifest]:
-    paths = {"POD_NAME": "metadata.name", "NAMESPACE": "metadata.namespace"}
+    paths = {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace"}
     home = [] if plan.user is None else [{"name": "HOME", "value": "/tmp"}]  # noqa: S108  it may have none
     return [*({"name": name, "valueFrom": {"fieldRef": {"fieldPath": paths[name]}}} for name in fields), *home]
 

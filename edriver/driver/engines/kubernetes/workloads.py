@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from edriver.driver.engines.kubernetes.plan import Kind, Manifest, Plan
-from edriver.driver.engines.kubernetes.pods import agent_pod, driver_pod
+from edriver.driver.engines.kubernetes.pods import DRAINED, agent_pod, driver_pod
 
 MAX_RESTARTS: Final = 3
 """How often a driver that was lost, not one whose run has failed, is started again."""
@@ -59,17 +59,17 @@ def _driver_job(plan: Plan, restarts: int) -> Manifest:
 
 
 def _agents_job(plan: Plan) -> Manifest:
-    fatal = {
-        "containerName": agent_pod(plan)["spec"]["containers"][0]["name"],
-        "operator": "In",
-        "values": [INVALID_FLAGS],
-    }
+    name = agent_pod(plan)["spec"]["containers"][0]["name"]
+
+    def rule(action: str, code: int) -> Manifest:
+        return {"action": action, "onExitCodes": {"containerName": name, "operator": "In", "values": [code]}}
+
     return {
         "completionMode": "Indexed",
         "parallelism": plan.hosts,
         "completions": plan.hosts,  # both change together: an elastic indexed Job
         "backoffLimitPerIndex": MAX_INDEX_FAILURES,
-        "podFailurePolicy": {"rules": [{"action": "FailIndex", "onExitCodes": fatal}, _DISRUPTION]},
+        "podFailurePolicy": {"rules": [rule("FailIndex", INVALID_FLAGS), rule("Ignore", DRAINED), _DISRUPTION]},
         "podReplacementPolicy": "Failed",
         "template": agent_pod(plan),
     }
