@@ -1,6 +1,6 @@
-"""Flags that stand for an engine: each picks the host source and the launcher of that name.
+"""Flags that stand for an engine: each picks the host source, the launcher and the broker of that name.
 
-They are entry points, as those of --discovery and --launcher: an engine is imported once its flag is given.
+They are entry points, as those of --discovery, --launcher and --broker: an engine is imported once its flag is given.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,23 +20,30 @@ from kubernetes.aio import client
 
 from edriver.agent.dial_in import RunEndedError, join_config_of
 from edriver.cli.main import main
+from edriver.discovery.hosts import Host, HostSet
+from edriver.driver.core.demand import Demand
 from edriver.driver.engines.kubernetes import scale
 from edriver.driver.engines.kubernetes.api import close
 from edriver.driver.engines.kubernetes.broker import KubernetesBroker
 from edriver.driver.engines.kubernetes.sizing import wanted_size
 from edriver.driver.engines.kubernetes.target import Target
+from edriver.driver.launch.broker import BrokerError
 from tests.engines.kubernetes.fake_api import FakeApi, Object, RefusalError
 
 RESOURCES = {"Job": "jobs", "StatefulSet": "statefulsets", "JobSet": "jobsets", "Secret": "secrets"}
 
 
-@dataclass
-class Asked:
-    """What a run could use."""
+def asked(slots: int, unused: tuple[str, ...] = ()) -> Demand:
+    return Demand(slots, needed=1, unused=unused)
 
-    slots: int
-    needed: int = 1
-    unused: tuple[str, ...] = ()
+
+class Hosts:
+    """The hosts of the run."""
+
+    names: tuple[str, ...] = ()
+
+    async def find(self) -> HostSet:
+        return HostSet(tuple(Host(name, 1) for name in self.names))
 
 
 class Clock:
@@ -53,7 +59,7 @@ class Scene:
 
     api: FakeApi
     broker: KubernetesBroker
-    hosts: list[str]
+    hosts: Hosts
     clock: Clock
     target: Target
 
@@ -103,9 +109,13 @@ def played(capsys: pytest.CaptureFixture[str]) -> Played:
                     await api.put(RESOURCES[each["kind"]], each)
             await api.put("jobs", {"metadata": {"name": "train-agent-0"}, "spec": {"parallelism": 4, "completions": 4}})
             async with serving(api) as url:
-                found, hosts, clock = Target.of(target), list[str](), Clock()
+                found, hosts, clock = Target.of(target), Hosts(), Clock()
                 reached = client.ApiClient(client.Configuration(host=url))
-                broker = KubernetesBroker(reached, "default", found, 1, lambda: hosts, clock, run_id="0a1b2c3d")
+
+                async def connect() -> client.ApiClient:
+                    return reached
+
+                broker = KubernetesBroker("default", found, 1, hosts, "0a1b2c3d", connect=connect, clock=clock)
                 await scene(Scene(api, broker, hosts, clock, found))
                 await close(reached)
 
@@ -126,14 +136,14 @@ def test_it_asks_for_what_the_run_can_use_and_gives_back_what_it_does_not(
     played: Played, kind: str, target: str
 ) -> None:
     async def scene(on: Scene) -> None:
-        await on.broker.meet(Asked(8))
+        await on.broker.meet(asked(8))
         assert on.size == 8
-        asked = len(on.api.asked)
-        await on.broker.meet(Asked(8))
-        assert len(on.api.asked) == asked, "nothing is asked for that is there"
+        before = len(on.api.asked)
+        await on.broker.meet(asked(8))
+        assert len(on.api.asked) == before, "nothing is asked for that is there"
         suffix = "" if kind == "statefulset" else "-abcde"
-        on.hosts[:] = [f"{on.target.name}-{index}{suffix}" for index in range(8)]
-        await on.broker.meet(Asked(3, unused=tuple(on.hosts[3:])))
+        on.hosts.names = tuple(f"{on.target.name}-{index}{suffix}" for index in range(8))
+        await on.broker.meet(asked(3, on.hosts.names[3:]))
         assert on.size == 3
 
     played(kind, target, scene)
@@ -144,7 +154,7 @@ def test_when_the_run_has_ended_late_pods_hear_of_it_and_others_are_given_back(
     played: Played, tmp_path: Path, kind: str, target: str
 ) -> None:
     async def scene(on: Scene) -> None:
-        await on.broker.meet(Asked(4))
+        await on.broker.meet(asked(4))
         await on.broker.close()
         assert on.size == (4 if kind == "jobset" else 0)  # a JobSet ends with its driver
         credentials = tmp_path / "agent.json"
@@ -164,34 +174,35 @@ def test_a_jobset_that_is_not_elastic_has_its_job_resized(played: Played) -> Non
                 raise RefusalError(422, "Invalid", "spec.replicatedJobs: field is immutable")
 
         on.api.before_patch = refuse
-        await on.broker.meet(Asked(6))
+        await on.broker.meet(asked(6))
         assert on.api.get("jobs", "train-agent-0")["spec"] == {"parallelism": 6, "completions": 6}
 
     played("jobset", "jobset/train/agent", scene)
 
 
-def test_a_quota_that_is_used_up_is_one_sentence_and_asked_again_ever_more_rarely(
-    played: Played, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_quota_that_is_used_up_is_one_sentence_and_asked_again_ever_more_rarely(played: Played) -> None:
     async def scene(on: Scene) -> None:
         on.api.quota = "exceeded quota: gpus, requested: pods=8, used: pods=4, limited: pods=4"
-        times = []
+        times, said = [], set()
         for second in range(100):
             on.clock.now = float(second)
             before = len(on.api.asked)
-            await on.broker.meet(Asked(8))
+            with pytest.raises(BrokerError) as refused:
+                await on.broker.meet(asked(8))
+            said.add(str(refused.value))
             if len(on.api.asked) > before:
                 times.append(second)
         assert times == [0, 2, 6, 14, 30, 62]
+        (sentence,) = said
+        assert sentence.startswith(
+            "the cluster refuses to scale job/train-agents: the namespace's quota is used up: exceeded quota: gpus"
+        )
         on.api.quota = ""
         on.clock.now = 200.0
-        await on.broker.meet(Asked(8))
+        await on.broker.meet(asked(8))
         assert on.size == 8
 
-    with caplog.at_level(logging.WARNING, "edriver.discovery"):
-        played("indexed-job", "job/train-agents", scene)
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert said.startswith("the cluster refuses to scale job/train-agents: the namespace's quota is used up: exceeded")
+    played("indexed-job", "job/train-agents", scene)
 
 
 @pytest.mark.parametrize(
