@@ -15,11 +15,15 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from edriver.common.join_config import JoinConfig
 from edriver.system.descriptors import raise_limit
 from edriver.system.guard import Guard
 from edriver.system.leftovers import FOLDER_PREFIX, hold, remove_leftovers
+
+QUIET_WAIT: Final = 10.0
+"""Seconds that an agent waits for its driver before it says that it waits."""
 
 MAX_JOIN_CONFIG_BYTES = 4 * 1024 * 1024
 """Bytes of the largest join config: the environment is the most of it."""
@@ -74,13 +78,27 @@ async def serve(join_config: JoinConfig, folder: Path, guard: Guard) -> int:
     async with channel:
         stub = agent_pb2_grpc.AgentServiceStub(channel)
         agent = Agent(settings, stub, os.environ, guard, lambda: nothing_listens(target), welcomed)
-        if health is None:
-            return await agent.run()
+        saying = asyncio.create_task(_say_that_it_waits(welcomed, target))
         try:
-            await health.open()
+            if health is not None:
+                await health.open()
             return await agent.run()
         finally:
-            await health.close()
+            saying.cancel()
+            if health is not None:
+                await health.close()
+
+
+async def _say_that_it_waits(welcomed: asyncio.Event, address: str) -> None:
+    try:
+        async with asyncio.timeout(QUIET_WAIT):
+            await welcomed.wait()
+    except TimeoutError:
+        logging.getLogger("edriver.agent").warning(
+            "the driver at %s has not let this host in yet: it may not run yet, have no use for this host now, or be "
+            "at another address",
+            address,
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -116,7 +116,8 @@ class Wiring:
         if options.event_log is not None:
             writers.append(EventLogWriter(RecordFile(options.event_log, "event log"), progress=False))
         self.recorder = Recorder(writers, self.event_history.began, wall_clock)
-        self.discovery = DiscoveryFeed(options.source, self.inbox, wall_clock)
+        sleep = options.dial_in_hosts.sleep if options.dial_in_hosts else asyncio.sleep
+        self.discovery = DiscoveryFeed(options.source, self.inbox, wall_clock, sleep)
         self.stops = StopRequests(self.inbox)
         self.registry = AgentRegistry(self.inbox, clock, self._agent_ended)
         welcome = agent_pb2.Welcome(

@@ -84,6 +84,17 @@ class FakeCluster:
     def start_api(self) -> None:
         self.call(self._start_api())
 
+    async def start_late(self, name: str) -> None:
+        """A pod that was created before its Job became smaller, and is started only now."""
+        job = self.api.get("jobs", "train-agents")
+        await self._create(name, job["spec"]["template"], {"batch.kubernetes.io/job-name": "another"})
+
+    async def start_twice(self, name: str) -> None:
+        """A second container with the name of a pod."""
+        (container,) = self.api.get("pods", name)["spec"]["containers"]
+        process = await self._start_container(name, container)
+        self._processes[f"{name} (second)"] = process
+
     def evict(self, name: str) -> None:
         """What the eviction API does: a condition, a deletion timestamp, SIGTERM."""
         self.call(self._delete_pod(name, evicted=True))
@@ -155,18 +166,21 @@ class FakeCluster:
             return
         for jobset in self.api.all("jobsets"):
             for job in jobset["spec"]["replicatedJobs"]:
-                name = f"{jobset['metadata']['name']}-{job['name']}-0"
-                if job["name"] != "driver" and name not in {each["metadata"]["name"] for each in self.api.all("jobs")}:
-                    child = copy.deepcopy(job["template"])
-                    child["spec"]["template"]["metadata"]["labels"] |= {
-                        "jobset.sigs.k8s.io/jobset-name": jobset["metadata"]["name"],
-                        "jobset.sigs.k8s.io/replicatedjob-name": job["name"],
-                    }
-                    await self.api.put("jobs", {**child, "metadata": {"name": name}})
+                if job["name"] != "driver":
+                    await self._reconcile_child(jobset["metadata"]["name"], job)
         for job in self.api.all("jobs"):
             await self._reconcile_job(job)
         for each in self.api.all("statefulsets"):
             await self._reconcile_stateful_set(each)
+
+    async def _reconcile_child(self, jobset: str, job: Object) -> None:
+        """The Job that a JobSet makes; its size follows the JobSet's, as with the feature gate ElasticJobSet."""
+        child = copy.deepcopy(job["template"])
+        child["spec"]["template"]["metadata"]["labels"] |= {
+            "jobset.sigs.k8s.io/jobset-name": jobset,
+            "jobset.sigs.k8s.io/replicatedjob-name": job["name"],
+        }
+        await self.api.put("jobs", {**child, "metadata": {"name": f"{jobset}-{job['name']}-0"}})
 
     async def _reconcile_job(self, job: Object) -> None:
         name, spec = job["metadata"]["name"], job["spec"]
@@ -285,15 +299,17 @@ class FakeCluster:
 
 
 @contextlib.contextmanager
-def applied(manifest: str, folder: Path, environ: dict[str, str]) -> Iterator[tuple[FakeCluster, Run]]:
+def applied(
+    manifest: str, folder: Path, environ: dict[str, str], *, wrong_port: bool = False
+) -> Iterator[tuple[FakeCluster, Run]]:
     """A manifest applied to a fake cluster, and its driver, which runs beside it as its pod would."""
     from tests.process.running import running
     from tests.process.test_run_credentials import free_ports
 
-    (port,) = free_ports(1)
-    cluster = FakeCluster(manifest, folder, port, environ)
+    port, another = free_ports(2)
+    cluster = FakeCluster(manifest, folder, another if wrong_port else port, environ)
     try:
-        with running(driver_words(cluster), folder, {"KUBECONFIG": str(cluster.kubeconfig), **environ}) as run:
+        with running(driver_words(cluster, port), folder, {"KUBECONFIG": str(cluster.kubeconfig), **environ}) as run:
             try:
                 yield cluster, run
             except AssertionError as error:
@@ -303,12 +319,12 @@ def applied(manifest: str, folder: Path, environ: dict[str, str]) -> Iterator[tu
         cluster.close()
 
 
-def driver_words(cluster: FakeCluster) -> list[str]:
+def driver_words(cluster: FakeCluster, port: int) -> list[str]:
     """The driver's command line of the manifest, with this machine's files and ports."""
     secret = next(each for each in cluster.objects if each["kind"] == "Secret" and "driver.json" in each["data"])
     credentials = cluster.folder / "driver.json"
     credentials.write_bytes(base64.b64decode(secret["data"]["driver.json"]))
-    words = {"/etc/edriver/driver.json": str(credentials), "7777": str(cluster.driver_port), "7778": "0", "7779": "0"}
+    words = {"/etc/edriver/driver.json": str(credentials), "7777": str(port), "7778": "0", "7779": "0"}
     words["0.0.0.0"] = "127.0.0.1"
     return [words.get(word, word) for word in _driver_container(cluster.objects)["command"][1:]]
 

@@ -5,6 +5,7 @@ No API server can be had where these tests run: `fake_api.py` says what is fake.
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import time
@@ -128,6 +129,62 @@ def test_a_right_that_is_missing_is_named(capsys: pytest.CaptureFixture[str], tm
     with applied(printed, tmp_path, LONG) as (_, run):
         run.line(r"the driver's service account may not list pods in namespace default: apply the Role")
         run.line("rank 0 passed step 5")
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+
+
+@pytest.mark.parametrize("kind", ["indexed-job", "jobset", "statefulset"])
+def test_the_run_is_as_large_as_it_may_be_gives_back_what_it_does_not_use_and_leaves_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, kind: str
+) -> None:
+    words = ["-np", "1", "--max-np", "2", "--kind", kind]
+    with applied(manifest(capsys, *words), tmp_path, LONG) as (cluster, run):
+        run.line("asked for 2 pods instead of 1")
+        run.line("rank 1 of 2 ")
+        after = len(run.lines)
+        run_id = run.line(r"run ([0-9a-f]{8}): 1 worker")[1]
+        assert edriver("resize", "1", "--run", run_id).returncode == 0
+        run.line("asked for 1 pod instead of 2", after)
+        until(lambda: len(names(cluster)) == 1, "the second pod is given back")
+        run.line("rank 0 of 1 ", after)
+        assert "is lost" not in run.text
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+        if kind != "jobset":  # which ends with its driver: that is its own controller's work
+            until(lambda: not names(cluster), "all pods are given back")
+
+
+def test_a_pod_that_starts_after_the_run_has_ended_ends_at_once_with_a_sentence(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with applied(manifest(capsys, "-np", "1"), tmp_path, {"EPOCHS": "3"}) as (cluster, run):
+        assert run.end() == 0
+        cluster.call(cluster.start_late("train-agents-0-late"))
+        until(lambda: "train-agents-0-late" in names(cluster, "Succeeded"), "the late pod ends with 0")
+        assert re.search(
+            r"edriver agent: run [0-9a-f]{8} has ended: there is nothing to do", cluster.output.read_text()
+        )
+
+
+def test_an_agent_that_is_started_twice_is_named_and_does_no_harm(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with applied(manifest(capsys, "-np", "1"), tmp_path, LONG) as (cluster, run):
+        run.line("rank 0 passed step 5")
+        (name,) = names(cluster)
+        cluster.call(cluster.start_twice(name))
+        run.line(f"a second agent has dialled in as host {name}")
+        after = len(run.lines)
+        run.line("rank 0 passed step", after)
+        assert "is lost" not in run.text
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+
+
+def test_a_wrong_address_of_the_driver_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with applied(manifest(capsys, "-np", "1"), tmp_path, LONG, wrong_port=True) as (cluster, run):
+        sentence = r"the driver at \S+ has not let this host in yet: it may not run yet"
+        until(lambda: re.search(sentence, cluster.output.read_text()), "the agent says that it waits")
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
 
