@@ -46,7 +46,7 @@ async def serve(join_config: JoinConfig, folder: Path, guard: Guard) -> int:
     from edriver.agent.settings import AgentSettings
     from edriver.common.driver_channel import open_channel
     from edriver.common.grpc_streams import CHANNEL_OPTIONS
-    from edriver.common.health_port import HealthPort
+    from edriver.common.probes.health_port import HealthPort
     from edriver.v1 import agent_pb2_grpc
 
     settings = AgentSettings(

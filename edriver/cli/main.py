@@ -396,7 +396,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if flags.np is None and (hint := hint_of(flags.command)):
         top.error(hint)
 
-    from edriver.driver.options import UsageError, options_of
+    from edriver.driver.flags.usage_error import UsageError
+    from edriver.driver.options import options_of
 
     # Before gRPC is imported: it would print a line for each failed handshake at the driver's port.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, TypeVar, cast
+from typing import Final, cast
 
 from edriver.common import defaults
 from edriver.common import limits as bounds
@@ -22,7 +22,17 @@ from edriver.discovery.sources import SOURCE_ENTRY_POINTS as SOURCES
 from edriver.discovery.sources import FixedHosts, HostSource, SourceContext, read_hostfile
 from edriver.driver.core.mode import Mode
 from edriver.driver.core.settings import Settings
-from edriver.driver.engine_flags import ENGINES, engine_of
+from edriver.driver.flags.engine_flags import ENGINES, engine_of
+from edriver.driver.flags.output_options import (
+    event_log_of,
+    folder_of,
+    logs_of,
+    metrics_of,
+    name_of,
+    records_of,
+    tag_of,
+)
+from edriver.driver.flags.usage_error import UsageError
 from edriver.driver.launch.broker import BROKER_ENTRY_POINTS as BROKERS
 from edriver.driver.launch.broker import BrokerChoice
 from edriver.driver.launch.launcher import LAUNCHER_ENTRY_POINTS as LAUNCHERS
@@ -32,9 +42,7 @@ from edriver.driver.plugins import PluginError, plugin
 from edriver.driver.rpc.dial_in_hosts import DialInHosts
 from edriver.driver.rpc.run_credentials import RunCredentials
 from edriver.driver.training_script import ModeChoice, PythonCommand, mode_of
-from edriver.driver.worker_logs import StreamChoice, WorkerLogs, local_ranks
-from edriver.system.private_files import open_private
-from edriver.system.record_folder import default_root
+from edriver.driver.worker_logs import WorkerLogs
 from edriver.system.ssh_client import SshOptions, identity_error
 from edriver.text.phrases import count_text
 from edriver.text.wire_text import wire_text
@@ -42,25 +50,11 @@ from edriver.text.wire_text import wire_text
 MAX_POLL_TIMEOUT = 20.0
 """Longest that one run of a discovery script may take, in seconds."""
 
-DEFAULT_METRICS_ADDRESS = "127.0.0.1"
-"""Where metrics are by default."""
-
-
-MAX_NAME_LENGTH: Final = 200
-"""Characters of a run's name, and of a tag."""
-
 DIAL_IN_LAUNCHER: Final = "dial-in"
 """The launcher of hosts that dial in."""
 
 THIS_MACHINE = "this machine"
 """The hosts if no flag defines them."""
-
-
-Judged = TypeVar("Judged")
-
-
-class UsageError(Exception):
-    """The flags cannot be used as given; the message is one sentence for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,15 +189,15 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         worker_lease=_lease_of("--worker-lease", flags.worker_lease),
         driver_timeout=_lease_of("--driver-timeout", flags.driver_timeout),
         insecure=flags.insecure,
-        output_folder=_folder_of("--output-filename", flags.output_filename),
-        logs=_logs_of(flags, mode),
-        event_log=_event_log_of(flags.event_log),
-        metrics=_metrics_of(flags.metrics_port, flags.metrics_address),
-        records=_records_of(flags, os.environ),
+        output_folder=folder_of("--output-filename", flags.output_filename),
+        logs=logs_of(flags, mode),
+        event_log=event_log_of(flags.event_log),
+        metrics=metrics_of(flags.metrics_port, flags.metrics_address),
+        records=records_of(flags, os.environ),
         records_asked=flags.records is not None,
         logs_kept=not flags.no_logs,
-        name=_name_of(flags.name),
-        tags=dict(map(_tag_of, flags.tag)),
+        name=name_of(flags.name),
+        tags=dict(map(tag_of, flags.tag)),
         hosts=_hosts_text(flags),
         verbose=flags.verbose,
     )
@@ -458,96 +452,3 @@ def _interface_of(name: str | None) -> str:
     except ValueError as error:
         raise UsageError(f"--network-interface: {error}") from None
     return name
-
-
-def _folder_of(flag: str, name: str | None) -> str:
-    if name is None:
-        return ""
-    if not name or (Path(name).exists() and not Path(name).is_dir()):
-        raise UsageError(f"{flag} {name!r} is not a folder: give one, or a name that does not exist yet")
-    return str(Path(name).absolute())
-
-
-def _logs_of(flags: argparse.Namespace, mode: ModeChoice) -> WorkerLogs | None:
-    given = {
-        "--log-dir": flags.log_dir,
-        "--redirects": flags.redirects,
-        "--tee": flags.tee,
-        "--local-ranks-filter": flags.local_ranks_filter,
-    }
-    first = next((flag for flag, text in given.items() if text is not None), None)
-    if first is None:
-        return None
-    if mode.mode is not Mode.RESTART:
-        raise UsageError(
-            f"{first} is for restart mode, in which a worker has one local rank: give --output-filename instead, or "
-            "--mode restart"
-        )
-    if flags.output_filename is not None:
-        raise UsageError(f"--output-filename and {first} both define where output goes: give only one of them")
-    return WorkerLogs(
-        _folder_of("--log-dir", flags.log_dir),
-        _read("--redirects", flags.redirects, StreamChoice.of, StreamChoice()),
-        _read("--tee", flags.tee, StreamChoice.of, StreamChoice()),
-        _read("--local-ranks-filter", flags.local_ranks_filter, local_ranks, ()),
-    )
-
-
-def _read(flag: str, text: str | None, reader: Callable[[str], Judged], default: Judged) -> Judged:
-    try:
-        return default if text is None else reader(text)
-    except ValueError as error:
-        raise UsageError(f"{flag}: {error}") from None
-
-
-def _metrics_of(port: int | None, address: str | None) -> tuple[str, int] | None:
-    if port is None:
-        if address is not None:
-            raise UsageError("--metrics-address needs --metrics-port")
-        return None
-    if not 0 <= port < 65536:
-        raise UsageError(f"--metrics-port is {port}: ports lie between 1 and 65535, and 0 is any free port")
-    if address == "":
-        raise UsageError("--metrics-address is empty: give an address of this machine, or 0.0.0.0 for all of them")
-    return address or DEFAULT_METRICS_ADDRESS, port
-
-
-def _event_log_of(name: str | None) -> Path | None:
-    if name is None:
-        return None
-    path = Path(name).absolute()
-    try:
-        os.close(open_private(path, os.O_APPEND))
-    except OSError as error:
-        raise UsageError(f"--event-log {name!r} cannot be written: {error.strerror}") from None
-    return path
-
-
-def _name_of(name: str | None) -> str:
-    if name is not None and not 0 < len(name) <= MAX_NAME_LENGTH:
-        raise UsageError(f"--name is {len(name)} characters long: give 1 to {MAX_NAME_LENGTH}")
-    return name or ""
-
-
-def _tag_of(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not (name and equals):
-        raise UsageError(f"--tag {text!r}: give NAME=VALUE")
-    if len(text) > MAX_NAME_LENGTH:
-        raise UsageError(f"--tag {name[:20]}...: it has {len(text)} characters, more than {MAX_NAME_LENGTH}")
-    return name, value
-
-
-def _records_of(flags: argparse.Namespace, environ: Mapping[str, str]) -> Path | None:
-    if flags.records is not None and flags.no_records:
-        raise UsageError("--records and --no-records exclude each other: give only one of them")
-    if flags.no_records:
-        return None
-    if flags.records is None:
-        try:
-            return default_root(environ)
-        except RuntimeError:  # a user without a home
-            return None
-    if not flags.records:
-        raise UsageError("--records '' is no folder: name one, or give --no-records")
-    return Path(flags.records).absolute()

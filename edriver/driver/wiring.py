@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from edriver.common.health_port import HealthPort
+from edriver.common.probes.health_port import HealthPort
 from edriver.common.wire import duration
 from edriver.driver.broker_feed import BrokerFeed
 from edriver.driver.core import events

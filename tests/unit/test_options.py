@@ -13,9 +13,10 @@ from edriver.common.limits import MAX_TOTAL_SLOTS
 from edriver.discovery.script import HostDiscoveryScript
 from edriver.driver import options
 from edriver.driver.core.settings import Settings
+from edriver.driver.flags.usage_error import UsageError
 from edriver.driver.launch.launcher import LaunchContext
 from edriver.driver.launch.ssh import SshLauncher
-from edriver.driver.options import RunOptions, UsageError, options_of
+from edriver.driver.options import RunOptions, options_of
 from edriver.driver.worker_logs import StreamChoice, Streams, WorkerLogs
 
 LOGS = "-np 1 --mode restart"
@@ -190,8 +191,8 @@ def test_where_metrics_are(line: str, where: tuple[str, int] | None) -> None:
         pytest.param("-np 1 -H a --discovery list=a sh", "-H and --discovery both define the hosts", id="two-ways"),
         pytest.param("-np 1 --discovery no sh", "--discovery: 'no' is not installed, only hostfile", id="no-discovery"),
         pytest.param("-np 1 --discovery list=a:x sh", "--discovery list: item 1", id="bad-argument"),
-        pytest.param("-np 1 --broker no sh", "--broker: 'no' is not installed, only none", id="broker"),
-        pytest.param("-np 1 --launcher no sh", "--launcher: 'no' is not installed, only dial-in, local", id="launcher"),
+        pytest.param("-np 1 --broker no sh", "--broker: 'no' is not installed, only ", id="broker"),
+        pytest.param("-np 1 --launcher no sh", "--launcher: 'no' is not installed, only dial-in, ", id="launcher"),
         pytest.param("-np 1 --launcher dial-in sh", "give --hosts-dial-in, too", id="launcher-dial-in"),
         pytest.param(
             "-np 1 --hosts-dial-in --credentials f --launcher ssh sh", "leave out --launcher ssh", id="dial-in-by-ssh"
