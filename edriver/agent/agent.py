@@ -55,6 +55,7 @@ class Agent:
         environment: the agent's own, which its workers inherit.
         guard: clears up after the agent.
         nothing_listens: looks whether the driver's address refuses connections.
+        welcomed: set when the driver has let the agent in.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Agent:
         environment: Mapping[str, str],
         guard: Guard,
         nothing_listens: Callable[[], Awaitable[bool]] | None = None,
+        welcomed: asyncio.Event | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._hello = agent_pb2.Hello(
@@ -95,19 +97,20 @@ class Agent:
         self._memory_kills = MemoryKills(
             lambda kill: self._control.send(agent_pb2.ConnectRequest(memory_kill=kill)), ended_among
         )
-        self._welcomed = asyncio.Event()
+        self._welcomed = welcomed or asyncio.Event()
         self._draining: asyncio.TimerHandle | None = None
         self._stopping = asyncio.Event()
         self._asking: asyncio.Task[None] | None = None
         self._kill_by = 0.0
         self._exit_code = 0
+        self._left_code = settings.left_code
 
     async def run(self) -> int:
         """Serve the driver until it sends Shutdown, SIGTERM arrives, or the driver is lost.
 
         Returns:
-            the agent's exit code: 0 after Shutdown, 143 after SIGTERM, 1 if the driver was lost or something of what
-            was killed is still there.
+            the agent's exit code: 0 after Shutdown, or that for leaving a run that goes on; 143 after SIGTERM, 1 if the
+            driver was lost or something of what was killed is still there.
         """
         self._workers.open()
         self._loop.add_signal_handler(signal.SIGTERM, self._terminated)
@@ -149,6 +152,8 @@ class Agent:
         self._welcomed.set()
 
     def _take_shutdown(self, order: agent_pb2.Shutdown) -> None:
+        if order.run_continues and not self._exit_code:
+            self._exit_code = self._left_code
         self._shut_down(span_seconds(order.grace))
 
     def _control_ended(self, control: asyncio.Task[None]) -> None:

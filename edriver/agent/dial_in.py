@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import os
 import socket
 from collections.abc import Sequence
@@ -11,7 +13,7 @@ from typing import Final
 
 from edriver.agent.workers.worker_environment import cuda_devices
 from edriver.common import limits
-from edriver.common.join_config import JoinConfig
+from edriver.common.join_config import ENDED_KEY, JoinConfig
 
 NO_AGENT_ID: Final = 0
 """The agent_id of one that has yet to be given its own."""
@@ -56,6 +58,23 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="the network interface through which other hosts reach this one",
     )
+    made.add_argument(
+        "--exit-code-if-drained",
+        dest="left_code",
+        type=int,
+        choices=range(256),
+        default=0,
+        metavar="CODE",
+        help="the exit code if this host leaves a run that goes on, for what starts a replacement then (default: 0)",
+    )
+    made.add_argument(
+        "--health-port",
+        type=int,
+        default=0,
+        metavar="PORT",
+        help="serve grpc.health.v1 there, without TLS, for probes: liveness, and readiness once the run has let this "
+        "host in",
+    )
     return made
 
 
@@ -64,14 +83,16 @@ def join_config_of(arguments: Sequence[str]) -> JoinConfig:
 
     Raises:
         ValueError: the credentials cannot be used.
+        RunEndedError: their run has ended.
     """
     flags = parser().parse_args(arguments)
     if flags.no_wait and not flags.credentials.exists():
         raise ValueError(f"the run has ended: its credentials {flags.credentials} are not there any more")
     try:
-        if flags.credentials.stat().st_mode & 0o077:
-            raise ValueError(f"{flags.credentials} can be read by others: chmod 600 it, for it holds the run's token")
-        run = JoinConfig.from_json(flags.credentials.read_bytes())
+        _check_private(flags.credentials)
+        credentials = flags.credentials.read_bytes()
+        _check_not_ended(credentials)
+        run = JoinConfig.from_json(credentials)
     except OSError as error:
         raise ValueError(f"--credentials {flags.credentials}: {error.strerror}") from None
     host, colon, port = flags.driver.rpartition(":")
@@ -90,6 +111,8 @@ def join_config_of(arguments: Sequence[str]) -> JoinConfig:
         token=run.token,
         interface=flags.network_interface,
         slots=slots,
+        health_port=_health_port_of(flags.health_port),
+        left_code=flags.left_code,
     )
 
 
@@ -105,3 +128,40 @@ def _see_that_it_listens(host: str, port: int) -> None:
         raise ValueError(f"the run has ended: nothing listens at its driver's address, {host}:{port}") from None
     except OSError:
         pass  # the agent itself dials again and again
+
+
+class RunEndedError(Exception):
+    """The run that the credentials are of has ended; the message says so."""
+
+
+def _check_not_ended(credentials: bytes) -> None:
+    """Look whether the driver has put the end of its run in the place of its credentials.
+
+    Raises:
+        RunEndedError: it has.
+    """
+    with contextlib.suppress(ValueError):
+        found = json.loads(credentials)
+        if isinstance(found, dict) and ENDED_KEY in found:
+            raise RunEndedError(f"run {found.get('run_id', '')} has ended: there is nothing to do for this host")
+
+
+def _check_private(path: Path) -> None:
+    """Check that only those can read the file who may.
+
+    A file of root's that a group may read is one that root has given to this user in that way: so does the kubelet with
+    a Secret where a pod has an fsGroup.
+
+    Raises:
+        OSError: there is none.
+        ValueError: others can read it.
+    """
+    found = path.stat()
+    if found.st_mode & (0o007 if found.st_uid == 0 else 0o077):
+        raise ValueError(f"{path} can be read by others: chmod 600 it, for it holds the run's token")
+
+
+def _health_port_of(port: int) -> int:
+    if not 0 <= port < 65536:
+        raise ValueError(f"--health-port is {port}: ports lie between 1 and 65535")
+    return port

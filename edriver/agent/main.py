@@ -15,11 +15,15 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from edriver.common.join_config import JoinConfig
 from edriver.system.descriptors import raise_limit
 from edriver.system.guard import Guard
 from edriver.system.leftovers import FOLDER_PREFIX, hold, remove_leftovers
+
+QUIET_WAIT: Final = 10.0
+"""Seconds that an agent waits for its driver before it says that it waits."""
 
 MAX_JOIN_CONFIG_BYTES = 4 * 1024 * 1024
 """Bytes of the largest join config: the environment is the most of it."""
@@ -42,6 +46,7 @@ async def serve(join_config: JoinConfig, folder: Path, guard: Guard) -> int:
     from edriver.agent.settings import AgentSettings
     from edriver.common.driver_channel import open_channel
     from edriver.common.grpc_streams import CHANNEL_OPTIONS
+    from edriver.common.probes.health_port import HealthPort
     from edriver.v1 import agent_pb2_grpc
 
     settings = AgentSettings(
@@ -52,6 +57,7 @@ async def serve(join_config: JoinConfig, folder: Path, guard: Guard) -> int:
         folder=folder,
         interface=join_config.interface,
         slots=join_config.slots,
+        left_code=join_config.left_code,
         secret=bytes.fromhex(join_config.secret),
     )
     target = join_config.drivers[0]
@@ -67,9 +73,32 @@ async def serve(join_config: JoinConfig, folder: Path, guard: Guard) -> int:
         grpc.aio.insecure_channel,
         grpc.aio.secure_channel,
     )
+    welcomed = asyncio.Event()
+    health = HealthPort(join_config.health_port, welcomed) if join_config.health_port else None
     async with channel:
         stub = agent_pb2_grpc.AgentServiceStub(channel)
-        return await Agent(settings, stub, os.environ, guard, lambda: nothing_listens(target)).run()
+        agent = Agent(settings, stub, os.environ, guard, lambda: nothing_listens(target), welcomed)
+        saying = asyncio.create_task(_say_that_it_waits(welcomed, target))
+        try:
+            if health is not None:
+                await health.open()
+            return await agent.run()
+        finally:
+            saying.cancel()
+            if health is not None:
+                await health.close()
+
+
+async def _say_that_it_waits(welcomed: asyncio.Event, address: str) -> None:
+    try:
+        async with asyncio.timeout(QUIET_WAIT):
+            await welcomed.wait()
+    except TimeoutError:
+        logging.getLogger("edriver.agent").warning(
+            "the driver at %s has not let this host in yet: it may not run yet, have no use for this host now, or be "
+            "at another address",
+            address,
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -86,6 +115,7 @@ def run_agent(join_config: JoinConfig) -> int:
 
     Raises:
         ValueError: the configuration cannot be used on this host.
+        OSError: its health port cannot be opened.
     """
     raise_limit()  # workers inherit it
     logging.basicConfig(level=logging.WARNING, format=f"edriver agent on {join_config.host}: %(message)s")

@@ -18,6 +18,7 @@ class AgentSettings:
         folder: private to this agent, for its sockets.
         interface: the network interface whose address that is; empty: any.
         slots: how many workers this host takes, if it dials in by itself, with agent_id 0.
+        left_code: the exit code if the agent leaves a run that goes on.
         secret: authenticates this agent to the driver; empty: the first Welcome has it.
     """
 
@@ -28,4 +29,5 @@ class AgentSettings:
     folder: Path
     interface: str = ""
     slots: int = 0
+    left_code: int = 0
     secret: bytes = field(default=b"", repr=False)

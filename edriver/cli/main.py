@@ -22,6 +22,7 @@ from edriver.common import defaults
 from edriver.common.stall_limits import DEFAULT_STALL_LIMITS, text_of
 from edriver.driver.core.mode import Mode
 from edriver.driver.core.settings import HOST_COOLDOWN, SLOT_COOLDOWN
+from edriver.driver.flags.engine_flags import add_engine_flags
 from edriver.system.descriptors import raise_limit
 from edriver.system.record_folder import MAX_KEPT_RUNS
 
@@ -105,7 +106,8 @@ def flags_parser() -> argparse.ArgumentParser:
         help="print a completion script for this shell and exit (bash: source it)",
     )
     _add_worker_flags(top.add_argument_group("workers"))
-    _add_host_flags(top.add_argument_group("hosts (at most one of the first seven; default: this machine)"))
+    _add_host_flags(top.add_argument_group("hosts (at most one of the first five; default: this machine)"))
+    add_engine_flags(top.add_argument_group("hosts of a cluster (at most one, in place of the flags above)"))
     _add_ssh_flags(top.add_argument_group("other hosts (reached by ssh, with your ssh configuration)"))
     _add_failure_flags(top.add_argument_group("waiting and failures (times in seconds)"))
     _add_output_flags(top.add_argument_group("output"))
@@ -156,22 +158,6 @@ def _add_host_flags(group: argparse._ArgumentGroup) -> None:
         help="hosts that join by themselves, with `edriver agent --driver HOST:PORT --credentials FILE`",
     )
     group.add_argument(
-        "--slurm",
-        action="store_true",
-        help="the nodes of the Slurm allocation that this runs in; agents are steps of its job",
-    )
-    group.add_argument(
-        "--slurm-partition",
-        metavar="NAME",
-        help="one-node jobs that the run submits to this partition of Slurm, as many as it can use, each of "
-        "--slots-per-host workers",
-    )
-    group.add_argument(
-        "--slurm-args",
-        metavar="ARGS",
-        help="with --slurm-partition: more arguments for sbatch: --slurm-args='--gpus-per-node=8 --time=4:00:00'",
-    )
-    group.add_argument(
         "--discovery",
         metavar="NAME[=ARGUMENT]",
         help="a host source that an installed package provides (entry point group edriver.discovery)",
@@ -193,13 +179,18 @@ def _add_host_flags(group: argparse._ArgumentGroup) -> None:
         "--idle-timeout",
         type=_seconds,
         metavar="S",
-        help="with --broker: give back a host of which no slot has been used for this long "
+        help="give a host back to its cluster when none of its slots has been used for this long "
         f"(default: {defaults.HOST_IDLE_TIMEOUT:g})",
     )
     group.add_argument(
         "--credentials",
         metavar="FILE",
         help="with --hosts-dial-in: the file to write, with the credentials of these agents",
+    )
+    group.add_argument(
+        "--run-credentials",
+        metavar="FILE",
+        help="the file to read, with the run's ID, keys and tokens, made before the run starts by edriver credentials",
     )
     group.add_argument(
         "--port",
@@ -378,6 +369,12 @@ def _add_output_flags(group: argparse._ArgumentGroup) -> None:
         help="serve the metrics at this address, without encryption or a token, to everyone who can reach it",
     )
     group.add_argument(
+        "--health-port",
+        type=_count,
+        metavar="PORT",
+        help="serve grpc.health.v1 at this port, without TLS or a token, for probes of the driver: liveness, readiness",
+    )
+    group.add_argument(
         "--explain", action="store_true", help="print all settings with their origins, and all time limits, and exit"
     )
     group.add_argument("--verbose", action="store_true", help="log every event and every action of the driver")
@@ -410,7 +407,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if flags.np is None and (hint := hint_of(flags.command)):
         top.error(hint)
 
-    from edriver.driver.options import UsageError, options_of
+    from edriver.driver.flags.usage_error import UsageError
+    from edriver.driver.options import options_of
 
     # Before gRPC is imported: it would print a line for each failed handshake at the driver's port.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
@@ -428,7 +426,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from edriver.driver.observe.console.output import Output
     from edriver.system.record_folder import make
 
-    run_id = secrets.token_hex(4)
+    run_id = options.run_credentials.run_id if options.run_credentials else secrets.token_hex(4)
     records, no_records = None, ""
     try:
         if options.records is not None:

@@ -101,13 +101,40 @@ def _rendezvous(arguments: Sequence[str]) -> int:
     return command.rendezvous(arguments)
 
 
+def _credentials(arguments: Sequence[str]) -> int:
+    from edriver.cli.credentials import credentials
+
+    try:
+        sys.stdout.write(f"{credentials(arguments)}\n")
+    except OSError as error:
+        sys.stderr.write(f"edriver credentials: {error.filename} cannot be written: {error.strerror}\n")
+        return EXIT_FAILED
+    return 0
+
+
+def _kubernetes(arguments: Sequence[str]) -> int:
+    import datetime
+
+    from edriver.driver.engines.kubernetes.command import kubernetes
+    from edriver.driver.rpc.run_credentials import RunCredentials
+
+    def credentials() -> tuple[bytes, bytes]:
+        made = RunCredentials.new(datetime.datetime.now(datetime.UTC))
+        return made.for_driver(), made.for_agents()
+
+    return kubernetes(arguments, credentials)
+
+
 def _agent(arguments: Sequence[str]) -> int:
-    from edriver.agent.dial_in import join_config_of
+    from edriver.agent.dial_in import RunEndedError, join_config_of
     from edriver.agent.main import run_agent
 
     try:
         return run_agent(join_config_of(arguments))
-    except ValueError as error:
+    except RunEndedError as error:
+        sys.stderr.write(f"edriver agent: {error}\n")
+        return 0
+    except (ValueError, OSError) as error:
         sys.stderr.write(f"edriver agent: {error}\n")
         return EXIT_USAGE
 
@@ -158,6 +185,14 @@ GROUPS: Final[Mapping[str, Sequence[Subcommand]]] = {
         Subcommand(
             *("agent", "--driver HOST:PORT", "join this host to a run with --hosts-dial-in"),
             *(_agent, partial(_parser_in, "edriver.agent.dial_in")),
+        ),
+        Subcommand(
+            *("credentials", "DIR", "make a run's credentials before it starts, for hosts that dial in early"),
+            *(_credentials, partial(_parser_in, "edriver.cli.credentials")),
+        ),
+        Subcommand(
+            *("kubernetes", "manifest", "print what to apply to a Kubernetes cluster"),
+            *(_kubernetes, partial(_parser_in, "edriver.driver.engines.kubernetes.command")),
         ),
         Subcommand(
             *("rendezvous", "[status]", "serve torchrun --rdzv-backend=edriver, outside the training nodes"),

@@ -14,6 +14,9 @@ SERVER_NAME: Final = "driver.edriver"
 """The name in the certificate of every driver. Drivers differ by the authority of their
 run, so a driver can be reached at any address."""
 
+ENDED_KEY: Final = "ended"
+"""What a file of credentials has in the place of all others once its run has ended."""
+
 MEMBER_NAME: Final = "member.edriver"
 """The name in the certificate that all workers of a run share."""
 
@@ -37,6 +40,8 @@ class JoinConfig:
         directory: the workers' working directory; empty: the agent's own.
         environment: variables that the workers get, over those of the agent's own.
         server_name: the name in the driver's certificate, which clients verify.
+        health_port: the TCP port at which probes ask for the agent's health; 0: none.
+        left_code: the agent's exit code if it leaves a run that goes on.
         secret: authenticates this agent to the driver, in hexadecimal digits; empty: its first Welcome
             brings it.
     """
@@ -54,6 +59,8 @@ class JoinConfig:
     directory: str = ""
     environment: Mapping[str, str] | None = None
     secret: str = ""
+    health_port: int = 0
+    left_code: int = 0
     server_name: str = SERVER_NAME
 
     def __repr__(self) -> str:

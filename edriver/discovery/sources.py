@@ -24,11 +24,13 @@ class SourceContext:
         argument: what the operator has written after the source's name and `=`; empty: nothing.
         default_slots: the slots of a host for which the source knows none.
         timeout: seconds that one answer may take.
+        dialled_in: the hosts that have dialled in; None: none do.
     """
 
     argument: str
     default_slots: int
     timeout: float
+    dialled_in: HostSource | None = None
 
 
 class HostSource(Protocol):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -30,7 +29,6 @@ class DiscoveryFeed:
         inbox: takes the events.
         clock: seconds since the epoch.
         sleep: waits for a number of seconds.
-        news: set by a source that has a new host, which is then polled at once; None: it does not say so.
 
     Attributes:
         polls: how the source has answered so far.
@@ -42,13 +40,11 @@ class DiscoveryFeed:
         inbox: Mailbox[events.Event],
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        news: asyncio.Event | None = None,
     ) -> None:
         self._source = source
         self._inbox = inbox
         self._clock = clock
         self._sleep = sleep
-        self._news = news
         self._filter = PollFilter()
         self._note = ""
         self._unanswered = ""
@@ -63,18 +59,8 @@ class DiscoveryFeed:
         while True:
             self._log_note(verdict, error)
             self._tell_core(verdict)
-            await self._pause()
-            verdict, error = await self._poll()
-
-    async def _pause(self) -> None:
-        """Wait for the next poll's time, or for news."""
-        if self._news is None:
             await self._sleep(POLL_INTERVAL)
-            return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(POLL_INTERVAL):
-                await self._news.wait()
-        self._news.clear()
+            verdict, error = await self._poll()
 
     async def _poll(self) -> tuple[Verdict, Exception | None]:
         began = self._clock()

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, TypeVar, cast
+from typing import Final, cast
 
 from edriver.common import defaults
 from edriver.common import limits as bounds
@@ -22,8 +22,17 @@ from edriver.discovery.sources import SOURCE_ENTRY_POINTS as SOURCES
 from edriver.discovery.sources import FixedHosts, HostSource, SourceContext, read_hostfile
 from edriver.driver.core.mode import Mode
 from edriver.driver.core.settings import Settings
-from edriver.driver.engine_flags import UsageError as UsageError
-from edriver.driver.engine_flags import hosts_text, with_engine
+from edriver.driver.flags.engine_flags import hosts_text, with_engine
+from edriver.driver.flags.output_options import (
+    event_log_of,
+    folder_of,
+    logs_of,
+    metrics_of,
+    name_of,
+    records_of,
+    tag_of,
+)
+from edriver.driver.flags.usage_error import UsageError
 from edriver.driver.launch.broker import BROKER_ENTRY_POINTS as BROKERS
 from edriver.driver.launch.broker import BrokerChoice
 from edriver.driver.launch.launcher import LAUNCHER_ENTRY_POINTS as LAUNCHERS
@@ -31,10 +40,9 @@ from edriver.driver.launch.launcher import LaunchContext, Launcher
 from edriver.driver.launch.local import interface_address
 from edriver.driver.plugins import PluginError, plugin
 from edriver.driver.rpc.dial_in_hosts import DialInHosts
+from edriver.driver.rpc.run_credentials import RunCredentials
 from edriver.driver.training_script import ModeChoice, PythonCommand, mode_of
-from edriver.driver.worker_logs import StreamChoice, WorkerLogs, local_ranks
-from edriver.system.private_files import open_private
-from edriver.system.record_folder import default_root
+from edriver.driver.worker_logs import WorkerLogs
 from edriver.system.ssh_client import SshOptions, identity_error
 from edriver.text.phrases import count_text
 from edriver.text.wire_text import wire_text
@@ -42,19 +50,11 @@ from edriver.text.wire_text import wire_text
 MAX_POLL_TIMEOUT = 20.0
 """Longest that one run of a discovery script may take, in seconds."""
 
-DEFAULT_METRICS_ADDRESS = "127.0.0.1"
-"""Where metrics are by default."""
-
-MAX_NAME_LENGTH: Final = 200
-"""Characters of a run's name, and of a tag."""
-
 DIAL_IN_LAUNCHER: Final = "dial-in"
 """The launcher of hosts that dial in."""
 
 THIS_MACHINE = "this machine"
 """The hosts if no flag defines them."""
-
-Judged = TypeVar("Judged")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,9 @@ class RunOptions:
         ssh: how other hosts are reached.
         network_interface: through which interface hosts reach one another; empty: whichever leads there.
         port: the driver's TCP port, should it need one; 0: any.
-        dial_in: the file with the credentials of hosts that dial in; None: there are none.
+        dial_in_hosts: the hosts that dial in; None: none do.
+        dial_in: the file with their credentials; None: there is none.
+        run_credentials: the run's own, made before it started; None: it makes them.
         control_credentials: the file with the credentials of operators on other machines; None: there are none.
         status_credentials: the file with the credentials of observers on other machines; None: there are none.
         stall_limits: seconds without progress that each phase of a worker may last; 0: for ever.
@@ -81,6 +83,7 @@ class RunOptions:
         output_folder: absolute path of the folder for the workers' output files; empty: none are written.
         logs: where the output of workers in restart mode goes; None: it is printed.
         event_log: the file to which the event log is appended; None: none is written.
+        health_port: the port for probes of the driver's health; None: there is none.
         metrics: the address and port at which Prometheus finds metrics, 0 for any port; None: there are none.
         records: the folder in which the run gets a folder for its records; None: it has none: they were declined,
             or this user has no home.
@@ -101,7 +104,9 @@ class RunOptions:
     ssh: SshOptions = field(default_factory=SshOptions)
     network_interface: str = ""
     port: int = 0
+    dial_in_hosts: DialInHosts | None = None
     dial_in: Path | None = None
+    run_credentials: RunCredentials | None = None
     control_credentials: Path | None = None
     status_credentials: Path | None = None
     stall_limits: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_STALL_LIMITS))
@@ -112,6 +117,7 @@ class RunOptions:
     output_folder: str = ""
     logs: WorkerLogs | None = None
     event_log: Path | None = None
+    health_port: int | None = None
     metrics: tuple[str, int] | None = None
     records: Path | None = None
     records_asked: bool = False
@@ -162,16 +168,20 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         bounds.check_slots(flags.slots_per_host, "--slots-per-host")
     except ValueError as error:
         raise UsageError(str(error)) from None
+    dial_in_hosts = DialInHosts() if _dials_in(flags) else None
     return RunOptions(
         settings=settings,
         command=command,
         mode=mode,
-        source=_source_of(flags, settings),
+        source=_source_of(flags, settings, dial_in_hosts),
         launcher=_launcher_of(flags),
         broker=_broker_of(flags),
         ssh=_ssh_of(flags),
-        port=_port_of(flags.port),
+        port=_port_of("--port", flags.port) or 0,
+        health_port=_port_of("--health-port", flags.health_port),
+        dial_in_hosts=dial_in_hosts,
         dial_in=_dial_in_of(flags),
+        run_credentials=_run_credentials_of(flags),
         control_credentials=_new_file_of("--control-credentials", flags.control_credentials),
         status_credentials=_new_file_of("--status-credentials", flags.status_credentials),
         network_interface=_interface_of(flags.network_interface),
@@ -180,15 +190,15 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         worker_lease=_lease_of("--worker-lease", flags.worker_lease),
         driver_timeout=_lease_of("--driver-timeout", flags.driver_timeout),
         insecure=flags.insecure,
-        output_folder=_folder_of("--output-filename", flags.output_filename),
-        logs=_logs_of(flags, mode),
-        event_log=_event_log_of(flags.event_log),
-        metrics=_metrics_of(flags.metrics_port, flags.metrics_address),
-        records=_records_of(flags, os.environ),
+        output_folder=folder_of("--output-filename", flags.output_filename),
+        logs=logs_of(flags, mode),
+        event_log=event_log_of(flags.event_log),
+        metrics=metrics_of(flags.metrics_port, flags.metrics_address),
+        records=records_of(flags, os.environ),
         records_asked=flags.records is not None,
         logs_kept=not flags.no_logs,
-        name=_name_of(flags.name),
-        tags=dict(map(_tag_of, flags.tag)),
+        name=name_of(flags.name),
+        tags=dict(map(tag_of, flags.tag)),
         hosts=hosts_text(flags) or THIS_MACHINE,
         verbose=flags.verbose,
     )
@@ -281,7 +291,7 @@ def _mode_of(wanted: str | None, command: tuple[str, ...]) -> ModeChoice:
     return ModeChoice(mode, "--mode")
 
 
-def _source_of(flags: argparse.Namespace, settings: Settings) -> HostSource:
+def _source_of(flags: argparse.Namespace, settings: Settings, dial_in_hosts: DialInHosts | None) -> HostSource:
     given = {
         "-H": flags.hosts,
         "--hostfile": flags.hostfile,
@@ -292,8 +302,8 @@ def _source_of(flags: argparse.Namespace, settings: Settings) -> HostSource:
     chosen = [flag for flag, value in given.items() if value is not None]
     if len(chosen) > 1:
         raise UsageError(f"{' and '.join(chosen)} both define the hosts: give only one of them")
-    if flags.hosts_dial_in:
-        return DialInHosts()
+    if flags.hosts_dial_in and dial_in_hosts is not None:
+        return dial_in_hosts
     if flags.host_discovery_script is not None:
         return HostDiscoveryScript(flags.host_discovery_script, flags.slots_per_host, poll_timeout(settings))
     if flags.discovery is not None:
@@ -301,11 +311,11 @@ def _source_of(flags: argparse.Namespace, settings: Settings) -> HostSource:
         try:
             make = plugin(SOURCES, name)
         except PluginError as error:
-            raise UsageError(f"--discovery: {error}") from None
+            raise UsageError(f"{_flag('--discovery', flags)}: {error}") from None
         try:
-            source = make(SourceContext(argument, flags.slots_per_host, poll_timeout(settings)))
+            source = make(SourceContext(argument, flags.slots_per_host, poll_timeout(settings), dial_in_hosts))
         except DiscoveryError as error:
-            raise UsageError(f"{flags.engine.flag if flags.engine else f'--discovery {name}'}: {error}") from None
+            raise UsageError(f"{_flag(f'--discovery {name}', flags)}: {error}") from None
         return cast("HostSource", source)
     try:
         if flags.hosts is not None:
@@ -325,6 +335,15 @@ def _source_of(flags: argparse.Namespace, settings: Settings) -> HostSource:
     return FixedHosts(hosts)
 
 
+def _dials_in(flags: argparse.Namespace) -> bool:
+    return bool(flags.hosts_dial_in or (flags.engine and flags.engine.dials_in))
+
+
+def _flag(flag: str, flags: argparse.Namespace) -> str:
+    """What the operator has given: the flag, or that of an engine which stands for it."""
+    return str(flags.engine.flag) if flags.engine else flag
+
+
 def _launcher_of(flags: argparse.Namespace) -> Callable[[LaunchContext], Launcher] | None:
     if flags.launcher is None:
         return None
@@ -335,7 +354,7 @@ def _launcher_of(flags: argparse.Namespace) -> Callable[[LaunchContext], Launche
     try:
         return cast("Callable[[LaunchContext], Launcher]", plugin(LAUNCHERS, flags.launcher))
     except PluginError as error:
-        raise UsageError(f"--launcher: {error}") from None
+        raise UsageError(f"{_flag('--launcher', flags)}: {error}") from None
 
 
 def _broker_of(flags: argparse.Namespace) -> BrokerChoice | None:
@@ -350,7 +369,7 @@ def _broker_of(flags: argparse.Namespace) -> BrokerChoice | None:
     try:
         return BrokerChoice(plugin(BROKERS, name), argument, flags.slots_per_host, idle)
     except PluginError as error:
-        raise UsageError(f"--broker: {error}") from None
+        raise UsageError(f"{_flag('--broker', flags)}: {error}") from None
 
 
 def _ssh_of(flags: argparse.Namespace) -> SshOptions:
@@ -363,20 +382,34 @@ def _ssh_of(flags: argparse.Namespace) -> SshOptions:
     return SshOptions(flags.ssh_port, str(Path(flags.ssh_identity_file).expanduser()))
 
 
-def _port_of(port: int | None) -> int:
+def _port_of(flag: str, port: int | None) -> int | None:
     if port is not None and not 0 <= port < 65536:
-        raise UsageError(f"--port is {port}: ports lie between 1 and 65535")
-    return port or 0
+        raise UsageError(f"{flag} is {port}: ports lie between 1 and 65535")
+    return port
 
 
 def _dial_in_of(flags: argparse.Namespace) -> Path | None:
-    if flags.hosts_dial_in and flags.credentials is None:
+    if _dials_in(flags) and flags.credentials is None and flags.run_credentials is None:
         raise UsageError(
-            "--hosts-dial-in needs --credentials FILE: the file is written for the agents of these hosts to read"
+            f"{_flag('--hosts-dial-in', flags)} needs --credentials FILE: the file is written for the "
+            "agents of these hosts to read"
         )
-    if flags.credentials is not None and not flags.hosts_dial_in:
+    if flags.credentials is not None and not _dials_in(flags):
         raise UsageError("--credentials is for hosts that dial in: give --hosts-dial-in, too")
     return _new_file_of("--credentials", flags.credentials)
+
+
+def _run_credentials_of(flags: argparse.Namespace) -> RunCredentials | None:
+    if flags.run_credentials is None:
+        return None
+    if flags.insecure:
+        raise UsageError(
+            "--run-credentials are for TLS and tokens, which --insecure does without: give only one of them"
+        )
+    try:
+        return RunCredentials.read(Path(flags.run_credentials))
+    except ValueError as error:
+        raise UsageError(f"--run-credentials: {error}") from None
 
 
 def _new_file_of(flag: str, name: str | None) -> Path | None:
@@ -396,96 +429,3 @@ def _interface_of(name: str | None) -> str:
     except ValueError as error:
         raise UsageError(f"--network-interface: {error}") from None
     return name
-
-
-def _folder_of(flag: str, name: str | None) -> str:
-    if name is None:
-        return ""
-    if not name or (Path(name).exists() and not Path(name).is_dir()):
-        raise UsageError(f"{flag} {name!r} is not a folder: give one, or a name that does not exist yet")
-    return str(Path(name).absolute())
-
-
-def _logs_of(flags: argparse.Namespace, mode: ModeChoice) -> WorkerLogs | None:
-    given = {
-        "--log-dir": flags.log_dir,
-        "--redirects": flags.redirects,
-        "--tee": flags.tee,
-        "--local-ranks-filter": flags.local_ranks_filter,
-    }
-    first = next((flag for flag, text in given.items() if text is not None), None)
-    if first is None:
-        return None
-    if mode.mode is not Mode.RESTART:
-        raise UsageError(
-            f"{first} is for restart mode, in which a worker has one local rank: give --output-filename instead, or "
-            "--mode restart"
-        )
-    if flags.output_filename is not None:
-        raise UsageError(f"--output-filename and {first} both define where output goes: give only one of them")
-    return WorkerLogs(
-        _folder_of("--log-dir", flags.log_dir),
-        _read("--redirects", flags.redirects, StreamChoice.of, StreamChoice()),
-        _read("--tee", flags.tee, StreamChoice.of, StreamChoice()),
-        _read("--local-ranks-filter", flags.local_ranks_filter, local_ranks, ()),
-    )
-
-
-def _read(flag: str, text: str | None, reader: Callable[[str], Judged], default: Judged) -> Judged:
-    try:
-        return default if text is None else reader(text)
-    except ValueError as error:
-        raise UsageError(f"{flag}: {error}") from None
-
-
-def _metrics_of(port: int | None, address: str | None) -> tuple[str, int] | None:
-    if port is None:
-        if address is not None:
-            raise UsageError("--metrics-address needs --metrics-port")
-        return None
-    if not 0 <= port < 65536:
-        raise UsageError(f"--metrics-port is {port}: ports lie between 1 and 65535, and 0 is any free port")
-    if address == "":
-        raise UsageError("--metrics-address is empty: give an address of this machine, or 0.0.0.0 for all of them")
-    return address or DEFAULT_METRICS_ADDRESS, port
-
-
-def _event_log_of(name: str | None) -> Path | None:
-    if name is None:
-        return None
-    path = Path(name).absolute()
-    try:
-        os.close(open_private(path, os.O_APPEND))
-    except OSError as error:
-        raise UsageError(f"--event-log {name!r} cannot be written: {error.strerror}") from None
-    return path
-
-
-def _name_of(name: str | None) -> str:
-    if name is not None and not 0 < len(name) <= MAX_NAME_LENGTH:
-        raise UsageError(f"--name is {len(name)} characters long: give 1 to {MAX_NAME_LENGTH}")
-    return name or ""
-
-
-def _tag_of(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not (name and equals):
-        raise UsageError(f"--tag {text!r}: give NAME=VALUE")
-    if len(text) > MAX_NAME_LENGTH:
-        raise UsageError(f"--tag {name[:20]}...: it has {len(text)} characters, more than {MAX_NAME_LENGTH}")
-    return name, value
-
-
-def _records_of(flags: argparse.Namespace, environ: Mapping[str, str]) -> Path | None:
-    if flags.records is not None and flags.no_records:
-        raise UsageError("--records and --no-records exclude each other: give only one of them")
-    if flags.no_records:
-        return None
-    if flags.records is None:
-        try:
-            return default_root(environ)
-        except RuntimeError:  # a user without a home
-            return None
-    if not flags.records:
-        raise UsageError("--records '' is no folder: name one, or give --no-records")
-    return Path(flags.records).absolute()

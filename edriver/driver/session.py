@@ -111,7 +111,10 @@ class Session:
         try:
             if parts.metrics:
                 _log.info("metrics for Prometheus: %s", await parts.metrics.open())
+            if parts.health:
+                _log.info("health for probes: port %s", await parts.health.open())
             await parts.credentials.write()
+            parts.listens.set()
         except OSError as error:
             _log.error("failed: the driver cannot listen: %s", error)
             await self._close(service, grace=0)
@@ -168,7 +171,8 @@ class Session:
         """Stop serving; calls that are under way have the grace, in seconds."""
         self._parts.status.close()
         metrics = [self._parts.metrics.close()] if self._parts.metrics else []
-        await asyncio.gather(service.stop(grace), self._parts.endpoint.close(grace), *metrics)
+        health = [self._parts.health.close()] if self._parts.health else []
+        await asyncio.gather(service.stop(grace), self._parts.endpoint.close(grace), *metrics, *health)
         self._parts.recorder.close()
 
     def _begin_records(self) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from edriver.common.probes.health_port import HealthPort
 from edriver.common.wire import duration
 from edriver.driver.broker_feed import BrokerFeed, UnusedHosts
 from edriver.driver.core import events
@@ -32,7 +34,6 @@ from edriver.driver.options import RunOptions
 from edriver.driver.rpc.agent_service import AgentServer
 from edriver.driver.rpc.agents.registry import AgentRegistry
 from edriver.driver.rpc.control import ControlServer
-from edriver.driver.rpc.dial_in_hosts import DialInHosts
 from edriver.driver.rpc.issued_credentials import IssuedCredentials
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.driver.rpc.stack_questions import StackQuestions
@@ -91,6 +92,8 @@ class Wiring:
         endpoint: for others there,
         credentials: with what those have to show.
         metrics: for Prometheus; None: there are none.
+        listens: set when agents can dial in.
+        health: for probes; None: there are none.
     """
 
     def __init__(
@@ -113,9 +116,8 @@ class Wiring:
         if options.event_log is not None:
             writers.append(EventLogWriter(RecordFile(options.event_log, "event log"), progress=False))
         self.recorder = Recorder(writers, self.event_history.began, wall_clock)
-        dial_in_hosts = options.source if isinstance(options.source, DialInHosts) else None
-        news = dial_in_hosts.news if dial_in_hosts else None
-        self.discovery = DiscoveryFeed(options.source, self.inbox, wall_clock, news=news)
+        sleep = options.dial_in_hosts.sleep if options.dial_in_hosts else asyncio.sleep
+        self.discovery = DiscoveryFeed(options.source, self.inbox, wall_clock, sleep)
         self.stops = StopRequests(self.inbox)
         self.registry = AgentRegistry(self.inbox, clock, self._agent_ended)
         welcome = agent_pb2.Welcome(
@@ -134,6 +136,7 @@ class Wiring:
             if worker_output is not None:
                 worker_output.add(host, batch)
 
+        self._dial_in_hosts = dial_in_hosts = options.dial_in_hosts
         self.server = AgentServer(
             run_id,
             welcome,
@@ -167,14 +170,16 @@ class Wiring:
             self._address,
             options.port,
             secure=not options.insecure,
+            made=options.run_credentials,
         )
         self.credentials = IssuedCredentials(
-            self.endpoint, options.dial_in, options.status_credentials, options.control_credentials
+            *(self.endpoint, options.dial_in, options.status_credentials, options.control_credentials),
+            awaited=dial_in_hosts is not None and options.run_credentials is not None,
         )
         self.broker = self._broker_feed(options, run_id, clock)
         self.socket = folder / SOCKET_NAME
         admit = dial_in_hosts.admit if dial_in_hosts else None
-        context = LaunchContext(run_id, options.ssh.port, options.ssh.identity_file, admit)
+        context = LaunchContext(run_id, options.ssh.port, options.ssh.identity_file, admit, options.source)
         secret_of, interface = self.registry.secret_of, options.network_interface
         self.agents = Agents(
             choice(options.launcher, context, self._reach),
@@ -185,6 +190,8 @@ class Wiring:
         )
         self.shutdown = Shutdown(self.registry, self.agents, dial_in_hosts, self.stops.hurry)
         self.metrics = None if options.metrics is None else self._metrics_server(run_id, *options.metrics)
+        self.listens = asyncio.Event()
+        self.health = None if options.health_port is None else HealthPort(options.health_port, self.listens)
         self.loop = CoreLoop(
             self.membership,
             self.inbox,
@@ -204,7 +211,11 @@ class Wiring:
             return None
         make, argument, slots, idle_timeout = options.broker
         endpoint = self.endpoint
-        context = BrokerContext(run_id, argument, slots, options.dial_in, lambda: endpoint.credentials("").drivers[0])
+        context = BrokerContext(
+            *(run_id, argument, slots, options.dial_in),
+            driver=lambda: endpoint.credentials("").drivers[0],
+            source=options.source,
+        )
         unused = UnusedHosts(idle_timeout, clock)
         return BrokerFeed(make(context), lambda: unused.settled(demand_of(self.membership.state)), self.inbox)
 
@@ -216,6 +227,8 @@ class Wiring:
         )
 
     def _agent_exited(self, host: str, agent_id: int, reason: str) -> None:
+        if self._dial_in_hosts is not None:  # also one that was ordered to end: another may dial in under its name
+            self._dial_in_hosts.leave(host, agent_id)
         self.inbox.put(events.AgentLost(host, agent_id, AgentFault(AgentFaultKind.ENDED, reason)))
 
     def _agent_ended(self, agent_id: int) -> None:

@@ -726,6 +726,9 @@ class Shutdown(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     GRACE_FIELD_NUMBER: _builtins.int
+    RUN_CONTINUES_FIELD_NUMBER: _builtins.int
+    run_continues: _builtins.bool
+    """The run goes on without this host."""
     @_builtins.property
     def grace(self) -> _duration_pb2.Duration:
         """The grace period between SIGTERM and SIGKILL for the workers."""
@@ -734,10 +737,11 @@ class Shutdown(_message.Message):
         self,
         *,
         grace: _duration_pb2.Duration | None = ...,
+        run_continues: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["grace", b"grace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["grace", b"grace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grace", b"grace", "run_continues", b"run_continues"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -142,25 +142,3 @@ def test_a_clock_that_is_set_back_makes_no_negative_length() -> None:
     polls = Polls()
     polls.add(100.0, 90.0, believed=True)
     assert polls.seconds == 0.0
-
-
-def test_a_source_that_has_news_is_polled_at_once() -> None:
-    async def run() -> list[events.Event]:
-        inbox: Mailbox[events.Event] = Mailbox(100)
-        news = asyncio.Event()
-        feed = DiscoveryFeed(ScriptedSource([NONE, A, AB]), inbox, lambda: 0.0, news=news)
-        polling = asyncio.create_task(feed.run())
-        began = asyncio.get_running_loop().time()
-        for _ in range(20):  # so much happens in no time
-            await asyncio.sleep(0)
-        assert feed.polls.answered == 1
-        news.set()
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert feed.polls.answered == 2
-        assert not news.is_set()
-        assert asyncio.get_running_loop().time() - began < POLL_INTERVAL
-        polling.cancel()
-        return inbox.drain()
-
-    assert asyncio.run(asyncio.wait_for(run(), 20)) == [events.HostsObserved(A)]

@@ -13,9 +13,10 @@ from edriver.common.limits import MAX_TOTAL_SLOTS
 from edriver.discovery.script import HostDiscoveryScript
 from edriver.driver import options
 from edriver.driver.core.settings import Settings
+from edriver.driver.flags.usage_error import UsageError
 from edriver.driver.launch.launcher import LaunchContext
 from edriver.driver.launch.ssh import SshLauncher
-from edriver.driver.options import RunOptions, UsageError, options_of
+from edriver.driver.options import RunOptions, options_of
 from edriver.driver.rpc.dial_in_hosts import DialInHosts
 from edriver.driver.worker_logs import StreamChoice, Streams, WorkerLogs
 
@@ -205,13 +206,13 @@ def test_where_metrics_are(line: str, where: tuple[str, int] | None) -> None:
         pytest.param("-np 1 --discovery list=a:x sh", "--discovery list: item 1", id="bad-argument"),
         pytest.param("-np 1 --idle-timeout 5 sh", "--idle-timeout is for hosts that a cluster gives", id="idle"),
         pytest.param("-np 1 --resize-pause -1 sh", "--resize-pause is -1: it must not be negative", id="pause"),
-        pytest.param("-np 1 --broker no sh", "--broker: 'no' is not installed, only slurm", id="broker"),
-        pytest.param("-np 1 --slurm -H a sh", "--slurm and -H both define the hosts", id="slurm-and-hosts"),
-        pytest.param("-np 1 --slurm-partition p --broker b sh", "both define the hosts", id="slurm-and-broker"),
+        pytest.param("-np 1 --slurm -H a sh", "--slurm and -H both define where", id="slurm-and-hosts"),
+        pytest.param("-np 1 --slurm-partition p --broker b sh", "both define where", id="slurm-and-broker"),
         pytest.param("-np 1 --slurm sh", "--slurm: there is no Slurm allocation here", id="no-allocation"),
         pytest.param("-np 1 --slurm-args x sh", "give --slurm-partition, too", id="no-partition"),
         pytest.param('-np 1 --slurm-partition p --slurm-args "\'" sh', "--slurm-args: No closing", id="quotes"),
-        pytest.param("-np 1 --launcher no sh", "--launcher: 'no' is not installed, only dial-in, local", id="launcher"),
+        pytest.param("-np 1 --broker no sh", "--broker: 'no' is not installed, only ", id="broker"),
+        pytest.param("-np 1 --launcher no sh", "--launcher: 'no' is not installed, only dial-in, ", id="launcher"),
         pytest.param("-np 1 --launcher dial-in sh", "give --hosts-dial-in, too", id="launcher-dial-in"),
         pytest.param(
             "-np 1 --hosts-dial-in --credentials f --launcher ssh sh", "leave out --launcher ssh", id="dial-in-by-ssh"

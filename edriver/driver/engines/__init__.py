@@ -1,7 +1,7 @@
-"""The engines that own machines and give them out: one package each, imported only when the run asks for it.
+"""The engines that own people's clusters, a package each: how edriver finds, starts and gives back hosts there.
 
-An engine has a source of hosts (`edriver.discovery`), a launcher of agents, or both, named by entry points in
-pyproject.toml; the rest of the driver knows none of them. It may import `edriver.discovery`, the seam in
-`edriver.driver.launch`, and what lies below; no engine imports another. Start with `slurm/allocation.py`, which finds
-the nodes of an allocation, and `slurm/steps.py`, which starts agents on them.
+An engine provides a source of hosts, a launcher and what asks it for more hosts, as entry points (pyproject.toml), and
+is imported once its name is given. It may import `edriver.discovery`, `edriver.driver.launch.launcher`,
+`edriver.common`, `edriver.system` and `edriver.text`: nothing else of the driver, and no other engine. What it needs of
+other packages is an extra of the same name. Start at the engine's `__init__.py`.
 """

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
+from edriver.discovery.sources import HostSource
 from edriver.driver.core.demand import Demand
 
 BROKER_ENTRY_POINTS: Final = "edriver.brokers"
@@ -59,6 +60,7 @@ class BrokerContext:
         credentials: the file with the credentials of hosts that dial in; None: no hosts dial in.
         driver: returns the driver's address, HOST:PORT, for agents that dial in. Valid from the first `meet` on, if
             hosts dial in.
+        source: the run's host source, for a broker that comes with it.
     """
 
     run_id: str
@@ -66,6 +68,7 @@ class BrokerContext:
     slots_per_host: int
     credentials: Path | None
     driver: Callable[[], str]
+    source: HostSource | None = None
 
 
 class BrokerChoice(NamedTuple):

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from edriver.discovery.sources import HostSource
+
 LAUNCHER_ENTRY_POINTS: Final = "edriver.launchers"
 """The entry points of launchers: each names a callable that takes a LaunchContext and returns a Launcher."""
 
@@ -68,12 +70,14 @@ class LaunchContext:
         ssh_identity_file: the private key for ssh; empty: as configured.
         admit: admits the agent of a host that has dialled in; returns whether there is one. None: no hosts
             dial in.
+        source: the run's host source, for a launcher that comes with it.
     """
 
     run_id: str
     ssh_port: int | None = None
     ssh_identity_file: str = ""
     admit: Callable[[str, int], bool] | None = None
+    source: HostSource | None = None
 
 
 def agent_command(host: str) -> list[str]:

@@ -5,10 +5,15 @@ admitted.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass, field
+from typing import Final
 
 from edriver.common import limits
 from edriver.discovery.hosts import Host, HostSet
+
+ARRIVAL_WINDOW: Final = 0.02
+"""Seconds within which hosts that dial in are taken in together."""
 
 
 @dataclass(slots=True, eq=False)
@@ -27,16 +32,12 @@ class _DialInHost:
 
 
 class DialInHosts:
-    """Who has dialled in; a HostSource. A host stays until its agent is lost or has ended.
-
-    Attributes:
-        news: set when a host has dialled in; the poll clears it.
-    """
+    """Who has dialled in; a HostSource. A host stays until its agent is lost or has ended."""
 
     def __init__(self) -> None:
         """No host has dialled in yet."""
         self._hosts: dict[str, _DialInHost] = {}
-        self.news = asyncio.Event()
+        self._arrived = asyncio.Event()
 
     async def find(self) -> HostSet:
         """The current hosts, in the order in which they dialled in; never fails."""
@@ -60,8 +61,16 @@ class DialInHosts:
                 f"at most"
             )
         self._hosts[host] = _DialInHost(slots)
-        self.news.set()
+        self._arrived.set()
         return self._hosts[host].admission
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait for so many seconds, or until a host has dialled in, and with it those that come at the same time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._arrived.wait()
+                await asyncio.sleep(ARRIVAL_WINDOW)
+        self._arrived.clear()
 
     def admit(self, host: str, agent_id: int) -> bool:
         """Let a host's agent in under this id; returns whether one waits."""

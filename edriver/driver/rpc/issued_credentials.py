@@ -22,12 +22,20 @@ class IssuedCredentials:
         dial_in: the path of the file for hosts that dial in,
         observers: the file for observers; None: there is none.
         operators: the file for operators; None: there is none.
+        awaited: whether agents may dial in that have their credentials already.
     """
 
     def __init__(
-        self, endpoint: TcpEndpoint, dial_in: Path | None, observers: Path | None, operators: Path | None
+        self,
+        endpoint: TcpEndpoint,
+        dial_in: Path | None,
+        observers: Path | None,
+        operators: Path | None,
+        *,
+        awaited: bool = False,
     ) -> None:
         self._endpoint = endpoint
+        self._awaited = awaited
         self._dial_in = CredentialsFile(dial_in) if dial_in else None
         self._observers = CredentialsFile(observers) if observers else None
         self._operators = CredentialsFile(operators) if operators else None
@@ -39,6 +47,9 @@ class IssuedCredentials:
             OSError: that cannot be done.
         """
         endpoint = self._endpoint
+        if self._awaited:
+            await endpoint.open()
+            _log.info("hosts dial in at %s", endpoint.credentials("").drivers[0])
         shown = (
             (self._dial_in, endpoint.token, "hosts dial in by: edriver agent --driver {driver} --credentials {path}"),
             (self._observers, endpoint.status_token, "its status elsewhere: edriver status --credentials {path}"),

@@ -38,6 +38,7 @@ from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2, control_pb2_grpc,
 
 if TYPE_CHECKING:
     from edriver.driver.rpc.certificate_authority import Authority
+    from edriver.driver.rpc.run_credentials import RunCredentials
 
 _log = logging.getLogger("edriver.driver")
 
@@ -92,6 +93,7 @@ class TcpEndpoint:
         address: where it listens; empty: at all addresses of this machine.
         port: at which port; 0: any.
         secure: whether there are TLS and tokens.
+        made: the run's credentials, made before it started; None: it makes its own.
 
     Attributes:
         token: opens AgentService,
@@ -110,6 +112,7 @@ class TcpEndpoint:
         address: str = "",
         port: int = 0,
         secure: bool = True,
+        made: RunCredentials | None = None,
     ) -> None:
         self._run_id = run_id
         self._agents = agents
@@ -120,10 +123,12 @@ class TcpEndpoint:
         self.address = address
         self._wanted_port = port
         self._secure = secure
-        self.token = secrets.token_urlsafe(32) if secure else ""
-        self.status_token = secrets.token_urlsafe(32) if secure else ""
-        self.control_token = secrets.token_urlsafe(32) if secure else ""
-        self.authority: Authority | None = None
+        self.token, self.status_token, self.control_token = (
+            (made.agent_token, made.status_token, made.control_token)
+            if made is not None
+            else [secrets.token_urlsafe(32) if secure else "" for _ in range(3)]
+        )
+        self.authority: Authority | None = made.authority if made is not None else None
         self.port = 0
 
     async def open(self) -> None:
@@ -156,11 +161,12 @@ class TcpEndpoint:
         self._server = server
 
     def _make_server_credentials(self) -> grpc.ServerCredentials:
-        from edriver.driver.rpc.certificate_authority import (
-            Authority,  # takes 0.1 s and 10 MB, which a local run does not pay
-        )
+        if self.authority is None:
+            from edriver.driver.rpc.certificate_authority import (
+                Authority,  # takes 0.1 s and 10 MB, which a local run does not pay
+            )
 
-        self.authority = Authority.of_run(self._run_id, datetime.datetime.now(datetime.UTC))
+            self.authority = Authority.of_run(self._run_id, datetime.datetime.now(datetime.UTC))
         pair = (self.authority.driver_key, self.authority.driver_certificate)
         return grpc.ssl_server_credentials([pair])
 

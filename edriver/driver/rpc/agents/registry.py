@@ -87,12 +87,13 @@ class AgentRegistry:
         peer = self._peers.get(self._agent_on.get(host, 0))
         return peer is not None and peer.ask(question)
 
-    def shut_down(self, agent_id: int, grace: float) -> bool:
+    def shut_down(self, agent_id: int, grace: float, *, run_continues: bool = False) -> bool:
         """Order an agent to end; returns whether it can have received that, which is whether it has ever connected."""
         peer = self._peers.get(agent_id)
         if peer is None or not peer.connected:
             return False
-        self._send(peer, agent_pb2.ConnectResponse(shutdown=agent_pb2.Shutdown(grace=duration(grace))))
+        order = agent_pb2.Shutdown(grace=duration(grace), run_continues=run_continues)
+        self._send(peer, agent_pb2.ConnectResponse(shutdown=order))
         peer.ending = True
         if peer.silent:
             self._departed(agent_id)

@@ -1,0 +1,47 @@
+"""`edriver credentials`: a run's credentials, made before the run starts."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+DRIVER_FILE, AGENT_FILE = "driver.json", "agent.json"
+"""The driver's file, with all secrets of the run; and the agents'."""
+
+_AFTER: Final = (
+    "the driver: edriver --hosts-dial-in --run-credentials {driver} --port PORT ...\n"
+    "its hosts:  edriver agent --driver HOST:PORT --credentials {agent}"
+)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags."""
+    made = argparse.ArgumentParser(
+        prog="edriver credentials",
+        description="Makes the credentials of one run before it starts, for hosts that may dial in earlier than the "
+        f"driver listens. Writes {DRIVER_FILE} and {AGENT_FILE}, readable by you alone.",
+        allow_abbrev=False,
+    )
+    made.add_argument("folder", metavar="DIR", type=Path, help="the folder for both files; made if it is not there")
+    return made
+
+
+def credentials(arguments: Sequence[str]) -> str:
+    """Write the files; returns what to do with them.
+
+    Raises:
+        OSError: they cannot be written, or are there already: another run may depend on them.
+    """
+    from edriver.driver.rpc.run_credentials import RunCredentials
+
+    folder: Path = parser().parse_args(arguments).folder
+    made = RunCredentials.new(datetime.datetime.now(datetime.UTC))
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name, content in ((DRIVER_FILE, made.for_driver()), (AGENT_FILE, made.for_agents())):
+        with os.fdopen(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content)
+    return _AFTER.format(driver=folder / DRIVER_FILE, agent=folder / AGENT_FILE)

@@ -1,0 +1,29 @@
+"""How many agents' pods a run should have: pure.
+
+A controller ends the pods with the highest indexes when there are to be fewer. So what can be given back is the end of
+the row, up to the last pod that is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def wanted_size(size: int, most: int, least: int, used: Iterable[int]) -> int:
+    """How many pods to ask for.
+
+    Args:
+        size: how many are asked for now.
+        most: how many the run can use.
+        least: with how few it can train.
+        used: the indexes of the pods that it uses.
+    """
+    if size < most:
+        return most
+    kept = max(used, default=-1) + 1
+    return min(size, max(most, least, kept))
+
+
+def hosts_for(slots: int, slots_per_host: int) -> int:
+    """How many hosts have so many slots."""
+    return -(-slots // slots_per_host)
