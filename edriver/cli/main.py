@@ -22,6 +22,7 @@ from edriver.common import defaults
 from edriver.common.stall_limits import DEFAULT_STALL_LIMITS, text_of
 from edriver.driver.core.mode import Mode
 from edriver.driver.core.settings import HOST_COOLDOWN, SLOT_COOLDOWN
+from edriver.driver.engine_flags import add_engine_flags
 from edriver.system.descriptors import raise_limit
 from edriver.system.record_folder import MAX_KEPT_RUNS
 
@@ -106,6 +107,7 @@ def flags_parser() -> argparse.ArgumentParser:
     )
     _add_worker_flags(top.add_argument_group("workers"))
     _add_host_flags(top.add_argument_group("hosts (at most one of the first five; default: this machine)"))
+    add_engine_flags(top.add_argument_group("engines (which own machines and hand them out)"))
     _add_ssh_flags(top.add_argument_group("other hosts (reached by ssh, with your ssh configuration)"))
     _add_failure_flags(top.add_argument_group("waiting and failures (times in seconds)"))
     _add_output_flags(top.add_argument_group("output"))

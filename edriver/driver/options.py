@@ -22,6 +22,7 @@ from edriver.discovery.sources import SOURCE_ENTRY_POINTS as SOURCES
 from edriver.discovery.sources import FixedHosts, HostSource, SourceContext, read_hostfile
 from edriver.driver.core.mode import Mode
 from edriver.driver.core.settings import Settings
+from edriver.driver.engine_flags import engine_conflict, use_engine
 from edriver.driver.launch.launcher import LAUNCHER_ENTRY_POINTS as LAUNCHERS
 from edriver.driver.launch.launcher import LaunchContext, Launcher
 from edriver.driver.launch.local import interface_address
@@ -148,6 +149,9 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
     Raises:
         UsageError: a flag is missing, out of range, or contradicts another.
     """
+    if conflict := engine_conflict(flags):
+        raise UsageError(conflict)
+    use_engine(flags)
     limits = _stall_limits_of(flags.stall_timeout)
     command = () if flags.explain and not flags.command else _command_of(flags.command)
     mode = _mode_of(flags.mode, command)

@@ -1,0 +1,51 @@
+"""Short forms for engines: `--ray ADDRESS` picks the host source and the launcher of that name."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+ENGINES: Final = ("ray",)
+"""The engines: each is the name of its flag, its host source and its launcher."""
+
+
+def add_engine_flags(group: argparse._ArgumentGroup) -> None:
+    """The flags."""
+    group.add_argument(
+        "--ray",
+        nargs="?",
+        const="",
+        metavar="ADDRESS",
+        help="use the nodes of a Ray cluster, by default of the one that runs here; agents are Ray actors",
+    )
+    group.add_argument(
+        "--ray-resources",
+        metavar="NAME=AMOUNT,...",
+        help="with --ray: the resources that a worker holds (default: GPU=1 if the cluster has any, else CPU=1)",
+    )
+
+
+def engine_conflict(flags: argparse.Namespace) -> str:
+    """Why an engine's flags cannot be used with the others; empty: they can."""
+    engines = [f"--{name}" for name in ENGINES if getattr(flags, name) is not None]
+    others = {
+        "-H": flags.hosts,
+        "--hostfile": flags.hostfile,
+        "--host-discovery-script": flags.host_discovery_script,
+        "--hosts-dial-in": flags.hosts_dial_in or None,
+        "--discovery": flags.discovery,
+        "--launcher": flags.launcher,
+    }
+    chosen = [*engines, *(flag for flag, value in others.items() if value is not None)]
+    if engines and len(chosen) > 1:
+        return f"{' and '.join(chosen)} both define where workers run: give only one of them"
+    if flags.ray is None and flags.ray_resources is not None:
+        return "--ray-resources needs --ray"
+    return ""
+
+
+def use_engine(flags: argparse.Namespace) -> None:
+    """Put what an engine's short form stands for in its place."""
+    if flags.ray is not None:
+        flags.discovery = "ray=" + ",".join(filter(None, (flags.ray, flags.ray_resources)))
+        flags.launcher = "ray"
