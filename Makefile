@@ -16,7 +16,7 @@ buf := .venv/buf-$(BUF)/node_modules/.bin/buf
 
 export PYTHONDONTWRITEBYTECODE = # else each of the thousand processes of the tests compiles edriver anew
 
-.PHONY: demo test lint format types docs proto proto-check proto-baseline unit sim fuzz attacks long libraries churn bench soak kills trouble matrix installable dist clean
+.PHONY: demo test lint format types docs proto proto-check proto-baseline unit sim fuzz attacks long libraries engines churn bench soak kills trouble matrix installable dist clean
 
 demo: .venv/ready ## the digits job on this machine, with a kill and a resize shown live
 	$(py) examples/digits/demo.py
@@ -38,6 +38,10 @@ test: .venv/ready $(npm) ## everything that must hold before a change lands
 
 .venv/libraries-ready: .venv/ready
 	$(py) -m pip install --quiet "$(TORCH)" -e ".[libraries]"
+	touch $@
+
+.venv/engines-ready: .venv/ready
+	$(py) -m pip install --quiet "$(TORCH)" -e ".[ray]"
 	touch $@
 
 $(npm): tests/npm/package.json tests/npm/package-lock.json | .venv/ready
@@ -94,6 +98,9 @@ long: .venv/ready ## the tests that take minutes, which make test leaves out
 
 libraries: .venv/libraries-ready ## scripts of Hugging Face, Lightning and others, unchanged, through the loss of a worker
 	$(py) -m pytest -m libraries
+
+engines: .venv/engines-ready ## runs on engines that own machines, as far as they are installed: Ray
+	$(py) -m pytest tests/engines -m engines
 
 churn: .venv/ready ## random churn over real processes: make churn SCHEDULES=30
 	$(py) -m benchmarks.churn_check --schedules $(SCHEDULES)

@@ -1,0 +1,1 @@
+"""Runs on engines that own machines, each a real one on this machine: `make engines`."""

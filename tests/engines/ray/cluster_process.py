@@ -5,42 +5,71 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Any
+from typing import Any, Final
 
-os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "300"}
 
 import ray
+from ray._private.state import actors
 from ray.cluster_utils import Cluster
+from ray.util import placement_group_table
 
-MEMORY = 80_000_000
+MEMORY: Final = 80_000_000
+
+
+class Served:
+    """A cluster; each method is an order."""
+
+    def __init__(self, dashboard: bool) -> None:
+        head = {"num_cpus": 0, "object_store_memory": MEMORY, "include_dashboard": dashboard}
+        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        self._nodes: dict[str, Any] = {}
+
+    def add(self, **words: Any) -> dict[str, Any]:
+        node = self.cluster.add_node(object_store_memory=MEMORY, **words)
+        self._nodes[node.node_id] = node
+        return {"node": node.node_id, "raylet": node.all_processes["raylet"][0].process.pid}
+
+    def kill(self, node: str) -> dict[str, Any]:
+        self.cluster.remove_node(self._nodes.pop(node), allow_graceful=False)
+        return {}
+
+    def kill_gcs(self) -> dict[str, Any]:
+        self.cluster.head_node.kill_gcs_server()
+        return {}
+
+    def left(self) -> dict[str, Any]:
+        self._connect()
+        living = [each["Name"] or each["ActorClassName"] for each in actors().values() if each["State"] != "DEAD"]
+        groups = [each["name"] for each in placement_group_table().values() if each["state"] != "REMOVED"]
+        return {"names": living + groups}
+
+    def demand(self) -> dict[str, Any]:
+        from ray._raylet import GcsClient
+        from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
+
+        reply = GetClusterStatusReply()
+        reply.ParseFromString(GcsClient(self.cluster.address).get_cluster_status(timeout_s=10))
+        constraints = reply.cluster_resource_state.cluster_resource_constraints
+        bundles = [
+            [dict(each.request.resources_bundle), each.count] for one in constraints for each in one.resource_requests
+        ]
+        return {"bundles": bundles}
+
+    def _connect(self) -> None:
+        if not ray.is_initialized():
+            ray.init(self.cluster.address, log_to_driver=False, logging_level="ERROR")
 
 
 def main() -> None:
     """Serve until stdin ends."""
-    head = {"num_cpus": 0, "object_store_memory": MEMORY, "include_dashboard": sys.argv[1:] == ["dashboard"]}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    nodes: dict[str, Any] = {}
-    print(json.dumps({"address": cluster.address}), flush=True)
+    served = Served(sys.argv[1:] == ["dashboard"])
+    print(json.dumps({"address": served.cluster.address}), flush=True)
     for line in sys.stdin:
         order = json.loads(line)
-        answer: dict[str, Any] = {}
-        match order.pop("do"):
-            case "add":
-                node = cluster.add_node(wait=True, object_store_memory=MEMORY, **order)
-                nodes[node.node_id] = node
-                answer["node"] = node.node_id
-                answer["raylet"] = node.all_processes["raylet"][0].process.pid
-            case "kill":
-                cluster.remove_node(nodes.pop(order["node"]), allow_graceful=False)
-            case "remove":
-                cluster.remove_node(nodes.pop(order["node"]), allow_graceful=True)
-            case "kill_gcs":
-                cluster.head_node.kill_gcs_server()
-            case "start_gcs":
-                cluster.head_node.start_gcs_server()
-        print(json.dumps(answer), flush=True)
-    cluster.shutdown()
+        print(json.dumps(getattr(served, order.pop("do"))(**order)), flush=True)
     ray.shutdown()
+    served.cluster.shutdown()
 
 
 if __name__ == "__main__":
