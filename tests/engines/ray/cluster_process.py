@@ -7,14 +7,18 @@ import os
 import sys
 from typing import Any, Final
 
-os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "300"}
+os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "30"}
 
 import ray
 from ray._private.state import actors
 from ray.cluster_utils import Cluster
 from ray.util import placement_group_table
+from tenacity import Retrying, stop_after_attempt
 
 MEMORY: Final = 80_000_000
+
+START_ATTEMPTS: Final = 4
+"""A raylet ends itself if its agents have not started within 15 s, as they may not on a machine that is busy."""
 
 
 class Served:
@@ -26,7 +30,8 @@ class Served:
         self._nodes: dict[str, Any] = {}
 
     def add(self, **words: Any) -> dict[str, Any]:
-        node = self.cluster.add_node(object_store_memory=MEMORY, **words)
+        start = Retrying(stop=stop_after_attempt(START_ATTEMPTS), reraise=True)
+        node = start(self.cluster.add_node, object_store_memory=MEMORY, **words)
         self._nodes[node.node_id] = node
         return {"node": node.node_id, "raylet": node.all_processes["raylet"][0].process.pid}
 
@@ -45,11 +50,10 @@ class Served:
         return {"names": living + groups}
 
     def demand(self) -> dict[str, Any]:
-        from ray._raylet import GcsClient
         from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
 
         reply = GetClusterStatusReply()
-        reply.ParseFromString(GcsClient(self.cluster.address).get_cluster_status(timeout_s=10))
+        reply.ParseFromString(ray._raylet.GcsClient(self.cluster.address).get_cluster_status(timeout_s=10))
         constraints = reply.cluster_resource_state.cluster_resource_constraints
         bundles = [
             [dict(each.request.resources_bundle), each.count] for one in constraints for each in one.resource_requests

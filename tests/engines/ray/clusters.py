@@ -21,11 +21,11 @@ class RayCluster:
     """A cluster without a node for workers yet: its head has no CPU."""
 
     def __init__(self, *words: str) -> None:
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  close() closes it
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.engines.ray.cluster_process", *words],
             cwd=ROOT,
-            env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

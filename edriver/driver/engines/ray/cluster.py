@@ -160,18 +160,23 @@ class RayLauncher:
         Raises:
             LaunchError: it cannot be started.
         """
-        await _cluster().start(self._run_id, host, bootstrap)
+        await cluster_in_use().start(self._run_id, host, bootstrap)
 
     async def stop(self, agent_id: int, /) -> None:
         """Kill it, with its actor."""
-        await _cluster().stop(agent_id)
+        await cluster_in_use().stop(agent_id)
 
     def watches(self, agent_id: int, /) -> bool:
         """Reported by Ray, while there is a connection to it."""
-        return _cluster().watches(agent_id)
+        return cluster_in_use().watches(agent_id)
 
 
-def _cluster() -> RayCluster:
+def cluster_in_use() -> RayCluster:
+    """The cluster that the run's source has found.
+
+    Raises:
+        LaunchError: it has found none.
+    """
     if not _in_use:
         raise LaunchError("--launcher ray starts agents on nodes that --discovery ray has found: give --ray instead")
     return _in_use[0]

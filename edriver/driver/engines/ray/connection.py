@@ -39,6 +39,9 @@ class Connection:
     Args:
         address: where the cluster is.
         ended: called with an agent's id and why it has ended.
+
+    Attributes:
+        number: how many times it has been made.
     """
 
     def __init__(self, address: str, ended: Callable[[int, str], None]) -> None:
@@ -49,6 +52,7 @@ class Connection:
         self._opening: asyncio.Task[_Bridge] | None = None
         self._reading: asyncio.Task[None] | None = None
         self._bridge: _Bridge | None = None
+        self.number = 0
 
     @property
     def open(self) -> bool:
@@ -95,6 +99,7 @@ class Connection:
         finally:
             self._opening = None
         self._bridge = bridge
+        self.number += 1
         self._reading = asyncio.create_task(self._read(bridge))
         return bridge
 
