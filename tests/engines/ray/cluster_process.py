@@ -60,6 +60,11 @@ class Served:
         ]
         return {"bundles": bundles}
 
+    def metrics(self) -> dict[str, Any]:
+        self._connect()
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        return {"urls": [f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}" for node in nodes]}
+
     def _connect(self) -> None:
         if not ray.is_initialized():
             ray.init(self.cluster.address, log_to_driver=False, logging_level="ERROR")
@@ -68,7 +73,8 @@ class Served:
 def main() -> None:
     """Serve until stdin ends."""
     served = Served(sys.argv[1:] == ["dashboard"])
-    print(json.dumps({"address": served.cluster.address}), flush=True)
+    dashboard = f"http://{served.cluster.head_node.webui_url}"
+    print(json.dumps({"address": served.cluster.address, "dashboard": dashboard}), flush=True)
     for line in sys.stdin:
         order = json.loads(line)
         print(json.dumps(getattr(served, order.pop("do"))(**order)), flush=True)

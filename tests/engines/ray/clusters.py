@@ -32,7 +32,9 @@ class RayCluster:
             text=True,
         )
         try:
-            self.address: str = self._answer()["address"]
+            made = self._answer()
+            self.address: str = made["address"]
+            self.dashboard: str = made["dashboard"]
         except BaseException:
             self.close()
             raise
@@ -65,6 +67,11 @@ class RayCluster:
         """What the autoscaler has been asked for."""
         asked: list[Any] = self._ask("demand")["bundles"]
         return asked
+
+    def metrics(self) -> list[str]:
+        """Where its nodes show their metrics."""
+        urls: list[str] = self._ask("metrics")["urls"]
+        return urls
 
     def close(self) -> None:
         """End it."""

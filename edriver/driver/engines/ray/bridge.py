@@ -22,6 +22,7 @@ from ray.autoscaler.sdk import request_resources
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from edriver.driver.engines.ray.agent_actor import AgentActor
+from edriver.driver.engines.ray.metrics import show
 from edriver.driver.engines.ray.nodes import AUTO_ADDRESS
 
 NAMESPACE: Final = "edriver"
@@ -69,6 +70,7 @@ class Bridge:
             "start": self._start,
             "stop": self._stop,
             "demand": self._demand,
+            "show": self._show,
         }
         try:
             self._send({"id": number, "result": await calls[name](**request)})
@@ -116,6 +118,9 @@ class Bridge:
     async def _demand(self, bundles: list[dict[str, float]]) -> None:
         self._requested = bool(bundles)
         await asyncio.to_thread(request_resources, bundles=bundles)
+
+    async def _show(self, run_id: str) -> None:
+        self._keep(show(run_id))
 
     def _keep(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)

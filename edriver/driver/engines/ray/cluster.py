@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 
 from edriver.discovery.errors import DiscoveryError, UnusableSourceError
@@ -26,6 +27,7 @@ class RayCluster:
         self._resources = argument.resources
         self._nodes: Sequence[Node] = ()
         self._asking: asyncio.Task[None] | None = None
+        self._shown = 0
         self._agents: dict[int, tuple[str, int, Bootstrap]] = {}
         self.connection = Connection(argument.address, self._ended)
 
@@ -85,6 +87,7 @@ class RayCluster:
             raise LaunchError(f"the Ray cluster has no node {host} with room for a worker: give --ray alone")
         config = await bootstrap.join_config()
         agent_id = bootstrap.agent_id
+        await self._show(run_id)
         self._agents[agent_id] = (host, slots, bootstrap)
         try:
             await self.connection.call(
@@ -104,6 +107,13 @@ class RayCluster:
             if self.connection.open:
                 self._stopping = asyncio.create_task(self.stop(agent_id))
             raise
+
+    async def _show(self, run_id: str) -> None:
+        """Have the bridge show the run in Ray's metrics; once for each bridge."""
+        if self._shown != self.connection.number:
+            self._shown = self.connection.number
+            with contextlib.suppress(RayError):
+                await self.connection.call("show", run_id=run_id)
 
     def _hosts_slots(self, host: str) -> int:
         try:
