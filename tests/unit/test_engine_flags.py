@@ -12,9 +12,7 @@ from edriver.driver.options import UsageError, options_of
         pytest.param("-np 2 --ray -H a:2 sh", "--ray and -H both define where workers run", id="fixed-hosts"),
         pytest.param("-np 2 --ray --launcher ssh sh", "--ray and --launcher both define", id="launcher"),
         pytest.param("-np 2 --ray-resources GPU=1 sh", "--ray-resources needs --ray", id="resources-alone"),
-        pytest.param(
-            "-np 2 --ray sh -c true", "--ray 'sh' is not the address of a Ray cluster", id="swallowed-command"
-        ),
+        pytest.param("-np 2 --ray sh true", "'sh' is not the address of a Ray cluster", id="swallowed-command"),
     ],
 )
 def test_flags_that_contradict_one_another(line: str, sentence: str) -> None:
