@@ -117,10 +117,11 @@ def test_training_goes_on_while_rays_gcs_is_down(tmp_path: Path) -> None:
     with ray_cluster() as mortal:
         mortal.add()
         mortal.add()
-        with running(command(mortal, "-np", "2"), tmp_path, {"PAUSE": "0.05"}) as run:
+        with running(command(mortal, "-np", "2"), tmp_path, {"PAUSE": "0.4"}) as run:
             run.line(r"rank 0 passed step 5\b")
             mortal.kill_gcs()
             assert run.end() == 0, run.text
+            assert "done: 1 round" in run.text
             assert run.gone()
 
 
