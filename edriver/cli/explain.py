@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from edriver.common.limits import MAX_TOTAL_SLOTS
 from edriver.common.stall_limits import collective_timeout, limits_of
-from edriver.driver import discovery_feed, options, progress_lines, shutdown, source_commit
+from edriver.driver import broker_feed, discovery_feed, options, progress_lines, shutdown, source_commit
 from edriver.driver.core import settings
 from edriver.driver.launch import local
 from edriver.driver.observe.metrics import bounded_server
@@ -61,6 +61,9 @@ class Bound:
 
 DRIVER_BOUNDS: Final = (
     Bound(discovery_feed, "POLL_INTERVAL", "discovery is polled every"),
+    Bound(broker_feed, "MEET_INTERVAL", "a broker is called every"),
+    Bound(broker_feed, "MEET_TIMEOUT", "a broker may take to answer"),
+    Bound(broker_feed, "CLOSE_TIMEOUT", "and to give everything back at the end"),
     Bound(source_commit, "GIT_TIMEOUT", "git may take to answer"),
     Bound(registry, "AGENT_LEASE", "an agent may be silent for"),
     Bound(registry, "HEARTBEAT_INTERVAL", "an agent sends a heartbeat every"),

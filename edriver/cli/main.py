@@ -170,6 +170,12 @@ def _add_host_flags(group: argparse._ArgumentGroup) -> None:
         "group edriver.launchers; default: chosen for each host)",
     )
     group.add_argument(
+        "--broker",
+        metavar="NAME[=ARGUMENT]",
+        help="what asks a cluster for hosts up to --max-np (default: -np), and gives back those that are not needed: "
+        "provided by an installed package (entry point group edriver.brokers)",
+    )
+    group.add_argument(
         "--credentials",
         metavar="FILE",
         help="with --hosts-dial-in: the file to write, with the credentials of these agents",

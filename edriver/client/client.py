@@ -8,13 +8,12 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 import grpc
-import tenacity
 
 from edriver.client import core
 from edriver.client.addresses import Address, elsewhere, here
 from edriver.client.core import ANSWER_TIMEOUT, Calls, Core, channel_to
 from edriver.client.errors import RunError
-from edriver.client.redial import Watching
+from edriver.client.redial import Redialling, Watching
 from edriver.client.requester import own_name
 from edriver.v1 import resources_pb2, status_pb2
 
@@ -91,7 +90,7 @@ class Client:
     def _watch(self, since: int, progress: bool) -> Iterator[status_pb2.WatchResponse]:
         watching = Watching(since, progress)
         with self._core.errors_in_words():
-            for attempt in tenacity.Retrying(**watching.policy):
+            for attempt in Redialling(**watching.policy):
                 with attempt:
                     for response in self._core.methods["Watch"](watching.request):
                         watching.take(response)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final, TypedDict
+from typing import Any, Final, TypedDict
 
 import grpc
 import grpc.aio
@@ -63,6 +63,19 @@ class Watching(stop_base):
     def __call__(self, _state: tenacity.RetryCallState) -> bool:
         """Whether the driver has been silent for longer than the bound, so that the watch gives up."""
         return self._clock() - self._last_received > REDIAL_TIMEOUT
+
+
+class Redialling(tenacity.Retrying):
+    """Retries a watch that one thread may begin and another one continue.
+
+    Tenacity keeps its counts for each thread, and ends with a KeyError in one that has not begun.
+    """
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """Counts of this watch, whichever thread reads it."""
+        counts: dict[str, Any] = self.__dict__.setdefault("counts", {})
+        return counts
 
 
 def is_cut_off(error: BaseException) -> bool:

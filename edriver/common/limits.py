@@ -30,6 +30,9 @@ MAX_REPORTED_NAMES: Final = 100
 MAX_TEXT_LENGTH: Final = 128 * 1024
 """Characters that are kept of a free text (a traceback, stacks, the last lines of output): the rest is cut out."""
 
+MAX_ERROR_LENGTH: Final = 4000
+"""Characters of the text of an error that a host source or a broker has raised."""
+
 MAX_SECRET_BYTES: Final = 64
 """Bytes of a secret."""
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from edriver.common.limits import MAX_ERROR_LENGTH
 from edriver.discovery.errors import DiscoveryError, UnusableSourceError
 from edriver.discovery.poll_filter import PollFilter, Polls, Verdict
 from edriver.discovery.sources import HostSource
@@ -18,9 +19,6 @@ _log = logging.getLogger("edriver.discovery")
 
 POLL_INTERVAL: Final = 1.0
 """Seconds from the end of one poll to the start of the next, so that polls never overlap."""
-
-MAX_ERROR_LENGTH: Final = 4000
-"""Maximum length of the text of a failed poll, in characters."""
 
 
 class DiscoveryFeed:

@@ -1,4 +1,4 @@
-"""Short forms for engines: `--ray ADDRESS` picks the host source and the launcher of that name."""
+"""Short forms for engines: `--ray ADDRESS` picks the host source, the launcher and the broker of that name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from typing import Final
 
 ENGINES: Final = ("ray",)
-"""The engines: each is the name of its flag, its host source and its launcher."""
+"""The engines: each is the name of its flag, its host source, its launcher and its broker."""
 
 
 def add_engine_flags(group: argparse._ArgumentGroup) -> None:
@@ -35,6 +35,7 @@ def engine_conflict(flags: argparse.Namespace) -> str:
         "--hosts-dial-in": flags.hosts_dial_in or None,
         "--discovery": flags.discovery,
         "--launcher": flags.launcher,
+        "--broker": flags.broker,
     }
     chosen = [*engines, *(flag for flag, value in others.items() if value is not None)]
     if engines and len(chosen) > 1:
@@ -53,4 +54,4 @@ def use_engine(flags: argparse.Namespace) -> None:
     """Put what an engine's short form stands for in its place."""
     if flags.ray is not None:
         flags.discovery = "ray=" + ",".join(filter(None, (flags.ray, flags.ray_resources)))
-        flags.launcher = "ray"
+        flags.launcher = flags.broker = "ray"

@@ -23,6 +23,8 @@ from edriver.discovery.sources import FixedHosts, HostSource, SourceContext, rea
 from edriver.driver.core.mode import Mode
 from edriver.driver.core.settings import Settings
 from edriver.driver.engine_flags import engine_conflict, use_engine
+from edriver.driver.launch.broker import BROKER_ENTRY_POINTS as BROKERS
+from edriver.driver.launch.broker import BrokerChoice
 from edriver.driver.launch.launcher import LAUNCHER_ENTRY_POINTS as LAUNCHERS
 from edriver.driver.launch.launcher import LaunchContext, Launcher
 from edriver.driver.launch.local import interface_address
@@ -69,6 +71,7 @@ class RunOptions:
         command: a worker's program and arguments; empty only if nothing is to be started.
         source: the host source.
         launcher: makes what starts the agents of all hosts; None: for each host what suits it.
+        broker: what asks an engine for hosts; None: no engine is asked.
         ssh: how other hosts are reached.
         network_interface: through which interface hosts reach one another; empty: whichever leads there.
         port: the driver's TCP port, should it need one; 0: any.
@@ -99,6 +102,7 @@ class RunOptions:
     command: tuple[str, ...]
     source: HostSource
     launcher: Callable[[LaunchContext], Launcher] | None = None
+    broker: BrokerChoice | None = None
     ssh: SshOptions = field(default_factory=SshOptions)
     network_interface: str = ""
     port: int = 0
@@ -171,6 +175,7 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         mode=mode,
         source=_source_of(flags, settings),
         launcher=_launcher_of(flags),
+        broker=_broker_of(flags),
         ssh=_ssh_of(flags),
         port=_port_of(flags.port),
         dial_in=_dial_in_of(flags),
@@ -224,9 +229,11 @@ def _settings_of(flags: argparse.Namespace, stall_limits: Mapping[str, float]) -
 
 
 def _max_np_of(flags: argparse.Namespace) -> int:
-    """As in horovodrun: no limit, if the hosts may change."""
+    """As in horovodrun: no limit, if the hosts may change. An engine is asked for no more than -np."""
     if flags.max_np is not None:
         return int(flags.max_np)
+    if flags.broker is not None:
+        return int(flags.np)
     discovered = flags.host_discovery_script or flags.hosts_dial_in or flags.discovery
     return bounds.MAX_TOTAL_SLOTS if discovered else int(flags.np)
 
@@ -347,6 +354,16 @@ def _launcher_of(flags: argparse.Namespace) -> Callable[[LaunchContext], Launche
         return cast("Callable[[LaunchContext], Launcher]", plugin(LAUNCHERS, flags.launcher))
     except PluginError as error:
         raise UsageError(f"--launcher: {error}") from None
+
+
+def _broker_of(flags: argparse.Namespace) -> BrokerChoice | None:
+    if flags.broker is None:
+        return None
+    name, _, argument = flags.broker.partition("=")
+    try:
+        return BrokerChoice(plugin(BROKERS, name), argument, flags.slots_per_host)
+    except PluginError as error:
+        raise UsageError(f"--broker: {error}") from None
 
 
 def _ssh_of(flags: argparse.Namespace) -> SshOptions:

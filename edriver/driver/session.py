@@ -120,6 +120,7 @@ class Session:
             async with asyncio.TaskGroup() as tasks:
                 beating = tasks.create_task(parts.registry.send_heartbeats())
                 discovering = tasks.create_task(parts.discovery.run())
+                asking = tasks.create_task(parts.broker.run()) if parts.broker else None
                 telling = tasks.create_task(
                     tell_progress(
                         *(parts.event_history, parts.membership, parts.usage, parts.recorder),
@@ -131,6 +132,8 @@ class Session:
                 finish = await parts.loop.run()
                 watching.cancel()
                 discovering.cancel()
+                if asking:
+                    asking.cancel()
                 telling.cancel()
                 self._output.footer(b"")
                 parts.stops.note_end()
@@ -141,6 +144,8 @@ class Session:
                 parts.recorder.end_with(lambda: self._record_failure(finish))
         finally:
             await parts.shutdown.leave_no_agent()
+            if parts.broker:
+                await parts.broker.close()
             parts.credentials.withdraw()
             if parts.metrics and parts.event_history.over:
                 await parts.metrics.last_scrape(parts.stops.hurry)

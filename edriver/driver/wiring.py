@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from edriver.common.wire import duration
+from edriver.driver.broker_feed import BrokerFeed
 from edriver.driver.core import events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind
+from edriver.driver.core.demand import demand_of
 from edriver.driver.core.membership import Membership
 from edriver.driver.core_loop import CoreLoop
 from edriver.driver.discovery_feed import DiscoveryFeed
 from edriver.driver.launch.agents import Agents
+from edriver.driver.launch.broker import BrokerContext
 from edriver.driver.launch.choice import choice
 from edriver.driver.launch.join_configs import JoinConfigs
 from edriver.driver.launch.launcher import LaunchContext
@@ -76,6 +79,7 @@ class Wiring:
         usage: what hosts and workers use.
         recorder: writes that down.
         discovery: polls the host source.
+        broker: tells a broker what the run needs; None: no engine is asked for hosts.
         registry: the agents that the run knows.
         agents: starts and kills them.
         stops: requests to end the run.
@@ -166,6 +170,7 @@ class Wiring:
         self.credentials = IssuedCredentials(
             self.endpoint, options.dial_in, options.status_credentials, options.control_credentials
         )
+        self.broker = self._broker_feed(options, run_id)
         self.socket = folder / SOCKET_NAME
         admit = dial_in_hosts.admit if dial_in_hosts else None
         context = LaunchContext(run_id, options.ssh.port, options.ssh.identity_file, admit)
@@ -192,6 +197,14 @@ class Wiring:
             clock,
             wall_clock,
         )
+
+    def _broker_feed(self, options: RunOptions, run_id: str) -> BrokerFeed | None:
+        if options.broker is None:
+            return None
+        make, argument, slots = options.broker
+        endpoint = self.endpoint
+        context = BrokerContext(run_id, argument, slots, options.dial_in, lambda: endpoint.credentials("").drivers[0])
+        return BrokerFeed(make(context), lambda: demand_of(self.membership.state), self.inbox)
 
     def _metrics_server(self, run_id: str, address: str, port: int) -> MetricsServer:
         from edriver.driver.observe.metrics.server import MetricsServer  # prometheus_client, which others do without

@@ -1,4 +1,4 @@
-"""Launchers and sources of hosts that another package brings: the one of the how-to, installed as pip would."""
+"""Launchers, sources of hosts and brokers that other packages bring: those of the how-to, installed as pip would."""
 
 from __future__ import annotations
 
@@ -22,22 +22,28 @@ exec "$@"
 """Runs the step here."""
 
 
-def block(language: str) -> str:
-    (found,) = re.findall(rf"```{language}\n(.*?)```", HOW_TO, re.DOTALL)
-    return str(found)
+def block(language: str, package: int) -> str:
+    """A block of the how-to: of the launcher's package, the first one, or of the broker's."""
+    return str(re.findall(rf"```{language}\n(.*?)```", HOW_TO, re.DOTALL)[package])
+
+
+def install(site: Path, package: int) -> None:
+    groups = tomllib.loads(block("toml", package))["project"]["entry-points"]
+    name = next(iter(next(iter(groups.values())).values())).partition(":")[0]
+    info = site / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / f"{name}.py").write_text(block("python", package))
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1.0\n")
+    lines = [f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in names.items()) for group, names in groups.items()]
+    (info / "entry_points.txt").write_text("\n".join(lines))
 
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
-    """What makes the package of the how-to an installed one, and puts stand-ins for Slurm on PATH."""
+    """What makes the packages of the how-to installed ones, and puts stand-ins for Slurm on PATH."""
     site, programs = tmp_path / "site", tmp_path / "bin"
-    info = site / "edriver_srun-1.0.dist-info"
-    info.mkdir(parents=True)
-    (site / "edriver_srun.py").write_text(block("python"))
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: edriver-srun\nVersion: 1.0\n")
-    groups = tomllib.loads(block("toml"))["project"]["entry-points"]
-    lines = [f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in names.items()) for group, names in groups.items()]
-    (info / "entry_points.txt").write_text("\n".join(lines))
+    for package in range(2):
+        install(site, package)
     programs.mkdir()
     for name, text in (("srun", SRUN), ("scontrol", "#!/bin/sh\necho node-a\necho node-b\n")):
         (programs / name).write_text(text)
@@ -62,6 +68,7 @@ def test_the_launcher_and_the_source_of_the_how_to_train(tmp_path: Path, environ
 
 def test_the_launcher_of_the_how_to_reports_why_it_fails(tmp_path: Path, environ: dict[str, str]) -> None:
     (tmp_path / "bin" / "srun").unlink()
+    environ["PATH"] = str(tmp_path / "bin")  # this machine may have Slurm
     line = ["-np", "1", "--start-timeout", "2", "--discovery", "slurm", "--launcher", "srun", *TRAIN]
     with running(line, tmp_path, environ) as run:
         run.line("there is no srun here: start edriver inside a Slurm allocation")
@@ -72,6 +79,22 @@ def test_a_name_that_is_not_there_is_answered_with_those_that_are(environ: dict[
     ended = edriver("-np", "1", "--launcher", "slurm", "true", environ=environ)
     assert ended.returncode == 2
     assert "--launcher: 'slurm' is not installed, only dial-in, local, srun, ssh" in ended.stderr
+
+
+def test_the_broker_of_the_how_to_asks_for_hosts_and_gives_them_back(tmp_path: Path, environ: dict[str, str]) -> None:
+    log = tmp_path / "jobs.log"
+    dial_in = ["--hosts-dial-in", "--credentials", str(tmp_path / "run.json"), "--broker", f"farm={log}"]
+    with running(["-np", "1", "--max-np", "2", *dial_in, *TRAIN], tmp_path, environ) as run:
+        run.line("rank 1 passed step 5")
+        run_id = run.line(r"edriver: run (\w+)")[1]
+        assert edriver("resize", "--run", run_id, "1", environ=environ).returncode == 0
+        run.line("removed farm-")
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+        assert run.gone(), run.left_behind()
+    lines = log.read_text().splitlines()
+    assert lines[:2] == ["submitted farm-1", "submitted farm-2"]
+    assert sorted(lines[2:]) == ["cancelled farm-1", "cancelled farm-2"], "it is asked for no more than the run can use"
 
 
 def test_the_local_launcher_starts_hosts_of_any_name_here(tmp_path: Path) -> None:

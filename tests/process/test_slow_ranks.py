@@ -130,7 +130,8 @@ def test_one_that_evaluates_holds_the_others_up_without_a_stall(paced: Paced) ->
     assert (named.rank, named.activity) == (1, pace_pb2.WORKER_ACTIVITY_EVALUATING)
     assert re.fullmatch(r"paced.py:\d+ \(once\)", named.place)
     paced.until(lambda status: not status.HasField("hold_up"))
-    assert len(paced.events("hold_up")) == before
+    of_one = [each for each in paced.events("hold_up")[before:] if len(each.hold_up.waited_for) == 1]
+    assert of_one == [], "where the other still computes, as on a busy machine, both are named"
 
 
 def test_where_both_stand(paced: Paced) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import queue
 import shutil
@@ -33,6 +34,9 @@ from tests.torch.forks import FORKS
 
 BOUND = 60.0
 """Seconds that anything may take before a test is given up."""
+
+PING_INTERVAL = 3.0
+"""Seconds between two signs of life of what plays the agent."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,9 +104,20 @@ class _Worker:
         self.say(attached=pb.Attached(run_id="run", worker_id=self.worker_id))
         with grpc.insecure_channel(f"unix:{self.folder / 'w.sock'}") as channel, contextlib.suppress(grpc.RpcError):
             stub = notification_pb2_grpc.NotificationServiceStub(channel)
-            for response in stub.Attach(iter(self._notices.get, None)):
-                self._inbox.put((self.worker_id, response.report))
+            for response in stub.Attach(self._requests()):
+                if not response.report.HasField("pong"):
+                    self._inbox.put((self.worker_id, response.report))
         self._inbox.put((self.worker_id, None))
+
+    def _requests(self) -> Iterator[pb.AttachRequest]:
+        """As an agent's: a worker that hears nothing for long ends itself."""
+        for number in itertools.count(1):
+            try:
+                while (notice := self._notices.get(timeout=PING_INTERVAL)) is not None:
+                    yield notice
+                return
+            except queue.Empty:
+                yield pb.AttachRequest(notice=pb.Notice(ping=pb.Ping(number=number)))
 
     def result(self) -> Any:
         assert self.pipe.poll(BOUND), "a worker neither ends nor answers"

@@ -293,8 +293,9 @@ def test_two_hundred_rounds_leave_no_descriptors_threads_or_memory_behind(tmp_pa
                     member.call("teardown")  # waits for the one before
                 found[round_number] = [member.call("count_resources") for member in group]
     for early, late in zip(found[40], found[200], strict=True):
-        assert late.descriptors == early.descriptors
-        assert late.threads < early.threads + 10  # a joined thread may take a moment to go; a leak would be of 160
+        # Gloo's threads close sockets, and a joined thread goes, a moment later; a leak would be of 160.
+        assert late.descriptors < early.descriptors + 10
+        assert late.threads < early.threads + 10
         assert late.resident < early.resident + 16 * MEGABYTE, "160 rounds leave 0.1 MB each"
 
 

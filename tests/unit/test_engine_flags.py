@@ -23,6 +23,6 @@ def test_flags_that_contradict_one_another(line: str, sentence: str) -> None:
 def test_an_engines_flag_picks_its_source_and_its_launcher() -> None:
     flags = parser().parse_args(["--ray", "head:6379", "--ray-resources", "GPU=1", "-np", "2", "sh"])
     options = options_of(flags)
-    assert (flags.discovery, flags.launcher) == ("ray=head:6379,GPU=1", "ray")
+    assert (flags.discovery, flags.launcher, flags.broker) == ("ray=head:6379,GPU=1", "ray", "ray")
     assert options.launcher is not None
-    assert options.settings.max_np > 2, "the hosts may change"
+    assert options.broker is not None

@@ -11,6 +11,7 @@ import pytest
 from edriver.cli.main import parser
 from edriver.common.limits import MAX_TOTAL_SLOTS
 from edriver.discovery.script import HostDiscoveryScript
+from edriver.driver import options
 from edriver.driver.core.settings import Settings
 from edriver.driver.launch.launcher import LaunchContext
 from edriver.driver.launch.ssh import SshLauncher
@@ -106,6 +107,20 @@ def test_a_named_launcher() -> None:
     assert isinstance(make(LaunchContext("0a1b2c3d", ssh_port=2222)), SshLauncher)
 
 
+def test_a_broker_asks_for_no_more_than_np_unless_there_is_a_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "plugin", lambda *asked: asked)
+    words = "--hosts-dial-in --credentials f --slots-per-host 4 --broker farm=green,blue sh"
+    judged = read(f"-np 2 {words}")
+    assert judged.broker is not None
+    assert judged.broker._asdict() == {
+        "make": ("edriver.brokers", "farm"),
+        "argument": "green,blue",
+        "slots_per_host": 4,
+    }
+    assert judged.settings.max_np == 2
+    assert read(f"-np 2 --max-np 9 {words}").settings.max_np == 9
+
+
 @pytest.mark.parametrize("flag", ["--hostfile", "-hostfile"])
 def test_hostfile(flag: str, tmp_path: Path) -> None:
     file = tmp_path / "hosts"
@@ -175,6 +190,7 @@ def test_where_metrics_are(line: str, where: tuple[str, int] | None) -> None:
         pytest.param("-np 1 -H a --discovery list=a sh", "-H and --discovery both define the hosts", id="two-ways"),
         pytest.param("-np 1 --discovery no sh", "--discovery: 'no' is not installed, only hostfile", id="no-discovery"),
         pytest.param("-np 1 --discovery list=a:x sh", "--discovery list: item 1", id="bad-argument"),
+        pytest.param("-np 1 --broker no sh", "--broker: 'no' is not installed, only ray", id="broker"),
         pytest.param("-np 1 --launcher no sh", "--launcher: 'no' is not installed, only dial-in, local", id="launcher"),
         pytest.param("-np 1 --launcher dial-in sh", "give --hosts-dial-in, too", id="launcher-dial-in"),
         pytest.param(

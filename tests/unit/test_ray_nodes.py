@@ -10,6 +10,7 @@ from edriver.driver.engines.ray.nodes import (
     default_resources,
     fitting,
     hosts_of,
+    needed_of,
 )
 
 
@@ -90,3 +91,21 @@ def test_an_actor_holds_the_resources_of_all_its_workers() -> None:
         "memory": 0,
         "resources": {"fast": 4},
     }
+
+
+THREE = HostSet((Host("a", 4), Host("b", 4), Host("c", 4)))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kept", "taken"),
+    [
+        pytest.param(100, {}, {"a": 4, "b": 4, "c": 4}, id="all"),
+        pytest.param(6, {}, {"a": 4, "b": 2}, id="no-more-than-it-can-use"),
+        pytest.param(6, {"c": 4}, {"c": 4, "a": 2}, id="those-in-use-first"),
+        pytest.param(2, {"b": 4}, {"b": 4}, id="what-is-in-use-stays"),
+        pytest.param(8, {"b": 2}, {"b": 2, "a": 4, "c": 2}, id="an-actor-does-not-grow"),
+        pytest.param(4, {"gone": 4}, {"a": 4}, id="gone"),
+    ],
+)
+def test_what_a_run_takes(wanted: int, kept: dict[str, int], taken: dict[str, int]) -> None:
+    assert needed_of(THREE, wanted, kept) == HostSet(tuple(Host(name, slots) for name, slots in taken.items()))

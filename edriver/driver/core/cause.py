@@ -47,7 +47,7 @@ class CauseKind(enum.Enum):
     # The run has ended.
     SUCCESS = "success"
     STOPPED = "stopped"  # ReportedText: by an operator
-    SOURCE_UNUSABLE = "source-unusable"  # ReportedText: the host source cannot work as configured
+    SOURCE_UNUSABLE = "source-unusable"  # ReportedText: the host source or the broker cannot work as configured
     FAILED_LATE = "failed-late"  # CausedBy: a worker failed after training was done
     STATE_LOST = "state-lost"  # RaisedByAll, if that is why
     STATES_DIFFER = "states-differ"  # Digests

@@ -357,7 +357,7 @@ class StopRequested:
 
 @dataclass(frozen=True, slots=True)
 class SourceUnusable:
-    """The host source can never work as configured. The reason is one sentence."""
+    """The host source, or the broker, can never work as configured. The reason is one sentence."""
 
     reason: str
 

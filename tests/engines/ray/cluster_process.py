@@ -11,7 +11,9 @@ os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "
 
 import ray
 from ray._private.state import actors
+from ray.autoscaler._private.constants import AUTOSCALER_RESOURCE_REQUEST_CHANNEL
 from ray.cluster_utils import Cluster
+from ray.experimental.internal_kv import _internal_kv_get
 from ray.util import placement_group_table
 from tenacity import Retrying, stop_after_attempt
 
@@ -50,15 +52,9 @@ class Served:
         return {"names": living + groups}
 
     def demand(self) -> dict[str, Any]:
-        from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
-
-        reply = GetClusterStatusReply()
-        reply.ParseFromString(ray._raylet.GcsClient(self.cluster.address).get_cluster_status(timeout_s=10))
-        constraints = reply.cluster_resource_state.cluster_resource_constraints
-        bundles = [
-            [dict(each.request.resources_bundle), each.count] for one in constraints for each in one.resource_requests
-        ]
-        return {"bundles": bundles}
+        self._connect()
+        asked = _internal_kv_get(AUTOSCALER_RESOURCE_REQUEST_CHANNEL)
+        return {"bundles": json.loads(asked) if asked else []}
 
     def metrics(self) -> dict[str, Any]:
         self._connect()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 
 from edriver.discovery.sources import SourceContext
+from edriver.driver.core.demand import Demand
 from edriver.driver.engines.ray.broker import RayBroker
 from edriver.driver.engines.ray.cluster import ray_source
 from tests.engines.ray.clusters import RayCluster, ray_cluster
@@ -21,9 +21,8 @@ pytestmark = [
 ]
 
 
-@dataclass(frozen=True)
-class Demand:
-    slots: int
+def demand(slots: int) -> Demand:
+    return Demand(slots=slots, needed=1, unused=())
 
 
 @pytest.fixture(scope="module")
@@ -38,12 +37,12 @@ def test_the_autoscaler_is_asked_and_what_was_asked_is_taken_back(cluster: RayCl
         source = ray_source(SourceContext(f"{cluster.address},CPU=1", 1, BOUND))
         broker = RayBroker(source)
         try:
-            await broker.meet(Demand(5))  # there is no connection yet
+            await broker.meet(demand(5))  # there is no connection yet
             assert (await source.find()).total_slots == 3
-            await broker.meet(Demand(5))
-            assert cluster.demand() == [[{"CPU": 1.0}, 5]]
-            await broker.meet(Demand(2))
-            assert cluster.demand() == [[{"CPU": 1.0}, 2]]
+            await broker.meet(demand(5))
+            assert cluster.demand() == [{"CPU": 1.0}] * 5
+            await broker.meet(demand(2))
+            assert cluster.demand() == [{"CPU": 1.0}] * 2
         finally:
             await broker.close()
 
@@ -63,8 +62,8 @@ def test_a_client_that_was_killed_is_started_again(cluster: RayCluster) -> None:
             assert source.connection._reading is not None
             await source.connection._reading
             assert (await source.find()).total_slots == 3
-            await broker.meet(Demand(4))
-            assert cluster.demand() == [[{"CPU": 1.0}, 4]]
+            await broker.meet(demand(4))
+            assert cluster.demand() == [{"CPU": 1.0}] * 4
         finally:
             await broker.close()
 

@@ -13,7 +13,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Final
 
 import ray
@@ -32,6 +32,9 @@ MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 
 REACH_TIMEOUT: Final = 5.0
 """Seconds within which something must listen at the cluster's address."""
+
+PROBE_TIMEOUT: Final = 1.0
+"""Seconds within which a raylet must accept a connection."""
 
 PLACE_TIMEOUT: Final = 15.0
 """Seconds within which Ray must place an actor and start it."""
@@ -77,8 +80,8 @@ class Bridge:
         except Exception as error:  # noqa: BLE001  Ray's errors have no common class
             self._send({"id": number, "error": failure_text(error)})
 
-    async def _nodes(self) -> list[dict[str, Any]]:
-        return await asyncio.to_thread(_node_table)
+    async def _nodes(self, doubted: list[str]) -> list[dict[str, Any]]:
+        return await asyncio.to_thread(_node_table, frozenset(doubted))
 
     async def _start(
         self, agent_id: int, actor_name: str, host: str, node: str, options: dict[str, Any], config: str
@@ -143,20 +146,29 @@ def failure_text(error: BaseException) -> str:
     return lines[-1][:300] if lines else type(error).__name__
 
 
-def _node_table() -> list[dict[str, Any]]:
+def _node_table(doubted: Collection[str]) -> list[dict[str, Any]]:
+    """The node table; a node that is in doubt is alive only if its raylet listens."""
     available = available_resources_per_node()
     draining = state.get_draining_nodes()
     return [
         {
             "id": node["NodeID"],
             "name": node["NodeName"] or node["NodeManagerAddress"],
-            "alive": node["Alive"],
+            "alive": node["Alive"] and (node["NodeID"] not in doubted or _listens(node)),
             "draining": node["NodeID"] in draining,
             "total": node["Resources"],
             "available": available.get(node["NodeID"], {}),
         }
         for node in ray.nodes()
     ]
+
+
+def _listens(node: dict[str, Any]) -> bool:
+    try:
+        socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), PROBE_TIMEOUT).close()
+    except OSError:
+        return False
+    return True
 
 
 def connect(address: str) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from edriver.common.limits import MAX_TOTAL_SLOTS
 from edriver.discovery.errors import DiscoveryError, UnusableSourceError
 from edriver.discovery.hosts import HostSet
 from edriver.discovery.sources import SourceContext
 from edriver.driver.engines.ray.connection import Connection, RayError, UnreachableError
-from edriver.driver.engines.ray.nodes import Node, RayArgument, actor_options, default_resources, hosts_of
+from edriver.driver.engines.ray.nodes import Node, RayArgument, actor_options, default_resources, hosts_of, needed_of
 from edriver.driver.launch.launcher import Bootstrap, LaunchContext, LaunchError
 
 
@@ -25,9 +26,13 @@ class RayCluster:
     def __init__(self, argument: RayArgument, timeout: float) -> None:
         self._timeout = timeout
         self._resources = argument.resources
+        self._listed = HostSet()
+        self._wanted = MAX_TOTAL_SLOTS
+        self._unused: frozenset[str] = frozenset()
         self._nodes: Sequence[Node] = ()
         self._asking: asyncio.Task[None] | None = None
         self._shown = 0
+        self._doubted: set[str] = set()
         self._agents: dict[int, tuple[str, int, Bootstrap]] = {}
         self.connection = Connection(argument.address, self._ended)
 
@@ -35,6 +40,10 @@ class RayCluster:
     def resources(self) -> dict[str, float]:
         """What one worker holds."""
         return dict(self._resources or default_resources(self._nodes))
+
+    def want(self, slots: int, unused: Iterable[str] = ()) -> None:
+        """Take no more slots than these from now on, and leave these hosts where others are taken already."""
+        self._wanted, self._unused = slots, frozenset(unused)
 
     # The source.
 
@@ -60,7 +69,9 @@ class RayCluster:
 
     async def _ask(self) -> None:
         try:
-            self._nodes = [Node(**fields) for fields in await self.connection.call("nodes")]
+            table = await self.connection.call("nodes", doubted=list(self._doubted))
+            self._nodes = [Node(**fields) for fields in table]
+            self._doubted &= {node.id for node in self._nodes if node.alive}
         finally:
             self._asking = None
 
@@ -71,7 +82,9 @@ class RayCluster:
             share = ", ".join(f"{name}={amount:g}" for name, amount in self.resources.items())
             living = sum(node.alive for node in self._nodes)
             raise DiscoveryError(f"none of the Ray cluster's {living} nodes has room for a worker, which takes {share}")
-        return found
+        kept = {host.name: host.slots for host in self._listed if host.name not in self._unused}
+        self._listed = needed_of(found, self._wanted, kept)
+        return self._listed
 
     # The launcher.
 
@@ -82,7 +95,7 @@ class RayCluster:
             LaunchError: that cannot be done.
         """
         node = next((node for node in self._nodes if node.host == host), None)
-        slots = self._hosts_slots(host)
+        slots = self._listed.slots(host)
         if node is None or not slots:
             raise LaunchError(f"the Ray cluster has no node {host} with room for a worker: give --ray alone")
         config = await bootstrap.join_config()
@@ -115,15 +128,9 @@ class RayCluster:
             with contextlib.suppress(RayError):
                 await self.connection.call("show", run_id=run_id)
 
-    def _hosts_slots(self, host: str) -> int:
-        try:
-            return self._hosts().slots(host)
-        except DiscoveryError:
-            return 0
-
     async def stop(self, agent_id: int) -> None:
         """Kill an agent's actor, and the agent with it."""
-        self._agents.pop(agent_id, None)
+        self._forget(agent_id)
         if self.connection.open:
             await self.connection.call("stop", agent_id=agent_id)
 
@@ -132,8 +139,14 @@ class RayCluster:
         return self.connection.open and agent_id in self._agents
 
     def _ended(self, agent_id: int, reason: str) -> None:
-        if (agent := self._agents.pop(agent_id, None)) is not None:
-            agent[2].ended(reason)
+        if (bootstrap := self._forget(agent_id)) is not None:
+            bootstrap.ended(reason)
+
+    def _forget(self, agent_id: int) -> Bootstrap | None:
+        """An agent has ended. Its node may have, too, which Ray notices half a minute later."""
+        host, _, bootstrap = self._agents.pop(agent_id, ("", 0, None))
+        self._doubted |= {node.id for node in self._nodes if node.host == host}
+        return bootstrap
 
 
 _in_use: list[RayCluster] = []

@@ -108,6 +108,23 @@ def hosts_of(nodes: Iterable[Node], resources: Mapping[str, float], held: Mappin
     return HostSet(tuple(Host(name, count) for name, count in slots.items() if count))
 
 
+def needed_of(hosts: HostSet, wanted: int, kept: Mapping[str, int]) -> HostSet:
+    """Of the hosts that workers can be placed on, those that the run takes: no more than it can use.
+
+    Args:
+        hosts: the hosts.
+        wanted: how many slots the run can use in all.
+        kept: hosts that it goes on to use, and the slots that it has taken there.
+    """
+    taken = {host.name: min(host.slots, kept[host.name]) for host in hosts if host.name in kept}
+    left = wanted - sum(taken.values())
+    for host in hosts:
+        if host.name not in taken and left > 0:
+            taken[host.name] = min(host.slots, left)
+            left -= taken[host.name]
+    return HostSet(tuple(Host(name, slots) for name, slots in taken.items()))
+
+
 def actor_options(resources: Mapping[str, float], workers: int) -> dict[str, object]:
     """The options with which an actor holds the resources of so many workers."""
     amounts = {name: amount * workers for name, amount in resources.items()}

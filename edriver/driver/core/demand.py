@@ -1,0 +1,39 @@
+"""How many slots the run can use, for an engine that gives hosts out. Decides nothing. Part of the core."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from edriver.driver.core.run_state import RunState
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What the run needs of an engine, at one moment.
+
+    Attributes:
+        slots: number of slots that the run can use, in all: --max-np, or what the operator has asked for since.
+        needed: number of slots below which it cannot train: --min-np.
+        unused: hosts of which the run uses no slot and will use none: the oldest first.
+    """
+
+    slots: int
+    needed: int
+    unused: tuple[str, ...] = ()
+
+
+def demand_of(run: RunState) -> Demand:
+    """The demand of a run.
+
+    A host that was drained as a whole is unused once its workers have left. So is one without workers while others
+    have as many as the run may use.
+    """
+    workers = Counter(worker.host for worker in run.roster.workers.values())
+    has_most = len(run.roster.fitting()) >= run.staffing.most
+    unused = (
+        record.name
+        for record in run.roster.hosts.values()
+        if not workers[record.name] and (record.drained_whole or (has_most and record.wanted))
+    )
+    return Demand(run.staffing.most, run.settings.min_np, tuple(unused))
