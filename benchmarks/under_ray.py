@@ -25,7 +25,7 @@ class RayNodes:
     """
 
     def __init__(self, count: int) -> None:
-        self.cluster = RayCluster()
+        self.cluster = RayCluster("dashboard")  # Ray Train asks it
         self._nodes = [self.cluster.add()["node"] for _ in range(count)]
 
     def add(self) -> None:

@@ -25,7 +25,7 @@ def add_engine_flags(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def engine_conflict(flags: argparse.Namespace) -> str:
+def _conflict(flags: argparse.Namespace) -> str:
     """Why an engine's flags cannot be used with the others; empty: they can."""
     engines = [f"--{name}" for name in ENGINES if getattr(flags, name) is not None]
     others = {
@@ -50,8 +50,11 @@ def engine_conflict(flags: argparse.Namespace) -> str:
     return ""
 
 
-def use_engine(flags: argparse.Namespace) -> None:
-    """Put what an engine's short form stands for in its place."""
+def use_engine(flags: argparse.Namespace) -> str:
+    """Put what an engine's short form stands for in its place; returns why it cannot be used, empty: it can."""
+    if conflict := _conflict(flags):
+        return conflict
     if flags.ray is not None:
         flags.discovery = "ray=" + ",".join(filter(None, (flags.ray, flags.ray_resources)))
         flags.launcher = flags.broker = "ray"
+    return ""

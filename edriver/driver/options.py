@@ -22,7 +22,7 @@ from edriver.discovery.sources import SOURCE_ENTRY_POINTS as SOURCES
 from edriver.discovery.sources import FixedHosts, HostSource, SourceContext, read_hostfile
 from edriver.driver.core.mode import Mode
 from edriver.driver.core.settings import Settings
-from edriver.driver.engine_flags import engine_conflict, use_engine
+from edriver.driver.engine_flags import use_engine
 from edriver.driver.launch.broker import BROKER_ENTRY_POINTS as BROKERS
 from edriver.driver.launch.broker import BrokerChoice
 from edriver.driver.launch.launcher import LAUNCHER_ENTRY_POINTS as LAUNCHERS
@@ -44,7 +44,6 @@ MAX_POLL_TIMEOUT = 20.0
 DEFAULT_METRICS_ADDRESS = "127.0.0.1"
 """Where metrics are by default."""
 
-
 MAX_NAME_LENGTH: Final = 200
 """Characters of a run's name, and of a tag."""
 
@@ -53,7 +52,6 @@ DIAL_IN_LAUNCHER: Final = "dial-in"
 
 THIS_MACHINE = "this machine"
 """The hosts if no flag defines them."""
-
 
 Judged = TypeVar("Judged")
 
@@ -153,9 +151,8 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
     Raises:
         UsageError: a flag is missing, out of range, or contradicts another.
     """
-    if conflict := engine_conflict(flags):
+    if conflict := use_engine(flags):
         raise UsageError(conflict)
-    use_engine(flags)
     limits = _stall_limits_of(flags.stall_timeout)
     command = () if flags.explain and not flags.command else _command_of(flags.command)
     mode = _mode_of(flags.mode, command)
@@ -232,10 +229,8 @@ def _max_np_of(flags: argparse.Namespace) -> int:
     """As in horovodrun: no limit, if the hosts may change. An engine is asked for no more than -np."""
     if flags.max_np is not None:
         return int(flags.max_np)
-    if flags.broker is not None:
-        return int(flags.np)
     discovered = flags.host_discovery_script or flags.hosts_dial_in or flags.discovery
-    return bounds.MAX_TOTAL_SLOTS if discovered else int(flags.np)
+    return bounds.MAX_TOTAL_SLOTS if discovered and flags.broker is None else int(flags.np)
 
 
 def _lease_of(flag: str, seconds: float) -> float:
