@@ -17,6 +17,14 @@ def ray_train_installed() -> bool:
     return all(importlib.util.find_spec(name) for name in ("ray", "pyarrow"))
 
 
+class FourHostsJob(EdriverJob):
+    """A run under edriver without Ray, placed as on four nodes with a CPU each."""
+
+    def launch(self, size: int) -> None:
+        """Start the driver with a worker on each of so many hosts."""
+        self.start({f"127.0.0.{number}": 1 for number in range(1, size + 1)}, np=size, min_np=1)
+
+
 class RayNodes:
     """A cluster, whose nodes have a CPU each.
 

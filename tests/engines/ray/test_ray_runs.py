@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.engines.ray.clusters import RayCluster, eventually, ray_cluster
@@ -94,9 +96,39 @@ def test_a_killed_driver_leaves_no_actor(cluster: RayCluster, nodes: list[str], 
     with running(command(cluster, "-np", "2"), tmp_path, ENDLESS) as run:
         run.line(r"rank 0 passed step 5\b")
         assert len(cluster.left()) == 2
+        assert cluster.demand() == [{"CPU": 1.0}] * 2
         run.process.kill()
         assert eventually(lambda: not cluster.left(), 30), cluster.left()
+        assert eventually(lambda: not cluster.demand(), 30), cluster.demand()
         assert run.gone()
+
+
+def test_a_node_that_ray_thinks_alive_and_is_not(cluster: RayCluster, tmp_path: Path) -> None:
+    node, stopped = cluster.add()["node"], cluster.add()
+    processes = []
+    try:
+        with running(command(cluster, "-np", "2", "--min-np", "1"), tmp_path, ENDLESS) as run:
+            run.line(r"rank 0 passed step 5\b")
+            raylet = psutil.Process(stopped["raylet"])
+            processes = [raylet, *raylet.children(recursive=True)]
+            for process in processes:
+                process.suspend()
+            began = len(run.lines)
+            run.line(r"round 1\.2: 1 worker ", began)
+            run.line("rank 0 passed step", len(run.lines))
+    finally:
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
+        cluster.kill(node)
+        cluster.kill(stopped["node"])
+
+
+def test_a_run_takes_no_more_nodes_than_it_can_use(cluster: RayCluster, nodes: list[str], tmp_path: Path) -> None:
+    with running(command(cluster, "-np", "1"), tmp_path) as run:
+        assert run.end() == 0, run.text
+    assert "now 1 host, 1 slot" in run.text
+    assert "now 2 hosts" not in run.text
 
 
 def test_without_room_the_run_says_what_a_worker_takes(cluster: RayCluster, nodes: list[str], tmp_path: Path) -> None:

@@ -36,6 +36,9 @@ REACH_TIMEOUT: Final = 5.0
 PROBE_TIMEOUT: Final = 1.0
 """Seconds within which a raylet must accept a connection."""
 
+AGAIN_SECONDS: Final = 0.2
+"""Seconds until an actor that cannot be reached is asked again."""
+
 PLACE_TIMEOUT: Final = 15.0
 """Seconds within which Ray must place an actor and start it."""
 
@@ -55,6 +58,7 @@ class Bridge:
         self._actors: dict[int, Any] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._requested = False
+        self._table: dict[str, dict[str, Any]] = {}
 
     def take(self, request: dict[str, Any]) -> None:
         """Serve a request in the background."""
@@ -81,7 +85,9 @@ class Bridge:
             self._send({"id": number, "error": failure_text(error)})
 
     async def _nodes(self, doubted: list[str]) -> list[dict[str, Any]]:
-        return await asyncio.to_thread(_node_table, frozenset(doubted))
+        table = await asyncio.to_thread(ray.nodes)
+        self._table = {node["NodeID"]: node for node in table}
+        return await asyncio.to_thread(_described, table, frozenset(doubted))
 
     async def _start(
         self, agent_id: int, actor_name: str, host: str, node: str, options: dict[str, Any], config: str
@@ -103,13 +109,21 @@ class Bridge:
         except BaseException:
             await self._stop(agent_id)
             raise
-        self._keep(self._watch(agent_id, actor))
+        self._keep(self._watch(agent_id, node, actor))
 
-    async def _watch(self, agent_id: int, actor: Any) -> None:
-        try:
-            reason = await actor.ended.remote()
-        except Exception as error:  # noqa: BLE001  Ray's errors have no common class
-            reason = failure_text(error)
+    async def _watch(self, agent_id: int, node: str, actor: Any) -> None:
+        reason = ""
+        while not reason:
+            try:
+                reason = await actor.ended.remote()
+            except (
+                ray.exceptions.ActorUnavailableError
+            ):  # its connection broke: Ray takes half a minute to find out why
+                if (place := self._table.get(node)) and not await asyncio.to_thread(_listens, place):
+                    reason = "its node has ended: the raylet there does not listen"
+                await asyncio.sleep(AGAIN_SECONDS)
+            except Exception as error:  # noqa: BLE001  Ray's errors have no common class
+                reason = failure_text(error)
         self._send({"ended": agent_id, "reason": reason})
         await self._stop(agent_id)
 
@@ -146,8 +160,8 @@ def failure_text(error: BaseException) -> str:
     return lines[-1][:300] if lines else type(error).__name__
 
 
-def _node_table(doubted: Collection[str]) -> list[dict[str, Any]]:
-    """The node table; a node that is in doubt is alive only if its raylet listens."""
+def _described(table: Sequence[dict[str, Any]], doubted: Collection[str]) -> list[dict[str, Any]]:
+    """The node table as the driver reads it; a node that is in doubt is alive only if its raylet listens."""
     available = available_resources_per_node()
     draining = state.get_draining_nodes()
     return [
@@ -159,7 +173,7 @@ def _node_table(doubted: Collection[str]) -> list[dict[str, Any]]:
             "total": node["Resources"],
             "available": available.get(node["NodeID"], {}),
         }
-        for node in ray.nodes()
+        for node in table
     ]
 
 

@@ -97,7 +97,7 @@ class RayCluster:
         node = next((node for node in self._nodes if node.host == host), None)
         slots = self._listed.slots(host)
         if node is None or not slots:
-            raise LaunchError(f"the Ray cluster has no node {host} with room for a worker: give --ray alone")
+            raise LaunchError(f"the Ray cluster has no node {host} with room for a worker")
         config = await bootstrap.join_config()
         agent_id = bootstrap.agent_id
         await self._show(run_id)
