@@ -42,7 +42,7 @@ def _conflict(flags: argparse.Namespace) -> str:
         return f"{' and '.join(chosen)} both define where workers run: give only one of them"
     if flags.ray and ":" not in flags.ray and flags.ray != "auto":
         return (
-            f"--ray {flags.ray!r} is not the address of a Ray cluster (HOST:PORT, ray://HOST:PORT or auto): if it is "
+            f"--ray {flags.ray!r} is not the address of a Ray cluster (HOST:PORT or auto): if it is "
             "the command, write --ray auto before it"
         )
     if flags.ray is None and flags.ray_resources is not None:

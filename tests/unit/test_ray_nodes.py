@@ -24,7 +24,7 @@ def node(number: int, available: dict[str, float], **more: object) -> Node:
     [
         pytest.param("", RayArgument("auto", None), id="nothing"),
         pytest.param("head:6379", RayArgument("head:6379", None), id="address"),
-        pytest.param("ray://a:1,GPU=1,CPU=0.5", RayArgument("ray://a:1", {"GPU": 1, "CPU": 0.5}), id="all"),
+        pytest.param("a:1,GPU=1,CPU=0.5", RayArgument("a:1", {"GPU": 1, "CPU": 0.5}), id="all"),
         pytest.param("[fd00::1]:6379", RayArgument("[fd00::1]:6379", None), id="ipv6"),
         pytest.param("accelerator_type:A100=0.001", RayArgument("auto", {"accelerator_type:A100": 0.001}), id="custom"),
     ],
@@ -33,7 +33,7 @@ def test_an_argument(text: str, argument: RayArgument) -> None:
     assert RayArgument.parse(text) == argument
 
 
-@pytest.mark.parametrize("text", ["python", "GPU=", "GPU=0", "GPU=-1", "head", "=1", "GPU=nan"])
+@pytest.mark.parametrize("text", ["python", "ray://head:10001", "GPU=", "GPU=0", "GPU=-1", "head", "=1", "GPU=nan"])
 def test_an_argument_that_is_none(text: str) -> None:
     with pytest.raises(ValueError, match="is neither the address of a Ray cluster"):
         RayArgument.parse(text)

@@ -192,7 +192,7 @@ def connect(address: str) -> None:
         ConnectionError: it is not there.
     """
     if address != AUTO_ADDRESS:
-        host, _, port = address.removeprefix("ray://").rpartition(":")
+        host, _, port = address.rpartition(":")
         try:
             socket.create_connection((host.strip("[]"), int(port)), REACH_TIMEOUT).close()
         except (OSError, OverflowError) as error:

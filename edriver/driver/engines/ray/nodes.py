@@ -14,7 +14,7 @@ from edriver.discovery.hosts import Host, HostSet
 AUTO_ADDRESS: Final = "auto"
 """The address that has Ray look for its cluster: RAY_ADDRESS, or the cluster that runs on this machine."""
 
-_ADDRESS = re.compile(r"auto|(ray://)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):[0-9]{1,5}")
+_ADDRESS = re.compile(r"auto|(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):[0-9]{1,5}")
 _RESOURCE = re.compile(r"([A-Za-z0-9_.:/-]+)=([0-9]*\.?[0-9]+)")
 _ID_CHARACTERS: Final = 8
 _SMALLEST_SHARE: Final = 1e-4
@@ -76,7 +76,7 @@ class RayArgument:
                 resources[found[1]] = float(found[2])
             else:
                 raise ValueError(
-                    f"{part!r} is neither the address of a Ray cluster (HOST:PORT, ray://HOST:PORT or auto) nor a "
+                    f"{part!r} is neither the address of a Ray cluster (HOST:PORT or auto) nor a "
                     "resource (NAME=AMOUNT, such as GPU=1)"
                 )
         if len(addresses) > 1:
