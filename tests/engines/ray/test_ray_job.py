@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
@@ -25,14 +26,20 @@ def cluster() -> Iterator[RayCluster]:
     with ray_cluster("dashboard") as made:
         made.add()
         made.add()
+        # The dashboard takes jobs once an agent of Ray's own has registered there.
+        assert eventually(lambda: subprocess.run([*submit(made), "--", "true"], capture_output=True).returncode == 0)
         yield made
+
+
+def submit(cluster: RayCluster) -> list[str]:
+    """What submits a job."""
+    return [str(Path(sys.executable).with_name("ray")), "job", "submit", "--address", cluster.dashboard]
 
 
 def test_a_function_is_called_in_workers_by_a_job(cluster: RayCluster) -> None:
     environment = json.dumps({"env_vars": {"PYTHONPATH": str(ROOT)}})
-    submit = [str(Path(sys.executable).with_name("ray")), "job", "submit", "--address", cluster.dashboard]
     program = [sys.executable, "-m", "tests.engines.ray.called"]
-    job = Printing([*submit, "--runtime-env-json", environment, "--", *program])
+    job = Printing([*submit(cluster), "--runtime-env-json", environment, "--", *program])
     assert job.end() == 0, job.text
     assert "results: [(0, 2, 1.0), (1, 2, 1.0)]" in job.text
 

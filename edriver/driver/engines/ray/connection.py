@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import logging
@@ -82,6 +83,8 @@ class Connection:
         if self._bridge is not None:
             self._bridge.hang_up()
             await self._bridge.process.gone.wait()  # bounded by the bridge itself
+        if self._reading is not None:
+            await self._reading
 
     async def _opened(self) -> _Bridge:
         if self._opening is None:
@@ -113,7 +116,9 @@ class Connection:
                 else:
                     answer.set_result(message["result"])
         self._bridge = None
+        bridge.hang_up()
         await bridge.process.gone.wait()
+        await bridge.hung_up()
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(RayError(f"the connection to Ray was lost: {bridge.end_text}"))
@@ -173,6 +178,12 @@ class _Bridge:
             self._socket.close()
         else:
             self._writer.close()
+
+    async def hung_up(self) -> None:
+        """Wait until its socket has been closed."""
+        if self._writer is not None:
+            with contextlib.suppress(ConnectionError):
+                await self._writer.wait_closed()
 
     def __aiter__(self) -> _Bridge:
         return self
