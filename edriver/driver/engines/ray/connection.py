@@ -25,6 +25,9 @@ _log = logging.getLogger("edriver.driver")
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 MAX_STDERR_LINES: Final = 20
 
+RETRY_PAUSE: Final = 10.0
+"""Seconds between two attempts to connect: each imports Ray, which takes a processor for a second or more."""
+
 
 class RayError(Exception):
     """Ray did not do what it was asked; the message is a sentence for the operator."""
@@ -53,6 +56,8 @@ class Connection:
         self._opening: asyncio.Task[_Bridge] | None = None
         self._reading: asyncio.Task[None] | None = None
         self._bridge: _Bridge | None = None
+        self._refusal: RayError | None = None
+        self._refused_at = 0.0
         self.number = 0
 
     @property
@@ -92,12 +97,18 @@ class Connection:
         return await asyncio.shield(self._opening)
 
     async def _open(self) -> _Bridge:
+        now = asyncio.get_running_loop().time()
+        if self._refusal is not None and now < self._refused_at + RETRY_PAUSE:
+            self._opening = None
+            raise self._refusal
         bridge = _Bridge(self._address)
         try:
             await bridge.open()
-        except BaseException:
+        except BaseException as error:
             bridge.hang_up()
             bridge.process.kill()
+            if isinstance(error, RayError):
+                self._refusal, self._refused_at = error, now
             raise
         finally:
             self._opening = None
