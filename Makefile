@@ -40,6 +40,10 @@ test: .venv/ready $(npm) ## everything that must hold before a change lands
 	$(py) -m pip install --quiet "$(TORCH)" -e ".[libraries]"
 	touch $@
 
+.venv/engines-ready: .venv/ready
+	$(py) -m pip install --quiet "$(TORCH)" -e ".[ray]"
+	touch $@
+
 $(npm): tests/npm/package.json tests/npm/package-lock.json | .venv/ready
 	mkdir -p .venv/npm
 	cp tests/npm/*.json .venv/npm
@@ -95,8 +99,8 @@ long: .venv/ready ## the tests that take minutes, which make test leaves out
 libraries: .venv/libraries-ready ## scripts of Hugging Face, Lightning and others, unchanged, through the loss of a worker
 	$(py) -m pytest -m libraries
 
-engines: .venv/ready ## under the batch systems that are installed here: apt-get install slurm-wlm munge
-	$(py) -m pytest -m engines
+engines: .venv/engines-ready ## under Slurm, Ray and a fake of Kubernetes, as far as they are here: apt-get install slurm-wlm munge
+	$(py) -m pytest tests/engines -m engines
 
 churn: .venv/ready ## random churn over real processes: make churn SCHEDULES=30
 	$(py) -m benchmarks.churn_check --schedules $(SCHEDULES)

@@ -75,6 +75,8 @@ UNITS = {
     "own boot": SECONDS,
     "adoption": SECONDS,
     "end of the lease": SECONDS,
+    "a node killed": SECONDS,
+    "a node added: to its first step": SECONDS,
 }
 """The units of figures by name; others are times, and are written in milliseconds unless their name tells a speed."""
 

@@ -104,6 +104,20 @@ def _ours(part: str, name: str) -> Key:
     return Key(part, "edriver", name)
 
 
+def _on_ray() -> list[Goal]:
+    def of(name: str, system: str = "edriver on Ray") -> Key:
+        return Key("RAY", system, name)
+
+    killed = "a worker killed"
+    return [
+        Goal("RAY: kill to the next step, against edriver without Ray", of(killed), 1.3, over=of(killed, "edriver")),
+        Goal("RAY: Ray Train's against edriver's", of(killed, "Ray Train"), least=20, over=of(killed)),
+        Goal("RAY: a node killed, to the next step", of("a node killed"), most=5.3),
+        Goal("RAY: pause when a node is added", of("a node added: pause"), most=0.100),
+        *(Goal(f"RAY: {name}", of(name), most=0) for name in ("steps lost", "samples lost", "samples repeated")),
+    ]
+
+
 GOALS = (
     *_kill("K1"),
     *_kill("K0"),
@@ -149,6 +163,7 @@ GOALS = (
         least=0.8,
         over=_ours("SYNC", "broadcast speed"),
     ),
+    *_on_ray(),
     Goal("driver: memory", _ours("QUIET", "memory of the driver"), most=80e6),
     Goal("driver: processor", _ours("QUIET", "processor of the driver"), most=0.02),
     Goal("agent: memory", _ours("QUIET", "memory of an agent"), most=80e6),

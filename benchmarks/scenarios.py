@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from statistics import median
 
 from benchmarks.history import count_epochs
 from benchmarks.jobs import HarnessError, Job
@@ -13,6 +14,7 @@ from benchmarks.phases import phases_of_kill, read_event_log
 from benchmarks.processes import death, kill
 from benchmarks.under_edriver import EdriverJob
 from benchmarks.under_nothing import BareJob
+from benchmarks.under_ray import EdriverOnRayJob, FourHostsJob, RayTrainJob
 from benchmarks.under_torchft import TorchftJob
 
 WARM_STEPS = 45
@@ -23,6 +25,12 @@ AFTER_STEPS = 20
 
 POLL_SECONDS = 1.0
 """edriver's time between two polls of discovery."""
+
+KILLS = 3
+"""Kills of a worker on each Ray cluster, of which the median counts."""
+
+ENGINE_BOUND = 300.0
+"""Longest that an engine may take to notice a node, and a system to use what it gives."""
 
 LEASE_BOUND = 60.0
 """Longest that a stopped worker may live."""
@@ -72,6 +80,47 @@ def resized(make: Callable[[], Job], before: int, after: int) -> dict[str, float
         if isinstance(job, EdriverJob):
             found |= _from_the_news(job, now, adoption)
         return found
+
+
+def on_ray(make: Callable[[], EdriverOnRayJob | RayTrainJob]) -> dict[str, float]:
+    """RAY: a worker of four is killed, then the node of another, then a node is added."""
+    with make() as job:
+        began = _warm_up_on_four(job)
+        found = _killed_again_and_again(job)
+        now = time.monotonic()
+        job.nodes.kill(job.look()[-1].starts[2].host)
+        job.wait_for_steps(size=3, steps=AFTER_STEPS, after=now, bound=ENGINE_BOUND)
+        found["a node killed"] = _first_step(job, now)
+        job.nodes.add()
+        now = time.monotonic()
+        job.wait_for_steps(size=4, steps=AFTER_STEPS, after=now, bound=ENGINE_BOUND)
+        found["a node added: to its first step"] = _first_step(job, now, 4)
+        found["a node added: pause"] = job.history.longest_pause(now)
+        return {**found, **_finished(job, began)}
+
+
+def without_ray(make: Callable[[], FourHostsJob]) -> dict[str, float]:
+    """RAY, beside it: the same kills where edriver starts its agents by itself."""
+    with make() as job:
+        began = _warm_up_on_four(job)
+        return {**_killed_again_and_again(job), **_finished(job, began)}
+
+
+def _warm_up_on_four(job: Job) -> float:
+    job.launch(4)
+    job.wait_for_steps(size=4, steps=WARM_STEPS, bound=ENGINE_BOUND)
+    job.settle()
+    return time.monotonic()
+
+
+def _killed_again_and_again(job: Job) -> dict[str, float]:
+    times = []
+    for _ in range(KILLS):
+        now = time.monotonic()
+        kill(job.look()[-1].starts[2].pid)
+        job.wait_for_steps(size=4, steps=AFTER_STEPS, after=now, bound=ENGINE_BOUND)
+        times.append(_first_step(job, now))
+    return {"a worker killed": median(times)}
 
 
 def _from_the_news(job: EdriverJob, now: float, adoption: float) -> dict[str, float]:

@@ -10,10 +10,11 @@ from benchmarks.goodput import goodput
 from benchmarks.jobs import Workload
 from benchmarks.micro import measured, present
 from benchmarks.quiet import quiet
-from benchmarks.scenarios import killed, resized, stopped
+from benchmarks.scenarios import killed, on_ray, resized, stopped, without_ray
 from benchmarks.speed import speed
 from benchmarks.under_edriver import EdriverJob
 from benchmarks.under_nothing import BareJob
+from benchmarks.under_ray import EdriverOnRayJob, FourHostsJob, RayTrainJob, ray_train_installed
 from benchmarks.under_restart_mode import RestartJob
 from benchmarks.under_torchft import TorchftJob, installed
 from benchmarks.under_torchrun import TorchrunJob
@@ -86,5 +87,11 @@ def trials(commit_steps: int, seed: int) -> list[Trial]:
         Trial("GOODPUT", "torchrun", 200, partial(goodput, partial(torchrun, 2), seed), once=True),
         Trial("QUIET", "edriver", 40, quiet, once=True),
     ]
+    if ray_train_installed():
+        found += [
+            Trial("RAY", "edriver", 60, partial(without_ray, lambda: FourHostsJob(ours))),
+            Trial("RAY", "edriver on Ray", 160, partial(on_ray, lambda: EdriverOnRayJob(ours))),
+            Trial("RAY", "Ray Train", 400, partial(on_ray, lambda: RayTrainJob(Workload()))),
+        ]
     found += [Trial(micro.part, "edriver", micro.seconds, partial(measured, micro)) for micro in present()]
     return [trial for trial in found if trial.system != "torchft" or installed()]

@@ -80,12 +80,25 @@ def launch(
     if np < 1:
         raise ValueError(f"np is {np}: a run has one worker at least")
     pickled = parcels.pack((fn, tuple(args), dict(kwargs or {})), "the function with its arguments")
-    sizes = {"--min-np": min_np, "--max-np": max_np}
-    command = [sys.executable, "-m", "edriver", "-np", str(np)]
-    command += [word for flag, size in sizes.items() if size is not None for word in (flag, str(size))]
-    command += ["-H", hosts or f"localhost:{max(np, max_np or 0)}", *flags]
-    command += [sys.executable, "-m", "edriver.worker.called"]
-    with _place(hosts or "") as (place, variables):
+    sizes = {"-np": np, "--min-np": min_np, "--max-np": max_np}
+    sized = [word for flag, size in sizes.items() if size is not None for word in (flag, str(size))]
+    where = ["-H", hosts or f"localhost:{max(np, max_np or 0)}"]
+    return call_in_workers(pickled, [*sized, *where, *flags], here=_are_here(hosts or ""))
+
+
+def call_in_workers(pickled: bytes, flags: Sequence[str], *, here: bool) -> list[Any]:
+    """Call a function in every worker of a new run, and return what the workers return, by rank.
+
+    Args:
+        pickled: the function with its arguments, as parcels.pack has it.
+        flags: all flags of the run.
+        here: whether all of its workers are on this machine.
+
+    Raises:
+        Exception: as of `launch`.
+    """
+    command = [sys.executable, "-m", "edriver", *flags, sys.executable, "-m", "edriver.worker.called"]
+    with _place(here) as (place, variables):
         place.put(CALL, parcels.dump(Call([str(Path(entry).absolute()) for entry in sys.path], pickled)))
         code, lines = _run(command, {**os.environ, **variables})
         return _results(parcels.outcomes(place), code, lines)
@@ -104,11 +117,11 @@ def _are_here(hosts: str) -> bool:
 
 
 @contextlib.contextmanager
-def _place(hosts: str) -> Iterator[tuple[Place, dict[str, str]]]:
+def _place(here: bool) -> Iterator[tuple[Place, dict[str, str]]]:
     """The folder of the parcels, and the variables that pass it to the workers; removed in the end."""
     folder = Path(tempfile.mkdtemp(prefix="edriver-call-"))
     try:
-        if _are_here(hosts):
+        if here:
             yield FolderPlace(folder), {FOLDER_VARIABLE: str(folder)}
         else:
             with _served_exchange(folder) as served:

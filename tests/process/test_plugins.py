@@ -78,7 +78,7 @@ def test_the_launcher_of_the_how_to_reports_why_it_fails(tmp_path: Path, environ
 def test_a_name_that_is_not_there_is_answered_with_those_that_are(environ: dict[str, str]) -> None:
     ended = edriver("-np", "1", "--launcher", "pbs", "true", environ=environ)
     assert ended.returncode == 2
-    assert "--launcher: 'pbs' is not installed, only dial-in, kubernetes, local, slurm, srun, ssh" in ended.stderr
+    assert "--launcher: 'pbs' is not installed, only dial-in, kubernetes, local, ray, slurm, srun, ssh" in ended.stderr
 
 
 def test_the_broker_of_the_how_to_asks_for_hosts_and_gives_them_back(tmp_path: Path, environ: dict[str, str]) -> None:

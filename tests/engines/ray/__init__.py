@@ -1,0 +1,1 @@
+"""edriver on a real Ray cluster of several raylets."""
