@@ -21,6 +21,8 @@ from edriver.cli.main import main
 from tests.engines.kubernetes.fake_cluster import FakeCluster, applied
 from tests.process.running import BOUND, SCRIPTS, edriver
 
+pytestmark = pytest.mark.engines
+
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 LONG = {"EPOCHS": "20000"}
 
