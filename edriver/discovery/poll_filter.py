@@ -11,8 +11,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from edriver.discovery.hosts import Host, HostSet
+
+REMOVAL_POLLS: Final = 2
+"""Answers in a row without a host after which it leaves."""
 
 _MAX_SHOWN_HOSTS = 5
 
@@ -66,7 +70,7 @@ class Polls:
 class PollFilter:
     """Turns the sequence of polls into the set in force. Pure: time is the sequence of calls."""
 
-    def __init__(self, removal_polls: int = 2, empty_polls: int = 3) -> None:
+    def __init__(self, removal_polls: int = REMOVAL_POLLS, empty_polls: int = 3) -> None:
         """A filter that has seen no poll yet: no hosts are in force.
 
         Args:

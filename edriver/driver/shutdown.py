@@ -47,6 +47,8 @@ class Shutdown:
 
     def stop_agent(self, agent_id: int) -> None:
         """End an agent whose workers have ended; kill it if it does not end."""
+        if self._dial_in_hosts is not None:
+            self._dial_in_hosts.dismissed(agent_id)
         if not self._registry.shut_down(agent_id, SHUTDOWN_GRACE, run_continues=True):
             self._registry.give_up(agent_id)
             self._agents.kill(agent_id)

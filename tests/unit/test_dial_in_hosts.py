@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 import pytest
 
 from edriver.discovery.hosts import Host
+from edriver.discovery.poll_filter import REMOVAL_POLLS
 from edriver.driver.rpc.dial_in_hosts import DialInHosts
 
 
@@ -100,5 +101,28 @@ def test_a_second_host_of_the_same_name_is_refused() -> None:
         dial_in_hosts.register("a", 1)
         with pytest.raises(KeyError):
             dial_in_hosts.register("a", 1)
+
+    soon(work)
+
+
+def test_a_successor_is_listed_once_the_run_has_forgotten_the_host_that_it_let_go() -> None:
+    async def work(dial_in_hosts: DialInHosts) -> None:
+        dial_in_hosts.register("a", 1)
+        dial_in_hosts.admit("a", 1)
+        dial_in_hosts.dismissed(1)
+        dial_in_hosts.leave("a", 1)
+        dial_in_hosts.register("a", 2)
+        assert [await names(dial_in_hosts) for _ in range(REMOVAL_POLLS + 1)] == [[], [], [Host("a", 2)]]
+
+    soon(work)
+
+
+def test_one_that_has_crashed_is_listed_as_soon_as_it_is_back() -> None:
+    async def work(dial_in_hosts: DialInHosts) -> None:
+        dial_in_hosts.register("a", 1)
+        dial_in_hosts.admit("a", 1)
+        dial_in_hosts.leave("a", 1)
+        dial_in_hosts.register("a", 1)
+        assert await names(dial_in_hosts) == [Host("a", 1)]
 
     soon(work)

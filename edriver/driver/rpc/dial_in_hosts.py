@@ -11,6 +11,7 @@ from typing import Final
 
 from edriver.common import limits
 from edriver.discovery.hosts import Host, HostSet
+from edriver.discovery.poll_filter import REMOVAL_POLLS
 
 ARRIVAL_WINDOW: Final = 0.02
 """Seconds within which hosts that dial in are taken in together."""
@@ -32,16 +33,25 @@ class _DialInHost:
 
 
 class DialInHosts:
-    """Who has dialled in; a HostSource. A host stays until its agent is lost or has ended."""
+    """Who has dialled in; a HostSource. A host stays until its agent is lost or has ended.
+
+    A host that the run has let go, because it was drained for instance, may be followed by another one of its name (a pod
+    of a StatefulSet). That one is listed once REMOVAL_POLLS answers were without the name, so that the run has forgotten
+    the first one and what it knew of it.
+    """
 
     def __init__(self) -> None:
         """No host has dialled in yet."""
         self._hosts: dict[str, _DialInHost] = {}
+        self._dismissed: set[int] = set()
+        self._gone: dict[str, int] = {}  # hosts that the run has let go, and how many answers have been without each
         self._arrived = asyncio.Event()
 
     async def find(self) -> HostSet:
         """The current hosts, in the order in which they dialled in; never fails."""
-        return HostSet(tuple(Host(name, entry.slots) for name, entry in self._hosts.items()))
+        listed = tuple(Host(name, entry.slots) for name, entry in self._hosts.items() if name not in self._gone)
+        self._gone = {name: answers + 1 for name, answers in self._gone.items() if answers + 1 < REMOVAL_POLLS}
+        return HostSet(listed)
 
     def register(self, host: str, slots: int) -> asyncio.Future[int]:
         """An agent waits to be admitted; returns its future ID.
@@ -81,6 +91,10 @@ class DialInHosts:
         entry.admission.set_result(agent_id)
         return True
 
+    def dismissed(self, agent_id: int) -> None:
+        """The run lets this agent go: it has no use for its host any more."""
+        self._dismissed.add(agent_id)
+
     def leave(self, host: str, agent_id: int = 0) -> None:
         """The host's agent has ended.
 
@@ -90,3 +104,6 @@ class DialInHosts:
         """
         if (entry := self._hosts.get(host)) and entry.agent_id == agent_id:
             del self._hosts[host]
+            if agent_id in self._dismissed:
+                self._dismissed.discard(agent_id)
+                self._gone[host] = 0

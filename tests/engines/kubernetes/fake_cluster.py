@@ -293,9 +293,10 @@ class FakeCluster:
                 os.killpg(process.pid, signal.SIGKILL)
         await asyncio.gather(*(process.wait() for process in list(self._processes.values())))
         await self._stop_api()
-        for task in self._tasks:
+        left = asyncio.all_tasks() - {asyncio.current_task()}  # answers that are under way, too
+        for task in left:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*left, return_exceptions=True)
 
 
 @contextlib.contextmanager

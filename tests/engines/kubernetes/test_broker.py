@@ -42,7 +42,7 @@ class Hosts:
 
     names: tuple[str, ...] = ()
 
-    async def find(self) -> HostSet:
+    def latest(self) -> HostSet:
         return HostSet(tuple(Host(name, 1) for name in self.names))
 
 
@@ -115,7 +115,7 @@ def played(capsys: pytest.CaptureFixture[str]) -> Played:
                 async def connect() -> client.ApiClient:
                     return reached
 
-                broker = KubernetesBroker("default", found, 1, hosts, "0a1b2c3d", connect=connect, clock=clock)
+                broker = KubernetesBroker("default", found, 1, hosts.latest, "0a1b2c3d", connect=connect, clock=clock)
                 await scene(Scene(api, broker, hosts, clock, found))
                 await close(reached)
 

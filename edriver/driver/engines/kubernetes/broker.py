@@ -13,7 +13,6 @@ from typing import Any, Final
 from kubernetes.aio import client
 
 from edriver.common.join_config import ENDED_KEY
-from edriver.discovery.sources import HostSource
 from edriver.driver.core.demand import Demand
 from edriver.driver.engines.kubernetes import pod_state
 from edriver.driver.engines.kubernetes.api import (
@@ -49,7 +48,7 @@ class KubernetesBroker:
         namespace: where the run is.
         target: what starts the agents' pods.
         slots_per_host: slots of one pod.
-        hosts: the hosts that the run has.
+        hosts: returns the hosts that the run has.
         run_id: the run.
         own_pod: the name of the driver's pod; empty: it runs in none.
         connect: makes a client of the API server.
@@ -61,7 +60,7 @@ class KubernetesBroker:
         namespace: str,
         target: Target,
         slots_per_host: int,
-        hosts: HostSource,
+        hosts: Callable[[], HostSet],
         run_id: str,
         own_pod: str = "",
         connect: Callable[[], Awaitable[client.ApiClient]] = connect,
@@ -91,7 +90,7 @@ class KubernetesBroker:
         if not isinstance(context.source, KubernetesHosts):
             raise ValueError("it goes with the hosts of --kubernetes KIND/NAME")
         where, pod = namespace(), os.environ.get(POD_VARIABLE, "")
-        return cls(where, context.source.target, context.slots_per_host, context.source, context.run_id, pod)
+        return cls(where, context.source.target, context.slots_per_host, context.source.latest, context.run_id, pod)
 
     async def meet(self, demand: Demand) -> None:
         """Ask for as many pods as the run can use; never for fewer than it needs.
@@ -116,7 +115,7 @@ class KubernetesBroker:
         scale = Scale(await self._reached(), self._namespace, self._target)
         if self._size is None:
             self._size = await scale.read()
-        found = [host.name for host in await self._hosts.find() if host.name not in demand.unused]
+        found = [host.name for host in self._hosts() if host.name not in demand.unused]
         used = {index for index in map(self._target.index, found) if index is not None}
         most, least = (hosts_for(slots, self._slots_per_host) for slots in (demand.slots, demand.needed))
         size = wanted_size(self._size, most, least, used)

@@ -54,6 +54,7 @@ class KubernetesHosts:
         self._on_end: Callable[[str, str], None] = lambda _host, _reason: None
         self._leaving: dict[str, str] = {}
         self._troubles: dict[str, str] = {}
+        self._latest = HostSet()
 
     @classmethod
     def of(cls, context: SourceContext) -> KubernetesHosts:
@@ -84,7 +85,12 @@ class KubernetesHosts:
             found = await self._connect()
             self._following = asyncio.create_task(self._follow(found))
         leaving = self._leaving
-        return HostSet(tuple(host for host in await self._dialled_in.find() if host.name not in leaving))
+        self._latest = HostSet(tuple(host for host in await self._dialled_in.find() if host.name not in leaving))
+        return self._latest
+
+    def latest(self) -> HostSet:
+        """The latest answer: to ask again would be another poll."""
+        return self._latest
 
     async def _follow(self, found: client.ApiClient) -> None:
         core = client.CoreV1Api(found)
