@@ -35,9 +35,9 @@ class _DialInHost:
 class DialInHosts:
     """Who has dialled in; a HostSource. A host stays until its agent is lost or has ended.
 
-    A host that the run has let go, because it was drained for instance, may be followed by another one of its name (a pod
-    of a StatefulSet). That one is listed once REMOVAL_POLLS answers were without the name, so that the run has forgotten
-    the first one and what it knew of it.
+    A host that the run has let go, because it was drained for instance, may be followed by another one of its name (a
+    pod of a StatefulSet). That one is listed once REMOVAL_POLLS answers were without the name: the run has forgotten
+    the first one by then, and that it was drained.
     """
 
     def __init__(self) -> None:

@@ -196,12 +196,8 @@ def test_a_wrong_address_of_the_driver_is_named(capsys: pytest.CaptureFixture[st
     [
         pytest.param(["--kubernetes", "train"], "'train' is no KIND/NAME: write job/NAME", id="target"),
         pytest.param(["--kubernetes", "jobset/a"], "write jobset/NAME/JOB", id="jobset"),
-        pytest.param(
-            ["--kubernetes", "job/a", "-H", "b"], "--kubernetes and -H both define where workers run", id="two"
-        ),
-        pytest.param(
-            ["--kubernetes", "job/a", "--launcher", "ssh"], "--kubernetes and --launcher both define", id="launcher"
-        ),
+        pytest.param(["--kubernetes", "job/a", "-H", "b"], "--kubernetes and -H both define", id="two"),
+        pytest.param(["--kubernetes", "job/a", "--launcher", "ssh"], "--kubernetes and --launcher both", id="launcher"),
     ],
 )
 def test_flags_that_do_not_go_together(tmp_path: Path, words: list[str], sentence: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from kubernetes.aio import client
 
 from edriver.common.join_config import ENDED_KEY
+from edriver.discovery.hosts import HostSet
 from edriver.driver.core.demand import Demand
 from edriver.driver.engines.kubernetes import pod_state
 from edriver.driver.engines.kubernetes.api import (
