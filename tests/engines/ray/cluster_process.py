@@ -41,6 +41,11 @@ class Served:
         self.cluster.remove_node(self._nodes.pop(node), allow_graceful=False)
         return {}
 
+    def alive(self) -> dict[str, Any]:
+        self._connect()
+        head = self.cluster.head_node.node_id
+        return {"nodes": [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] != head]}
+
     def kill_gcs(self) -> dict[str, Any]:
         self.cluster.head_node.kill_gcs_server()
         return {}

@@ -47,6 +47,10 @@ class RayCluster:
         """Kill all of a node's processes with SIGKILL."""
         self._ask("kill", node=node)
 
+    def alive(self) -> set[str]:
+        """The nodes that Ray counts as alive, without its head: those of a killed one among them, for a while."""
+        return set(self._ask("alive")["nodes"])
+
     def kill_gcs(self) -> None:
         """Kill Ray's GCS."""
         self._ask("kill_gcs")
