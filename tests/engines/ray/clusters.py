@@ -31,6 +31,7 @@ class RayCluster:
             stderr=self._errors,
             text=True,
         )
+        self.killed: set[str] = set()
         try:
             made = self._answer()
             self.address: str = made["address"]
@@ -46,6 +47,7 @@ class RayCluster:
     def kill(self, node: str) -> None:
         """Kill all of a node's processes with SIGKILL."""
         self._ask("kill", node=node)
+        self.killed.add(node)
 
     def alive(self) -> set[str]:
         """The nodes that Ray counts as alive, without its head: those of a killed one among them, for a while."""
