@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
 
 import grpc.aio
 
@@ -18,10 +17,6 @@ MAX_BUFFER_BYTES = 8 * 1024 * 1024
 MAX_BATCH_LINES = 200
 MAX_BATCH_BYTES = 64 * 1024
 """When a batch is full."""
-
-BATCH_INTERVAL = 0.02
-"""Seconds for which lines are collected after a batch that took along all there were. Workers print at the same step: a
-batch for each line is what costs an agent most."""
 
 
 class OutputBuffer:
@@ -57,7 +52,7 @@ class OutputBuffer:
 
 
 class OutputForwarder:
-    """Sends lines to the driver: the first one at once, those that come soon after it together.
+    """Sends lines to the driver, each batch as soon as the driver has taken the one before it.
 
     A stream that breaks is opened again. What it had taken and not delivered is lost: output is not worth a protocol;
     files have all of it.
@@ -66,15 +61,8 @@ class OutputForwarder:
         taken: how many batches streams have taken.
     """
 
-    def __init__(
-        self,
-        stub: agent_pb2_grpc.AgentServiceAsyncStub,
-        agent_id: int,
-        secret: bytes = b"",
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
+    def __init__(self, stub: agent_pb2_grpc.AgentServiceAsyncStub, agent_id: int, secret: bytes = b"") -> None:
         self._stub = stub
-        self._sleep = sleep
         self.agent_id = agent_id
         self.secret = secret
         self._buffer = OutputBuffer()
@@ -104,8 +92,6 @@ class OutputForwarder:
                         await call.write(unsent)
                         unsent = None
                         self.taken += 1
-                        if not self._buffer and not self._closing:
-                            await self._sleep(BATCH_INTERVAL)
                     await self._end(call)
             except StreamBrokenError:
                 await asyncio.sleep(0.1)  # a driver that refuses at once is not to be asked in a tight loop
