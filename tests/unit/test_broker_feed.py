@@ -15,6 +15,7 @@ from edriver.driver.core.demand import Demand, demand_of
 from edriver.driver.launch.broker import BrokerError, UnusableBrokerError
 from edriver.driver.rpc.mailbox import Mailbox
 from tests.unit.test_event_history import Story
+from tests.unit.test_host_state import connected
 
 DEMAND = Demand(slots=4, needed=2)
 
@@ -77,16 +78,6 @@ def test_one_that_can_never_work_ends_the_run_at_once() -> None:
 def test_later_it_only_waits() -> None:
     broker, reported = fed(None, UnusableBrokerError("there is no partition 'gpus'"), None)
     assert (len(broker.asked), reported) == (3, [])
-
-
-def connected(*slots: int) -> Story:
-    """Hosts a, b, ... whose agents have answered; the run may use three workers."""
-    story = Story(np=1)
-    names = "abcdef"[: len(slots)]
-    story.hosts(**dict(zip(names, slots, strict=True)))
-    for number, name in enumerate(names, start=1):
-        story.take(events.AgentConnected(name, number))
-    return story
 
 
 def test_hosts_beyond_max_np_are_unused() -> None:

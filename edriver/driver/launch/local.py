@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from edriver.driver.launch.launcher import Bootstrap, LaunchContext, agent_command
-from edriver.driver.launch.watched import WatchedProcess
+from edriver.driver.launch.watched import WatchedProcess, standard_input
 from edriver.system.child import Child
 from edriver.system.own_addresses import Where, addresses_by_interface, is_link_local, is_loopback, is_own
 from edriver.system.runs import RUN_FOLDER_VARIABLE
@@ -170,9 +170,7 @@ def spawn_agent(host: str, join_config: bytes) -> Child:
         OSError: it cannot be started.
     """
     inherited = {name: value for name, value in os.environ.items() if name != RUN_FOLDER_VARIABLE}
-    with os.fdopen(os.memfd_create("join config"), "w+b") as config_file:
-        config_file.write(join_config)
-        config_file.seek(0)
+    with standard_input(join_config) as config_file:
         return Child(
             agent_command(host),
             stdin=config_file,

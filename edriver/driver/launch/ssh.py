@@ -8,25 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import shlex
 import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from edriver.common.release import VERSION
 from edriver.driver.launch.launcher import Bootstrap, LaunchContext
-from edriver.driver.launch.watched import WatchedProcess
+from edriver.driver.launch.watched import MAX_STDERR_LINES, WatchedProcess, standard_input
 from edriver.system.child import Child
 from edriver.system.ssh_client import SSH_FAILURE_CODE, SshOptions, own_failure
 from edriver.text.phrases import exit_text
 
 _log = logging.getLogger("edriver.driver")
-
-MAX_STDERR_LINES: Final = 20
-"""Lines of ssh's standard error that are kept for the reason of its end."""
 
 
 def remote_command(python: str, host: str) -> str:
@@ -86,9 +81,7 @@ class SshLauncher:
         return agent_id in self._connections
 
     def _ssh(self, host: str, join_config: bytes) -> Child:
-        with os.fdopen(os.memfd_create("join config"), "w+b") as config_file:
-            config_file.write(join_config)
-            config_file.seek(0)
+        with standard_input(join_config) as config_file:
             return Child(
                 self._options.command(host, remote_command(sys.executable, host)),
                 stdin=config_file,

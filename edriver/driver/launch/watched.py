@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, Final
 
 from edriver.system.child import Child
 
 MAX_LINE_BYTES: Final = 8192
+
+MAX_STDERR_LINES: Final = 20
+"""Lines of a child's standard error that its owner keeps for the reason of its end."""
+
+
+@contextlib.contextmanager
+def standard_input(content: bytes) -> Iterator[BinaryIO]:
+    """A file in memory, for a child to read as its standard input: a join config holds secrets."""
+    with os.fdopen(os.memfd_create("standard input"), "w+b") as file:
+        file.write(content)
+        file.seek(0)
+        yield file
 
 
 class WatchedProcess:

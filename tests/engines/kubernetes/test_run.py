@@ -98,7 +98,7 @@ def test_training_goes_on_and_grows_while_the_api_server_is_gone(
         run.line(r"the API server cannot be reached to list pods in namespace default .*; the run continues")
         after = len(run.lines)
         killed = names(cluster)[1]
-        cluster.kill(killed)  # nobody tells the driver but the agent's silence; its Job replaces it
+        cluster.kill(killed)  # the driver notices by the agent's silence alone; its Job replaces it
         run.line(f"host {killed} is lost: its agent has not answered", after)
         run.line(r"rank 1 of 2 .* at step ([5-9]|\d\d)", after)
         cluster.start_api()

@@ -27,7 +27,7 @@ def workloads(plan: Plan) -> list[Manifest]:
     """The objects that start the run's pods."""
     match plan.kind:
         case Kind.INDEXED_JOB:
-            # Agents that its end has sent home have completed their indexes: another driver would wait for nobody.
+            # Agents that ended with this driver have completed their indexes: another driver would wait in vain.
             driver = _job(plan, plan.driver, "driver", _driver_job(plan, restarts=0))
             return [_job(plan, plan.agents, "agent", _agents_job(plan)), driver]
         case Kind.STATEFULSET:

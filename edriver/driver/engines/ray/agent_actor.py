@@ -13,11 +13,9 @@ from collections import deque
 from typing import Final
 
 from edriver.driver.launch.launcher import agent_command
-from edriver.driver.launch.watched import WatchedProcess
+from edriver.driver.launch.watched import MAX_STDERR_LINES, WatchedProcess, standard_input
 from edriver.system.child import Child
 from edriver.text.phrases import exit_text
-
-MAX_STDERR_LINES: Final = 20
 
 RAYS_OWN_VARIABLES: Final = frozenset({"OMP_NUM_THREADS"})
 """What Ray sets for its worker as a whole, where each of edriver's has its own."""
@@ -45,9 +43,7 @@ class AgentActor:
             raise RuntimeError(f"the agent of {host} has been started already")
         ended = self._ended = asyncio.get_running_loop().create_future()
         inherited = {name: value for name, value in os.environ.items() if name not in RAYS_OWN_VARIABLES}
-        with os.fdopen(os.memfd_create("join config"), "w+b") as config_file:
-            config_file.write(join_config.encode())
-            config_file.seek(0)
+        with standard_input(join_config.encode()) as config_file:
             child = Child(
                 agent_command(host),
                 stdin=config_file,

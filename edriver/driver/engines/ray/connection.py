@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from edriver.driver.launch.watched import WatchedProcess
+from edriver.driver.launch.watched import MAX_STDERR_LINES, WatchedProcess
 from edriver.system.child import Child
 from edriver.system.runs import RUN_FOLDER_VARIABLE
 from edriver.text.phrases import exit_text
@@ -23,7 +23,6 @@ from edriver.text.phrases import exit_text
 _log = logging.getLogger("edriver.driver")
 
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
-MAX_STDERR_LINES: Final = 20
 
 RETRY_PAUSE: Final = 10.0
 """Seconds between two attempts to connect: each imports Ray, which takes a processor for a second or more."""

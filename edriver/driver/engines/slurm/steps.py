@@ -16,16 +16,13 @@ from typing import Final
 
 from edriver.driver.engines.slurm.commands import RunCommand, SlurmError, run_command
 from edriver.driver.launch.launcher import Bootstrap, LaunchContext, LaunchError, agent_command
-from edriver.driver.launch.watched import WatchedProcess
+from edriver.driver.launch.watched import MAX_STDERR_LINES, WatchedProcess, standard_input
 from edriver.system.child import Child
 from edriver.system.runs import RUN_FOLDER_VARIABLE
 from edriver.text.phrases import exit_text
 from edriver.text.printable import printable
 
 _log = logging.getLogger("edriver.driver")
-
-MAX_STDERR_LINES: Final = 20
-"""Lines of srun's standard error that are kept for the reason of its end."""
 
 SHAPE_VARIABLES: Final = (
     *("SLURM_CPUS_PER_TASK", "SLURM_CPU_BIND", "SLURM_DISTRIBUTION", "SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND"),
@@ -166,9 +163,7 @@ class _Step:
 
 
 def _spawn(command: Sequence[str], environment: Mapping[str, str], join_config: bytes) -> Child:
-    with os.fdopen(os.memfd_create("join config"), "w+b") as config_file:
-        config_file.write(join_config)
-        config_file.seek(0)
+    with standard_input(join_config) as config_file:
         return Child(
             command,
             stdin=config_file,
