@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import weakref
 from collections.abc import Iterator
 
 import pytest
 
 from edriver.worker.backend.interpreter import callers, format_stack, frames, without_collections
+from edriver.worker.watch.stall import stacks
 
 BOUND = 20.0
 
@@ -96,6 +98,31 @@ def test_a_stack_reads_as_tracebacks_do() -> None:
     at = [line for line in lines if "test_interpreter.py" in line]
     assert [line.rpartition(" in ")[2] for line in at] == ["_run", "_outer", "_inner"]
     assert lines[lines.index(at[-1]) + 1] == "    self._may_leave.wait(BOUND)"
+
+
+class Kept:
+    """What a function has in a variable."""
+
+
+def test_who_has_looked_at_a_stack_keeps_none_of_its_variables() -> None:
+    inside, may_leave = threading.Event(), threading.Event()
+    kept: list[weakref.ref[Kept]] = []
+
+    def function() -> None:
+        variable = Kept()
+        kept.append(weakref.ref(variable))
+        inside.set()
+        may_leave.wait(BOUND)
+
+    thread = threading.Thread(target=function)
+    with without_collections():  # they would hide it
+        thread.start()
+        assert inside.wait(BOUND)
+        assert frames()[thread.ident or 0]
+        assert "function" in stacks(thread)
+        may_leave.set()
+        thread.join(BOUND)
+        assert kept[0]() is None, "a reference cycle keeps the frame alive"
 
 
 def test_pauses_of_the_collector_overlap() -> None:

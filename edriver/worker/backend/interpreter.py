@@ -20,7 +20,11 @@ _SHUTDOWN_FUNCTION: Final = "_shutdown"
 
 
 def frames() -> dict[int, FrameType]:
-    """The innermost frame of each thread, by the thread's ident.
+    """The innermost frame of each thread but the one that asks, by the thread's ident.
+
+    With its own frame, which refers to what this returns, the caller would make a reference cycle: until the next
+    garbage collection the training thread's variables would live on. Among them is a DistributedDataParallel of a round
+    that is over, which goes on reducing gradients in the next round's backward passes, over connections that are cut.
 
     Interface: sys._current_frames, which CPython documents for specialized purposes and others need not have.
     Without it nothing is here: no worker reports itself as stuck, blocked or stalled, and reports have no stacks. Then
@@ -31,6 +35,7 @@ def frames() -> dict[int, FrameType]:
         return {}
     with without_collections():  # CPython pauses them itself from 3.11.5 on
         found: dict[int, FrameType] = current()
+        found.pop(threading.get_ident(), None)
         return found
 
 

@@ -85,7 +85,6 @@ def stacks(first: threading.Thread) -> str:
     order = sorted(at, key=lambda ident: ident != first.ident)
     texts = []
     for ident in order:
-        if ident != threading.get_ident():
-            name = threads[ident].name if ident in threads else ident
-            texts.append(f"thread {name}:\n{format_stack(at[ident])}")
+        name = threads[ident].name if ident in threads else ident
+        texts.append(f"thread {name}:\n{format_stack(at[ident])}")
     return wire_text("\n".join(texts), MAX_STACKS_LENGTH)
