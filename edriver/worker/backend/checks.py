@@ -109,7 +109,7 @@ def _writes_are_counted() -> str:
 
 
 def _threads_are_seen() -> str:
-    if threading.get_ident() not in interpreter.frames():
+    if not interpreter.knows_frames():
         return "this interpreter does not tell where its threads stand"
     if not waits_for_peers(dist.barrier.__code__.co_filename if hasattr(dist.barrier, "__code__") else dist.__file__):
         return "torch.distributed is not in a folder of that name"

@@ -39,6 +39,11 @@ def frames() -> dict[int, FrameType]:
         return found
 
 
+def knows_frames() -> bool:
+    """Whether the interpreter has the function that `frames` calls."""
+    return callable(getattr(sys, "_current_frames", None))
+
+
 def callers(frame: FrameType, limit: int | None = None) -> list[FrameType]:
     """A frame and those that it was called from, the innermost first.
 
