@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
+from edriver.discovery.hosts import HostUpdateResult
 from edriver.driver.core import actions
 from edriver.driver.core.cause import CauseKind, RepeatedError
 from edriver.driver.core.roster import WorkerState
@@ -50,6 +51,7 @@ class Invariants:
         self._completed: RoundId = NO_ROUND
         self._assigned: RoundId = NO_ROUND
         self._plan: RoundPlan | None = None
+        self._open_at = 0.0
         self._finished: set[RoundId] = set()
         self._begun = False
         self._sent_off: set[int] = set()
@@ -68,6 +70,10 @@ class Invariants:
             match order:
                 case RoundPlan() as plan:
                     self._check_plan(plan)
+                    self._open_at = self._world.clockwork.now + self._world.core.settings.resize_pause
+                case actions.Notify(_, round_id, _, HostUpdateResult.ADDED):
+                    waited = self._world.clockwork.now >= self._open_at
+                    check(waited, f"round {round_id} is interrupted for newcomers before {self._open_at:g} s")
                 case actions.StartWorker():
                     kept = len(self._world.core.roster.fitting())
                     check(kept <= self._world.core.settings.max_np, f"a worker is started: {kept} are too many")

@@ -341,6 +341,11 @@ def outlived_slots_are_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Worker, "trainer_ended", lambda self, stop_at: None)
 
 
+def newcomers_do_not_wait(patch: pytest.MonkeyPatch) -> None:
+    """A round is interrupted for newcomers as soon as they are ready, whatever --resize-pause says."""
+    patch.setattr(membership, "Round", lambda plan, members, under_way, _: Round(plan, members, under_way))
+
+
 MUTANTS: tuple[Patch, ...] = (
     suspects_are_killed_at_once,
     newcomers_can_take_over,
@@ -376,4 +381,5 @@ MUTANTS: tuple[Patch, ...] = (
     uneven_steps_are_waited_out,
     uneven_steps_are_tried_for_ever,
     outlived_slots_are_kept,
+    newcomers_do_not_wait,
 )
