@@ -112,6 +112,16 @@ def _credentials(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _checkpoint(arguments: Sequence[str]) -> int:
+    from edriver.commands.checkpoint import CheckpointsUnreadableError, checkpoint
+
+    try:
+        return _printed(lambda: checkpoint(arguments))
+    except CheckpointsUnreadableError as error:
+        sys.stderr.write(f"edriver checkpoint: {error}\n")
+        return EXIT_FAILED
+
+
 def _kubernetes(arguments: Sequence[str]) -> int:
     import datetime
 
@@ -169,6 +179,10 @@ GROUPS: Final[Mapping[str, Sequence[Subcommand]]] = {
         _shows("stack", "[RANK|HOST:SLOT]", "print the stack of each thread of each worker, without stopping it"),
         _shows("runs", "[--all]", "list your runs, including those that have ended: result, size, goodput"),
         _shows("export", "tensorboard|csv RUN", "export reported values for TensorBoard, or as a table"),
+        Subcommand(
+            *("checkpoint", "inspect DIR", "list the checkpoints that a script writes, and what is in them"),
+            *(_checkpoint, partial(_parser_in, "edriver.commands.checkpoint")),
+        ),
         _shows("report", "RUN", "write a report of a run as one HTML file: size, goodput, every recovery"),
     ),
     "control a run": (

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from edriver.driver.core import actions, events
 from edriver.driver.core.cause import Cause, CauseKind, MemoryKill
 from edriver.driver.core.membership import Membership
+from edriver.driver.core.rounds.ranks import RoundPlan
 from edriver.driver.launch.agents import Agents
 from edriver.driver.observe.cause_text import Line
 from edriver.driver.observe.console.announcements import Announcements
@@ -21,6 +22,7 @@ from edriver.driver.rpc.mailbox import Mailbox
 from edriver.driver.rpc.status import StatusServer
 from edriver.driver.rpc.translate import orders_of
 from edriver.driver.shutdown import Shutdown
+from edriver.text.phrases import count_text
 from edriver.v1 import agent_pb2, status_pb2
 
 if TYPE_CHECKING:
@@ -102,7 +104,11 @@ class CoreLoop:
             lines = [*self._announcements.lines(loss, step)]
             for line in lines:
                 _log.info("%s", line.text)
+            lost_before = self._event_history.tracker.steps_lost
             self.publish(self._event_history.take(event, step, loss, lines))
+            if any(isinstance(action, RoundPlan) and action.checkpoint for action in step):
+                lost = self._event_history.tracker.steps_lost - lost_before
+                _log.info("no worker holds the state: it is loaded from disk; %s lost", count_text(lost, "step"))
             if loss and isinstance(event, events.WorkerStalled):
                 _log.info("its threads are at\n%s", event.stacks)
             if finish:

@@ -112,6 +112,7 @@ class Notice(_message.Message):
     FINISH_FIELD_NUMBER: _builtins.int
     LEAVE_FIELD_NUMBER: _builtins.int
     SKIP_FIELD_NUMBER: _builtins.int
+    LOOK_AGAIN_FIELD_NUMBER: _builtins.int
     TAKE_STACKS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def attached(self) -> Global___Attached:
@@ -154,6 +155,10 @@ class Notice(_message.Message):
         """Skips a `run` call."""
 
     @_builtins.property
+    def look_again(self) -> Global___LookAgain:
+        """Asks for the newest checkpoint."""
+
+    @_builtins.property
     def take_stacks(self) -> Global___TakeStacks:
         """Asks for stack traces."""
 
@@ -170,13 +175,14 @@ class Notice(_message.Message):
         finish: Global___Finish | None = ...,
         leave: Global___Leave | None = ...,
         skip: Global___Skip | None = ...,
+        look_again: Global___LookAgain | None = ...,
         take_stacks: Global___TakeStacks | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "assign_place", b"assign_place", "attached", b"attached", "finish", b"finish", "go_on", b"go_on", "hosts_updated", b"hosts_updated", "kind", b"kind", "leave", b"leave", "ping", b"ping", "skip", b"skip", "stop_at", b"stop_at", "take_stacks", b"take_stacks"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "assign_place", b"assign_place", "attached", b"attached", "finish", b"finish", "go_on", b"go_on", "hosts_updated", b"hosts_updated", "kind", b"kind", "leave", b"leave", "look_again", b"look_again", "ping", b"ping", "skip", b"skip", "stop_at", b"stop_at", "take_stacks", b"take_stacks"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "assign_place", b"assign_place", "attached", b"attached", "finish", b"finish", "go_on", b"go_on", "hosts_updated", b"hosts_updated", "kind", b"kind", "leave", b"leave", "ping", b"ping", "skip", b"skip", "stop_at", b"stop_at", "take_stacks", b"take_stacks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "assign_place", b"assign_place", "attached", b"attached", "finish", b"finish", "go_on", b"go_on", "hosts_updated", b"hosts_updated", "kind", b"kind", "leave", b"leave", "look_again", b"look_again", "ping", b"ping", "skip", b"skip", "stop_at", b"stop_at", "take_stacks", b"take_stacks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attached", "ping", "hosts_updated", "stop_at", "go_on", "abort", "assign_place", "finish", "leave", "skip", "take_stacks"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attached", "ping", "hosts_updated", "stop_at", "go_on", "abort", "assign_place", "finish", "leave", "skip", "look_again", "take_stacks"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -574,6 +580,25 @@ class Skip(_message.Message):
 Global___Skip: _TypeAlias = Skip  # noqa: Y015
 
 @_typing.final
+class LookAgain(_message.Message):
+    """LookAgain asks a worker that waits to look for the newest checkpoint once more, and to answer with Waiting: all workers
+    that held state are lost, and there may be a newer checkpoint than when it looked first.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LookAgain: _TypeAlias = LookAgain  # noqa: Y015
+
+@_typing.final
 class TakeStacks(_message.Message):
     """TakeStacks asks for the stack trace of each thread."""
 
@@ -714,6 +739,11 @@ class WorkerProgress(_message.Message):
     LOADING_DURATION_FIELD_NUMBER: _builtins.int
     DELAYED_DURATION_FIELD_NUMBER: _builtins.int
     STANDING_FIELD_NUMBER: _builtins.int
+    CHECKPOINTS_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_DURATION_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_BYTES_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FAILURES_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_STEPS_FIELD_NUMBER: _builtins.int
     boundaries: _builtins.int
     """Number of boundaries passed in that round."""
     epoch: _builtins.int
@@ -726,6 +756,14 @@ class WorkerProgress(_message.Message):
     """Number of commits that this process has made."""
     commit_bytes: _builtins.int
     """Bytes of tensors copied by all commits."""
+    checkpoints: _builtins.int
+    """Number of checkpoints that this process has written to disk."""
+    checkpoint_bytes: _builtins.int
+    """Bytes of their files."""
+    checkpoint_failures: _builtins.int
+    """Number of checkpoints that could not be written."""
+    checkpoint_steps: _builtins.int
+    """Number of steps in the last one that was written; 0 if there is none."""
     @_builtins.property
     def round_id(self) -> _rounds_pb2.RoundId:
         """The round whose state the worker holds: the previous round until the state is synced in a new one; absent before the
@@ -788,6 +826,10 @@ class WorkerProgress(_message.Message):
     def standing(self) -> Global___Standing:
         """What the worker does; absent while steps are made."""
 
+    @_builtins.property
+    def checkpoint_duration(self) -> _duration_pb2.Duration:
+        """How long it has taken to write them, beside the training loop."""
+
     def __init__(
         self,
         *,
@@ -811,10 +853,15 @@ class WorkerProgress(_message.Message):
         loading_duration: _duration_pb2.Duration | None = ...,
         delayed_duration: _duration_pb2.Duration | None = ...,
         standing: Global___Standing | None = ...,
+        checkpoints: _builtins.int = ...,
+        checkpoint_duration: _duration_pb2.Duration | None = ...,
+        checkpoint_bytes: _builtins.int = ...,
+        checkpoint_failures: _builtins.int = ...,
+        checkpoint_steps: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "boundary_time", b"boundary_time", "commit_duration", b"commit_duration", "declared_duration", b"declared_duration", "delayed_duration", b"delayed_duration", "epoch", b"epoch", "last_stall", b"last_stall", "loading_duration", b"loading_duration", "round_id", b"round_id", "stalled_duration", b"stalled_duration", "standing", b"standing", "training_duration", b"training_duration", "usual_step", b"usual_step", "waiting_duration", b"waiting_duration", "watched_duration", b"watched_duration"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "boundary_time", b"boundary_time", "checkpoint_duration", b"checkpoint_duration", "commit_duration", b"commit_duration", "declared_duration", b"declared_duration", "delayed_duration", b"delayed_duration", "epoch", b"epoch", "last_stall", b"last_stall", "loading_duration", b"loading_duration", "round_id", b"round_id", "stalled_duration", b"stalled_duration", "standing", b"standing", "training_duration", b"training_duration", "usual_step", b"usual_step", "waiting_duration", b"waiting_duration", "watched_duration", b"watched_duration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "boundaries", b"boundaries", "boundary_time", b"boundary_time", "commit_bytes", b"commit_bytes", "commit_duration", b"commit_duration", "commits", b"commits", "declared_duration", b"declared_duration", "delayed_duration", b"delayed_duration", "epoch", b"epoch", "last_stall", b"last_stall", "loading_duration", b"loading_duration", "reported", b"reported", "round_id", b"round_id", "samples", b"samples", "samples_done", b"samples_done", "stalled_duration", b"stalled_duration", "standing", b"standing", "training_duration", b"training_duration", "usual_step", b"usual_step", "waiting_duration", b"waiting_duration", "watched_duration", b"watched_duration"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "boundaries", b"boundaries", "boundary_time", b"boundary_time", "checkpoint_bytes", b"checkpoint_bytes", "checkpoint_duration", b"checkpoint_duration", "checkpoint_failures", b"checkpoint_failures", "checkpoint_steps", b"checkpoint_steps", "checkpoints", b"checkpoints", "commit_bytes", b"commit_bytes", "commit_duration", b"commit_duration", "commits", b"commits", "declared_duration", b"declared_duration", "delayed_duration", b"delayed_duration", "epoch", b"epoch", "last_stall", b"last_stall", "loading_duration", b"loading_duration", "reported", b"reported", "round_id", b"round_id", "samples", b"samples", "samples_done", b"samples_done", "stalled_duration", b"stalled_duration", "standing", b"standing", "training_duration", b"training_duration", "usual_step", b"usual_step", "waiting_duration", b"waiting_duration", "watched_duration", b"watched_duration"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
     _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
@@ -902,6 +949,7 @@ class Waiting(_message.Message):
     DIGEST_FIELD_NUMBER: _builtins.int
     STEPS_LOST_FIELD_NUMBER: _builtins.int
     TORN_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_STEPS_FIELD_NUMBER: _builtins.int
     ordinal: _builtins.int
     """The number of the `run` call that the script is in, from 1."""
     digest: _builtins.str
@@ -912,6 +960,10 @@ class Waiting(_message.Message):
     """
     torn: _builtins.str
     """Why the worker cannot return to its last boundary, and how to avoid that, for people; empty if it can."""
+    checkpoint_steps: _builtins.int
+    """Number of steps in the newest whole checkpoint that the worker can load; 0 if none is ahead of its state, or if it holds
+    state of this `run` call; absent if its state has no checkpoints.
+    """
     @_builtins.property
     def version(self) -> _rounds_pb2.Version:
         """The version of the state that the worker offers. (0.0, 0): it has no state yet."""
@@ -929,12 +981,15 @@ class Waiting(_message.Message):
         digest: _builtins.str = ...,
         steps_lost: _builtins.int = ...,
         torn: _builtins.str = ...,
+        checkpoint_steps: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["store", b"store", "version", b"version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_steps", b"_checkpoint_steps", "checkpoint_steps", b"checkpoint_steps", "store", b"store", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "ordinal", b"ordinal", "steps_lost", b"steps_lost", "store", b"store", "torn", b"torn", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_steps", b"_checkpoint_steps", "checkpoint_steps", b"checkpoint_steps", "digest", b"digest", "ordinal", b"ordinal", "steps_lost", b"steps_lost", "store", b"store", "torn", b"torn", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__checkpoint_steps: _TypeAlias = _typing.Literal["checkpoint_steps"]  # noqa: Y015
+    _WhichOneofArgType__checkpoint_steps: _TypeAlias = _typing.Literal["_checkpoint_steps", b"_checkpoint_steps"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__checkpoint_steps) -> _WhichOneofReturnType__checkpoint_steps | None: ...
 
 Global___Waiting: _TypeAlias = Waiting  # noqa: Y015
 

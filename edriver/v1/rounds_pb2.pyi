@@ -191,6 +191,7 @@ class RoundAssignment(_message.Message):
     SECRET_FIELD_NUMBER: _builtins.int
     FAILURES_FIELD_NUMBER: _builtins.int
     GUARDED_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_STEPS_FIELD_NUMBER: _builtins.int
     size: _builtins.int
     """Number of members."""
     source: _builtins.int
@@ -205,6 +206,8 @@ class RoundAssignment(_message.Message):
     """Whether members exchange the addresses of their connections through the store before they read from any of them. Set
     once the run has met a process that connected in place of a member.
     """
+    checkpoint_steps: _builtins.int
+    """Number of steps in the checkpoint that the source loads before it sends its state; 0 if it loads none."""
     @_builtins.property
     def round_id(self) -> Global___RoundId:
         """The round's ID."""
@@ -228,10 +231,11 @@ class RoundAssignment(_message.Message):
         secret: _builtins.bytes = ...,
         failures: _builtins.int = ...,
         guarded: _builtins.bool = ...,
+        checkpoint_steps: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id", "store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "guarded", b"guarded", "receivers", b"receivers", "round_id", b"round_id", "secret", b"secret", "size", b"size", "source", b"source", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_steps", b"checkpoint_steps", "failures", b"failures", "guarded", b"guarded", "receivers", b"receivers", "round_id", b"round_id", "secret", b"secret", "size", b"size", "source", b"source", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

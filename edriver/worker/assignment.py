@@ -28,6 +28,7 @@ class Assignment:
         host_rank: its host's place among the hosts of the round.
         host_count: how many hosts have members.
         failures: how many rounds have ended by a failure before this one.
+        checkpoint: the steps of the checkpoint that the source loads before it sends; 0: it loads none.
         guarded: whether the members name their connections to one another before any byte of them is read.
     """
 
@@ -45,4 +46,5 @@ class Assignment:
     host_rank: int = 0
     host_count: int = 1
     failures: int = 0
+    checkpoint: int = 0
     guarded: bool = False

@@ -1,4 +1,4 @@
-"""What a training loop may feel: two exceptions that `edriver.run` turns into the next round."""
+"""What a training loop may meet: exceptions that `edriver.run` turns into the next round, and others that end it."""
 
 from __future__ import annotations
 
@@ -32,3 +32,7 @@ class PeerLostError(RuntimeError):
 
 class UnprovenPeerError(PeerLostError):
     """The other end of a connection of the round did not prove that it is a member: nothing that it sent was used."""
+
+
+class CheckpointError(Exception):
+    """No checkpoint can be loaded, though the run is to go on from one: says why, and what can be done."""

@@ -36,6 +36,35 @@ class _Commits:
 commits = _Commits()
 
 
+class _CheckpointsWritten:
+    """All checkpoints that this process has written to disk. Others read it at any time.
+
+    Attributes:
+        count: how many there were,
+        nbytes: the bytes of all of them,
+        seconds: and how long it took to write them, beside the training loop.
+        failures: how many could not be written.
+        steps: the steps of the last one.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.nbytes = 0
+        self.seconds = 0.0
+        self.failures = 0
+        self.steps = 0
+
+    def add(self, steps: int, nbytes: int, seconds: float) -> None:
+        """Count one."""
+        self.count += 1
+        self.nbytes += nbytes
+        self.seconds += seconds
+        self.steps = steps
+
+
+checkpoints = _CheckpointsWritten()
+
+
 @dataclass(slots=True)
 class Copied:
     """How much a state has copied.

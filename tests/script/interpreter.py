@@ -9,7 +9,8 @@ One command a line:
     connected HOST [agent=N]         AgentConnected; by default of the agent that was started there last
     lost HOST [agent=N]: WHY         AgentLost
     silent HOST                      AgentSilent, for 5 s
-    waiting W ... [version=R:B] [ordinal=N] [digest=TEXT] [lost=N] [torn=WHY]   WorkerWaiting, one event for each worker
+    waiting W ... [version=R:B] [ordinal=N] [digest=TEXT] [lost=N] [torn=WHY] [checkpoint=N]
+                                     WorkerWaiting, one event for each worker
     boundary W ... at B [round=R] [number=N] [way=call]     BoundaryReached; by default of the running interrupt
     saved W ... [round=R]            CheckpointSaved
     stepped W ... [round=R] [digest=TEXT]    FirstBoundaryPassed
@@ -247,6 +248,7 @@ class Interpreter:
             digest=words.pairs.get("digest", ""),
             steps_lost=int(words.pairs.get("lost", 0)),
             torn=words.pairs.get("torn", ""),
+            checkpoint=int(words.pairs["checkpoint"]) if "checkpoint" in words.pairs else None,
         )
 
     def _do_boundary(self, words: Words) -> Iterator[str]:

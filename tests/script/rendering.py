@@ -41,6 +41,8 @@ def render(action: Action) -> Iterator[str]:
             yield f"leave worker {worker_id}"
         case actions.Skip(worker_id, ordinal):
             yield f"skip worker {worker_id}: ordinal {ordinal}"
+        case actions.LookAgain(workers):
+            yield f"look-again {_listed(workers)}"
         case actions.Explain(cause):
             yield f"explain: {shown(cause)}"
         case actions.FinishRun(end, cause, failures):
@@ -62,7 +64,7 @@ def _indented(lines: Iterable[str]) -> Iterator[str]:
 def _rendered_plan(plan: RoundPlan) -> Iterator[str]:
     version = "none" if plan.version == NO_VERSION else str(plan.version)
     store = f"{plan.store.host}:{plan.store.port}"
-    guarded = ", guarded" if plan.guarded else ""
+    guarded = (f", checkpoint {plan.checkpoint}" if plan.checkpoint else "") + (", guarded" if plan.guarded else "")
     yield f"assign round {plan.round_id}: ordinal {plan.ordinal}, version {version}, store {store}{guarded}"
     for seat in plan.seats:
         receives = ", receives" if seat.rank in plan.receivers else ""

@@ -83,12 +83,16 @@ class Nemesis:
             job = replace(job, bug=kind, bug_at=others.randrange(job.samples))
         variants = random.Random(seed ^ 0x1A6E)
         job = replace(job, large=variants.random() < 0.15)
+        disk = random.Random(seed ^ 0xD15C5)
+        job = replace(job, checkpoint_every=disk.choice((0, 0, 0, 1, 3, 10)))
         self.rng = rng
         self.world = World(seed, settings, job, log)
         if others.random() < 0.12:
             self.world.bad_hosts = {others.choice(NAMES)}
         self.ends = rng.uniform(5, 30)
         self._swallows_at = variants.uniform(1, self.ends) if variants.random() < 0.2 else None
+        self._disasters = disk.randint(0, 2) if job.checkpoint_every else 0
+        self._disaster_rng = disk
         self._reactive = rng.random() * 0.3
         self._glitches = 1
         self._accidents = 0
@@ -110,6 +114,8 @@ class Nemesis:
             clockwork.after(at, self._strike)
         if self._swallows_at is not None:
             clockwork.after(self._swallows_at, self._swallow)
+        for _ in range(self._disasters):
+            clockwork.after(self._disaster_rng.uniform(1, self.ends), self._kill_all_that_hold)
         clockwork.after(self.ends, self._calm_down)
         if not clockwork.run(lambda: world.outcome is not None, self.ends + LIVENESS_BOUND):
             raise Violation(f"the run does not end: {world.core.state.doing.cause}")
@@ -205,6 +211,13 @@ class Nemesis:
         if members and not self._calm:
             self._accidents += 1
             members[-1].trainee.swallow_at = BUG_LINE + self._accidents
+
+    def _kill_all_that_hold(self) -> None:
+        """Every member of the round dies; some of those that wait for the next one may stay."""
+        for process in self.world.processes():
+            if process in self.world.members() or self._disaster_rng.random() < 0.7:
+                self.world.log("fault  kill, with all others")
+                self.world.kill(process)
 
     def _drain(self, host: str) -> None:
         """A host, or its first slot, is to be left; sometimes that is taken back, else at the end of the faults."""

@@ -112,6 +112,8 @@ class Invariants:
         else:
             check(rounds.offered in self._chains, f"worker {worker} offers {rounds.offered}, which has never been")
             chain = self._chains[rounds.offered]
+        if rounds.offered == rounds.entered_at and trainee.loaded is not None:  # in a round that was broken in its sync
+            return
         check(model.chain == chain, f"worker {worker} has offered {rounds.offered}, and holds another state")
         message = rounds.digest or (str(model.cursor) if rounds.offered == NO_VERSION else "")
         check(message == str(model.cursor), f"worker {worker} says {rounds.digest!r} of {model.cursor}")
@@ -211,13 +213,23 @@ class Invariants:
         offers = {s.worker_id: trainees[s.worker_id].rounds.offered for s in plan.seats if s.worker_id in trainees}
         zero = plan.seats[0].worker_id
         best = max(offers.values(), default=NO_VERSION)
-        if zero in offers:
+        if plan.checkpoint:
+            check(
+                len(plan.receivers) == len(plan.seats) - 1, "a member goes on with a state that is not the checkpoint's"
+            )
+        elif zero in offers:
             check(offers[zero] == best, f"rank 0 offers {offers[zero]}, another member {best}")
             check(zero == min(w for w, v in offers.items() if v == best), "rank 0 is not the oldest holder")
         for seat in plan.seats:
-            if seat.worker_id in offers and offers[seat.worker_id] != best:
+            loads = seat.rank == 0 and plan.checkpoint
+            if seat.worker_id in offers and offers[seat.worker_id] != best and not loads:
                 check(seat.rank in plan.receivers, f"worker {seat.worker_id} is behind and receives nothing")
-        check(not self._begun or plan.version != NO_VERSION, "training starts from scratch")
+        check(not self._begun or plan.version != NO_VERSION or plan.checkpoint > 0, "training starts from scratch")
+        newest = self._world.newest()
+        if plan.checkpoint:
+            steps = 0 if newest is None else newest.steps
+            check(plan.checkpoint == steps, f"it goes on from step {plan.checkpoint}, and step {steps} is on disk")
+            self._begun = True
         last = self._plan
         if last is None or last.round_id in self._finished:
             return
@@ -249,6 +261,7 @@ class Invariants:
                 left = [w for w in self._plan.workers if w in holders - self._world.given_up]
                 failed = {f.worker.worker_id for f in end.failures}
                 check(not set(left) - failed, f"the run was given up although {left} hold its state")
+                check(self._world.newest() is None, "the run was given up although a checkpoint is on disk")
             case CauseKind.START_FAILED:
                 check(self._plan is None, "given up as if training had never begun")
             case CauseKind.UNEVEN_STEPS:

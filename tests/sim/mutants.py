@@ -29,6 +29,7 @@ from edriver.driver.core.rounds.ranks import Candidate, RoundPlan
 from edriver.driver.core.rounds.round import Interrupt, Round
 from edriver.driver.core.rounds.round_watch import RoundWatch
 from edriver.driver.core.rounds.selection import Selection
+from edriver.driver.core.rounds.waiting_reason import Obstacle, Waiting
 from edriver.driver.core.settings import Settings
 from edriver.v1 import notification_pb2 as pb
 from edriver.worker.rounds.participant import Participant, Stage, Verdict
@@ -117,11 +118,11 @@ def versions_by_count_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ranks, "highest_version", lambda cs: max((c.version for c in cs), key=lambda v: v.boundaries))
     original = ranks.in_order_of_rank
 
-    def order(candidates: list[Candidate]) -> list[Candidate]:
+    def order(candidates: list[Candidate], checkpoint: int = 0) -> list[Candidate]:
         best = max((c.version for c in candidates), key=lambda v: v.boundaries)
         own = {c.worker_id: c for c in candidates}
         seen = [replace(c, version=Version(NO_ROUND, 1)) if c.version != best else c for c in candidates]
-        return [own[c.worker_id] for c in original(seen)]
+        return [own[c.worker_id] for c in original(seen, checkpoint)]
 
     patch.setattr(ranks, "in_order_of_rank", order)
 
@@ -346,7 +347,43 @@ def newcomers_do_not_wait(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(membership, "Round", lambda plan, members, under_way, _: Round(plan, members, under_way))
 
 
+def checkpoints_are_not_looked_for_again(patch: pytest.MonkeyPatch) -> None:
+    """What a worker found on disk while others trained counts when they are lost."""
+    patch.setattr(Membership, "_look_again", lambda self: None)
+
+
+def any_checkpoint_will_do(patch: pytest.MonkeyPatch) -> None:
+    """The oldest worker that can load a checkpoint does, whether it is the newest or not."""
+    patch.setattr(ranks, "newest_checkpoint", lambda cs: min((c.checkpoint for c in cs if c.checkpoint), default=0))
+
+
+def checkpoints_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Where all that held the state are lost, the run ends although it has checkpoints."""
+    original = Waiting._after
+
+    def after(self: Waiting, last: Round) -> Obstacle | None:
+        return original(self._replace(checkpoints=False), last)
+
+    patch.setattr(Waiting, "_after", after)
+
+
+def a_late_survivor_is_forgotten_for_a_checkpoint(patch: pytest.MonkeyPatch) -> None:
+    """A checkpoint is loaded although a worker that holds more is yet to come back."""
+    original = Waiting.waiting_reason
+
+    def reason(self: Waiting, chosen: Selection) -> Obstacle | None:
+        found = original(self, chosen)
+        awaited = found is not None and found.cause.kind in (CauseKind.HOLDER_AWAITED, CauseKind.SURVIVORS_AWAITED)
+        return None if awaited and chosen.checkpoint and chosen.version == NO_VERSION else found
+
+    patch.setattr(Waiting, "waiting_reason", reason)
+
+
 MUTANTS: tuple[Patch, ...] = (
+    checkpoints_are_not_looked_for_again,
+    any_checkpoint_will_do,
+    checkpoints_are_forgotten,
+    a_late_survivor_is_forgotten_for_a_checkpoint,
     suspects_are_killed_at_once,
     newcomers_can_take_over,
     suspects_are_never_killed,

@@ -83,6 +83,9 @@ class Script(Protocol):
     def digest(self, committed: bool) -> str:
         """Its digest of its state."""
 
+    def newest_checkpoint(self, look: bool) -> int | None:
+        """See State.newest_checkpoint."""
+
     def go_back(self, to_boundary: bool) -> Steps[None]:
         """Go back to the last boundary, or to the last commit."""
 
@@ -198,6 +201,8 @@ class SimRounds:
                 return "the optimizer had begun a step"
             case effects.Digest(committed):
                 return script.digest(committed)
+            case effects.NewestCheckpoint(look):
+                return script.newest_checkpoint(look)
             case effects.Save():
                 script.save()
             case effects.Keep():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from edriver.common.ids import Version
 from edriver.v1 import notification_pb2 as pb
@@ -34,6 +35,7 @@ class Job:
             leaves out the last step, and the others wait for it; "": the script has no bug.
         bug_at: a number of samples, or a sample's index: see `bug`.
         large: whether the state is too large to be kept at a boundary: what is not committed is lost with a member.
+        checkpoint_every: steps between checkpoints on disk; 0: there are none.
     """
 
     samples: int
@@ -45,6 +47,7 @@ class Job:
     bug: str = ""
     bug_at: int = 0
     large: bool = False
+    checkpoint_every: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +67,17 @@ class Model:
     chain: int
     trained: Trained | None = field(compare=False, repr=False)
     cursor: CursorState
+    steps: int = 0
+
+
+class Disk(Protocol):
+    """Where checkpoints are written."""
+
+    def write(self, worker_id: int, model: Model) -> None:
+        """Begin to write one. It is whole after a while, if the worker lives then."""
+
+    def newest(self) -> Model | None:
+        """The whole one with the most steps."""
 
 
 BUG_LINE = 1
@@ -81,6 +95,7 @@ class Trainee:
         tear_down: called when it closes its connections of its round.
         boot: seconds until it enters its first `run`.
         tracker: draws the seconds of a step's computation.
+        disk: where checkpoints are written.
     """
 
     def __init__(
@@ -92,6 +107,7 @@ class Trainee:
         tear_down: Callable[[], None],
         boot: float,
         tracker: Callable[[], float],
+        disk: Disk,
     ) -> None:
         self.worker_id = worker_id
         self.rounds = SimRounds(worker_id, self, report, tear_down)
@@ -101,6 +117,7 @@ class Trainee:
         self.kept: Model | None = None
         self.stepped = False
         self.entered_with = self.model
+        self.loaded: Model | None = None
         self.cursor = Cursor(job.samples)
         self.explode_at = 0
         self.swallow_at = 0
@@ -110,6 +127,7 @@ class Trainee:
         self._passed = passed
         self._boot = boot
         self._tracker = tracker
+        self._disk = disk
         self._epochs = 0
         self.script: Steps[int] = self._script()
 
@@ -150,6 +168,13 @@ class Trainee:
             return str(self.saved.cursor) if self.saved else ""
         return str((self.kept or self.model).cursor)
 
+    def newest_checkpoint(self, look: bool) -> int | None:
+        """The steps of the newest checkpoint that is ahead."""
+        if not self._job.checkpoint_every:
+            return None
+        newest = self._disk.newest() if look else None
+        return newest.steps if newest is not None and newest.steps > self.entered_with.steps else 0
+
     def go_back(self, to_boundary: bool) -> Steps[None]:
         """Go back to the last boundary, or to the last commit."""
         yield Sleep(self._tracker() / 10)  # the next place may come meanwhile
@@ -161,6 +186,13 @@ class Trainee:
     def sync(self, assignment: Assignment, members: dict[int, int]) -> Steps[bool]:
         """Bring receivers to the source's state; returns whether that counts as committed."""
         receives = assignment.rank in assignment.receivers
+        loads = bool(assignment.checkpoint) and assignment.rank == assignment.source
+        if loads:
+            yield Sleep(self._tracker())
+            newest = self._disk.newest()
+            assert newest is not None
+            assert newest.steps >= assignment.checkpoint, "a checkpoint has gone"
+            self.model = self.loaded = newest
         if receives or (assignment.receivers and assignment.rank == assignment.source):
             parties = frozenset(members[r] for r in (assignment.source, *assignment.receivers))
             brought = yield Meet("sync", parties, (assignment.rank, self.model))
@@ -168,7 +200,7 @@ class Trainee:
                 self.model = next(model for rank, model in brought.values() if rank == assignment.source)
         self.cursor.load(self.model.cursor)
         self.cursor.enter(assignment.rank, assignment.size)
-        commits = receives or self.saved is None  # a holder keeps the commit that it has
+        commits = receives or loads or self.saved is None  # a holder keeps the commit that it has
         if commits:
             self.save()
         self.keep()
@@ -211,6 +243,7 @@ class Trainee:
                     hash((self.model.chain, epoch, positions)),
                     Trained(self.model.trained, epoch, positions),
                     self.cursor.state(),
+                    self.model.steps + 1,
                 )
                 if self._job.late_collective:
                     yield Meet(-step, self.rounds.members, None)
@@ -229,11 +262,15 @@ class Trainee:
         return self._job.bug == "uneven" and last_epoch and last_rank and last_step
 
     def _boundary(self, committed: bool) -> Steps[None]:
-        if committed:
+        every = self._job.checkpoint_every
+        due = every > 0 and self.cursor.rank == 0 and self.model.steps % every == 0
+        if committed or due:
             self.save()
+        if due:
+            self._disk.write(self.worker_id, self.model)
         self.keep()
         try:
-            yield from self.rounds.boundary(committed)
+            yield from self.rounds.boundary(committed or due)
         except (Interrupted, Severed):
             if not self.swallow_at:
                 raise

@@ -24,7 +24,7 @@ from tests.sim.clockwork import Channel, Clockwork
 from tests.sim.fabric import Fabric
 from tests.sim.invariants import Invariants
 from tests.sim.sim_rounds import Exploded, Meet, Sleep, Wait, WaitChange
-from tests.sim.trainee import BUG_LINE, Job, Trainee
+from tests.sim.trainee import BUG_LINE, Job, Model, Trainee
 
 AGENT_LEASE = 5.0
 WORKER_LEASE = 5.0
@@ -77,6 +77,8 @@ class World:
 
     def __init__(self, seed: int, settings: Settings, job: Job, log: Callable[[str], None] | None = None) -> None:
         self.rng = random.Random(seed)
+        self.disk: list[Model] = []
+        self._disk_times = random.Random(seed ^ 0xD15C)
         self._shells = random.Random(seed ^ 0x5E11)
         self.clockwork = Clockwork()
         self.fabric = Fabric(self.clockwork, self.rng)
@@ -256,8 +258,22 @@ class World:
 
         boundary_passed, boot = self.invariants.boundary_passed, self.rng.uniform(0.5, 3)
         step_time = partial(self._step_time, worker_id)
-        trainee = Trainee(worker_id, self.job, report, boundary_passed, tear_down, boot, step_time)
+        trainee = Trainee(worker_id, self.job, report, boundary_passed, tear_down, boot, step_time, self)
         return trainee
+
+    def write(self, worker_id: int, model: Model) -> None:
+        """A worker begins to write a checkpoint."""
+
+        def written() -> None:
+            if any(process.worker_id == worker_id for process in self.processes()):
+                self.log(f"disk   worker {worker_id} has written step {model.steps}")
+                self.disk.append(model)
+
+        self.clockwork.after(self._disk_times.uniform(0.0, 1.0), written)
+
+    def newest(self) -> Model | None:
+        """The newest checkpoint."""
+        return max(self.disk, key=lambda model: model.steps, default=None)
 
     def _step_time(self, worker_id: int) -> float:
         return self.rng.uniform(0.02, 0.1) * (50 if worker_id in self.slow else 1)

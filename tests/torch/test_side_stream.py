@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -39,6 +39,9 @@ class LateCopies:
             for source, target in self.late:
                 target.copy_(source)
         self.late = []
+
+    def completion(self) -> Callable[[], None]:
+        return self.hold
 
 
 class LateState(TorchState):

@@ -131,7 +131,7 @@ def entered(clean: bool = True) -> Worker:
 
 def test_from_entry_to_the_end_of_the_last_round() -> None:
     worker = entered()
-    assert worker.log == ["Digest", "say waiting"]
+    assert worker.log == ["Digest", "NewestCheckpoint", "say waiting"]
     assert worker.offered == (NO_VERSION, "of the commit")
     worker.place()
     assert worker.step(None) == effects.Build()
@@ -199,7 +199,7 @@ def test_the_loss_of_a_peer_is_reported_before_the_worker_waits(raised: Raised) 
     worker.train(commits=1)
     assert worker.step(raised) == effects.WaitForChange()
     kind = "collective_raised" if raised is Raised.PEER_LOST else "peer_unproven"
-    after = ["Digest", "say waiting", "ReturnToBoundary", "Forget"]
+    after = ["Digest", "NewestCheckpoint", "say waiting", "ReturnToBoundary", "Forget"]
     assert worker.log == ["Stopped", "Describe", f"say {kind}", "IsClean", *after]
     message = worker.message[0]
     assert "the traceback" in (message.collective_raised.traceback, message.peer_unproven.reason)
@@ -211,7 +211,15 @@ def test_of_a_round_that_was_aborted_nothing_is_reported(raised: Raised) -> None
     worker.train(commits=1)
     worker.abort()
     assert worker.step(raised) == effects.WaitForChange()
-    assert worker.log == ["Stopped", "IsClean", "Digest", "say waiting", "ReturnToBoundary", "Forget"]
+    assert worker.log == [
+        "Stopped",
+        "IsClean",
+        "Digest",
+        "NewestCheckpoint",
+        "say waiting",
+        "ReturnToBoundary",
+        "Forget",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -269,7 +277,15 @@ def test_at_an_agreed_boundary_the_state_is_offered_as_it_is(clean: bool, bounda
     offer = worker.participant.live
     assert worker.step(Raised.HOSTS_UPDATED) == effects.WaitForChange()
     assert worker.offered == (offer, "of the boundary")
-    assert worker.log == ["Stopped", "Digest", "say waiting", "IsClean", *["Save"] * saves, "Forget"]
+    assert worker.log == [
+        "Stopped",
+        "Digest",
+        "NewestCheckpoint",
+        "say waiting",
+        "IsClean",
+        *["Save"] * saves,
+        "Forget",
+    ]
     assert worker.participant.committed == (Version(RoundId(1, 1), 1) if clean else offer)
 
 
@@ -289,7 +305,7 @@ def test_an_abort_reaches_a_worker_that_is_done() -> None:
     worker.step(None)
     worker.abort()
     assert worker.step(None) == effects.WaitForChange()
-    assert worker.log[-5:] == ["IsClean", "Digest", "say waiting", "ReturnToBoundary", "Forget"]
+    assert worker.log[-6:] == ["IsClean", "Digest", "NewestCheckpoint", "say waiting", "ReturnToBoundary", "Forget"]
     assert "Describe" not in worker.log
 
 
@@ -356,7 +372,7 @@ def test_what_the_script_changes_between_two_runs_is_offered() -> None:
     assert worker.step(None) is End.FINISHED
     worker.log.clear()
     worker.enter()
-    assert worker.log == ["Save", "Keep", "Digest", "say waiting"]
+    assert worker.log == ["Save", "Keep", "Digest", "NewestCheckpoint", "say waiting"]
     assert worker.offered == (Version(RoundId(1, 1), 3), "of the commit")
     assert worker.message[-1].waiting.ordinal == 2
 
@@ -367,5 +383,5 @@ def test_a_worker_that_has_trained_in_no_round_has_nothing_to_mark() -> None:
     assert worker.step(None) is End.SKIPPED
     worker.log.clear()
     worker.enter()
-    assert worker.log == ["Digest", "say waiting"]
+    assert worker.log == ["Digest", "NewestCheckpoint", "say waiting"]
     assert worker.offered[0] == NO_VERSION

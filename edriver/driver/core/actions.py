@@ -126,6 +126,15 @@ class Skip:
 
 
 @dataclass(frozen=True, slots=True)
+class LookAgain:
+    """Workers that wait look for the newest checkpoint once more: all that held state are lost. Each answers with
+    WorkerWaiting.
+    """
+
+    workers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Explain:
     """Report what the run does or waits for, when that changes, and each quarantine and its end."""
 
@@ -189,6 +198,7 @@ Action = (
     | Finish
     | Leave
     | Skip
+    | LookAgain
     | Explain
     | FinishRun
 )

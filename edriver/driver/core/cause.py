@@ -351,6 +351,7 @@ class Members:
         hosts: their hosts.
         steps_lost: number of steps of earlier rounds that it repeats.
         torn: why, in a worker's words; empty if it has been reported.
+        checkpoint: the steps of the checkpoint that it begins from; 0: it begins from none.
     """
 
     round_id: RoundId
@@ -358,6 +359,7 @@ class Members:
     hosts: tuple[str, ...]
     steps_lost: int = 0
     torn: str = ""
+    checkpoint: int = 0
 
 
 @dataclass(frozen=True, slots=True)

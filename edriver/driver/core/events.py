@@ -64,6 +64,8 @@ class WorkerWaiting:
         digest: a text of the small parts of the state it offers: the same for all holders of one version.
         steps_lost: boundaries that it had passed beyond that state,
         torn: and why it could not go back to the last of them; empty: it could.
+        checkpoint: the steps of the newest whole checkpoint that it can load; 0: none is ahead of its state, or it
+            holds state of this call; None: its state has no checkpoints.
     """
 
     worker_id: int
@@ -73,6 +75,7 @@ class WorkerWaiting:
     digest: str
     steps_lost: int = 0
     torn: str = ""
+    checkpoint: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

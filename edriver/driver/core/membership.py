@@ -21,9 +21,9 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from edriver.common.ids import RoundId
+from edriver.common.ids import NO_VERSION, RoundId, Version
 from edriver.driver.core import events
-from edriver.driver.core.actions import AbandonAgent, Action, Explain, RunEnd
+from edriver.driver.core.actions import AbandonAgent, Action, Explain, LookAgain, RunEnd
 from edriver.driver.core.cause import Cause, CauseKind, ReportedText
 from edriver.driver.core.failures.consistency import BreakageWatch, ErrorWatch, UnprovenConnectionWatch, disagreement
 from edriver.driver.core.failures.script_error import script_error
@@ -166,14 +166,18 @@ class Membership:
     def _form(self, fitting: set[int]) -> None:
         """Form the next round if it has enough workers; else report what is missing, or end the run."""
         run = self.state
+        self._look_again()
         waiting = [w for w in run.roster.workers.values() if w.waits_in(run.ordinal)]
         candidates = run.roster.candidates(waiting, by_place=not run.settings.mode.members_survive)
         chosen = select(candidates, fitting, run.staffing.most)
-        if trouble := self._errors.repeated_failure(run.round, chosen.version):
+        ended = run.round if chosen.all or not run.checkpoints else None
+        if trouble := self._errors.repeated_failure(ended, chosen.version, chosen.checkpoint):
             run.give_up(trouble)
             return
         parts = run.settings, run.roster, run.staffing, run.suspects
-        waiting_reason = Waiting(*parts, run.round, run.best, run.started, run.now).waiting_reason(chosen)
+        waiting_reason = Waiting(*parts, run.round, run.best, run.checkpoints, run.started, run.now).waiting_reason(
+            chosen
+        )
         if waiting_reason is None:
             version, equal = chosen.version, not run.unequal(chosen.version)
             trouble = self._breakage.repeated_failure(run.round, version, run.roster)
@@ -196,6 +200,22 @@ class Membership:
             # Those without a place leave once the others are safe: now that all members have stopped.
             if worker.worker_id not in keep:
                 run.dismiss(worker)
+
+    def _look_again(self) -> None:
+        """Once no worker may hold state, have those look for the newest checkpoint that looked before."""
+        run = self.state
+        if not run.checkpoints or run.holds_state:
+            return
+        known = run.roster.workers
+        if run.round and not any(w in known and known[w].live for w in run.round.plan.workers):
+            run.best = max(run.best, Version(run.round.plan.round_id, 0))  # it may have been trained, and never offered
+        if run.best == NO_VERSION:
+            return
+        waiting = [w for w in known.values() if w.waits_in(run.ordinal)]
+        if before := [w for w in waiting if w.offer is not None and not w.offer.latest]:
+            run.actions.append(LookAgain(tuple(w.worker_id for w in before)))
+            for worker in before:
+                worker.looks_again()
 
     def _assign(self, chosen: Selection) -> None:
         run = self.state
@@ -352,6 +372,10 @@ class EventNotes:
             current.entered_next = True
         worker.state = WorkerState.WAITING
         worker.waiting_since = run.now
-        worker.offer = Offer(event.ordinal, event.version, event.store, event.digest, event.steps_lost, event.torn)
+        worker.offer = offer = Offer(
+            event.ordinal, event.version, event.store, event.digest, event.steps_lost, event.torn, event.checkpoint
+        )
+        offer.latest = not run.holds_state
         if event.ordinal == run.ordinal:
             run.best = max(run.best, event.version)
+            run.checkpoints = run.checkpoints or event.checkpoint is not None

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from edriver.common.ids import Version
+from edriver.common.ids import NO_VERSION, Version
 from edriver.common.store_address import StoreAddress
 from edriver.discovery.hosts import HostSet
 from edriver.driver.core.actions import Failure
@@ -38,6 +38,9 @@ class Offer:
     digest: str
     steps_lost: int = 0
     torn: str = ""
+    checkpoint: int | None = None
+    latest: bool = False
+    """Whether no worker could hold state, and write a newer checkpoint, when it looked for this one."""
 
 
 @dataclass(slots=True)
@@ -80,6 +83,17 @@ class Worker:
         """Whether it is inside a `run` that is not over: its process must not end now."""
         return self.state in (WorkerState.WAITING, WorkerState.TRAINING, WorkerState.DONE)
 
+    @property
+    def may_hold(self) -> bool:
+        """Whether it may hold state of a round."""
+        if self.state is WorkerState.WAITING:
+            return self.offer is not None and self.offer.version != NO_VERSION
+        return self.state in (WorkerState.TRAINING, WorkerState.DONE, WorkerState.FINISHED)
+
+    def looks_again(self) -> None:
+        """It looks for the newest checkpoint once more, and is not ready until it answers."""
+        self.state, self.offer = WorkerState.BOOTING, None
+
     def trainer_ended(self, stop_at: float) -> None:
         """Its training process has ended. A command that continues without it (a shell, a program that it became by
         exec) is terminated then; what it does after a script that was done, though, has --exit-timeout.
@@ -100,6 +114,7 @@ class Worker:
             slot=self.slot,
             version=self.offer.version,
             store=self.offer.store,
+            checkpoint=self.offer.checkpoint or 0,
             place=place,
         )
 

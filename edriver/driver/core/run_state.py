@@ -36,6 +36,7 @@ class RunState:
         round: the running round, or the last one; None before the first.
         ordinal: which call of `run` in the script the rounds belong to, from 1.
         best: the highest version that has been offered in this call.
+        checkpoints: whether the state of this call is written to disk.
         previous_call: the last round of the script's previous call.
         idle_since: since when no round has run; None: one runs. Before the first, when --start-timeout is over.
         failures: of workers since the round was formed, by worker_id.
@@ -56,6 +57,7 @@ class RunState:
     round: Round | None = None
     ordinal: int = 1
     best: Version = NO_VERSION
+    checkpoints: bool = False
     previous_call: RoundId = NO_ROUND
     idle_since: float | None = field(init=False)
     failures: dict[int, Failure] = field(default_factory=dict)
@@ -74,6 +76,11 @@ class RunState:
         """The current round, if this is its id and the worker is still in it; else the message is an old one."""
         current = self.round
         return current if current and current.has(worker_id, round_id) else None
+
+    @property
+    def holds_state(self) -> bool:
+        """Whether a worker may hold state of a round."""
+        return any(worker.may_hold for worker in self.roster.workers.values())
 
     def unequal(self, version: Version) -> bool:
         """Whether holders of this version may differ: it is older than this `run` call, whose first sync is to come."""

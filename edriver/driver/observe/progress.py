@@ -100,6 +100,35 @@ class SampleCount:
 
 
 @dataclass(slots=True)
+class Written:
+    """Checkpoints that workers have written to disk, as far as they have reported them.
+
+    Attributes:
+        count: checkpoints.
+        seconds: how long it took to write them, beside training.
+        nbytes: the bytes of their files.
+        failures: how many could not be written.
+        steps: the steps of the newest.
+    """
+
+    count: int = 0
+    seconds: float = 0.0
+    nbytes: int = 0
+    failures: int = 0
+    steps: int = 0
+
+    def add(self, before: notification_pb2.WorkerProgress, now: notification_pb2.WorkerProgress) -> None:
+        """Add what a worker has reported since its last report."""
+        seconds = span_seconds(now.checkpoint_duration) - span_seconds(before.checkpoint_duration)
+        self.seconds += max(0.0, seconds)
+        self.nbytes += max(0, now.checkpoint_bytes - before.checkpoint_bytes)
+        self.failures += max(0, now.checkpoint_failures - before.checkpoint_failures)
+        if now.checkpoints > before.checkpoints:
+            self.count += now.checkpoints - before.checkpoints
+            self.steps = now.checkpoint_steps
+
+
+@dataclass(slots=True)
 class Commits:
     """Commits of all workers of the run, as far as they have reported them.
 
@@ -138,6 +167,7 @@ class ProgressTracker:
     Attributes:
         steps_lost: steps that had to be repeated, as far as workers have reported them.
         commits: see Commits.
+        checkpoints: see Written.
         samples: see SampleCount.
     """
 
@@ -151,11 +181,12 @@ class ProgressTracker:
         self._gone: set[int] = set()
         self.steps_lost = 0
         self.commits = Commits()
+        self.checkpoints = Written()
         self.samples = SampleCount()
 
     def assigned(self, plan: RoundPlan) -> int:
         """A round begins; returns how many of the reported steps are to be repeated."""
-        begins = self._before.get(plan.version.round_id, 0) + plan.version.boundaries
+        begins = plan.checkpoint or self._before.get(plan.version.round_id, 0) + plan.version.boundaries
         lost = 0
         if self._plan is not None:
             lost = max(plan.steps_lost, self._before[self._plan.round_id] + self._reached - begins)
@@ -175,6 +206,7 @@ class ProgressTracker:
         """
         standing = report.progress
         commit_seconds = span_seconds(standing.commit_duration)
+        checkpoints = standing.checkpoints, standing.checkpoint_failures, standing.checkpoint_steps
         if standing.boundaries > MAX_STEPS:
             raise ValueError(f"it says that worker {report.worker_id} has passed {standing.boundaries} boundaries")
         if standing.commits > MAX_STEPS or standing.commit_bytes > MAX_COMMIT_BYTES or commit_seconds > MAX_SECONDS:
@@ -182,8 +214,19 @@ class ProgressTracker:
                 f"it says that worker {report.worker_id} has made {standing.commits} commits of "
                 f"{standing.commit_bytes} bytes in {commit_seconds} s"
             )
+        checkpoint_seconds = span_seconds(standing.checkpoint_duration)
+        if (
+            max(checkpoints) > MAX_STEPS
+            or standing.checkpoint_bytes > MAX_COMMIT_BYTES
+            or checkpoint_seconds > MAX_SECONDS
+        ):
+            raise ValueError(
+                f"it says that worker {report.worker_id} has written {standing.checkpoints} checkpoints of "
+                f"{standing.checkpoint_bytes} bytes, up to step {standing.checkpoint_steps}"
+            )
         known = self._standings.setdefault(report.worker_id, WorkerProgress())
         self.commits.add(known.latest, standing)
+        self.checkpoints.add(known.latest, standing)
         known.pid = report.pid or known.pid
         if known.latest.round_id == standing.round_id and standing.boundaries < known.latest.boundaries:
             return  # it took longer than a later report, which has arrived

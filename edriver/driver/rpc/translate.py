@@ -52,6 +52,7 @@ def event_of_report(worker_id: int, report: notification_pb2.Report) -> events.E
                 waiting.digest,
                 waiting.steps_lost,
                 waiting.torn,
+                waiting.checkpoint_steps if waiting.HasField("checkpoint_steps") else None,
             )
         case "boundary_reached":
             reached = report.boundary_reached
@@ -132,7 +133,14 @@ def recorded_error_of(exited: agent_pb2.WorkerExited) -> events.RecordedError | 
 
 
 Notified = (
-    actions.Notify | actions.StopAt | actions.GoOn | actions.Abort | actions.Finish | actions.Leave | actions.Skip
+    actions.Notify
+    | actions.StopAt
+    | actions.GoOn
+    | actions.Abort
+    | actions.Finish
+    | actions.Leave
+    | actions.Skip
+    | actions.LookAgain
 )
 """What members of a round, or workers that wait for one, get as a notice."""
 
@@ -202,6 +210,8 @@ def notice_of(action: Notified, now: float) -> tuple[tuple[int, ...], notificati
             return (worker_id,), pb.Notice(leave=pb.Leave())
         case actions.Skip(worker_id, ordinal):
             return (worker_id,), pb.Notice(skip=pb.Skip(ordinal=ordinal))
+        case actions.LookAgain(workers):
+            return workers, pb.Notice(look_again=pb.LookAgain())
 
 
 def assignments_by_host(plan: RoundPlan, secret: bytes) -> Iterator[tuple[str, agent_pb2.AssignRound]]:
@@ -225,6 +235,7 @@ def assignments_by_host(plan: RoundPlan, secret: bytes) -> Iterator[tuple[str, a
         secret=secret,
         failures=plan.failures,
         guarded=plan.guarded,
+        checkpoint_steps=plan.checkpoint,
     )
     for host, on_host in seats.items():
         yield (host, agent_pb2.AssignRound(round=shared, members=on_host))

@@ -124,6 +124,7 @@ class ElasticTrainer(Trainer):
         schedulers = {f"scheduler_{i}": c.scheduler for i, c in enumerate(self.strategy.lr_scheduler_configs)}
         scaler = getattr(self.precision_plugin, "scaler", None)
         self._parts = {"counters": Counters(self), "metrics": Metrics(self), "callback_states": Callbacks(self)}
+        parts: dict[str, Any] = {**self._parts}
         self._elastic = TorchState(
             model,
             self.strategy.optimizers[0] if self.strategy.optimizers else None,
@@ -131,7 +132,7 @@ class ElasticTrainer(Trainer):
             **schedulers,
             **({} if scaler is None else {"scaler": scaler}),
             sampler=sampler,
-            **self._parts,
+            **parts,
             **more,
         )
         return self._elastic

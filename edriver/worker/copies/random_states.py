@@ -31,6 +31,18 @@ class RandomStates:
             self._cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
         self._numpy = self._numpy_generator.state()
 
+    def kept(self) -> dict[str, Any]:
+        """What was kept, for a checkpoint; nothing of it is written to later."""
+        return {"python": self._python, "torch": self._torch, "cuda": self._cuda, "numpy": self._numpy}
+
+    def take(self, kept: dict[str, Any]) -> None:
+        """Take what was kept by another process as one's own. A device that is not in use here is left out."""
+        self._python, self._torch, self._numpy = kept["python"], kept["torch"], kept["numpy"]
+        torch = sys.modules.get("torch")
+        self._cuda = kept["cuda"] if torch is not None and torch.cuda.is_initialized() else None
+        if "numpy.random" not in sys.modules:
+            self._numpy = None
+
     def bring_back(self) -> None:
         """Go back to what was kept; a generator of which nothing was kept stays."""
         if self._python is not None:

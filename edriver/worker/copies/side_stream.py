@@ -11,7 +11,7 @@ The streams' rules: https://docs.pytorch.org/docs/stable/notes/cuda.html (CUDA s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 import torch
@@ -42,6 +42,9 @@ class SideCopies(Protocol):
 
     def hold(self) -> None:
         """What is asked of the device from now on comes after all copies that have begun."""
+
+    def completion(self) -> Callable[[], None]:
+        """What waits, in whichever thread calls it, until all copies that have begun are complete."""
 
 
 class SideStream:
@@ -80,3 +83,12 @@ class SideStream:
         """See SideCopies."""
         if self._stream is not None:
             torch.cuda.current_stream().wait_stream(self._stream)
+
+    def completion(self) -> Callable[[], None]:
+        """See SideCopies."""
+        if self._stream is None:
+            return lambda: None
+        self._stream.wait_stream(torch.cuda.current_stream())  # which copies what changes
+        done = self._stream.record_event()
+        synchronize: Callable[[], None] = done.synchronize
+        return synchronize

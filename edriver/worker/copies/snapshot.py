@@ -52,8 +52,28 @@ def belongs_to(tensor: torch.Tensor, device: torch.device | str) -> torch.Tensor
     return tensor
 
 
+def home_of(tensor: torch.Tensor) -> torch.device | str:
+    """Where a copy's elements belong."""
+    home: torch.device | str = getattr(tensor, _DEVICE_ATTRIBUTE, tensor.device)
+    return home
+
+
+class Loan:
+    """The last snapshot's tensors are read by another thread, and not written to until it gives them back."""
+
+    def __init__(self, wait: Callable[[], None]) -> None:
+        self.over = False
+        self.wait = wait
+
+    def give_back(self) -> None:
+        """They may be written to again."""
+        self.over = True
+
+
 class SnapshotBuffers:
     """The tensors of the last snapshot; the next one allocates only for those that are new or reshaped.
+
+    While they are lent the next snapshot goes into others, which are kept as well: memory for two snapshots.
 
     Args:
         side: what copies tensors that do not lie in host memory.
@@ -62,6 +82,8 @@ class SnapshotBuffers:
     def __init__(self, side: SideCopies) -> None:
         self._side = side
         self._buffers: list[torch.Tensor] = []
+        self._spare: list[torch.Tensor] = []
+        self._loan: Loan | None = None
 
     def copied(self, tree: dict[str, Any], lasting: Callable[[str, torch.Tensor], bool]) -> dict[str, Any]:
         """A copy of the tree; the copy that was made before is then void, for its buffers are written anew.
@@ -76,8 +98,12 @@ class SnapshotBuffers:
         Raises:
             TypeError: a part of the tree cannot be copied; names the key it is under.
         """
-        aside = _Aside(self._buffers, self._buffer)
+        lent = self._loan is not None and not self._loan.over
+        aside = _Aside(self._spare if lent else self._buffers, self._buffer)
         result = aside.of_state(tree)
+        if lent:
+            self._spare = self._buffers
+        self._loan = None  # what is spare is not written to before the next loan
         at_once: list[Copy] = []
         changing: list[Copy] = []
         beside: list[Copy] = []
@@ -94,6 +120,14 @@ class SnapshotBuffers:
         self._buffers = aside.buffers
         return result
 
+    def lend(self) -> Loan:
+        """Lend the last copy; one loan must be over before the next.
+
+        Its `wait` returns once the copy is complete, if a GPU is still busy with it: for another thread to call.
+        """
+        self._loan = Loan(self._side.completion())
+        return self._loan
+
     @property
     def nbytes(self) -> int:
         """How many bytes the last copy's tensors have."""
@@ -107,7 +141,7 @@ class SnapshotBuffers:
         """Take over a copy that was made elsewhere as the last one: the next is written into its tensors."""
         aside = _Aside([], lambda tensor, _: tensor)
         aside.of_state(copy)
-        self._buffers = aside.buffers
+        self._buffers, self._loan = aside.buffers, None
         return copy
 
     def _buffer(self, tensor: torch.Tensor, previous: torch.Tensor | None) -> torch.Tensor:

@@ -28,6 +28,8 @@ class Alone:
         if not self._entered:
             self._group.build_alone()
             self._entered = True
+        if state.newest_checkpoint(look=True):
+            state.load_checkpoint()
         state.sync()
         self._running = True
         try:

@@ -105,6 +105,17 @@ class Digest:
 
 
 @dataclass(frozen=True, slots=True)
+class NewestCheckpoint:
+    """Answered with the steps of the newest whole checkpoint that is ahead of the state; None: it has no checkpoints.
+
+    Attributes:
+        look: whether to look for it; otherwise the answer is 0, or None.
+    """
+
+    look: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Save:
     """Make the state as it is the last commit."""
 
@@ -144,7 +155,9 @@ class Complain:
 Attempt = Build | Adapt | Sync | Train
 """What may raise."""
 
-OfScript = Adapt | Sync | Train | IsClean | WhyTorn | Digest | Save | Keep | Restore | ReturnToBoundary
+OfScript = (
+    Adapt | Sync | Train | IsClean | WhyTorn | Digest | NewestCheckpoint | Save | Keep | Restore | ReturnToBoundary
+)
 """What concerns the script's function or its state."""
 
 OfWorker = Build | Stopped | Describe | FirstBoundary | Complain
@@ -152,4 +165,4 @@ OfWorker = Build | Stopped | Describe | FirstBoundary | Complain
 
 Effect = WaitForChange | Say | Forget | OfScript | OfWorker
 
-Answer = Raised | bool | str | None
+Answer = Raised | bool | int | str | None

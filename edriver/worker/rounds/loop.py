@@ -42,11 +42,13 @@ class RoundLoop:
         self._participant = participant
         self._store = store
         self._begun = False
+        self._synced = False
 
     def enter(self) -> Generator[Effect, Any, None]:
         """Enter the script's next `run` call: what the script changed since the last one is part of the state."""
         participant = self._participant
         participant.enter()
+        self._synced = False
         if self._begun:
             yield effects.Save()
             yield effects.Keep()
@@ -58,7 +60,11 @@ class RoundLoop:
         yield from self._offer(clean=False)
         while True:
             while participant.stage is Stage.WAITING:
-                yield effects.WaitForChange()
+                if participant.looks_again:
+                    checkpoint: int | None = yield effects.NewestCheckpoint(look=True)
+                    yield effects.Say(participant.waits_on(checkpoint))
+                else:
+                    yield effects.WaitForChange()
             if participant.stage is Stage.LEAVING:
                 return End.LEFT
             if participant.stage is Stage.SKIPPING:
@@ -97,6 +103,7 @@ class RoundLoop:
         synced: Raised | bool = yield effects.Sync()
         if isinstance(synced, Raised):
             return synced
+        self._synced = True
         participant.synced(committed=synced)
         raised = yield effects.Train()
         if raised is not None:
@@ -150,6 +157,7 @@ class RoundLoop:
         """
         participant = self._participant
         digest: str = yield effects.Digest(committed=not clean)
+        checkpoint: int | None = yield effects.NewestCheckpoint(look=not self._synced)
         offer = participant.live if clean else participant.committed
-        yield effects.Say(participant.wait(offer, self._store, digest, torn))
+        yield effects.Say(participant.wait(offer, self._store, digest, torn, checkpoint))
         return offer

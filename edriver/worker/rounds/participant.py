@@ -62,6 +62,7 @@ class Participant:
         abort_cause: why the round was aborted, or None.
         committed: the version of the last commit or sync: what can be gone back to; NO_VERSION: nothing.
         must_leave: whether a boundary of this round has returned STOP or ABORT.
+        looks_again: whether the driver has asked for the newest checkpoint since the last report on it.
     """
 
     def __init__(self) -> None:
@@ -75,6 +76,8 @@ class Participant:
         self.committed: Version = NO_VERSION
         self.ordinal = 0
         self.must_leave = False
+        self.looks_again = False
+        self._waiting = pb.Waiting()
         self._brought = NO_VERSION
         self._carried = 0
         self._in_step = False
@@ -121,6 +124,8 @@ class Participant:
                 self.stage = Stage.FINISHED
             case "leave" if self.stage is Stage.WAITING:
                 self.stage = Stage.LEAVING
+            case "look_again" if self.stage is Stage.WAITING:
+                self.looks_again = True
             case "skip" if self.stage is Stage.WAITING and notice.skip.ordinal == self.ordinal:
                 self.stage = Stage.SKIPPING
         return None
@@ -153,6 +158,7 @@ class Participant:
             secret=shared.secret,
             failures=shared.failures,
             guarded=shared.guarded,
+            checkpoint=shared.checkpoint_steps,
             **{name: getattr(seat, name) for name in RANK_FIELDS},
         )
         self.round_id = round_id
@@ -179,7 +185,9 @@ class Participant:
         """Enter the script's next `run` call."""
         self.ordinal += 1
 
-    def wait(self, offer: Version, store: StoreAddress, digest: str, torn: str = "") -> pb.Report:
+    def wait(
+        self, offer: Version, store: StoreAddress, digest: str, torn: str = "", checkpoint: int | None = None
+    ) -> pb.Report:
         """Leave the round, if in one, and become ready for the next: returns the report to the driver.
 
         Args:
@@ -187,20 +195,28 @@ class Participant:
             store: where its store listens.
             digest: of the state of that version.
             torn: why the offer is not the last boundary; empty: it is.
+            checkpoint: see effects.NewestCheckpoint.
         """
         self.stage = Stage.WAITING
         lost, self._carried = (0, self.uncommitted) if offer == self.live else (self.uncommitted, 0)
         self._brought, self._in_step = offer, False
-        return pb.Report(
-            waiting=pb.Waiting(
-                ordinal=self.ordinal,
-                version=version_message(offer),
-                store=store_address_message(store),
-                digest=digest,
-                steps_lost=lost,
-                torn=torn,
-            )
+        self._waiting = pb.Waiting(
+            ordinal=self.ordinal,
+            version=version_message(offer),
+            store=store_address_message(store),
+            digest=digest,
+            steps_lost=lost,
+            torn=torn,
         )
+        return self.waits_on(checkpoint)
+
+    def waits_on(self, checkpoint: int | None) -> pb.Report:
+        """Go on waiting, with another newest checkpoint: returns the report to the driver."""
+        self.looks_again = False
+        report = pb.Report(waiting=self._waiting)
+        if checkpoint is not None:
+            report.waiting.checkpoint_steps = checkpoint
+        return report
 
     def synced(self, committed: bool = True) -> None:
         """State was received, or confirmed, at the start of the round: see `State.sync` for what is committed."""

@@ -10,7 +10,7 @@ from edriver.common.stall_limits import Phase
 from edriver.common.wire import duration, round_id_message
 from edriver.v1 import notification_pb2 as pb
 from edriver.worker import topology, training_phase
-from edriver.worker.reports import SamplesDone, commits
+from edriver.worker.reports import SamplesDone, checkpoints, commits
 from edriver.worker.rounds.participant import Participant, Stage
 from edriver.worker.rounds.step_times import StepTimes
 from edriver.worker.state.state import State
@@ -81,6 +81,9 @@ class ProgressWatch:
         progress.reported.update(reported)
         progress.commits, progress.commit_bytes = commits.count, commits.nbytes
         progress.commit_duration.CopyFrom(duration(commits.seconds))
+        progress.checkpoints, progress.checkpoint_bytes = checkpoints.count, checkpoints.nbytes
+        progress.checkpoint_duration.CopyFrom(duration(checkpoints.seconds))
+        progress.checkpoint_failures, progress.checkpoint_steps = checkpoints.failures, checkpoints.steps
         return progress
 
     def _tell_progress(self) -> None:

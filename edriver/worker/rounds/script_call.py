@@ -61,6 +61,8 @@ class ScriptCall(Generic[R]):
             case effects.Digest(committed):
                 training_phase.current.show(None)
                 return state.digest(committed)
+            case effects.NewestCheckpoint(look):
+                return state.newest_checkpoint(look)
             case effects.Save():
                 state.save()
             case effects.Keep():

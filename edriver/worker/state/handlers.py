@@ -76,6 +76,10 @@ class StateHandler(abc.ABC):
         del tree
         return None
 
+    def readable(self, tree: Any) -> Any:
+        """A captured state as a checkpoint shows it to scripts without edriver."""
+        return tree
+
     def clear_gradients(self) -> None:  # noqa: B027  most values have none
         """Forget accumulated gradients."""
 
@@ -209,6 +213,10 @@ class ModuleHandler(StateHandler):
         state = {key: v if isinstance(v, torch.Tensor) else values.value(v) for key, v in tree["state"].items()}
         self.value.load_state_dict(StateOfModule(state, tree["metadata"]))
 
+    def readable(self, tree: Any) -> Any:
+        """The state_dict."""
+        return tree["state"]
+
     def _check(self, state: dict[str, Any]) -> None:
         own = self.value.state_dict()
         wrong = [f"{key} is missing from the saved one" for key in own if key not in state]
@@ -305,6 +313,23 @@ class OptimizerHandler(StateHandler):
             values = TakeOver()
             for key, value in of_group.items():
                 live[key] = values.value(value, live.get(key))
+
+    def readable(self, tree: Any) -> Any:
+        """By the parameters' names, as torch.distributed.checkpoint.state_dict has it, if one model has them all."""
+        names = self._names_in_one_model()
+        if names is None or type(self.value).load_state_dict is not Optimizer.load_state_dict:
+            return tree
+        of = dict(zip((i for group in tree["param_groups"] for i in group["params"]), names, strict=True))
+        groups = [{**group, "params": [of[i] for i in group["params"]]} for group in tree["param_groups"]]
+        return {"state": {of.get(i, i): kept for i, kept in tree["state"].items()}, "param_groups": groups}
+
+    def _names_in_one_model(self) -> list[str] | None:
+        for model in self.models().values():
+            names: dict[torch.Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+            found = [names.get(parameter) for parameter in self.lasting()]
+            if None not in found:
+                return [name for name in found if name is not None]
+        return None
 
     def lasting(self) -> Iterable[torch.Tensor]:
         """The parameters; what is kept for each of them changes with them."""

@@ -130,6 +130,9 @@ class ObjectState(State):
         assignment = topology.current()
         self.copied.received_bytes = 0
         arrived = None
+        loads = bool(assignment.checkpoint) and assignment.rank == assignment.source
+        if loads:
+            self.load_checkpoint()
         if assignment.receivers:
             with without_collections():
                 arrived = self._exchange(assignment)
@@ -140,11 +143,26 @@ class ObjectState(State):
             self._adopt(arrived)
         elif not self.has_commit:
             self.save()
-        else:
+        elif not loads:
             self.keep()
             return False
         self.keep()
         return True
+
+    def take_over(self, tree: dict[str, Any], random: dict[str, Any]) -> None:
+        """Bring the state to a checkpoint's, which then counts as committed.
+
+        Args:
+            tree: of `_capture`'s form; its tensors become the last commit's.
+            random: see RandomStates.kept.
+
+        Raises:
+            ValueError: it is of another state.
+        """
+        self._load(tree)
+        self._random.take(random)
+        self._random.bring_back()
+        self._adopt(tree)
 
     def _take_from_rank_0(self, assignment: Assignment) -> None:
         from edriver.worker.sync.rank_zero import values_of_rank_0

@@ -51,6 +51,26 @@ class BoundaryListener(Protocol):
         """
 
 
+class OnDisk(Protocol):
+    """What writes a state's checkpoints, and loads them."""
+
+    def passing(self) -> bool:
+        """A boundary is about to be passed: count the step; returns whether a checkpoint is due here."""
+
+    def write(self) -> None:
+        """Begin to write what has just been committed."""
+
+    def newest_steps(self) -> int:
+        """The steps of the newest whole checkpoint, if they are more than the state has made; else 0."""
+
+    def load(self) -> None:
+        """Take over the newest whole checkpoint.
+
+        Raises:
+            CheckpointError: none can be loaded.
+        """
+
+
 class State(abc.ABC):
     """What `edriver.run` needs of a script's state, and what the script needs of the run.
 
@@ -68,6 +88,7 @@ class State(abc.ABC):
         self._rounds: BoundaryListener | None = None
         self._schedule = CommitSchedule()
         self._rehearses = False
+        self._disk: OnDisk | None = None
         self._exposed = False  # whether a failure may lead back further than to the last boundary, as far as is known
 
     def bind(self, rounds: BoundaryListener | None) -> None:
@@ -108,7 +129,8 @@ class State(abc.ABC):
         if self.half_done():
             self._check()
             return
-        self._commit()
+        due = self._checkpoint_due()
+        self._commit(due)
         if self._rounds is not None:
             self.keep()
             self._rounds.boundary(committed=True)
@@ -117,6 +139,7 @@ class State(abc.ABC):
         """Pass a boundary without saving; as long as the state is clean, a failure goes back to it all the same.
 
         Where a failure may lead back further, it saves now and then: that takes no more than COMMIT_SHARE of the time.
+        Where a checkpoint is due, it saves, too.
         In the middle of a step (`half_done`) it only checks whether a member is lost.
 
         Raises:
@@ -126,11 +149,14 @@ class State(abc.ABC):
         if self.half_done():
             self._check()
         elif self._rounds is not None:
+            due = self._checkpoint_due()
             self.keep()
-            committed = self._exposed and self._schedule.due()
+            committed = due or (self._exposed and self._schedule.due())
             if committed:
-                self._commit()
+                self._commit(due)
             self._rounds.boundary(committed)
+        elif self._checkpoint_due():
+            self._commit(checkpoint=True)
 
     def report(self, **values: float) -> None:
         """Report values to observers: `state.report(loss=loss.item())`. Those of rank 0 are shown.
@@ -166,7 +192,32 @@ class State(abc.ABC):
         self.restore()
         self.clear_gradients()
 
-    def _commit(self) -> None:
+    def newest_checkpoint(self, look: bool) -> int | None:
+        """The steps of the newest whole checkpoint on disk that is ahead of this state; 0: none is.
+
+        Args:
+            look: whether to look for it; otherwise the answer is 0.
+
+        Returns:
+            None if the state has no checkpoints.
+        """
+        if self._disk is None:
+            return None
+        return self._disk.newest_steps() if look else 0
+
+    def load_checkpoint(self) -> None:
+        """Take over the newest whole checkpoint on disk.
+
+        Raises:
+            CheckpointError: none can be loaded.
+        """
+        if self._disk is not None:
+            self._disk.load()
+
+    def _checkpoint_due(self) -> bool:
+        return self._disk is not None and not self._rehearses and self._disk.passing()
+
+    def _commit(self, checkpoint: bool = False) -> None:
         if self._rehearses:
             return
         if self._rounds is not None and self.wait_for_device():
@@ -174,6 +225,8 @@ class State(abc.ABC):
         began = time.perf_counter()
         with phase(Phase.COMMIT):
             self.save()
+            if checkpoint and self._disk is not None:
+                self._disk.write()
         seconds = time.perf_counter() - began
         self.copied.commit(seconds)
         self._schedule.made(seconds)

@@ -12,17 +12,28 @@ see (through `.data`) outside an optimizer's step is not seen here either.
 from __future__ import annotations
 
 import functools
+import os
+from collections.abc import Iterator
+from datetime import timedelta
 from operator import is_
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.optim import Optimizer
 
 from edriver.worker.backend.tensors import writes
 from edriver.worker.copies.buffer_copies import BufferCopies
+from edriver.worker.copies.random_states import RandomStates
 from edriver.worker.copies.side_stream import SideCopies, SideStream
 from edriver.worker.copies.small_copy import SMALL_BYTES
-from edriver.worker.copies.snapshot import IMMUTABLE_TYPES, SnapshotBuffers, TakeOver, is_plain_tensor, memory_key
+from edriver.worker.copies.snapshot import (
+    IMMUTABLE_TYPES,
+    Loan,
+    SnapshotBuffers,
+    TakeOver,
+    is_plain_tensor,
+    memory_key,
+)
 from edriver.worker.reports import SamplesDone
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.state.device_mark import DeviceMark, Event
@@ -31,6 +42,12 @@ from edriver.worker.state.handlers import OptimizerHandler, StateHandler, handle
 from edriver.worker.state.object_state import ObjectState, check_names
 from edriver.worker.state.step_watch import STEP_BEGUN, StepWatch
 from edriver.worker.state.tensor_places import TensorPlaces
+
+_DEVICE_BEHIND: Final = "the device had not come to the last boundary: call commit() now and then"
+_OVERWRITTEN: Final = (
+    "parameters or attributes had been replaced, or written to outside of an optimizer's step, since the last "
+    "boundary: pass a boundary right after that, or call commit() now and then"
+)
 
 
 def _recorded() -> Event | None:
@@ -54,18 +71,33 @@ class TorchState(ObjectState):
     Args:
         model: the model. May be set later.
         optimizer: its optimizer. May be set later.
+        checkpoint: where checkpoints are written, and loaded from once no worker holds the state: a folder, or a URL
+            that fsspec knows; None: nowhere. Loading runs code that is in a checkpoint (pickle): keep strangers from
+            writing there.
+        every: how often one is written: a time, or a number of steps.
+        keep: how many are kept.
         objects: everything else, by name: schedulers, samplers, more models, plain data.
+
+    Attributes:
+        steps_made: with checkpoints, the number of boundaries that training has passed, in all runs.
 
     Raises:
         TypeError: a value cannot be kept (FSDP, ZeroRedundancyOptimizer, DTensor, DistributedSampler), and
             why.
-        ValueError: a name starts with an underscore or is one of this class's own.
+        ValueError: a name starts with an underscore or is one of this class's own; `every` or `keep` is not positive.
     """
 
     _handlers: dict[str, StateHandler]
 
     def __init__(
-        self, model: torch.nn.Module | None = None, optimizer: Optimizer | None = None, **objects: Any
+        self,
+        model: torch.nn.Module | None = None,
+        optimizer: Optimizer | None = None,
+        *,
+        checkpoint: str | os.PathLike[str] | None = None,
+        every: timedelta | int = timedelta(minutes=10),
+        keep: int = 3,
+        **objects: Any,
     ) -> None:
         object.__setattr__(self, "_handlers", {})
         object.__setattr__(self, "_names", ())
@@ -80,9 +112,14 @@ class TorchState(ObjectState):
         self._writes: list[int] | None = None
         self._begun = 0
         self._kept_values: list[Any] = []
-        for name, value in objects.items():
-            _refuse_hidden(name, value)
+        _refuse_hidden(objects)
+        if checkpoint is not None:
+            objects = {**objects, "steps_made": 0}
         super().__init__(model=model, optimizer=optimizer, **objects)
+        if checkpoint is not None:
+            from edriver.worker.state.on_disk import StateOnDisk  # torch.distributed.checkpoint takes a second
+
+            self._disk = StateOnDisk(self, self._handlers, checkpoint, every, keep)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self._names:
@@ -168,12 +205,7 @@ class TorchState(ObjectState):
             return super().why_torn
         if self._steps.begun != self._begun:
             return STEP_BEGUN
-        if not self._mark.reached:
-            return "the device had not come to the last boundary: call commit() now and then"
-        return (
-            "parameters or attributes had been replaced, or written to outside of an optimizer's step, since the last "
-            "boundary: pass a boundary right after that, or call commit() now and then"
-        )
+        return _OVERWRITTEN if self._mark.reached else _DEVICE_BEHIND
 
     def return_to_boundary(self) -> None:
         """Go back to the last boundary, without having copied what only optimizers change; gradients become None."""
@@ -190,6 +222,11 @@ class TorchState(ObjectState):
         self._saved = self._buffers.copied(self._capture(), _Lasting(self._handlers))
         self.copied.commit_bytes = self._buffers.nbytes
         self._saved_random.keep()
+
+    def committed_parts(self) -> tuple[dict[str, Any], RandomStates, Loan]:
+        """See on_disk.Checkpointed."""
+        assert self._saved is not None, "it has just been committed"
+        return self._saved, self._saved_random, self._buffers.lend()
 
     def _adopt(self, arrived: dict[str, Any]) -> None:
         # It shares nothing with what is live, and its memory has been paid for.
@@ -234,7 +271,7 @@ class TorchState(ObjectState):
         values = TakeOver()
         for name, (handled, part) in tree.items():
             if handled:
-                self._load_handled(name, part)
+                _load_handled(self._handlers.get(name), name, getattr(self, name), part)
             else:
                 setattr(self, name, values.value(part, getattr(self, name)))
 
@@ -268,26 +305,8 @@ class TorchState(ObjectState):
         self._places.watch(self._lasting)
         self._buffer_copies.watch(h.value for h in handlers if isinstance(h.value, torch.nn.Module))
 
-    def _load_handled(self, name: str, part: Any) -> None:
-        if name not in self._handlers:
-            raise ValueError(
-                f"the state's {name!r} is a {type(getattr(self, name)).__name__} here and has a state of "
-                "its own there: give every worker's state the same kinds of objects before edriver.run"
-            )
-        try:
-            self._handlers[name].load(part)
-        except ValueError as error:
-            raise ValueError(f"the state's {name!r} cannot be brought back: {error}") from error
-
     def _small(self, tree: dict[str, Any]) -> dict[str, Any]:
-        small = {}
-        for name, (handled, part) in tree.items():
-            handler = self._handlers.get(name)
-            if not handled:
-                small[name] = part
-            elif handler is not None and (digest := handler.digest(part)) is not None:
-                small[name] = digest
-        return small
+        return {name: value for name, part in tree.items() for value in _small_part(self._handlers.get(name), *part)}
 
 
 class _Lasting:
@@ -311,20 +330,41 @@ class _Lasting:
         return isinstance(handler.value, Optimizer) or memory_key(tensor) in self._memory
 
 
+def _load_handled(handler: StateHandler | None, name: str, live: object, part: Any) -> None:
+    if handler is None:
+        raise ValueError(
+            f"the state's {name!r} is a {type(live).__name__} here and has a state of its own there: give every "
+            "worker's state the same kinds of objects before edriver.run"
+        )
+    try:
+        handler.load(part)
+    except ValueError as error:
+        raise ValueError(f"the state's {name!r} cannot be brought back: {error}") from error
+
+
+def _small_part(handler: StateHandler | None, handled: bool, part: Any) -> Iterator[Any]:
+    """What of an attribute takes part in the digest, if anything does."""
+    if not handled:
+        yield part
+    elif handler is not None and (digest := handler.digest(part)) is not None:
+        yield digest
+
+
 def _models(handlers: dict[str, StateHandler]) -> dict[str, torch.nn.Module]:
     return {name: h.value for name, h in handlers.items() if isinstance(h.value, torch.nn.Module)}
 
 
-def _refuse_hidden(name: str, value: Any) -> None:
+def _refuse_hidden(objects: dict[str, Any]) -> None:
     """Refuse models and optimizers inside a container: as plain data they would be replaced by copies.
 
     Raises:
         TypeError: there is one.
     """
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    for item in items:
-        if isinstance(item, torch.nn.Module | Optimizer):
-            raise TypeError(
-                f"the state's {name!r} holds a {type(item).__name__} inside a {type(value).__name__}: give "
-                "each model and optimizer a name of its own, or put models into a torch.nn.ModuleList"
-            )
+    for name, value in objects.items():
+        items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+        for item in items:
+            if isinstance(item, torch.nn.Module | Optimizer):
+                raise TypeError(
+                    f"the state's {name!r} holds a {type(item).__name__} inside a {type(value).__name__}: give "
+                    "each model and optimizer a name of its own, or put models into a torch.nn.ModuleList"
+                )

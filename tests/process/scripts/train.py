@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,6 +19,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import edriver
 from tests.process.scripts import death
 
+if "CHECKPOINT" in os.environ:
+    import torch.distributed.checkpoint
 start_quickly()
 
 STEPS = int(os.environ.get("STEPS", "40"))  # steps of an epoch in a world of one
@@ -33,7 +36,8 @@ normed = (torch.nn.Unflatten(1, (8, 2)), torch.nn.BatchNorm1d(8), torch.nn.Flatt
 model = torch.nn.Sequential(torch.nn.Linear(8, 16), *normed, torch.nn.ReLU(), torch.nn.Linear(16, 2))
 optimizer = torch.optim.Adam(model.parameters())
 sampler = edriver.ElasticSampler(data)
-state = edriver.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0, steps=0)
+disk: dict[str, Any] = {"checkpoint": os.environ["CHECKPOINT"], "every": 10} if "CHECKPOINT" in os.environ else {}
+state = edriver.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0, steps=0, **disk)
 criterion = torch.nn.CrossEntropyLoss()
 hold = threading.Event()
 

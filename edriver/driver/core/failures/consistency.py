@@ -125,17 +125,18 @@ class ErrorWatch:
             ScriptError, list[set[tuple[str, int]]]
         ] = {}  # in which slots, for each round in a row
 
-    def repeated_failure(self, ended: Round | None, version: Version) -> Cause | None:
+    def repeated_failure(self, ended: Round | None, version: Version, checkpoint: int = 0) -> Cause | None:
         """Why the next round would meet the same error; None: it may not.
 
         Args:
             ended: the round that has just ended.
             version: the highest version offered for the next one.
+            checkpoint: the steps of the newest checkpoint.
         """
         if ended is None:
             return None
         if ended.plan.round_id != self._judged:
-            self._judge(ended, version)
+            self._judge(ended, version, checkpoint)
             self._judged, self._version = ended.plan.round_id, version
         hosts = {seat.host for seat in ended.plan.seats}
         for error, rounds in self._recent_errors.items():
@@ -146,10 +147,13 @@ class ErrorWatch:
                 return Cause(CauseKind.SAME_ERROR, detail=again)
         return None
 
-    def _judge(self, ended: Round, version: Version) -> None:
+    def _judge(self, ended: Round, version: Version, checkpoint: int) -> None:
         # A survivor who came after the last judgement may have brought a step of the round that was judged.
         late_gain = ended.plan.version > max(self._version, Version(self._judged, 0))
-        if late_gain or ended.long_lived or version > Version(ended.plan.round_id, 0):
+        gain = version > Version(ended.plan.round_id, 0) or (
+            version == NO_VERSION and checkpoint > ended.plan.checkpoint
+        )
+        if late_gain or ended.long_lived or gain:
             self.clear()
         if ended.errors:
             slots = {seat.worker_id: (seat.host, seat.slot) for seat in ended.plan.seats}

@@ -1,6 +1,7 @@
 """Who gets which rank: a pure function of the members and what they hold.
 
-Rank 0 is the oldest holder of the highest version. Its host comes first, then hosts by the age of their oldest
+Rank 0 is the oldest holder of the highest version. Where none has trained in this `run` call, it is the oldest worker
+that can load the newest checkpoint, if there is one. Its host comes first, then hosts by the age of their oldest
 survivor; within a host survivors come by age, then newcomers. Ranks of one host are contiguous.
 """
 
@@ -23,6 +24,7 @@ class Candidate:
         slot: its place on the host.
         version: what it offers.
         store: where its store listens.
+        checkpoint: the steps of the newest checkpoint that it can load; 0: there is none, or it holds state.
         place: what goes before age where no worker is older than its round: its host's place in discovery's order, and
             its slot. Rank 0 then stays where its checkpoint is.
     """
@@ -32,6 +34,7 @@ class Candidate:
     slot: int
     version: Version
     store: StoreAddress
+    checkpoint: int = 0
     place: tuple[int, int] = (0, 0)
 
     @property
@@ -67,6 +70,7 @@ class RoundPlan:
         seats: the members in order of rank.
         store: where rank 0's store listens.
         receivers: the ranks that receive rank 0's state, ascending.
+        checkpoint: the steps of the checkpoint that rank 0 loads first; 0: it loads none.
         failures: how many rounds have ended by a failure before it.
         steps_lost: steps beyond that version that its holders had made, and cannot go back to,
         torn: and why; empty: that has been reported already.
@@ -79,6 +83,7 @@ class RoundPlan:
     seats: tuple[Seat, ...]
     store: StoreAddress
     receivers: tuple[int, ...]
+    checkpoint: int = 0
     failures: int = 0
     steps_lost: int = 0
     torn: str = ""
@@ -95,10 +100,21 @@ def highest_version(candidates: Iterable[Candidate]) -> Version:
     return max((c.version for c in candidates), default=NO_VERSION)
 
 
-def in_order_of_rank(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The candidates in the order of the ranks they get; see the module's text for the rule."""
+def newest_checkpoint(candidates: Iterable[Candidate]) -> int:
+    """The steps of the newest checkpoint that any candidate can load; 0: none can load one."""
+    return max((c.checkpoint for c in candidates), default=0)
+
+
+def in_order_of_rank(candidates: Sequence[Candidate], checkpoint: int = 0) -> list[Candidate]:
+    """The candidates in the order of the ranks they get; see the module's text for the rule.
+
+    Args:
+        candidates: a round's members.
+        checkpoint: the steps of the checkpoint that rank 0 is to load; 0: none.
+    """
     best = highest_version(candidates)
-    first = min((c for c in candidates if c.version == best), key=lambda c: c.age)
+    able = [c for c in candidates if (c.checkpoint == checkpoint if checkpoint else c.version == best)]
+    first = min(able, key=lambda c: c.age)
 
     def newcomer(c: Candidate) -> bool:
         return c.version == NO_VERSION
@@ -122,10 +138,12 @@ def plan_round(
         ordinal: which `run` call of the script it belongs to.
         candidates: its members.
         first: whether nothing has made the members' states equal yet, as before the call's first sync: then all
-            but rank 0 receive state. Otherwise those that do not hold the highest version do.
+            but rank 0 receive state, which loads the newest checkpoint if any member can. Otherwise those that do not
+            hold the highest version receive.
         failures: how many rounds have ended by a failure before it.
     """
-    ordered = in_order_of_rank(candidates)
+    checkpoint = newest_checkpoint(candidates) if first else 0
+    ordered = in_order_of_rank(candidates, checkpoint)
     best = ordered[0].version
     local_sizes: dict[str, int] = {}
     for candidate in ordered:
@@ -163,5 +181,6 @@ def plan_round(
         seats=seats,
         store=ordered[0].store,
         receivers=receivers,
+        checkpoint=checkpoint,
         failures=failures,
     )

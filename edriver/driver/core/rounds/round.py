@@ -202,7 +202,7 @@ class Round:
         """What the run does during this round."""
         hosts = tuple(dict.fromkeys(seat.host for seat in self.plan.seats))
         plan = self.plan
-        members = Members(plan.round_id, len(plan.seats), hosts, plan.steps_lost, plan.torn)
+        members = Members(plan.round_id, len(plan.seats), hosts, plan.steps_lost, plan.torn, plan.checkpoint)
         return Cause(CauseKind.ROUND_RUNS, detail=members)
 
     @property

@@ -150,7 +150,7 @@ class RoundWatch:
         for worker_id in current.members:
             run.roster.workers[worker_id].state = WorkerState.FINISHED
         run.ordinal += 1
-        run.best = NO_VERSION
+        run.best, run.checkpoints = NO_VERSION, False
         run.previous_call = current.plan.round_id
         self._breakage.clear()
         self._errors.clear()

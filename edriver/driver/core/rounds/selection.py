@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from edriver.common.ids import NO_VERSION, Version
-from edriver.driver.core.rounds.ranks import Candidate, highest_version
+from edriver.driver.core.rounds.ranks import Candidate, highest_version, newest_checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,17 @@ class Selection:
         """Members and state keeper."""
         return self.members if self.state_keeper is None else (*self.members, self.state_keeper)
 
+    @property
+    def checkpoint(self) -> int:
+        """The steps of the newest checkpoint that one of them can load; 0: none can."""
+        return newest_checkpoint(self.all)
+
 
 def select(candidates: Sequence[Candidate], fitting: Collection[int], max_np: int) -> Selection:
     """Choose a round's members among the workers that wait.
 
     If there are more than max_np, the youngest are left out; holders of the highest version come before other
-    survivors, and those before newcomers.
+    survivors, and those before newcomers, of which those come first that can load the newest checkpoint.
 
     Args:
         candidates: the waiting workers.
@@ -42,7 +47,7 @@ def select(candidates: Sequence[Candidate], fitting: Collection[int], max_np: in
         max_np: maximum number of members.
     """
     best = highest_version(candidates)
-    ordered = sorted(candidates, key=lambda c: (c.version != best, c.version == NO_VERSION, c.age))
+    ordered = sorted(candidates, key=lambda c: (c.version != best, c.version == NO_VERSION, -c.checkpoint, c.age))
     members = tuple([c for c in ordered if c.worker_id in fitting][:max_np])
     if best == NO_VERSION or highest_version(members) == best:
         return Selection(best, members, state_keeper=None)

@@ -37,6 +37,7 @@ class Waiting(NamedTuple):
         suspects: who may yet come to life.
         last: the last round; None before the first.
         best: the highest version that was ever offered.
+        checkpoints: whether the state is written to disk, so that new workers may find a checkpoint.
         started: when the run began.
         now: the time.
     """
@@ -47,6 +48,7 @@ class Waiting(NamedTuple):
     suspects: Suspects
     last: Round | None
     best: Version
+    checkpoints: bool
     started: float
     now: float
 
@@ -59,9 +61,12 @@ class Waiting(NamedTuple):
         if found:
             return found
         if chosen.all and chosen.version == NO_VERSION != self.best:
-            if all(w.state is WorkerState.WAITING for w in self.roster.live() if w.rank is not None):
+            if not all(w.state is WorkerState.WAITING for w in self.roster.live() if w.rank is not None):
+                return Obstacle(Cause(CauseKind.HOLDER_AWAITED, detail=self.best))
+            if not chosen.checkpoint:
+                if self.checkpoints and self.staffing.booting():  # where that runs there may be one
+                    return Obstacle(Cause(CauseKind.BOOT_AWAITED))
                 return Obstacle(Cause(CauseKind.STATE_LOST), final=True)
-            return Obstacle(Cause(CauseKind.HOLDER_AWAITED, detail=self.best))
         if len(chosen.members) < needed:
             troubles = self.staffing.troubles(self.now)
             shortage = Shortage(
@@ -97,11 +102,11 @@ class Waiting(NamedTuple):
     def _after(self, last: Round) -> Obstacle | None:
         survive = self.settings.mode.members_survive
         survivors = [w for i in last.plan.workers if (w := self.roster.workers.get(i)) and w.live]
-        if survive and not survivors:
+        if survive and not survivors and not self.checkpoints:
             return Obstacle(state_lost(last), final=True)
         if self.suspects:  # the next round's members are known when these have shown themselves, or have ended
             return Obstacle(Cause(CauseKind.SUSPECTS_AWAITED))
-        if survive and not any(w.state is WorkerState.WAITING for w in survivors):
+        if survive and survivors and not any(w.state is WorkerState.WAITING for w in survivors):
             return Obstacle(Cause(CauseKind.SURVIVORS_AWAITED))
         return self._unproven_pause(last)
 

@@ -170,6 +170,16 @@ class RunGauges(Collector):
             tracker.commits.seconds,
         )
         yield counter("commit_bytes", "Bytes of tensors that were committed.", tracker.commits.nbytes)
+        checkpoints = tracker.checkpoints
+        yield counter("checkpoints", "Checkpoints that were written to disk.", checkpoints.count)
+        yield counter(
+            "checkpoint_failures", "Checkpoints that could not be written: the disk is full, ...", checkpoints.failures
+        )
+        yield counter(
+            "checkpoint_seconds", "Seconds that writing checkpoints took, beside training.", checkpoints.seconds
+        )
+        yield counter("checkpoint_bytes", "Bytes of the checkpoints that were written.", checkpoints.nbytes)
+        yield gauge("checkpoint_step", "The step of the last checkpoint that was written.", checkpoints.steps)
         yield gauge("steps_per_second", "Steps a second, over the last 10 s.", progress.step_rate if progress else 0.0)
         if progress is None:
             return

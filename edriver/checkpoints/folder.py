@@ -1,0 +1,219 @@
+"""A folder of checkpoints: a local path, or any URL that fsspec knows.
+
+Each checkpoint has a folder of its own, `checkpoint-N`, in which `torch.distributed.checkpoint` has written its files.
+The manifest comes last: fsync, then a rename. A checkpoint is whole if its manifest can be read and its files have the
+lengths that it names; else it is torn, or still being written. Digests are compared by `damage` alone, because that
+reads everything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from edriver.checkpoints.manifest import Manifest, ManifestError
+
+MANIFEST: Final = "manifest.json"
+_NAME: Final = re.compile(r"checkpoint-(\d{6,18})")
+_CHUNK_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A checkpoint that is there.
+
+    Attributes:
+        name: of its folder.
+        number: its place in the order in which they were begun.
+        manifest: what it says of itself; None: that cannot be read.
+        trouble: why it is torn; empty: it is whole.
+    """
+
+    name: str
+    number: int
+    manifest: Manifest | None
+    trouble: str = ""
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of it is there, as far as lengths tell."""
+        return not self.trouble
+
+    @property
+    def steps(self) -> int:
+        """Number of steps that it holds; -1: not known."""
+        return -1 if self.manifest is None else self.manifest.steps
+
+
+class CheckpointFolder:
+    """The checkpoints in one place.
+
+    Args:
+        location: a path, or a URL such as s3://bucket/run.
+
+    Raises:
+        ImportError: what fsspec needs for this kind of URL is not installed; says what that is.
+        ValueError: fsspec knows no such URL.
+    """
+
+    def __init__(self, location: str) -> None:
+        from fsspec.core import url_to_fs  # 0.1 s, and few runs need it
+
+        self.location = location
+        self._fs: Any
+        self._fs, self._root = url_to_fs(location)
+        self.is_local = "file" in _protocols(self._fs)
+
+    def place(self, name: str) -> str:
+        """Where a checkpoint lies: a path where the folder is local, else a URL."""
+        return str(Path(self._root) / name) if self.is_local else f"{self.location.rstrip('/')}/{name}"
+
+    def found(self) -> list[Found]:
+        """All checkpoints, the one with the most steps first; torn ones last.
+
+        Raises:
+            OSError: the folder cannot be read.
+        """
+        found = [self._look_at(name) for name in self._names()]
+        return sorted(found, key=lambda f: (f.whole, f.steps, f.number), reverse=True)
+
+    def newest(self) -> Found | None:
+        """The whole checkpoint with the most steps; None: there is none.
+
+        Raises:
+            OSError: the folder cannot be read.
+        """
+        return next((found for found in self.found() if found.whole), None)
+
+    def new_name(self) -> str:
+        """A name for the next checkpoint, which no other has."""
+        numbers = [_number(name) for name in self._names()]
+        return f"checkpoint-{max(numbers, default=0) + 1:06}"
+
+    def damage(self, found: Found) -> str:
+        """What in a whole checkpoint differs from its manifest, by the digests of its files; empty: nothing.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        assert found.manifest is not None, "a whole checkpoint has one"
+        for name, record in found.manifest.files.items():
+            digest = hashlib.sha256()
+            with self._fs.open(self._path(found.name, name), "rb") as file:
+                while chunk := file.read(_CHUNK_BYTES):
+                    digest.update(chunk)
+            if digest.hexdigest() != record.sha256:
+                return f"the content of {name} has changed since it was written"
+        return ""
+
+    def seal(self, name: str, manifest: Manifest) -> None:
+        """Write a checkpoint's manifest, with which it is whole.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        text = manifest.text().encode()
+        if not self.is_local:
+            self._fs.pipe_file(self._path(name, MANIFEST), text)  # there at once, or not at all
+            return
+        folder = Path(self._path(name))
+        _sync(folder)  # the names of the files that the manifest names
+        torn = folder / f"{MANIFEST}.torn"
+        with torn.open("wb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        torn.rename(folder / MANIFEST)
+        _sync(folder)
+        _sync(folder.parent)
+
+    def prune(self, keep: int) -> None:
+        """Remove all but so many whole checkpoints, those with the most steps; and torn ones that were begun before.
+
+        The one that was written last stays, too, though others may have more steps: a run may have begun anew.
+
+        Args:
+            keep: at least 1.
+
+        Raises:
+            OSError: one cannot be removed.
+        """
+        assert keep >= 1, "the newest one stays"
+        whole = [found for found in self.found() if found.whole]
+        newest = max((found.number for found in whole), default=0)
+        names = {found.name for found in whole[:keep]} | {found.name for found in whole if found.number == newest}
+        for name in self._names():
+            if name not in names and _number(name) < newest:
+                self.remove(name)
+
+    def condemn(self, name: str) -> None:
+        """Make a checkpoint whose content is damaged a torn one, which does not count from now on.
+
+        Raises:
+            OSError: that cannot be written.
+        """
+        self._fs.mv(self._path(name, MANIFEST), self._path(name, f"{MANIFEST}.damaged"))
+
+    def remove(self, name: str) -> None:
+        """Remove a checkpoint, its manifest first: what is left if that is cut short is torn.
+
+        Raises:
+            OSError: it cannot be removed.
+        """
+        for path in (self._path(name, MANIFEST), self._path(name)):
+            with contextlib.suppress(FileNotFoundError):
+                self._fs.rm(path, recursive=True)
+
+    def _names(self) -> Iterator[str]:
+        self._fs.invalidate_cache()
+        try:
+            entries = self._fs.ls(self._root, detail=False)
+        except FileNotFoundError:
+            return iter(())
+        names = (str(entry).rstrip("/").rpartition("/")[2] for entry in entries)
+        return iter([name for name in names if _NAME.fullmatch(name)])
+
+    def _look_at(self, name: str) -> Found:
+        number = _number(name)
+        try:
+            manifest = Manifest.of(self._fs.cat_file(self._path(name, MANIFEST)))
+        except FileNotFoundError:
+            return Found(name, number, None, "it has no manifest: it is still being written, or never was to the end")
+        except ManifestError as error:
+            return Found(name, number, None, str(error))
+        lengths = {
+            str(entry["name"]).rpartition("/")[2]: entry["size"] for entry in self._fs.ls(self._path(name), detail=True)
+        }
+        for file, record in manifest.files.items():
+            if file not in lengths:
+                return Found(name, number, manifest, f"its file {file} is missing")
+            if lengths[file] != record.nbytes:
+                return Found(name, number, manifest, f"its file {file} has {lengths[file]} of {record.nbytes} bytes")
+        return Found(name, number, manifest)
+
+    def _path(self, *parts: str) -> str:
+        return "/".join((self._root.rstrip("/"), *parts))
+
+
+def _number(name: str) -> int:
+    match = _NAME.fullmatch(name)
+    assert match is not None, "only such names are listed"
+    return int(match[1])
+
+
+def _protocols(fs: Any) -> tuple[str, ...]:
+    return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

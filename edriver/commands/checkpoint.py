@@ -1,0 +1,92 @@
+"""`edriver checkpoint inspect`: what a folder of checkpoints holds. Reads manifests, and no pickle."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from edriver.checkpoints.folder import CheckpointFolder, Found
+from edriver.text.phrases import count_text
+
+
+class CheckpointsUnreadableError(Exception):
+    """A folder of checkpoints cannot be read: says why."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags."""
+    made = argparse.ArgumentParser(prog="edriver checkpoint", allow_abbrev=False)
+    verbs = made.add_subparsers(dest="verb", required=True, metavar="inspect")
+    inspect = verbs.add_parser(
+        "inspect",
+        description="Lists the checkpoints in a folder, the one with the most steps first, and what is in the newest "
+        "whole one. Torn ones are listed with what is wrong with them.",
+        help="list the checkpoints in a folder, and what is in them",
+        allow_abbrev=False,
+    )
+    inspect.add_argument("location", metavar="DIR", help="what the script gives as checkpoint=: a folder, or a URL")
+    inspect.add_argument("--all", action="store_true", help="list the entries of all checkpoints, not of one alone")
+    inspect.add_argument(
+        "--verify", action="store_true", help="compare the digests of all files, too, which reads everything"
+    )
+    inspect.add_argument("--json", action="store_true", help="print a JSON array with all that is known")
+    return made
+
+
+def checkpoint(arguments: Sequence[str]) -> str:
+    """Read the manifests of a folder.
+
+    Raises:
+        CheckpointsUnreadableError: it cannot be read.
+    """
+    flags = parser().parse_args(arguments)
+    try:
+        folder = CheckpointFolder(flags.location)
+        found = folder.found()
+        if flags.verify:
+            found = [_verified(folder, each) for each in found]
+    except (OSError, ImportError, ValueError) as error:
+        raise CheckpointsUnreadableError(f"{flags.location} cannot be read: {error}") from error
+    if flags.json:
+        return json.dumps([_as_json(each) for each in found], indent=2)
+    if not found:
+        return f"there are no checkpoints in {flags.location}"
+    newest = next((each for each in found if each.whole), None)
+    return "\n".join(line for each in found for line in _lines(each, with_entries=flags.all or each is newest))
+
+
+def _verified(folder: CheckpointFolder, found: Found) -> Found:
+    if not found.whole or not (damage := folder.damage(found)):
+        return found
+    return Found(found.name, found.number, found.manifest, damage)
+
+
+def _as_json(found: Found) -> dict[str, Any]:
+    manifest = None if found.manifest is None else found.manifest.as_json()
+    return {"name": found.name, "whole": found.whole, "trouble": found.trouble, "manifest": manifest}
+
+
+def _lines(found: Found, with_entries: bool) -> Iterator[str]:
+    manifest = found.manifest
+    if manifest is None:
+        yield f"{found.name}  torn: {found.trouble}"
+        return
+    nbytes = sum(file.nbytes for file in manifest.files.values())
+    state = "whole" if found.whole else f"torn: {found.trouble}"
+    yield f"{found.name}  step {manifest.steps:,}, {nbytes:,} bytes, {state}"
+    if not with_entries:
+        return
+    written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(manifest.time))
+    run = f"run {manifest.run_id}, " if manifest.run_id else ""
+    yield f"  written {written} by {run}version {manifest.version}, {count_text(manifest.size, 'worker')}"
+    yield f"  with edriver {manifest.edriver} and torch {manifest.torch}"
+    width = max(map(len, manifest.entries), default=0)
+    for key, entry in manifest.entries.items():
+        if entry.dtype:
+            shape = " x ".join(map(str, entry.shape)) or "scalar"
+            yield f"    {key:{width}}  {entry.dtype}  {shape}, {entry.nbytes:,} bytes"
+        else:
+            yield f"    {key:{width}}  object"

@@ -1,0 +1,225 @@
+"""The checkpoints of one state: rank 0 writes them in a thread of its own, one at a time."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from edriver.checkpoints.folder import CheckpointFolder, Found
+from edriver.checkpoints.manifest import Manifest
+from edriver.common.release import VERSION
+from edriver.worker.checkpoints import files
+from edriver.worker.checkpoints.contents import OUTLINE, filled, outline
+from edriver.worker.errors import CheckpointError
+from edriver.worker.reports import checkpoints as written
+
+logger = logging.getLogger("edriver.worker")
+
+Spawn = Callable[[Callable[[], None]], None]
+"""Runs something beside its caller."""
+
+
+def in_a_thread(job: Callable[[], None]) -> None:
+    """Run it in a thread, which the process waits for before it ends."""
+    threading.Thread(target=job, name="edriver-checkpoint").start()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where training is: see the same fields of Manifest."""
+
+    steps: int
+    version: str
+    run_id: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a checkpoint is to hold. Nothing in it may change until it is written.
+
+    Attributes:
+        readable: for scripts without edriver: nested dicts of tensors in host memory and of plain values.
+        tree: the state's own tree.
+        random: the states of the random number generators.
+    """
+
+    readable: dict[str, Any]
+    tree: dict[str, Any]
+    random: dict[str, Any]
+
+
+class Checkpoints:
+    """Writes and loads the checkpoints in a folder.
+
+    Args:
+        location: a path or a URL.
+        keep: how many whole ones to keep.
+        spawn: runs the writing.
+        clock: seconds since the epoch.
+
+    Raises:
+        ValueError: keep is less than 1, or fsspec knows no such URL.
+        ImportError: what fsspec needs for the URL is not installed.
+    """
+
+    def __init__(
+        self, location: str, keep: int, spawn: Spawn = in_a_thread, clock: Callable[[], float] = time.time
+    ) -> None:
+        if keep < 1:
+            raise ValueError(f"keep= takes the number of checkpoints to keep, at least 1, and was given {keep!r}")
+        self._folder = CheckpointFolder(location)
+        self._keep = keep
+        self._spawn = spawn
+        self._clock = clock
+        self._busy = False
+        self._said_busy = self._said_unpruned = False
+        self._trouble = ""
+
+    @property
+    def busy(self) -> bool:
+        """Whether one is being written."""
+        return self._busy
+
+    def skipped(self) -> None:
+        """One is due while the last is still being written."""
+        if not self._said_busy:
+            self._said_busy = True
+            logger.warning(
+                "a checkpoint to %s takes longer than the interval between two: some are left out; give every= a "
+                "longer one",
+                self._folder.location,
+            )
+
+    def write(self, place: Place, contents: Contents, ready: Callable[[], None], done: Callable[[], None]) -> None:
+        """Begin to write one; never raises for what goes wrong with it, which is logged once.
+
+        Args:
+            place: where training is.
+            contents: what to write.
+            ready: returns when the contents are complete; called beside the caller.
+            done: called when they are no longer needed; there, too.
+        """
+        assert not self._busy, "one at a time"
+        self._busy = True
+
+        def job() -> None:
+            try:
+                ready()
+                self._write(place, contents)
+            except Exception as error:  # noqa: BLE001  of a library, for any storage
+                self._failed(f"a checkpoint cannot be written to {self._folder.location}: {_text(error)}")
+            else:
+                self._prune()
+            finally:
+                done()
+                self._busy = False
+
+        self._spawn(job)
+
+    def newest_steps(self) -> int:
+        """The steps of the newest whole checkpoint; 0: there is none, or the folder cannot be read, which is logged."""
+        try:
+            newest = self._folder.newest()
+        except Exception as error:  # noqa: BLE001
+            logger.warning("the checkpoints in %s cannot be read: %s", self._folder.location, _text(error))
+            return 0
+        return 0 if newest is None else newest.steps
+
+    def load(self) -> tuple[Manifest, dict[str, Any], dict[str, Any]]:
+        """The newest whole checkpoint that can be loaded: its manifest, the state's tree, and the random states.
+
+        Raises:
+            CheckpointError: none can be loaded.
+        """
+        troubles = []
+        try:
+            found = [each for each in self._folder.found() if each.whole]
+        except Exception as error:
+            raise CheckpointError(
+                f"the checkpoints in {self._folder.location} cannot be read: {_text(error)}"
+            ) from error
+        for each in found:
+            try:
+                loaded = self._load(each)
+            except Exception as error:  # noqa: BLE001
+                trouble = f"{each.name} cannot be loaded: {_text(error)}"
+                logger.warning("checkpoint %s in %s; the one before it is taken", trouble, self._folder.location)
+                troubles.append(trouble)
+            else:
+                logger.info("loaded %s, of step %d", self._folder.place(each.name), each.steps)
+                return loaded
+        text = "; ".join(troubles) or "no whole one is there"
+        raise CheckpointError(f"no checkpoint in {self._folder.location} can be loaded: {text}")
+
+    def _write(self, place: Place, contents: Contents) -> None:
+        began, name = time.perf_counter(), self._folder.new_name()
+        try:
+            key_of: dict[int, str] = {}
+            for key, value in files.flattened(contents.readable).items():
+                key_of.setdefault(id(value), key)
+            stored = {**contents.readable, OUTLINE: (outline(contents.tree, key_of), contents.random)}
+            records, entries = files.write(self._folder, name, stored)
+            manifest = Manifest(
+                place.steps,
+                place.version,
+                place.run_id,
+                self._clock(),
+                place.size,
+                VERSION,
+                files.TORCH_VERSION,
+                records,
+                entries,
+            )
+            self._folder.seal(name, manifest)
+        except Exception:
+            self._remove(name)
+            raise
+        written.add(place.steps, sum(record.nbytes for record in records.values()), time.perf_counter() - began)
+        if self._trouble:
+            logger.info("checkpoints can be written to %s again", self._folder.location)
+            self._trouble = ""
+
+    def _prune(self) -> None:
+        try:
+            self._folder.prune(self._keep)
+        except Exception as error:  # noqa: BLE001
+            if not self._said_unpruned:
+                self._said_unpruned = True
+                logger.warning("old checkpoints in %s cannot be removed: %s", self._folder.location, _text(error))
+
+    def _failed(self, trouble: str) -> None:
+        written.failures += 1
+        if trouble != self._trouble:
+            self._trouble = trouble
+            logger.warning("%s; training continues, without new checkpoints until one can be written", trouble)
+
+    def _remove(self, name: str) -> None:
+        """Remove what could not be written to the end, which may be what fills the disk."""
+        try:
+            self._folder.remove(name)
+        except Exception:
+            logger.debug("what is left of %s cannot be removed", name, exc_info=True)
+
+    def _load(self, found: Found) -> tuple[Manifest, dict[str, Any], dict[str, Any]]:
+        assert found.manifest is not None, "it is whole"
+        if damage := self._folder.damage(found):
+            self._condemn(found)
+            raise CheckpointError(damage)
+        stored = files.read(self._folder, found.name, found.manifest.entries, (OUTLINE,))
+        tree, random = stored[OUTLINE]
+        return found.manifest, filled(tree, stored), random
+
+    def _condemn(self, found: Found) -> None:
+        try:
+            self._folder.condemn(found.name)
+        except Exception:
+            logger.debug("%s cannot be marked as damaged", found.name, exc_info=True)
+
+
+def _text(error: Exception) -> str:
+    return str(error) or type(error).__name__

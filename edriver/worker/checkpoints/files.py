@@ -1,0 +1,201 @@
+"""The files of a checkpoint, written and read by torch.distributed.checkpoint.
+
+One rank writes all, without the others: the state is the same on all of them, so there is nothing to gather, and no
+collective that a lost peer could leave hanging in a thread beside the training loop.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, cast
+
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemBase, FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from edriver.checkpoints.folder import CheckpointFolder
+from edriver.checkpoints.manifest import Entry, FileRecord
+
+TORCH_VERSION: Final = str(torch.__version__)
+
+
+class DigestedFiles(FileSystemBase):
+    """Files whose digests are known once they are written.
+
+    Args:
+        files: what writes them.
+
+    Attributes:
+        records: what was written, by name.
+    """
+
+    def __init__(self, files: FileSystemBase) -> None:
+        self.records: dict[str, FileRecord] = {}
+        self._files = files
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
+        """Open a file."""
+        with self._files.create_stream(path, mode) as stream:
+            digested = _DigestedStream(stream)
+            yield cast(io.IOBase, digested)
+        self.records[os.path.basename(path)] = digested.record  # noqa: PTH119  it may be a URL
+
+    def concat_path(self, path: str | os.PathLike[str], suffix: str) -> str | os.PathLike[str]:
+        """A file in a folder."""
+        return self._files.concat_path(path, suffix)
+
+    def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
+        """Rename a file."""
+        self._files.rename(path, new_path)
+        self.records[os.path.basename(new_path)] = self.records.pop(os.path.basename(path))  # noqa: PTH119
+
+    def init_path(self, path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+        """A path, in the form that the other calls take."""
+        return self._files.init_path(path)
+
+    def mkdir(self, path: str | os.PathLike[str]) -> None:
+        """Make a folder."""
+        self._files.mkdir(path)
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Do nothing: it is asked of classes that torch is to choose from."""
+        del checkpoint_id
+        return False
+
+    def exists(self, path: str | os.PathLike[str]) -> bool:
+        """Whether a file is there."""
+        return self._files.exists(path)
+
+    def rm_file(self, path: str | os.PathLike[str]) -> None:
+        """Remove a file."""
+        self._files.rm_file(path)
+
+
+class _DigestedStream:
+    """A file that is written from its beginning to its end."""
+
+    def __init__(self, stream: io.IOBase) -> None:
+        self._stream: Any = stream
+        self._digest = hashlib.sha256()
+        self._length = 0
+
+    @property
+    def record(self) -> FileRecord:
+        return FileRecord(self._length, self._digest.hexdigest())
+
+    def write(self, data: Any) -> int:
+        self._digest.update(data)
+        self._length += memoryview(data).nbytes
+        self._stream.write(data)
+        return memoryview(data).nbytes
+
+    def tell(self) -> int:
+        return self._length
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def fileno(self) -> int:
+        self._stream.flush()  # torch 2.13 asks for it to call fsync, and has not flushed its last bytes by then
+        number: int = self._stream.fileno()
+        return number
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def flattened(contents: dict[str, Any]) -> dict[str, Any]:
+    """Contents by the keys under which torch.distributed.checkpoint stores them.
+
+    Raises:
+        ValueError: two have the same key.
+    """
+    planner = DefaultSavePlanner()
+    planner.set_up_planner(contents, is_coordinator=True)
+    return dict(planner.state_dict)
+
+
+def write(
+    folder: CheckpointFolder, name: str, contents: dict[str, Any]
+) -> tuple[dict[str, FileRecord], dict[str, Entry]]:
+    """Write a checkpoint without its manifest; returns its files and its entries.
+
+    Args:
+        folder: where,
+        name: and under which name, which must be new.
+        contents: nested dicts of tensors in host memory and of objects that can be pickled.
+
+    Raises:
+        OSError: it cannot be written.
+        Exception: a value cannot be pickled.
+    """
+    writer: FileSystemWriter
+    if folder.is_local:
+        writer = FileSystemWriter(folder.place(name), per_thread_copy_ahead=0)
+    else:
+        from edriver.worker.backend import fsspec_files
+
+        writer = fsspec_files.writer(folder.place(name))
+    files = DigestedFiles(writer.fs)
+    writer.fs = files  # type: ignore[assignment]  # as FsspecWriter does
+    with _in_one_process():
+        metadata = save(contents, storage_writer=writer, planner=DefaultSavePlanner(), no_dist=True)
+    return files.records, {key: _entry(stored) for key, stored in metadata.state_dict_metadata.items()}
+
+
+def read(folder: CheckpointFolder, name: str, entries: Mapping[str, Entry], objects: tuple[str, ...]) -> dict[str, Any]:
+    """The tensors of a checkpoint, in host memory, and some of its objects, by their keys.
+
+    Raises:
+        OSError: it cannot be read.
+        Exception: an object cannot be unpickled, or the files are not those of these entries.
+    """
+    contents: dict[str, Any] = {
+        key: torch.empty(entry.shape, dtype=getattr(torch, entry.dtype))
+        for key, entry in entries.items()
+        if entry.dtype
+    }
+    contents.update(dict.fromkeys(objects))
+    reader: FileSystemReader
+    if folder.is_local:
+        reader = FileSystemReader(folder.place(name))
+    else:
+        from edriver.worker.backend import fsspec_files
+
+        reader = fsspec_files.reader(folder.place(name))
+    with _in_one_process():
+        load(contents, storage_reader=reader, planner=DefaultLoadPlanner(), no_dist=True)
+    return contents
+
+
+def _entry(stored: Any) -> Entry:
+    if not isinstance(stored, TensorStorageMetadata):
+        return Entry("", (), 0)
+    dtype = stored.properties.dtype
+    return Entry(str(dtype).removeprefix("torch."), tuple(stored.size), stored.size.numel() * dtype.itemsize)
+
+
+@contextmanager
+def _in_one_process() -> Iterator[None]:
+    """Take torch's exceptions for what they wrap; it warns of what is meant.
+
+    Raises:
+        Exception: the one of this process.
+    """
+    warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # the same filter is there only once
+    try:
+        yield
+    except CheckpointException as error:  # a BaseException
+        causes = [cause for cause, _ in error.failures.values() if isinstance(cause, Exception)]
+        raise (causes or [RuntimeError(str(error))])[0] from None

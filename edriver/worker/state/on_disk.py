@@ -1,0 +1,120 @@
+"""A TorchState's checkpoints: when they are due, what of the state they hold, and how the state takes one over."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, Protocol
+
+from edriver.common.ids import NO_ROUND, RoundId, Version
+from edriver.worker import topology
+from edriver.worker.assignment import Assignment
+from edriver.worker.checkpoints.checkpoints import Checkpoints, Contents, Place
+from edriver.worker.checkpoints.contents import readable_form
+from edriver.worker.checkpoints.schedule import CheckpointSchedule
+from edriver.worker.copies.random_states import RandomStates
+from edriver.worker.copies.snapshot import Loan
+from edriver.worker.errors import CheckpointError
+from edriver.worker.state.handlers import StateHandler
+
+
+class Checkpointed(Protocol):
+    """What checkpoints need of a state.
+
+    Attributes:
+        steps_made: how many steps the live state has made, in whichever runs: kept, restored and synced with it.
+    """
+
+    steps_made: int
+
+    def committed_parts(self) -> tuple[dict[str, Any], RandomStates, Loan]:
+        """The last commit: its tree, the states of the random number generators, and its tensors, lent."""
+
+    def take_over(self, tree: dict[str, Any], random: dict[str, Any]) -> None:
+        """Bring the state to a checkpoint's.
+
+        Raises:
+            ValueError: it is of another state.
+        """
+
+
+class StateOnDisk:
+    """See `state.OnDisk`.
+
+    Args:
+        state: the state.
+        handlers: of its values, by name.
+        location: a path or a URL.
+        every: see CheckpointSchedule.
+        keep: number of whole checkpoints to keep.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        state: Checkpointed,
+        handlers: Mapping[str, StateHandler],
+        location: str | os.PathLike[str],
+        every: timedelta | int,
+        keep: int,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._state = state
+        self._handlers = handlers
+        self._location = os.fspath(location)
+        self._checkpoints = Checkpoints(self._location, keep)
+        self._schedule = CheckpointSchedule(every, clock)
+        self._round: RoundId = NO_ROUND
+        self._begun_with = 0
+        self._trained = 0
+
+    def passing(self) -> bool:
+        """Count a step; whether this worker is to write a checkpoint of it."""
+        state, place = self._state, _place()
+        if place is None:
+            return False
+        if place.round_id != self._round:
+            self._round, self._begun_with = place.round_id, state.steps_made
+        state.steps_made += 1
+        self._trained = state.steps_made
+        if not self._schedule.due(state.steps_made) or place.rank != 0:
+            return False
+        if self._checkpoints.busy:
+            self._checkpoints.skipped()
+            return False
+        return True
+
+    def write(self) -> None:
+        """Begin to write the last commit."""
+        state, place = self._state, topology.current()
+        tree, random, loan = state.committed_parts()
+        version = Version(self._round, state.steps_made - self._begun_with)
+        where = Place(state.steps_made, str(version), os.environ.get("EDRIVER_RUN_ID", ""), place.size)
+        readable = readable_form(tree, lambda name, part: self._handlers[name].readable(part))
+        self._checkpoints.write(where, Contents(readable, tree, random.kept()), loan.wait, loan.give_back)
+
+    def newest_steps(self) -> int:
+        """The steps of the newest whole checkpoint, if it is ahead of the state; else 0."""
+        # A checkpoint that was loaded in a round that broke before it was synced is to be loaded again.
+        steps = self._checkpoints.newest_steps()
+        return steps if steps > self._trained else 0
+
+    def load(self) -> None:
+        """Take over the newest whole checkpoint."""
+        manifest, tree, random = self._checkpoints.load()
+        try:
+            self._state.take_over(tree, random)
+        except ValueError as error:
+            raise CheckpointError(
+                f"the checkpoint of step {manifest.steps} in {self._location} is of another state: {error}. "
+                "Give checkpoint= another folder to begin anew"
+            ) from error
+
+
+def _place() -> Assignment | None:
+    """This worker's place; None: it is in no round, under a driver."""
+    if topology.in_round() or "EDRIVER_WORKER_ID" not in os.environ:
+        return topology.current()
+    return None

@@ -1,0 +1,377 @@
+"""Checkpoints of a TorchState on disk: what they hold, when they are written, and what is loaded."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import random
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+import torch
+from torch.optim import Optimizer
+
+from edriver.checkpoints.folder import CheckpointFolder
+from edriver.worker.checkpoints import checkpoints as room
+from edriver.worker.checkpoints.schedule import CheckpointSchedule
+from edriver.worker.errors import CheckpointError
+from edriver.worker.reports import checkpoints as written
+from edriver.worker.sampler.elastic_sampler import ElasticSampler
+from edriver.worker.state.torch_state import TorchState
+from tests.torch.fingerprint import fingerprint
+
+
+def at_once(job: Callable[[], None]) -> None:
+    job()
+
+
+@pytest.fixture(autouse=True)
+def _written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room.Checkpoints.__init__, "__defaults__", (at_once, lambda: 1000.0))
+
+
+def new_state(location: str | Path, seed: int = 3, every: timedelta | int = 1, **objects: Any) -> TorchState:
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    groups: list[dict[str, Any]] = [{"params": model[0].parameters()}, {"params": model[3].parameters(), "lr": 0.2}]
+    optimizer = torch.optim.AdamW(groups)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2)
+    sampler = ElasticSampler(range(100), seed=seed)
+    return TorchState(
+        model, optimizer, scheduler=scheduler, sampler=sampler, checkpoint=location, every=every, **objects
+    )
+
+
+def train(state: TorchState, steps: int) -> None:
+    for _ in range(steps):
+        state.optimizer.zero_grad()
+        batch = torch.randn(6, 4, generator=torch.Generator().manual_seed(state.steps_made))
+        state.model(batch).square().sum().backward()
+        state.optimizer.step()
+        state.scheduler.step()
+        state.sampler.set_epoch(state.steps_made + 1)
+        state.sampler.record_batch(0, 5)
+        state.commit()
+
+
+@pytest.fixture(params=["path", "memory"])
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path / "c") if request.param == "path" else f"memory://{uuid.uuid4().hex}"
+
+
+def test_a_fresh_state_that_loads_it_goes_on_as_the_old_one(location: str) -> None:
+    old = new_state(location, weights={"mean": torch.arange(5.0), 3: [torch.ones(2)]}, epoch=1, note="x")
+    train(old, 3)
+    assert old.steps_made == 3
+    drawn = random.random(), torch.rand(2)  # after the last commit
+    fresh = new_state(location, seed=9, weights={}, epoch=0, note="")
+    assert fresh.newest_checkpoint(look=True) == 3
+    fresh.load_checkpoint()
+    assert fingerprint(fresh) == fingerprint(old)
+    assert fresh.steps_made == 3
+    assert fresh.weights.keys() == {"mean", 3}
+    assert fresh.sampler.state_dict() == old.sampler.state_dict()
+    again = random.random(), torch.rand(2)
+    assert again[0] == drawn[0]
+    assert torch.equal(again[1], drawn[1])
+    train(old, 2)
+    train(fresh, 2)
+    assert fingerprint(fresh) == fingerprint(old)
+
+
+def test_what_is_loaded_is_the_last_commit(tmp_path: Path) -> None:
+    train(new_state(tmp_path), 2)
+    state = new_state(tmp_path, seed=9, every=1000)
+    state.load_checkpoint()
+    before = fingerprint(state)
+    train(state, 1)
+    state.optimizer.param_groups[0]["lr"] = 7.0
+    state.load_checkpoint()
+    state.restore()
+    assert fingerprint(state) == before
+
+
+def test_one_that_is_not_ahead_is_not_offered(tmp_path: Path) -> None:
+    state = new_state(tmp_path)
+    assert state.newest_checkpoint(look=True) == 0
+    train(state, 2)
+    assert state.newest_checkpoint(look=True) == 0
+    assert new_state(tmp_path).newest_checkpoint(look=False) == 0
+    assert TorchState().newest_checkpoint(look=True) is None
+
+
+def test_one_that_was_loaded_in_a_round_that_broke_is_offered_again(tmp_path: Path) -> None:
+    train(new_state(tmp_path), 2)
+    state = new_state(tmp_path)
+    state.load_checkpoint()
+    assert state.newest_checkpoint(look=True) == 2
+    train(state, 1)
+    assert state.newest_checkpoint(look=True) == 0
+
+
+def test_only_the_last_ones_are_kept(location: str) -> None:
+    train(new_state(location, keep=2), 5)
+    assert [found.steps for found in CheckpointFolder(location).found()] == [5, 4]
+
+
+def test_it_says_what_is_in_it(tmp_path: Path) -> None:
+    train(new_state(tmp_path, epoch=4), 2)
+    newest = CheckpointFolder(str(tmp_path)).newest()
+    assert newest is not None
+    assert newest.manifest is not None
+    manifest = newest.manifest
+    assert (manifest.steps, manifest.size, manifest.time, manifest.torch) == (2, 1, 1000.0, str(torch.__version__))
+    assert manifest.entries["model.0.weight"].shape == (8, 4)
+    assert manifest.entries["model.0.weight"].nbytes == 128
+    assert "optimizer.state.0.weight.exp_avg" in manifest.entries
+    assert "epoch" in manifest.entries
+
+
+def test_content_that_has_changed_is_found_and_the_one_before_is_taken(
+    location: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(new_state(location), 3)
+    folder = CheckpointFolder(location)
+    newest = folder.newest()
+    assert newest is not None
+    fs, path = fsspec.core.url_to_fs(folder.place(newest.name))
+    data = bytearray(fs.cat_file(f"{path}/__0_0.distcp"))
+    data[len(data) // 2] ^= 1
+    fs.pipe_file(f"{path}/__0_0.distcp", bytes(data))
+    state = new_state(location, seed=9)
+    state.load_checkpoint()
+    assert state.steps_made == 2
+    assert "has changed since it was written" in caplog.text
+    assert [found.steps for found in folder.found() if found.whole] == [2, 1]
+
+
+def test_where_none_can_be_loaded_the_error_says_why(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no whole one is there"):
+        new_state(tmp_path).load_checkpoint()
+
+
+def test_one_of_another_state_is_refused(tmp_path: Path) -> None:
+    train(new_state(tmp_path), 1)
+    with pytest.raises(CheckpointError, match=r"is of another state: .*'epoch'.*another folder"):
+        new_state(tmp_path, epoch=1).load_checkpoint()
+    model = torch.nn.Linear(2, 2)
+    other = new_state(tmp_path)
+    other.model = model
+    with pytest.raises(CheckpointError, match="is of another state"):
+        other.load_checkpoint()
+
+
+def full_disk(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_is_said_once_and_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "edriver.worker")
+    state, failures = new_state(tmp_path), written.failures
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointFolder, "seal", full_disk)
+        train(state, 3)
+    assert written.failures == failures + 3
+    assert caplog.text.count("No space left on device; training continues") == 1
+    assert list(tmp_path.iterdir()) == []  # what was begun is removed
+    train(state, 1)
+    assert "checkpoints can be written" in caplog.text
+    assert [found.steps for found in CheckpointFolder(str(tmp_path)).found()] == [4]
+
+
+def test_a_folder_that_cannot_be_made_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    train(new_state(tmp_path / "file" / "below"), 2)
+    assert caplog.text.count("training continues") == 1
+
+
+def test_what_cannot_be_pickled_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    train(new_state(tmp_path, key=lambda: 0), 2)
+    assert caplog.text.count("training continues") == 1
+
+
+class Held:
+    """Runs jobs when it is told to."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Callable[[], None]] = []
+
+    def __call__(self, job: Callable[[], None]) -> None:
+        self.jobs.append(job)
+
+
+@pytest.mark.parametrize("commits", [1, 3])
+def test_what_is_written_is_the_commit_though_others_follow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, commits: int
+) -> None:
+    held = Held()
+    monkeypatch.setattr(room.Checkpoints.__init__, "__defaults__", (held, lambda: 1000.0))
+    state = new_state(tmp_path)
+    for _ in range(3):
+        train(state, 1)
+        then = fingerprint(state)
+        train(state, commits)
+        (job,) = held.jobs
+        held.jobs.clear()
+        job()
+        fresh = new_state(tmp_path, seed=9)
+        fresh.load_checkpoint()
+        assert fingerprint(fresh) == then
+    assert caplog.text.count("takes longer than the interval") == 1
+
+
+def test_commits_use_the_memory_of_two_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held()
+    monkeypatch.setattr(room.Checkpoints.__init__, "__defaults__", (held, lambda: 1000.0))
+    state, seen = new_state(tmp_path, every=2), set()
+    for _ in range(6):
+        train(state, 2)
+        parts, _, loan = state.committed_parts()
+        loan.give_back()
+        seen.add(parts["model"][1]["state"]["0.weight"].data_ptr())
+        train(state, 1)
+        state.steps_made += 1
+        held.jobs.pop()()
+    assert len(seen) <= 2
+
+
+def test_check_host_updates_commits_where_one_is_due(tmp_path: Path) -> None:
+    state = new_state(tmp_path, every=2)
+    for _ in range(4):
+        state.check_host_updates()
+    assert [found.steps for found in CheckpointFolder(str(tmp_path)).found()] == [4, 2]
+
+
+def test_a_rehearsal_writes_none(tmp_path: Path) -> None:
+    state = new_state(tmp_path)
+    with state.rehearsal():
+        train(state, 1)
+    assert state.steps_made == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_by_default_a_thread_writes_it(tmp_path: Path) -> None:
+    done = threading.Event()
+    room.in_a_thread(done.set)
+    assert done.wait(60)
+
+
+@pytest.mark.parametrize(
+    ("every", "error"),
+    [(0, ValueError), (timedelta(0), ValueError), (1.5, TypeError), (True, TypeError)],
+)
+def test_an_interval_is_checked(tmp_path: Path, every: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="every="):
+        new_state(tmp_path, every=every)
+
+
+def test_the_number_to_keep_is_checked(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="keep="):
+        new_state(tmp_path, keep=0)
+
+
+def test_one_is_due_in_each_stretch_of_time() -> None:
+    now = [1000.0]
+    schedule = CheckpointSchedule(timedelta(seconds=60), lambda: now[0])
+    due = []
+    for now[0] in (1000.0, 1019.0, 1020.0, 1070.0, 1081.0, 1300.0, 900.0, 910.0):
+        due.append(schedule.due(1))
+    assert due == [False, False, True, False, True, True, True, False]
+
+
+PLAIN = """
+import sys
+
+sys.modules["edriver.worker"] = None  # it cannot be imported
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+optimizer = torch.optim.AdamW([{"params": model[0].parameters()}, {"params": model[3].parameters(), "lr": 0.2}])
+weights, moments = get_state_dict(model, optimizer)
+saved = {"model": weights, "optimizer": moments}
+dcp.load(saved, checkpoint_id=sys.argv[1])
+set_state_dict(model, optimizer, model_state_dict=saved["model"], optim_state_dict=saved["optimizer"])
+moment = optimizer.state[model[0].weight]["exp_avg"]
+print(model[0].weight.sum().item(), moment.sum().item(), optimizer.param_groups[1]["lr"])
+"""
+
+
+def test_a_plain_script_loads_model_and_optimizer(tmp_path: Path) -> None:
+    state = new_state(tmp_path / "c")
+    train(state, 3)
+    folder = CheckpointFolder(str(tmp_path / "c"))
+    newest = folder.newest()
+    assert newest is not None
+    command = [sys.executable, "-W", "ignore", "-c", PLAIN, folder.place(newest.name)]
+    printed = subprocess.run(command, cwd="/", capture_output=True, text=True, check=True).stdout
+    weight = state.model[0].weight
+    moment = state.optimizer.state[weight]["exp_avg"]
+    rate = state.optimizer.param_groups[1]["lr"]
+    assert printed.split() == [str(weight.sum().item()), str(moment.sum().item()), str(rate)]
+
+
+OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
+    "sgd": lambda params: torch.optim.SGD(params, lr=0.01, momentum=0.9),
+    "tensor-lr": lambda params: torch.optim.Adam(params, lr=torch.tensor(0.1), foreach=False),
+    "lbfgs": lambda params: torch.optim.LBFGS(params, lr=0.1),
+}
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_optimizers_of_other_kinds(tmp_path: Path, kind: str) -> None:
+    def made(seed: int) -> TorchState:
+        torch.manual_seed(seed)
+        model = torch.nn.Linear(4, 1)
+        return TorchState(model, OPTIMIZERS[kind](model.parameters()), checkpoint=tmp_path, every=1)
+
+    def closure() -> torch.Tensor:
+        old.optimizer.zero_grad()
+        loss = torch.as_tensor(old.model(torch.ones(2, 4)).square().sum())
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    old = made(1)
+    for _ in range(2):
+        old.optimizer.step(closure)
+        old.commit()
+    fresh = made(2)
+    fresh.load_checkpoint()
+    assert fingerprint(fresh) == fingerprint(old)
+
+
+def test_an_optimizer_of_two_models_and_tied_weights(tmp_path: Path) -> None:
+    def made(seed: int) -> TorchState:
+        torch.manual_seed(seed)
+        one, two = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+        two.weight = one.weight
+        optimizer = torch.optim.SGD({p: None for m in (one, two) for p in m.parameters()}, lr=0.1, momentum=0.5)
+        return TorchState(one, optimizer, two=two, checkpoint=tmp_path, every=1)
+
+    old = made(1)
+    old.two(old.model(torch.ones(1, 3))).sum().backward()
+    old.optimizer.step()
+    old.commit()
+    fresh = made(2)
+    fresh.load_checkpoint()
+    assert fingerprint(fresh) == fingerprint(old)
+    assert fresh.two.weight is fresh.model.weight
+
+
+def test_a_manifest_is_plain_json(tmp_path: Path) -> None:
+    train(new_state(tmp_path), 1)
+    (text,) = [path.read_text() for path in tmp_path.glob("*/manifest.json")]
+    assert json.loads(text)["steps"] == 1

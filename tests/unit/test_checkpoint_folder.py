@@ -1,0 +1,160 @@
+"""Folders of checkpoints: which of them are whole, which is the newest, and which are removed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from edriver.checkpoints.folder import MANIFEST, CheckpointFolder
+from edriver.checkpoints.manifest import Entry, FileRecord, Manifest, ManifestError
+
+CONTENT = b"elements"
+
+
+def manifest(steps: int) -> Manifest:
+    files = {"data": FileRecord(len(CONTENT), hashlib.sha256(CONTENT).hexdigest())}
+    entries = {"model.weight": Entry("float32", (2, 3), 24), "epoch": Entry("", (), 0)}
+    return Manifest(steps, "1.1:5", "run", 1.5, 2, "0.1", "2.13", files, entries)
+
+
+@pytest.fixture(params=["path", "file", "memory"])
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    kinds = {"path": str(tmp_path / "a"), "file": f"file://{tmp_path}/a", "memory": f"memory://{uuid.uuid4().hex}"}
+    return kinds[request.param]
+
+
+def write(folder: CheckpointFolder, steps: int, whole: bool = True) -> str:
+    name = folder.new_name()
+    fs, path = fsspec.core.url_to_fs(folder.place(name))
+    fs.makedirs(path, exist_ok=True)
+    fs.pipe_file(f"{path}/data", CONTENT)
+    if whole:
+        folder.seal(name, manifest(steps))
+    return name
+
+
+def names(folder: CheckpointFolder) -> list[str]:
+    return sorted(found.name for found in folder.found())
+
+
+def test_a_folder_that_is_not_there_has_none(location: str) -> None:
+    assert CheckpointFolder(location).found() == []
+    assert CheckpointFolder(location).newest() is None
+
+
+def test_the_whole_one_with_the_most_steps_is_the_newest(location: str) -> None:
+    folder = CheckpointFolder(location)
+    write(folder, 10)
+    most = write(folder, 30)
+    write(folder, 20)
+    write(folder, 40, whole=False)
+    newest = folder.newest()
+    assert newest is not None
+    assert newest.name == most
+    assert newest.manifest == manifest(30)
+    assert [found.whole for found in folder.found()] == [True, True, True, False]
+
+
+def test_of_two_with_as_many_steps_the_later_one_is_the_newest(location: str) -> None:
+    folder = CheckpointFolder(location)
+    write(folder, 10)
+    later = write(folder, 10)
+    newest = folder.newest()
+    assert newest is not None
+    assert newest.name == later
+
+
+@pytest.mark.parametrize("damage", ["shorter", "missing", "no-manifest", "half-a-manifest", "other-format"])
+def test_a_torn_one_is_never_the_newest(location: str, damage: str) -> None:
+    folder = CheckpointFolder(location)
+    sound = write(folder, 10)
+    torn = write(folder, 20)
+    fs, path = fsspec.core.url_to_fs(folder.place(torn))
+    match damage:
+        case "shorter":
+            fs.pipe_file(f"{path}/data", CONTENT[:-1])
+        case "missing":
+            fs.rm(f"{path}/data")
+        case "no-manifest":
+            fs.rm(f"{path}/{MANIFEST}")
+        case "half-a-manifest":
+            fs.pipe_file(f"{path}/{MANIFEST}", manifest(20).text().encode()[:100])
+        case "other-format":
+            fs.pipe_file(f"{path}/{MANIFEST}", json.dumps({**manifest(20).as_json(), "format": 2}).encode())
+    newest = folder.newest()
+    assert newest is not None
+    assert newest.name == sound
+
+
+def test_damage_is_found_by_the_digest(location: str) -> None:
+    folder = CheckpointFolder(location)
+    name = write(folder, 10)
+    (found,) = folder.found()
+    assert folder.damage(found) == ""
+    fs, path = fsspec.core.url_to_fs(folder.place(name))
+    fs.pipe_file(f"{path}/data", CONTENT[::-1])
+    (found,) = folder.found()
+    assert found.whole
+    assert folder.damage(found) == "the content of data has changed since it was written"
+
+
+def test_old_ones_are_removed_with_what_is_torn_before_them(location: str) -> None:
+    folder = CheckpointFolder(location)
+    write(folder, 10)
+    write(folder, 5, whole=False)
+    kept = [write(folder, 20), write(folder, 30)]
+    begun = write(folder, 40, whole=False)
+    folder.prune(2)
+    assert names(folder) == [*kept, begun]
+
+
+def test_those_with_the_most_steps_stay_and_the_one_that_was_written_last(location: str) -> None:
+    folder = CheckpointFolder(location)
+    most = write(folder, 30)
+    write(folder, 10)
+    latest = write(folder, 20)
+    folder.prune(1)
+    assert names(folder) == [most, latest]
+
+
+def test_one_whose_content_is_damaged_counts_no_more(location: str) -> None:
+    folder = CheckpointFolder(location)
+    sound, damaged = write(folder, 10), write(folder, 20)
+    folder.condemn(damaged)
+    newest = folder.newest()
+    assert newest is not None
+    assert newest.name == sound
+    assert damaged in names(folder)
+
+
+def test_a_name_is_not_used_again_while_it_is_there(location: str) -> None:
+    folder = CheckpointFolder(location)
+    first, second = write(folder, 10, whole=False), write(folder, 10, whole=False)
+    folder.remove(first)
+    assert folder.new_name() > second
+
+
+def test_a_manifest_reads_what_it_writes() -> None:
+    assert Manifest.of(manifest(7).text()) == manifest(7)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("[]", id="a-list"),
+        pytest.param("{}", id="no-format"),
+        pytest.param(json.dumps({**manifest(1).as_json(), "steps": "many"}), id="no-number"),
+        pytest.param(
+            json.dumps({**manifest(1).as_json(), "files": {"../x": {"bytes": 1, "sha256": ""}}}), id="a-file-elsewhere"
+        ),
+    ],
+)
+def test_other_texts_are_no_manifests(text: str) -> None:
+    with pytest.raises(ManifestError):
+        Manifest.of(text)
