@@ -112,7 +112,8 @@ class History:
     def look(self, run: status_pb2.Run, seq: int) -> None:
         """How the run stands: what no event tells, such as its limits, and why a host is not used.
 
-        One that is older than the last event is passed over.
+        One that is older than the last event is passed over. How far training is, and where its time has gone, comes
+        with `sample` alone once there is progress: the two have to be of one moment.
         """
         if seq < self.seq:
             return
@@ -134,7 +135,10 @@ class History:
             self.failure = run.last_failure
         self.hosts.replace(self.revision, run.hosts)
         self.usage.look(self.revision, run)
-        self._take_time(run)
+        if run.HasField("recoveries"):
+            self._recoveries = run.recoveries
+        if self.curve.latest is None and run.HasField("time_spent"):
+            self.time_spent = run.time_spent
         self.pace.look(run)
 
     def feed(self, event: status_pb2.Event) -> None:
@@ -168,7 +172,10 @@ class History:
                 self.ended, kind, self.doing = event, "end", event.text
                 if event.run_ended.HasField("progress"):
                     self.curve.add(self.revision, time, event.run_ended.progress, last=True)
-                self._take_time(event.run_ended)
+                if event.run_ended.HasField("time_spent"):
+                    self.time_spent = event.run_ended.time_spent
+                if event.run_ended.HasField("recoveries"):
+                    self._recoveries = event.run_ended.recoveries
                 self._take_counts(event.run_ended)
                 if event.run_ended.worker_failures:
                     self.failure = event.run_ended.worker_failures[0]
@@ -215,12 +222,6 @@ class History:
     def count(self, kind: str) -> int:
         """How many rounds ended so: "failures", "preemptions", "resizes" or "unproven"."""
         return max(self.rounds.counts[kind.removesuffix("s")], self._reported_counts[kind])
-
-    def _take_time(self, message: status_pb2.Run | status_pb2.RunEnded) -> None:
-        if message.HasField("time_spent"):
-            self.time_spent = message.time_spent
-        if message.HasField("recoveries"):
-            self._recoveries = message.recoveries
 
     # ---- what goes out ---------------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ from benchmarks.records import Boot, RecordReader
 from benchmarks.under_edriver import GUEST, HOME
 from tests.process.chromium import CHROMIUM, FLAGS
 from tests.process.running import edriver
-from tests.trouble.comparison import Comparison
+from tests.trouble.comparison import ROUNDING, Comparison
 from tests.trouble.runner import TroubledJob
 from tests.trouble.surfaces import (
     Scraper,
@@ -49,6 +49,9 @@ from tests.trouble.surfaces import (
 BOUND = 240.0
 CALM = 16.0
 """Seconds without trouble after which a rate over the last 10 s is one of calm steps alone."""
+
+PAGE_LAG = 5.0
+"""Seconds that the page may be behind `edriver status`: it gets its numbers once a second, and draws them as often."""
 
 HOSTS = {HOME: 2, GUEST: 2}
 WORKERS = sum(HOSTS.values())
@@ -240,6 +243,8 @@ class TruthRun:
         """In a calm time: what does not change is the same; what does lies between two answers of `edriver status`."""
         compare = self.outcome.comparison
         before, _ = told_by_status(run_id)
+        assert before.seconds is not None
+        _await(page, f"{_ACCOUNTED} >= {sum(before.seconds.values()) - ROUNDING}", PAGE_LAG)
         metrics, shown = scraper.read(), told_by_page("page", page)
         texts = shown_by_page(page)
         after, run = told_by_status(run_id)
@@ -308,9 +313,17 @@ class TruthRun:
         return history
 
 
-def _await(page: Page, condition: str) -> None:
-    """Wait until the page is so. Playwright's own way evaluates a text, which the page's policy forbids."""
-    deadline = time.monotonic() + BOUND
+_ACCOUNTED = "Object.values(story.head.time_spent).reduce((sum, seconds) => sum + seconds, 0)"
+"""Seconds of the run that the page accounts for."""
+
+
+def _await(page: Page, condition: str, bound: float = BOUND) -> None:
+    """Wait until the page is so. Playwright's own way evaluates a text, which the page's policy forbids.
+
+    Raises:
+        AssertionError: it is not, after so many seconds.
+    """
+    deadline = time.monotonic() + bound
     while not page.evaluate(condition):
         assert time.monotonic() < deadline, f"the page does not come to {condition}"
         page.wait_for_timeout(200)
@@ -343,9 +356,9 @@ def _run(plan: Plan, browser: Browser) -> Outcome:
         run = TruthRun(plan, job, browser)
         try:
             outcome = run.go()
-        except HarnessError as error:
+        except (HarnessError, AssertionError) as error:
             outcome = run.outcome
-            outcome.faults.append(error.what)
+            outcome.faults.append(error.what if isinstance(error, HarnessError) else str(error))
         if outcome.faults or outcome.comparison.faults:
             job.keep()
             outcome.faults.append(f"folder: {job.folder}")

@@ -263,11 +263,8 @@ def test_goodput_is_what_the_driver_has_last_told() -> None:
     assert story.history.goodput == 0.25
     story.sample(121.0, 20)  # as an older driver writes it
     assert story.history.goodput == 0.25
-    told = spent_of(0.5, 130.0, booting=15.0, training=15.0)
-    story.history.look(status_pb2.Run(start_time=timestamp(100.0), now=timestamp(130.0), time_spent=told), story.seq)
-    assert (story.history.goodput, story.history.time_spent) == (0.5, told)
-    story.history.look(status_pb2.Run(start_time=timestamp(100.0), now=timestamp(131.0)), story.seq)
-    assert story.history.time_spent == told
+    story.sample(130.0, 40, spent_of(0.5, 130.0, booting=15.0, training=15.0))
+    assert story.history.goodput == 0.5
     told = spent_of(0.75, 160.0, booting=15.0, training=45.0)
     ended = status_pb2.RunEnded(end=status_pb2.RUN_END_DONE, time_spent=told)
     story.event(160.0, "all workers are done", run_ended=ended)
@@ -276,12 +273,19 @@ def test_goodput_is_what_the_driver_has_last_told() -> None:
     assert head["time_spent"].keys() == set(TIME_KINDS)
 
 
-def test_a_look_that_is_older_than_an_event_tells_nothing_of_the_time() -> None:
+def test_steps_and_the_time_spent_on_them_are_of_one_moment() -> None:
+    """A look between two samples knows of later steps; with the time of those, the steps shown would be too few."""
     story = Story()
     story.remark(100.0, "waiting")
-    story.sample(120.0, 20, spent_of(0.25, 120.0, booting=15.0, training=5.0))
-    story.history.look(status_pb2.Run(time_spent=spent_of(0.5, 110.0)), story.seq - 1)
-    assert story.history.goodput == 0.25
+    booting = spent_of(None, 105.0, booting=5.0)
+    story.history.look(status_pb2.Run(time_spent=booting), story.seq)
+    assert story.history.time_spent == booting
+    spent = spent_of(0.25, 120.0, booting=15.0, training=5.0)
+    story.sample(120.0, 20, spent)
+    later = spent_of(0.3, 121.0, booting=15.0, training=6.0)
+    story.history.look(status_pb2.Run(progress=status_pb2.Progress(steps=24), time_spent=later), story.seq)
+    reported = story.history.since(0)
+    assert (reported["curve"]["progress"]["steps"], story.history.time_spent) == (20, spent)
 
 
 def test_the_last_progress_is_in_the_curve_and_in_the_counts() -> None:
