@@ -49,7 +49,7 @@ def agent_of(driver: int) -> int:
 
 def main() -> None:
     """Run, and measure."""
-    environ = {"STEPS": "1000000", "PAUSE": str(PAUSE), "LOADERS": str(LOADERS)}
+    environ = {"STEPS": "1000000", "PAUSE": str(PAUSE), "LOADERS": str(LOADERS), "PRINT_EVERY": "1"}
     with tempfile.TemporaryDirectory(prefix="ed-") as place:
         os.environ["XDG_STATE_HOME"] = place
         command = [sys.executable, str(SCRIPTS / "train.py")]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edriver.agent.health.memory_watch import END_BOUND, MemoryWatch, limit_of, memory_groups, oom_kills
+from edriver.agent.health.memory_watch import END_BOUND, LOOK_INTERVAL, MemoryWatch, limit_of, memory_groups, oom_kills
 from edriver.v1.cause_pb2 import CAUSE_KIND_MAYBE_OUT_OF_MEMORY, CAUSE_KIND_OUT_OF_MEMORY, Cause
 
 V2 = "0::/kubepods.slice/pod7.slice/worker.scope\n"
@@ -127,3 +127,19 @@ def test_without_a_cgroup_the_machine_is_asked(tmp_path: Path) -> None:
     assert watch.verdict() is None
     machine.kills(0, 1)
     assert watch.verdict() == Cause(kind=CAUSE_KIND_MAYBE_OUT_OF_MEMORY)
+
+
+def test_it_looks_no_more_often_than_it_has_to(tmp_path: Path) -> None:
+    """A count is an older kill's once it has lasted for END_BOUND from the first look that has seen it."""
+    machine = Machine(tmp_path, V2, Path("kubepods.slice/pod7.slice/worker.scope/memory.events"))
+    watch = machine.watch()
+    watch.look()
+    machine.kills(1, 1)
+    machine.now += LOOK_INTERVAL / 2
+    watch.look()  # does not read it
+    machine.now += END_BOUND
+    watch.look()
+    assert watch.verdict() is not None
+    machine.now += END_BOUND
+    watch.look()
+    assert watch.verdict() is None

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from edriver.agent.health.kernel_files import kernel_text
 from edriver.agent.health.memory_watch import END_BOUND, MemoryGroup, counting_group, kills_in, kills_of, lowest_limit
 from edriver.v1 import agent_pb2
 
@@ -36,7 +37,7 @@ class KillCount:
         self._machine = proc / "vmstat"
         self.group: MemoryGroup | None = None
         with suppress(OSError):  # a kernel without cgroups
-            self.group = counting_group((proc / str(os.getpid()) / "cgroup").read_text(), root)
+            self.group = counting_group(kernel_text(proc / str(os.getpid()) / "cgroup"), root)
 
     def now(self) -> int:
         """So far; 0 if the kernel does not say."""

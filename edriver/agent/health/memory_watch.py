@@ -6,17 +6,22 @@ memory.limit_in_bytes of v1 (admin-guide/cgroup-v1/memory.rst), and /proc/vmstat
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from edriver.agent.health.kernel_files import kernel_text
 from edriver.v1 import cause_pb2
 
 END_BOUND: Final = 10.0
 """Seconds that a process may take to end once the kernel has counted that it kills it: its memory is given back first.
 A kill that is older was of another process."""
+
+LOOK_INTERVAL: Final = END_BOUND / 4
+"""Seconds between two looks, at least: each reads four files, one of them of a hundred lines and more."""
 
 UNLIMITED_BYTES: Final = 1 << 60
 """What v1 writes where there is no limit is about 2^63, rounded to pages."""
@@ -96,30 +101,36 @@ class MemoryWatch:
         self._root = root
         self._clock = clock
         self._changed_at: float | None = None
+        self._look_at = -math.inf
         self._group: MemoryGroup | None = None
         self._known: int | None = None
         self._known_of_machine: int | None = None
         self._note(self._counts())
 
     def look(self) -> None:
-        """Note the counts, to be called while the process is there. It may be moved to another cgroup meanwhile.
+        """Note the counts, if that is due; to be called while the process is there. It may be moved to another cgroup
+        meanwhile.
 
         A change counts once it has lasted for END_BOUND: the process may be about to end of what was counted, and the
         kernel takes it out of its cgroup before it can be reaped.
         """
+        now = self._clock()
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_INTERVAL
         found = self._counts()
         if found == (self._group, self._known, self._known_of_machine):
             self._changed_at = None
         elif self._changed_at is None:
-            self._changed_at = self._clock()
-        elif self._clock() >= self._changed_at + END_BOUND:
+            self._changed_at = now
+        elif now >= self._changed_at + END_BOUND:
             self._note(found)
 
     def _counts(self) -> tuple[MemoryGroup | None, int | None, int | None]:
         """Its cgroup, and the kills in that and on the machine."""
         group = self._group
         with suppress(OSError):  # it has just ended
-            group = counting_group(self._cgroup.read_text(), self._root)
+            group = counting_group(kernel_text(self._cgroup), self._root)
         return group, kills_of(group), kills_in(self._machine)
 
     def _note(self, found: tuple[MemoryGroup | None, int | None, int | None]) -> None:
@@ -150,7 +161,7 @@ def lowest_limit(group: MemoryGroup) -> int | None:
     found, folder = [], group.folder
     while folder.is_relative_to(group.mount):
         with suppress(OSError):
-            found.append(limit_of((folder / group.limit).read_text()))
+            found.append(limit_of(kernel_text(folder / group.limit)))
         folder = folder.parent
     return min((limit for limit in found if limit is not None), default=None)
 
@@ -162,6 +173,6 @@ def _more(now: int | None, before: int | None) -> bool:
 def kills_in(file: Path) -> int | None:
     """How many processes the kernel has killed, as one of its files says; None: it does not."""
     try:
-        return oom_kills(file.read_text())
+        return oom_kills(kernel_text(file))
     except OSError:
         return None

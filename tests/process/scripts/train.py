@@ -27,6 +27,7 @@ STEPS = int(os.environ.get("STEPS", "40"))  # steps of an epoch in a world of on
 EPOCHS = int(os.environ.get("EPOCHS", "3"))
 ENDLESS = STEPS * EPOCHS > 3000  # the test ends it: leave the processor to processes that start
 PAUSE = float(os.environ.get("PAUSE", "0.05" if ENDLESS else "0.01"))
+PRINT_EVERY = int(os.environ.get("PRINT_EVERY", "5"))  # steps
 BATCH = 4
 torch.manual_seed(0)
 
@@ -87,7 +88,7 @@ def train(state: edriver.TorchState) -> str:
                 with Path(os.environ["REPORTS"]).open("a") as file:
                     file.write(f"{state.steps} {loss.item()!r}\n")
             state.commit()
-            if state.steps % 5 == 0:
+            if state.steps % PRINT_EVERY == 0:
                 print(f"rank {edriver.rank()} passed step {state.steps}", flush=True)
         state.epoch += 1
     return "trained"
