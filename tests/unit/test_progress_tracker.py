@@ -63,6 +63,21 @@ def test_steps_are_those_of_the_farthest_member_and_their_rate_is_rank_0s() -> N
     assert story.progress().step_rate == 0.0
 
 
+def test_a_newcomer_has_no_rate_before_two_boundaries_of_its_round() -> None:
+    story = Story()
+    story.round(1, NO_VERSION, 1)
+    boots = agent_pb2.WorkerHeartbeat(worker_id=1, pid=1001, progress=notification_pb2.WorkerProgress())
+    story.tracker.record_progress(boots)
+    rates = []
+    for second in range(3):
+        story.now = 1.0 + second
+        story.says(1, 1, 20 * second)
+        worker = status_pb2.WorkerStatus(worker_id=1)
+        story.tracker.fill(worker)
+        rates.append(worker.step_rate)
+    assert rates == [0.0, 20.0, 20.0]
+
+
 def test_a_rate_is_that_of_the_boundaries_however_late_reports_come() -> None:
     story = Story()
     story.round(1, NO_VERSION, 1)

@@ -230,6 +230,8 @@ class ProgressTracker:
         known.pid = report.pid or known.pid
         if known.latest.round_id == standing.round_id and standing.boundaries < known.latest.boundaries:
             return  # it took longer than a later report, which has arrived
+        if known.latest.round_id != standing.round_id:
+            known.pace = Pace()  # before its first round a worker has passed no boundary: its time is 0
         known.latest = standing
         now, passed = self._clock(), epoch_seconds(standing.boundary_time)
         known.pace.add(now, passed, standing.boundaries)
