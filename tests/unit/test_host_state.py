@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
 
+from edriver.client import Run
+from edriver.commands.status import lines
+from edriver.commands.top import host_rows
+from edriver.discovery.poll_filter import Polls
 from edriver.driver.core import events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind, CauseKind, SpareSlots
 from edriver.driver.core.host_state import HostStanding, HostState, host_standing, host_standings
+from edriver.driver.observe.metrics.gauges import RunGauges
 from edriver.driver.observe.snapshots import host_status
+from edriver.driver.rpc.status import StatusServer
+from edriver.history.history import History
 from edriver.text.host_text import host_text, host_words
 from edriver.v1 import status_pb2
 from tests.unit.test_event_history import Story
@@ -150,3 +158,72 @@ def test_hosts_of_records_that_an_earlier_release_has_written_are_shown(connecte
     assert host_text(message) == ("is used" if connected else "has not answered yet")
     message.obstacles.add(text="is quarantined")
     assert host_text(message) == "is quarantined"
+
+
+QUARANTINE = 3600.0
+
+
+def in_every_state() -> Story:
+    """A run of three workers with a host in each state but gone; what happens last to e, f and h tells theirs."""
+    story = Story(np=1)
+    story.hosts(c=1, e=1, f=1)
+    for number, name in enumerate("cef", start=1):
+        story.take(events.AgentConnected(name, number))
+    story.hosts(c=1, e=1, f=1, a=1, b=2, d=1, g=1, h=1)
+    for number, name in enumerate("abdh", start=4):
+        story.take(events.AgentConnected(name, number))
+    story.take(events.DrainRequested("c", None, "by hand"))  # its worker is still there, and a has another
+    story.take(events.DrainRequested("h", None, "by hand"))
+    story.take(events.AgentSilent("e", 2, SILENT))  # b has one for it
+    state = story.membership.state
+    state.roster.hosts["f"].rest.free_at = state.now + QUARANTINE
+    return story
+
+
+def test_a_hosts_state_is_the_same_in_every_place() -> None:
+    story = in_every_state()
+    capped = "has 1 slot idle: the run may use 3 workers (--max-np)"
+    wanted = {
+        "a": ("used", "is used"),
+        "b": ("partly_used", f"is used in 1 slot; {capped}"),
+        "c": ("leaving", "is drained: by hand; still has 1 worker"),
+        "d": ("idle", capped),
+        "e": ("unreachable", "is not used: its agent has not answered for 12 s"),
+        "f": ("quarantined", "is quarantined; still has 1 worker"),
+        "g": ("starting", "has not answered yet"),
+        "h": ("drained", "is drained: by hand"),
+    }
+    server = StatusServer("abcd", story.membership, story.event_history, lambda: story.now)
+    run = server.answer().run
+    assert {host.name: state_name(host) for host in run.hosts} == {name: state for name, (state, _) in wanted.items()}
+    texts = {name: text for name, (_, text) in wanted.items()}
+    assert texts_of_status(run) == texts, "edriver status"
+    assert {str(row[0]): without_time(str(row[4])) for row in host_rows(run)} == texts, "edriver top"
+
+    page = History()
+    for event in story.event_history.since(0, 1000):
+        page.feed(event)
+    by_events = {name: host_words(host) for name, host in page.hosts.items()}
+    assert {name: by_events[name] for name in "ceh"} == {name: texts[name] for name in "ceh"}, "events"
+    page.look(run, story.event_history.last_seq)
+    assert {host["name"]: host["text"] for host in page.since(0)["hosts"]} == texts, "the page"
+
+    gauges = RunGauges("abcd", story.membership, story.event_history, Polls(), lambda look: look())
+    (hosts,) = [family for family in gauges.collect() if family.name == "edriver_hosts"]
+    assert {sample.labels["state"]: sample.value for sample in hosts.samples} == {
+        state: 1.0 for state, _ in wanted.values()
+    }, "metrics"
+
+
+def state_name(host: status_pb2.HostStatus) -> str:
+    return status_pb2.HostState.Name(host.state).removeprefix("HOST_STATE_").lower()
+
+
+def without_time(text: str) -> str:
+    """The page has the end of a quarantine in a field of its own."""
+    return re.sub(r" until [0-9:]+", "", text)
+
+
+def texts_of_status(run: Run) -> dict[str, str]:
+    found = (re.fullmatch(r"host (\w) \(\d slots?\) (.*)", line) for line in lines(run))
+    return {match[1]: without_time(match[2]) for match in found if match is not None}
