@@ -18,21 +18,19 @@ class CheckpointsUnreadableError(Exception):
 
 def parser() -> argparse.ArgumentParser:
     """The flags."""
-    made = argparse.ArgumentParser(prog="edriver checkpoint", allow_abbrev=False)
-    verbs = made.add_subparsers(dest="verb", required=True, metavar="inspect")
-    inspect = verbs.add_parser(
-        "inspect",
+    made = argparse.ArgumentParser(
+        prog="edriver checkpoint",
         description="Lists the checkpoints in a folder, the one with the most steps first, and what is in the newest "
         "whole one. Torn ones are listed with what is wrong with them.",
-        help="list the checkpoints in a folder, and what is in them",
         allow_abbrev=False,
     )
-    inspect.add_argument("location", metavar="DIR", help="what the script gives as checkpoint=: a folder, or a URL")
-    inspect.add_argument("--all", action="store_true", help="list the entries of all checkpoints, not of one alone")
-    inspect.add_argument(
+    made.add_argument("verb", choices=("inspect",), help="list them")
+    made.add_argument("location", metavar="DIR", help="what the script gives as checkpoint=: a folder, or a URL")
+    made.add_argument("--all", action="store_true", help="list the entries of all checkpoints, not of one alone")
+    made.add_argument(
         "--verify", action="store_true", help="compare the digests of all files, too, which reads everything"
     )
-    inspect.add_argument("--json", action="store_true", help="print a JSON array with all that is known")
+    made.add_argument("--json", action="store_true", help="print a JSON array with all that is known")
     return made
 
 

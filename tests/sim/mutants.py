@@ -352,11 +352,6 @@ def checkpoints_are_not_looked_for_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Membership, "_look_again", lambda self: None)
 
 
-def any_checkpoint_will_do(patch: pytest.MonkeyPatch) -> None:
-    """The oldest worker that can load a checkpoint does, whether it is the newest or not."""
-    patch.setattr(ranks, "newest_checkpoint", lambda cs: min((c.checkpoint for c in cs if c.checkpoint), default=0))
-
-
 def checkpoints_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Where all that held the state are lost, the run ends although it has checkpoints."""
     original = Waiting._after
@@ -381,7 +376,6 @@ def a_late_survivor_is_forgotten_for_a_checkpoint(patch: pytest.MonkeyPatch) -> 
 
 MUTANTS: tuple[Patch, ...] = (
     checkpoints_are_not_looked_for_again,
-    any_checkpoint_will_do,
     checkpoints_are_forgotten,
     a_late_survivor_is_forgotten_for_a_checkpoint,
     suspects_are_killed_at_once,

@@ -131,7 +131,14 @@ def recover(story: Story) -> None:
     story.now += 1.0
     story.take(events.FirstBoundaryPassed(1, RoundId(1, 2), times))
     boundary = timestamp(now + 2.0)
-    story.says(1, 2, 4, commits=5, commit_duration=duration(0.75), commit_bytes=500, boundary_time=boundary)
+    disk = {"checkpoints": 2, "checkpoint_bytes": 900, "checkpoint_failures": 1, "checkpoint_steps": 8}
+    story.says(1, 2, 4, commits=5, commit_duration=duration(0.75), commit_bytes=500, boundary_time=boundary, **disk)
+
+
+def test_checkpoints_and_those_that_could_not_be_written_are_counted() -> None:
+    shown = recovered().shown()
+    names = ("checkpoints_total", "checkpoint_bytes_total", "checkpoint_failures_total", "checkpoint_step")
+    assert [shown[f"edriver_{name}"] for name in names] == [2, 900, 1, 8]
 
 
 def test_all_is_there_before_anything_has_happened() -> None:

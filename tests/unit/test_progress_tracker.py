@@ -8,7 +8,7 @@ from edriver.common.ids import NO_VERSION, RoundId, Version
 from edriver.common.store_address import StoreAddress
 from edriver.common.wire import epoch_seconds, timestamp
 from edriver.driver.core.rounds.ranks import Candidate, plan_round
-from edriver.driver.observe.progress import RATE_WINDOW, Commits, ProgressTracker, SampleCount
+from edriver.driver.observe.progress import RATE_WINDOW, Commits, ProgressTracker, SampleCount, Written
 from edriver.driver.observe.progress_history import ProgressHistory
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2, status_pb2
 
@@ -232,3 +232,38 @@ def test_a_history_of_what_rank_0_says() -> None:
         (1002.0, 20),
         (1003.0, 30),
     ]
+
+
+def test_a_checkpoint_says_at_which_step_the_run_goes_on() -> None:
+    story = Story()
+    story.round(1, NO_VERSION, 1, 2)
+    story.says(1, 1, 70)
+    candidates = [Candidate(3, "a", 0, NO_VERSION, StoreAddress("a", 4000), checkpoint=40)]
+    lost = story.tracker.assigned(plan_round(RoundId(1, 2), 1, candidates, first=True))
+    assert lost == 30
+    story.says(3, 2, 5)
+    assert story.progress().steps == 45
+
+
+def test_a_run_that_begins_from_a_checkpoint_has_lost_nothing() -> None:
+    story = Story()
+    candidates = [Candidate(1, "a", 0, NO_VERSION, StoreAddress("a", 4000), checkpoint=400)]
+    assert story.tracker.assigned(plan_round(RoundId(1, 1), 1, candidates, first=True)) == 0
+    story.says(1, 1, 2)
+    assert story.progress().steps == 402
+
+
+def test_checkpoints_of_a_run_add_up_over_its_workers() -> None:
+    story = Story()
+    story.round(1, NO_VERSION, 1, 2)
+    story.says(1, 1, 10, checkpoints=1, checkpoint_bytes=100, checkpoint_steps=10)
+    story.says(1, 1, 20, checkpoints=2, checkpoint_bytes=200, checkpoint_steps=20, checkpoint_failures=1)
+    story.says(2, 1, 20)
+    story.says(2, 1, 30, checkpoints=1, checkpoint_bytes=100, checkpoint_steps=30)
+    story.says(2, 1, 30, checkpoints=1, checkpoint_bytes=100, checkpoint_steps=30)
+    assert story.tracker.checkpoints == Written(count=3, nbytes=300, failures=1, steps=30)
+
+
+def test_nonsense_about_checkpoints_is_refused() -> None:
+    with pytest.raises(ValueError, match="checkpoints"):
+        Story().says(1, 1, 1, checkpoints=2**50)

@@ -31,6 +31,8 @@ class Worker:
         self.participant = Participant()
         self.loop = RoundLoop(self.participant, STORE)
         self.clean = clean
+        self.looks: list[bool] = []
+        self.newest: int | None = None
         self.log: list[str] = []
         self.message: list[pb.Report] = []
         self._n = 0
@@ -113,6 +115,9 @@ class Worker:
                     answer = self.clean
                 case effects.Digest(committed):
                     answer = "of the commit" if committed else "of the boundary"
+                case effects.NewestCheckpoint(look):
+                    self.looks.append(look)
+                    answer = self.newest if look or self.newest is None else 0
                 case effects.Describe():
                     answer = "the traceback"
                 case effects.WaitForChange() | effects.Complain():
@@ -385,3 +390,51 @@ def test_a_worker_that_has_trained_in_no_round_has_nothing_to_mark() -> None:
     worker.enter()
     assert worker.log == ["Digest", "NewestCheckpoint", "say waiting"]
     assert worker.offered[0] == NO_VERSION
+
+
+# ---- checkpoints ------------------------------------------------------------------------------------------------
+
+
+def looked(worker: Worker, checkpoint: int) -> None:
+    """What the next look for a checkpoint finds."""
+    worker.newest = checkpoint
+
+
+def test_a_worker_that_was_never_synced_looks_for_a_checkpoint_and_a_survivor_does_not() -> None:
+    worker = Worker(clean=True)
+    looked(worker, 40)
+    worker.enter()
+    assert worker.message[-1].waiting.checkpoint_steps == 40
+    worker.train(boundaries=1)
+    worker.abort()
+    worker.boundary()
+    worker.step(Raised.PEER_LOST)
+    assert worker.looks == [True, False]
+    assert worker.message[-1].waiting.HasField("checkpoint_steps")
+
+
+def test_a_state_without_checkpoints_offers_none() -> None:
+    assert not entered().message[-1].waiting.HasField("checkpoint_steps")
+
+
+def test_a_worker_that_waits_looks_again_when_it_is_asked() -> None:
+    worker = Worker(clean=True)
+    looked(worker, 40)
+    worker.enter()
+    before = worker.message[-1].waiting
+    looked(worker, 70)
+    worker.take(look_again=pb.LookAgain())
+    assert worker.step(None) == effects.WaitForChange()
+    after = worker.message[-1].waiting
+    assert (before.checkpoint_steps, after.checkpoint_steps) == (40, 70)
+    assert (after.ordinal, after.version, after.store) == (before.ordinal, before.version, before.store)
+    assert worker.step(None) == effects.WaitForChange()
+    assert worker.looks == [True, True]
+
+
+def test_a_member_of_a_round_does_not_look_again() -> None:
+    worker = entered()
+    worker.train()
+    worker.take(look_again=pb.LookAgain())
+    worker.step(Raised.PEER_LOST)
+    assert worker.looks == [True, False]

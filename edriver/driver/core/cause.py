@@ -343,12 +343,9 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """A round.
+    """A round: its id, its number of members, and their hosts.
 
     Attributes:
-        round_id: its id.
-        size: number of members.
-        hosts: their hosts.
         steps_lost: number of steps of earlier rounds that it repeats.
         torn: why, in a worker's words; empty if it has been reported.
         checkpoint: the steps of the checkpoint that it begins from; 0: it begins from none.
