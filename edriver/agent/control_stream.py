@@ -88,6 +88,7 @@ class ControlStream:
         self._lease = Lease(first_lease, clock)
         self._nothing_listens = nothing_listens
         self._failed_attempts = 0
+        self._turned_away = False  # because its host is there already: the driver is no longer to come
         self._outgoing: asyncio.Queue[agent_pb2.ConnectRequest | None] | None = None
         self._closing = False
         self._overflowed = asyncio.Event()
@@ -138,7 +139,7 @@ class ControlStream:
         gone = Lease(DRIVER_GONE_TIMEOUT, self._clock)
         while True:
             await asyncio.sleep(gone.next_tick)
-            awaits_it = not self._hello.agent_id  # which the first Welcome brings
+            awaits_it = not self._hello.agent_id and not self._turned_away  # the first Welcome brings the id
             if self._outgoing or awaits_it or not (self._nothing_listens and await self._nothing_listens()):
                 gone.renew()
             elif gone.tick():
@@ -178,6 +179,7 @@ class ControlStream:
         try:
             await self._converse()
         except StreamBrokenError as error:
+            self._turned_away |= error.code is grpc.StatusCode.ALREADY_EXISTS
             if error.code in _REFUSAL_CODES:
                 raise DriverLostError(f"the driver refuses this agent: {error}") from None
             if self._closing and not self._link.again():

@@ -16,10 +16,10 @@ from edriver.discovery.errors import DiscoveryError, UnusableSourceError
 from edriver.driver.core.demand import Demand
 from edriver.driver.engines.slurm import pass_on
 from edriver.driver.engines.slurm.allocation import ASK_INTERVAL, Allocation
-from edriver.driver.engines.slurm.answers import counts_of, failed_nodes, slots_by_node
+from edriver.driver.engines.slurm.answers import counts_of, failed_nodes, nodes_of, slots_by_node
 from edriver.driver.engines.slurm.broker import LOOK_INTERVAL, JobBroker
 from edriver.driver.engines.slurm.commands import SlurmError, run_command
-from edriver.driver.engines.slurm.health import JOIN_TIMEOUT, LAST_PAUSE
+from edriver.driver.engines.slurm.health import JOIN_TIMEOUT, LAST_PAUSE, JobHealth
 from edriver.driver.engines.slurm.jobs import Job, Plan, parse_jobs, plan, queue_text
 from edriver.driver.engines.slurm.steps import StepLauncher, step_command, step_environment
 from edriver.driver.engines.slurm.submission import Submission
@@ -92,7 +92,7 @@ def found(source: Allocation) -> list[str]:
 
 def test_nodes_that_fail_leave_and_slurmctld_is_asked_now_and_then() -> None:
     now = [0.0]
-    answers = Answers(scontrol="node1\nnode2\n", squeue="node[1-2]\n", sinfo="node1|mixed\nnode2|mixed\n")
+    answers = Answers(scontrol="node1\nnode2\n", squeue="7|node[1-2]\n", sinfo="node1|mixed\nnode2|mixed\n")
     source = allocation(answers, now)
     assert found(source) == ["node1:2", "node2:2"]
     asked = len(answers.asked)
@@ -106,15 +106,23 @@ def test_nodes_that_fail_leave_and_slurmctld_is_asked_now_and_then() -> None:
 
 def test_nodes_that_slurm_has_taken_out_of_the_job_leave() -> None:
     now = [0.0]
-    answers = Answers(scontrol="node1\nnode2\n", squeue="node[1-2]\n", sinfo="")
+    answers = Answers(scontrol="node1\nnode2\n", squeue="7|node[1-2]\n", sinfo="")
     source = allocation(answers, now)
     assert found(source) == ["node1:2", "node2:2"]
     now[0] += ASK_INTERVAL
-    answers.printed |= {"scontrol": "node2\n", "squeue": "node2\n"}
+    answers.printed |= {"scontrol": "node2\n", "squeue": "7|node2\n"}
     assert found(source) == ["node2:2"]
     now[0] += ASK_INTERVAL
-    answers.printed["squeue"] = "\n"
+    answers.printed["squeue"] = "7|\n"
     assert found(source) == []
+
+
+def test_nodes_of_the_other_jobs_of_an_array_are_not_used() -> None:
+    assert nodes_of("8|node[3-4]\n7|node[1-2]\n", "7") == "node[1-2]"
+    assert nodes_of("8|node[3-4]\n", "7") == ""
+    answers = Answers(scontrol="node1\nnode2\n", squeue="8|node[3-4]\n7|node[1-2]\n", sinfo="")
+    assert found(allocation(answers, [0.0])) == ["node1:2", "node2:2"]
+    assert any("--nodes=node[1-2] " in line for line in answers.asked)
 
 
 def test_a_slurmctld_that_does_not_answer_is_no_change() -> None:
@@ -125,7 +133,7 @@ def test_a_slurmctld_that_does_not_answer_is_no_change() -> None:
         with pytest.raises(DiscoveryError, match="squeue exited with code 1"):
             found(source)
     assert sum("squeue" in line for line in answers.asked) == 1
-    answers.printed["squeue"] = "node1\n"
+    answers.printed["squeue"] = "7|node1\n"
     now[0] += ASK_INTERVAL
     assert found(source) == ["node1:2"]
 
@@ -264,7 +272,29 @@ WAITING = [job(4, "PENDING"), job(5, "PENDING")]
     ],
 )
 def test_plan(jobs: list[Job], slots: int, unused: list[str], expected: Plan) -> None:
-    assert plan(jobs, slots, 2, unused) == expected
+    assert plan(jobs, slots, 2, [], unused) == expected
+
+
+def test_a_host_counts_whose_job_slurm_no_longer_has() -> None:
+    hosts = ["a.job1", "b.job2"]
+    assert plan([job(1, "NODE_FAIL", "a"), job(2, node="b")], 4, 2, hosts, []) == Plan()
+    assert plan([job(1, "PENDING", reason="BeginTime"), job(2, node="b")], 4, 2, hosts, []) == Plan(cancel=("1",))
+    assert plan([job(1, "NODE_FAIL", "a"), job(2, node="b")], 4, 2, hosts, ["a.job1"]) == Plan(submit=1)
+
+
+def test_a_job_that_slurm_queues_again_is_the_same_ask() -> None:
+    ending = [job(1, "COMPLETING", "a"), job(2, node="b")]
+    assert plan(ending, 4, 2, [], [], requeued=True) == Plan()
+    assert plan(ending, 4, 2, [], []) == Plan(submit=1)
+    assert plan([*ending, job(3, "PENDING")], 4, 2, [], [], requeued=True) == Plan(), "another is not given up for it"
+
+
+def test_a_job_that_starts_elsewhere_is_waited_for_again() -> None:
+    health = JobHealth()
+    for node, host, lost in (("a", "a.job1", 0), ("b", "a.job1", 0), ("b", "b.job1", 0), ("b", "a.job1", 1)):
+        jobs = [job(1, node=node)]
+        health.new_failures(jobs, 0.0)
+        assert len(health.without_agent(jobs, [host], 0.0)) == lost
 
 
 SUBMISSION = Submission("r1", "main", ("--time=10",), 2, lambda: "head:7777", "/home/me/c.json")

@@ -1,4 +1,5 @@
 """The engines that own people's clusters, a package each: how edriver finds, starts and gives back hosts there.
+What they share is `pause.py`.
 
 An engine provides a source of hosts, a launcher and what asks it for more hosts, as entry points (pyproject.toml), and
 is imported once its name is given. It may import `edriver.discovery`, `edriver.driver.launch.launcher`,

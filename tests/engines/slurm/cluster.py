@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import random
 import secrets
 import shutil
 import signal
@@ -66,9 +67,10 @@ ReturnToService=2
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=5 PreemptMode=OFF
 PartitionName=spare Nodes=ALL MaxTime=INFINITE PriorityTier=1 PreemptMode=REQUEUE GraceTime=20
 PartitionName=spot Nodes=ALL MaxTime=INFINITE PriorityTier=1 PreemptMode=CANCEL GraceTime=20
+PartitionName=rough Nodes=ALL MaxTime=INFINITE PriorityTier=1 PreemptMode=REQUEUE
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE PriorityTier=9 PreemptMode=OFF
 """
-"""`spare` and `spot` are preempted by `urgent`, with 20 s of grace."""
+"""`spare` and `spot` are preempted by `urgent`, with 20 s of grace; `rough` without any."""
 
 
 class Cluster:
@@ -201,8 +203,8 @@ class Cluster:
 
     def account(self) -> str:
         """What a failing test should show of the cluster."""
-        log = self.folder / "slurmctld.log"
-        lines = log.read_text().splitlines()[-40:] if log.exists() else []
+        logs = [self.folder / f"{name}.log" for name in ("slurmctld", *self.nodes)]
+        lines = [line for log in logs if log.exists() for line in (str(log), *log.read_text().splitlines()[-25:])]
         return "\n".join([*map(str, self.left_behind()), *lines])
 
     def clear(self) -> None:
@@ -216,11 +218,15 @@ class Cluster:
         for job in self.jobs("%A"):
             with contextlib.suppress(AssertionError):  # it has just ended
                 self.command("scancel", job)
-        for name, state in self.states().items():
-            if "drain" in state or "down" in state:
-                with contextlib.suppress(AssertionError):  # it has just come back by itself
+        self.wait(self._all_idle, "all nodes are idle")
+
+    def _all_idle(self) -> bool:
+        states = self.states()
+        for name, state in states.items():
+            if "drain" in state:  # one that is down comes back by itself, once its slurmd answers
+                with contextlib.suppress(AssertionError):  # it has just changed
                     self.command("scontrol", "update", f"NodeName={name}", "State=RESUME")
-        self.wait(lambda: set(self.states().values()) == {"idle"} and self.quiet(), "all nodes are idle")
+        return set(states.values()) == {"idle"} and self.quiet()
 
     def end(self) -> None:
         """End everything, by process id."""
@@ -285,10 +291,20 @@ def cluster() -> Iterator[Cluster]:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nothing listens on, all different."""
+    """Ports that nothing listens on, all different.
+
+    None of those that the kernel gives out: another process would get that of a slurmd while it is stopped.
+    """
+    first_given_out = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    found: list[int] = []
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in sockets]
+        for port in random.sample(range(10_000, first_given_out), 1000):
+            with contextlib.suppress(OSError):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+                found.append(port)
+            if len(found) == count:
+                return found
+    raise AssertionError(f"there are no {count} free ports")
 
 
 def _parent(pid: int) -> int:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.engines.slurm.batch import TRAIN, Batch
 from tests.engines.slurm.cluster import Cluster
+from tests.process.running import BOUND
 
 pytestmark = pytest.mark.engines
 
@@ -91,3 +92,25 @@ def test_a_cancelled_job_ends_in_good_order(slurm: Cluster, tmp_path: Path) -> N
     assert "SIGTERM: stopping the workers" in batch.text
     assert "was killed by SIGKILL" not in batch.text
     slurm.wait(slurm.quiet, "nothing of the run is left")
+
+
+def test_the_jobs_of_an_array_are_runs_of_their_own(slurm: Cluster, tmp_path: Path) -> None:
+    directives = ["--array=0-1", "--nodes=2", "--ntasks-per-node=1", "--exclusive"]
+    script = "exec {command} > $SLURM_ARRAY_TASK_ID.out 2>&1"
+    batch = Batch(slurm, tmp_path, directives, ["--slurm", "-np", "2", *TRAIN], ENDLESS, script)
+    outputs = [tmp_path / f"{task}.out" for task in range(2)]
+
+    def both_train() -> bool:
+        return all(each.exists() and "rank 1 passed step 5" in each.read_text() for each in outputs)
+
+    slurm.wait(both_train, "both train", BOUND)
+    texts = [each.read_text() for each in outputs]
+    assert len({node for text in texts for node in re.findall(r"(node\d):1", text)}) == 4
+    slurm.command("scancel", f"{batch.job}_0")
+    slurm.wait(lambda: len(slurm.jobs()) == 1, "one of them has ended")
+    assert "SIGTERM: stopping the workers" in outputs[0].read_text()
+    passed = outputs[1].read_text().count("rank 1 passed step")
+    slurm.wait(lambda: outputs[1].read_text().count("rank 1 passed step") > passed, "the other one trains on", BOUND)
+    slurm.command("scancel", batch.job)
+    slurm.wait(slurm.quiet, "nothing of the runs is left")
+    assert "lost" not in outputs[1].read_text()

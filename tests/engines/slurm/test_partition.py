@@ -7,34 +7,18 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.engines.slurm.batch import TRAIN
-from tests.engines.slurm.cluster import CPUS, Cluster
-from tests.process.running import ROOT, Run, edriver, running
+from tests.engines.slurm.batch import TRAIN, Batch
+from tests.engines.slurm.cluster import Cluster
+from tests.engines.slurm.submitting import WHOLE_NODE, ended, submitting, urgent
+from tests.process.running import ROOT, edriver, running
 
 pytestmark = pytest.mark.engines
 
 COUNTED = (sys.executable, str(ROOT / "tests" / "engines" / "scripts" / "counted.py"))
-
-WHOLE_NODE = f"--exclusive --cpus-per-task={CPUS}"
-
-
-@contextmanager
-def submitting(slurm: Cluster, folder: Path, partition: str, *args: str, **environ: str) -> Iterator[Run]:
-    """A run that submits jobs, each for a whole node."""
-    flags = ["--slurm-partition", partition, "--slurm-args", WHOLE_NODE, *args, *TRAIN]
-    with running(flags, folder, {**slurm.environ, "EPOCHS": "20000", **environ}) as run:
-        yield run
-
-
-def ended(slurm: Cluster, run: Run) -> None:
-    assert run.gone(), run.left_behind()
-    slurm.wait(slurm.quiet, "nothing of the run is left")
 
 
 def test_jobs_come_and_what_is_not_needed_is_given_back(slurm: Cluster, tmp_path: Path) -> None:
@@ -93,12 +77,6 @@ def test_a_preempted_job_is_left_first_and_submitted_again(slurm: Cluster, tmp_p
         ended(slurm, run)
 
 
-def urgent(slurm: Cluster, node: str) -> str:
-    """Submit a short job that preempts what is on a node."""
-    words = ("--parsable", "--partition=urgent", "--exclusive", f"--nodelist={node}", "--output=/dev/null")
-    return slurm.command("sbatch", *words, "--wrap=sleep 1")
-
-
 def test_ten_preemptions_in_a_row_lose_nothing(slurm: Cluster, tmp_path: Path) -> None:
     flags = ["--slurm-partition", "spot", "--slurm-args", WHOLE_NODE, "-np", "2", "--min-np", "1"]
     environ = {**slurm.environ, "PYTHONPATH": f"{ROOT}"}
@@ -119,6 +97,18 @@ def test_ten_preemptions_in_a_row_lose_nothing(slurm: Cluster, tmp_path: Path) -
     assert set(counted["trained"]) == {counted["epochs"]}
     (report,) = [line for line in run.lines if "done: " in line]
     assert not re.search("failure|lost", report), report
+
+
+def test_a_driver_whose_own_job_is_cancelled_gives_all_back(slurm: Cluster, tmp_path: Path) -> None:
+    args = ["--slurm-partition", "main", "--slurm-args", WHOLE_NODE, "-np", "2", *TRAIN]
+    batch = Batch(slurm, tmp_path, ["--nodes=1", "--ntasks=1"], args, {"EPOCHS": "20000"})
+    batch.line("rank 1 passed step 5")
+    assert len(slurm.jobs()) == 3
+    slurm.command("scancel", batch.job)
+    batch.end()
+    assert "SIGTERM: stopping the workers" in batch.text
+    assert "was killed by SIGKILL" not in batch.text
+    slurm.wait(slurm.quiet, "nothing of the run is left")
 
 
 def test_a_jobs_time_limit_drains_its_host_first(slurm: Cluster, tmp_path: Path) -> None:

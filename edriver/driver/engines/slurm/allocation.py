@@ -10,7 +10,7 @@ from typing import Final
 from edriver.discovery.errors import DiscoveryError, UnusableSourceError
 from edriver.discovery.hosts import Host, HostSet
 from edriver.discovery.sources import SourceContext
-from edriver.driver.engines.slurm.answers import failed_nodes, slots_by_node
+from edriver.driver.engines.slurm.answers import failed_nodes, nodes_of, slots_by_node
 from edriver.driver.engines.slurm.commands import RunCommand, SlurmError, run_command
 
 ASK_INTERVAL: Final = 5.0
@@ -85,8 +85,8 @@ class Allocation:
                 raise UnusableSourceError(str(error)) from error
             self._slots = slots_by_node(self._environment, names, self._default_slots)
         # With --no-kill, Slurm takes a node that has failed out of the job, and the job goes on.
-        now = await self._run(("squeue", "--noheader", "--states=all", f"--jobs={self._job}", "--format=%N"))
-        if not (nodes := now.strip()):
+        listed = await self._run(("squeue", "--noheader", "--states=all", f"--jobs={self._job}", "--format=%A|%N"))
+        if not (nodes := nodes_of(listed, self._job)):
             return HostSet()
         states = await self._run(("sinfo", "--Node", "--noheader", f"--nodes={nodes}", "--format=%N|%T"))
         failed = failed_nodes(states)

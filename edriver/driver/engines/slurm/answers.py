@@ -43,6 +43,15 @@ def counts_of(text: str) -> list[int]:
     return counts
 
 
+def nodes_of(text: str, job: str) -> str:
+    """The nodes of a job, of what `squeue --noheader --format=%A|%N` prints; empty: it has none.
+
+    The number of a job array, by which squeue lists all of the array's jobs, is also that of one of them.
+    """
+    found = (line.strip().partition("|") for line in text.splitlines())
+    return next((nodes for number, _, nodes in found if number == job), "")
+
+
 def failed_nodes(text: str) -> set[str]:
     """The nodes on which nothing is to run, of what `sinfo --Node --noheader --format=%N|%T` prints.
 

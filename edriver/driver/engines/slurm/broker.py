@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from edriver.driver.core.demand import Demand
+from edriver.driver.engines.pause import Pause
 from edriver.driver.engines.slurm.commands import RunCommand, SlurmError, run_command
-from edriver.driver.engines.slurm.health import JobHealth, Pause
+from edriver.driver.engines.slurm.health import FIRST_PAUSE, LAST_PAUSE, JobHealth
 from edriver.driver.engines.slurm.jobs import (
     JOB_FORMAT,
     Job,
@@ -44,7 +45,7 @@ class JobBroker:
         self._clock = clock
         self._next_look = clock()
         self._slots = 0
-        self._refused = Pause()
+        self._refused = Pause(FIRST_PAUSE, LAST_PAUSE)
         self._health = JobHealth()
         self._said = ""
         self._trouble = ""
@@ -105,7 +106,9 @@ class JobBroker:
         jobs = await self._jobs()
         self._note_failures(self._health.new_failures(jobs, now), now)
         lost = self._health.without_agent(jobs, demand.hosts, now)
-        todo = plan(jobs, demand.slots, self._submission.slots, {*demand.unused, *(job.host for job in lost)})
+        unused = {*demand.unused, *(job.host for job in lost)}
+        size, requeued = self._submission.slots, self._submission.requeued
+        todo = plan(jobs, demand.slots, size, demand.hosts, unused, requeued=requeued)
         if todo.cancel:
             await self._cancel(todo.cancel)
         if todo.submit and now >= max(self._refused.until, self._health.pause.until):
@@ -129,7 +132,7 @@ class JobBroker:
             seconds = self._refused.begin(now)
             self._say(f"Slurm takes no job: {printable(str(error))}; the next try is in {seconds:g} s", logging.WARNING)
             return
-        self._refused = Pause()
+        self._refused.end()
         _log.info("submitted %s to Slurm's partition %s", count_text(count, "job"), self._submission.partition)
 
     async def _cancel(self, ids: Sequence[str]) -> None:

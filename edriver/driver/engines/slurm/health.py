@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final
 
+from edriver.driver.engines.pause import Pause
 from edriver.driver.engines.slurm.jobs import FAILED_STATES, RUNNING_STATES, Job
 
 FIRST_PAUSE: Final = 5.0
@@ -19,24 +20,6 @@ JOIN_TIMEOUT: Final = 120.0
 """Seconds that a job may run before its agent has dialled in: its node may boot first, or wait for a file system."""
 
 
-class Pause:
-    """A time without submissions, twice as long each time.
-
-    Attributes:
-        until: when it is over.
-    """
-
-    def __init__(self) -> None:
-        self.until = 0.0
-        self._seconds = FIRST_PAUSE
-
-    def begin(self, now: float) -> float:
-        """Begin one; returns how many seconds it takes."""
-        seconds, self._seconds = self._seconds, min(2 * self._seconds, LAST_PAUSE)
-        self.until = now + seconds
-        return seconds
-
-
 class JobHealth:
     """Looks at the run's jobs, again and again.
 
@@ -46,18 +29,18 @@ class JobHealth:
 
     def __init__(self) -> None:
         """No job has been seen yet."""
-        self.pause = Pause()
+        self.pause = Pause(FIRST_PAUSE, LAST_PAUSE)
         self._failed: set[str] = set()
         self._running_since: dict[str, float] = {}
         self._joined: set[str] = set()
 
     def new_failures(self, jobs: Sequence[Job], now: float) -> list[str]:
         """Take in the jobs; returns the ids of those that have failed since the last look."""
-        running = {job.job_id for job in jobs if job.state in RUNNING_STATES}
-        self._running_since = {job_id: self._running_since.get(job_id, now) for job_id in running}
+        running = {job.host for job in jobs if job.state in RUNNING_STATES}
+        self._running_since = {host: self._running_since.get(host, now) for host in running}
         self._joined &= running
-        if any(now - self._running_since[job_id] >= STEADY for job_id in self._joined):
-            self.pause = Pause()
+        if any(now - self._running_since[host] >= STEADY for host in self._joined):
+            self.pause.end()
         failed = {job.job_id for job in jobs if job.state in FAILED_STATES}
         new = sorted(failed - self._failed)
         self._failed = failed
@@ -71,12 +54,11 @@ class JobHealth:
             hosts: the hosts that the run knows.
             now: in seconds.
         """
-        running = [job for job in jobs if job.job_id in self._running_since]
-        there = {job.job_id for job in running if job.host in hosts}
-        self._joined |= there
+        running = [job for job in jobs if job.host in self._running_since]
+        self._joined |= {job.host for job in running} & {*hosts}
         return [
             job
             for job in running
-            if job.job_id not in there
-            and (job.job_id in self._joined or now - self._running_since[job.job_id] >= JOIN_TIMEOUT)
+            if job.host not in hosts
+            and (job.host in self._joined or now - self._running_since[job.host] >= JOIN_TIMEOUT)
         ]

@@ -18,6 +18,9 @@ RUNNING_STATES: Final = frozenset(
 )
 """States in which a job has a node. In all other states a job has ended, or is about to."""
 
+COMPLETING: Final = "COMPLETING"
+"""The state of a job that has ended, or is to be queued again, while something of it is still on its node."""
+
 FAILED_STATES: Final = frozenset({"BOOT_FAIL", "DEADLINE", "FAILED", "OUT_OF_MEMORY"})
 """States of jobs that have ended by a fault, which the next one may have, too."""
 
@@ -66,24 +69,39 @@ def parse_jobs(text: str) -> list[Job]:
     return [Job(*each) for each in fields if len(each) == 4]
 
 
-def plan(jobs: Sequence[Job], slots: int, slots_per_job: int, unused: Collection[str]) -> Plan:
+def plan(
+    jobs: Sequence[Job],
+    slots: int,
+    slots_per_job: int,
+    hosts: Collection[str],
+    unused: Collection[str],
+    *,
+    requeued: bool = False,
+) -> Plan:
     """What makes the jobs as many as the run can use.
 
     Jobs whose host the run does not use and will not use are cancelled, and others submitted in their place, where the
     run can use them. Of too many, those that wait are cancelled, the latest first; never one whose host is used.
 
+    A host that is used counts even where Slurm has no such job: the agent of a node that Slurm has given up may live.
+
     Args:
         jobs: the run's jobs.
         slots: how many slots the run can use.
         slots_per_job: how many each job has.
+        hosts: the hosts that the run knows.
         unused: the hosts of which no slot is used, nor will be.
+        requeued: whether Slurm may queue a job again that it has ended: it says so once the job has left its node.
     """
     waiting = [job for job in jobs if job.state in WAITING_STATES]
     running = [job for job in jobs if job.state in RUNNING_STATES]
-    spare = [job for job in running if job.host in unused]
-    missing = math.ceil(slots / slots_per_job) - len(waiting) - (len(running) - len(spare))
+    there = {*(job.host for job in running), *hosts} - {*unused}
+    missing = math.ceil(slots / slots_per_job) - len(waiting) - len(there)
+    coming_back = sum(job.state == COMPLETING for job in jobs) if requeued else 0
     surplus = waiting[::-1][: max(-missing, 0)]
-    return Plan(min(max(missing, 0), MAX_SUBMISSIONS), tuple(job.job_id for job in (*surplus, *spare)))
+    spare = [job for job in running if job.host in unused]
+    submit = min(max(missing - coming_back, 0), MAX_SUBMISSIONS)
+    return Plan(submit, tuple(job.job_id for job in (*surplus, *spare)))
 
 
 def queue_text(jobs: Sequence[Job]) -> str:

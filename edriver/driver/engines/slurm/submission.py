@@ -42,6 +42,11 @@ class Submission:
         return f"edriver-{self.run_id}"
 
     @property
+    def requeued(self) -> bool:
+        """Whether Slurm queues a job again that it has preempted."""
+        return "--requeue" in self.arguments
+
+    @property
     def command(self) -> list[str]:
         """What submits one, and prints its id."""
         return ["sbatch", "--parsable", *self._options, f"--wrap={self.script}"]
