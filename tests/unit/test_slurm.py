@@ -26,6 +26,7 @@ from edriver.driver.engines.slurm.submission import Submission
 from edriver.driver.launch.broker import BrokerError, UnusableBrokerError
 from edriver.driver.launch.launcher import Bootstrap
 from edriver.system.child import Child
+from edriver.system.runs import RUN_FOLDER_VARIABLE
 
 
 @pytest.mark.parametrize(
@@ -239,6 +240,16 @@ def test_the_end_of_srun_alone_is_not_the_end_of_its_agent() -> None:
     soon(work())
 
 
+def test_the_end_of_a_step_is_the_end_of_its_agent() -> None:
+    async def work() -> None:
+        steps = Steps("exit 3")
+        steps.bootstrap.connected.set()
+        await steps.launcher.start("node1", steps.bootstrap)
+        assert await steps.reason == "its step exited with code 3"
+
+    soon(work())
+
+
 # ---- jobs that bring agents
 
 
@@ -305,7 +316,8 @@ def test_a_submission() -> None:
     assert command[:2] == ["sbatch", "--parsable"]
     assert command.index("--time=10") > command.index("--nodes=1"), "the operator's arguments win"
     script = command[-1]
-    *_, step, agent = script.splitlines()
+    first, step, agent = script.splitlines()
+    assert first == f"--wrap=unset {RUN_FOLDER_VARIABLE}", "what has it is killed with what is left of the driver"
     assert step.endswith("/pass_on.py $$) &")
     assert agent.startswith("exec "), "Slurm's signal for the script is for the agent"
     assert "--driver head:7777 --no-wait --credentials /home/me/c.json --slots 2" in script

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import web
@@ -19,6 +20,9 @@ Object = dict[str, Any]
 
 BOOKMARK_INTERVAL = 0.5
 """Seconds between two bookmarks; a real server's is about a minute."""
+
+ADMINISTRATOR = "administrator"
+"""The token of those who evict pods, such as `kubectl drain`; all other callers have the driver's rights."""
 
 GROUPS = {"pods": "", "nodes": "", "secrets": "", "jobs": "batch", "statefulsets": "apps", "jobsets": "jobset.x-k8s.io"}
 
@@ -179,7 +183,12 @@ class FakeApi:
         self._check("watch" if watched else "list", resource, "")
         if watched:
             return await self._watch(request, resource, selector)
-        items = [each for each in self.all(resource) if matches(each["metadata"].get("labels", {}), selector)]
+        name = request.query.get("fieldSelector", "").removeprefix("metadata.name=")
+        items = [
+            each
+            for each in self.all(resource)
+            if matches(each["metadata"].get("labels", {}), selector) and name in ("", each["metadata"]["name"])
+        ]
         return web.json_response({"kind": "List", "metadata": {"resourceVersion": str(self._version)}, "items": items})
 
     async def _watch(self, request: web.Request, resource: str, selector: str) -> web.StreamResponse:
@@ -253,6 +262,21 @@ class FakeApi:
         }
 
     async def _evict(self, request: web.Request, resource: str) -> web.StreamResponse:
-        self._check("create", resource, request.match_info["name"])
-        self.evict(request.match_info["name"])
+        name = request.match_info["name"]
+        if request.headers.get("Authorization") != f"Bearer {ADMINISTRATOR}":
+            raise RefusalError(403, "Forbidden", f'{resource} "{name}" is forbidden: the run evicts nothing')
+        self._find("pods", request)
+        self.evict(name)
         return web.json_response({"kind": "Status", "status": "Success"}, status=201)
+
+
+@asynccontextmanager
+async def serving(api: FakeApi) -> AsyncIterator[str]:
+    """Serve it in this event loop; gives its URL."""
+    runner = web.AppRunner(api.app(), shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()

@@ -23,8 +23,9 @@ from typing import Any, TypeVar
 
 import yaml
 from aiohttp import web
+from kubernetes.client import ApiClient, Configuration, CoreV1Api, V1Eviction, V1ObjectMeta
 
-from tests.engines.kubernetes.fake_api import FakeApi, Object
+from tests.engines.kubernetes.fake_api import ADMINISTRATOR, FakeApi, Object
 from tests.process.running import BOUND, ROOT, Run
 
 Answer = TypeVar("Answer")
@@ -96,8 +97,12 @@ class FakeCluster:
         self._processes[f"{name} (second)"] = process
 
     def evict(self, name: str) -> None:
-        """What the eviction API does: a condition, a deletion timestamp, SIGTERM."""
-        self.call(self._delete_pod(name, evicted=True))
+        """Evict a pod as `kubectl drain` does: a condition, a deletion timestamp, SIGTERM."""
+        host = f"http://127.0.0.1:{self._port}"
+        administrator = Configuration(host=host, api_key={"authorization": f"Bearer {ADMINISTRATOR}"})
+        with ApiClient(administrator) as api:
+            eviction = V1Eviction(metadata=V1ObjectMeta(name=name))
+            CoreV1Api(api).create_namespaced_pod_eviction(name, "default", eviction)
 
     def kill(self, name: str) -> None:
         """The container of a pod is killed, with all its processes."""
@@ -200,7 +205,7 @@ class FakeCluster:
     async def _reconcile_stateful_set(self, found: Object) -> None:
         name, spec = found["metadata"]["name"], found["spec"]
         wanted = {f"{name}-{ordinal}" for ordinal in range(spec["replicas"])}
-        there = {pod["metadata"]["name"] for pod in self.api.all("pods")}
+        there = {pod["metadata"]["name"] for pod in self.api.all("pods") if pod["metadata"]["name"].startswith(name)}
         for pod in sorted(wanted - there):
             await self._create(pod, spec["template"], {})
         for pod in sorted(there - wanted):

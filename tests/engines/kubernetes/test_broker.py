@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,12 +14,10 @@ pytest.importorskip("kubernetes")
 pytest.importorskip("yaml")
 
 import yaml
-from aiohttp import web
 from kubernetes.aio import client
 
 from edriver.agent.dial_in import RunEndedError, join_config_of
 from edriver.cli.main import main
-from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core.demand import Demand
 from edriver.driver.engines.kubernetes import scale
 from edriver.driver.engines.kubernetes.api import close
@@ -28,22 +25,16 @@ from edriver.driver.engines.kubernetes.broker import KubernetesBroker
 from edriver.driver.engines.kubernetes.sizing import wanted_size
 from edriver.driver.engines.kubernetes.target import Target
 from edriver.driver.launch.broker import BrokerError
-from tests.engines.kubernetes.fake_api import FakeApi, Object, RefusalError
+from tests.engines.kubernetes.fake_api import FakeApi, Object, RefusalError, serving
+
+DRIVER = "train-driver-x7k2p"
+"""The name of the driver's pod."""
 
 RESOURCES = {"Job": "jobs", "StatefulSet": "statefulsets", "JobSet": "jobsets", "Secret": "secrets"}
 
 
-def asked(slots: int, unused: tuple[str, ...] = ()) -> Demand:
-    return Demand(slots, needed=1, unused=unused)
-
-
-class Hosts:
-    """The hosts of the run."""
-
-    names: tuple[str, ...] = ()
-
-    def latest(self) -> HostSet:
-        return HostSet(tuple(Host(name, 1) for name in self.names))
+def asked(slots: int, hosts: tuple[str, ...] = (), unused: tuple[str, ...] = ()) -> Demand:
+    return Demand(slots, needed=1, unused=unused, hosts=hosts)
 
 
 class Clock:
@@ -59,7 +50,6 @@ class Scene:
 
     api: FakeApi
     broker: KubernetesBroker
-    hosts: Hosts
     clock: Clock
     target: Target
 
@@ -76,17 +66,6 @@ class Scene:
                 (spec,) = [job["template"]["spec"] for job in jobs if job["name"] == self.target.job]
         assert spec["parallelism"] == spec["completions"]
         return int(spec["parallelism"])
-
-
-@asynccontextmanager
-async def serving(api: FakeApi) -> AsyncIterator[str]:
-    runner = web.AppRunner(api.app(), shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
 
 
 Play = Callable[[Scene], Awaitable[None]]
@@ -109,14 +88,14 @@ def played(capsys: pytest.CaptureFixture[str]) -> Played:
                     await api.put(RESOURCES[each["kind"]], each)
             await api.put("jobs", {"metadata": {"name": "train-agent-0"}, "spec": {"parallelism": 4, "completions": 4}})
             async with serving(api) as url:
-                found, hosts, clock = Target.of(target), Hosts(), Clock()
+                found, clock = Target.of(target), Clock()
                 reached = client.ApiClient(client.Configuration(host=url))
 
                 async def connect() -> client.ApiClient:
                     return reached
 
-                broker = KubernetesBroker("default", found, 1, hosts.latest, "0a1b2c3d", connect=connect, clock=clock)
-                await scene(Scene(api, broker, hosts, clock, found))
+                broker = KubernetesBroker("default", found, 1, "0a1b2c3d", DRIVER, connect, clock)
+                await scene(Scene(api, broker, clock, found))
                 await close(reached)
 
         asyncio.run(run())
@@ -142,8 +121,10 @@ def test_it_asks_for_what_the_run_can_use_and_gives_back_what_it_does_not(
         await on.broker.meet(asked(8))
         assert len(on.api.asked) == before, "nothing is asked for that is there"
         suffix = "" if kind == "statefulset" else "-abcde"
-        on.hosts.names = tuple(f"{on.target.name}-{index}{suffix}" for index in range(8))
-        await on.broker.meet(asked(3, on.hosts.names[3:]))
+        names = tuple(f"{on.target.name}-{index}{suffix}" for index in range(8))
+        await on.broker.meet(asked(3, names, names[3:7]))
+        assert on.size == 8, "controllers take the highest index first, which is used"
+        await on.broker.meet(asked(3, names, names[3:]))
         assert on.size == 3
 
     played(kind, target, scene)
@@ -163,6 +144,30 @@ def test_when_the_run_has_ended_late_pods_hear_of_it_and_others_are_given_back(
         with pytest.raises(RunEndedError, match="run 0a1b2c3d has ended"):
             join_config_of(["--driver", "d:1", "--credentials", str(credentials), "--host", "a"])
         assert set(on.api.get("secrets", "train-agent")["data"]) == {"agent.json"}
+
+    played(kind, target, scene)
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "evicted", "left"),
+    [
+        pytest.param("statefulset", "statefulset/train-agents", True, 4, id="its-successor-gets-the-agents"),
+        pytest.param("statefulset", "statefulset/train-agents", False, 0, id="it-has-no-successor"),
+        pytest.param("indexed-job", "job/train-agents", True, 0, id="a-job-has-none"),
+    ],
+)
+def test_a_driver_that_is_evicted_leaves_the_agents_to_its_successor(
+    played: Played, kind: str, target: str, evicted: bool, left: int
+) -> None:
+    async def scene(on: Scene) -> None:
+        condition = {"type": "DisruptionTarget", "status": str(evicted)}
+        await on.api.put("pods", {"metadata": {"name": DRIVER}, "status": {"conditions": [condition]}})
+        evicted_too = {"conditions": [{"type": "DisruptionTarget", "status": "True"}]}
+        await on.api.put("pods", {"metadata": {"name": "another"}, "status": evicted_too})
+        before = on.api.get("secrets", "train-agent")["data"]
+        await on.broker.close()
+        assert on.size == left
+        assert (on.api.get("secrets", "train-agent")["data"] == before) is (left > 0)
 
     played(kind, target, scene)
 
@@ -199,8 +204,10 @@ def test_a_quota_that_is_used_up_is_one_sentence_and_asked_again_ever_more_rarel
         )
         on.api.quota = ""
         on.clock.now = 200.0
+        before = len(on.api.asked)
         await on.broker.meet(asked(8))
         assert on.size == 8
+        assert [verb for verb, _, _ in on.api.asked[before:]] == ["get", "patch"], "it may have been changed meanwhile"
 
     played("indexed-job", "job/train-agents", scene)
 

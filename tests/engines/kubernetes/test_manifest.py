@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ trainer = pytest.importorskip("kubeflow_trainer_api.models")
 from edriver.agent.dial_in import join_config_of  # noqa: E402
 from edriver.cli.main import main  # noqa: E402
 from edriver.driver.engines.kubernetes.plan import Kind, Plan, PlanError  # noqa: E402
+from tests.process.running import ROOT  # noqa: E402
 
 SCHEMAS_OF = "1.37"
 """The version of Kubernetes whose schemas are asked; strict: without unknown fields."""
@@ -45,20 +48,26 @@ def check(document: dict[str, Any]) -> None:
         assert model.from_dict(document).to_dict() == document  # what the schema does not know is left out
 
 
+def within(part: Any, key: str) -> Iterator[Any]:
+    """All objects in an object that have a key."""
+    if isinstance(part, dict):
+        if key in part:
+            yield part
+        part = list(part.values())
+    if isinstance(part, list):
+        for each in part:
+            yield from within(each, key)
+
+
+def jobs(found: Objects) -> list[Any]:
+    """The specs of all Jobs, those of JobSets among them."""
+    return list(within(list(found.values()), "backoffLimit")) + list(within(list(found.values()), "completionMode"))
+
+
 def pod_templates(found: Objects) -> dict[str, Any]:
     """The templates of all pods, by what they are."""
-
-    def within(part: Any) -> Any:
-        if isinstance(part, dict):
-            if "containers" in part.get("spec", {}):
-                yield part
-            for each in part.values():
-                yield from within(each)
-        elif isinstance(part, list):
-            for each in part:
-                yield from within(each)
-
-    by = {pod["metadata"]["labels"]["app.kubernetes.io/component"]: pod for pod in within(list(found.values()))}
+    specs = [each for each in within(list(found.values()), "spec") if "containers" in each["spec"]]
+    by = {pod["metadata"]["labels"]["app.kubernetes.io/component"]: pod for pod in specs}
     assert set(by) == {"driver", "agent"}
     return by
 
@@ -113,6 +122,64 @@ def test_pods_find_what_they_name(capsys: pytest.CaptureFixture[str], kind: Kind
     assert ("ServiceAccount", pods["driver"]["spec"]["serviceAccountName"]) in found
     (subject,) = found["RoleBinding", "train-driver"]["subjects"]
     assert (subject["kind"], subject["name"], subject["namespace"]) == ("ServiceAccount", "train-driver", "default")
+
+
+@pytest.mark.parametrize(
+    ("kind", "restarts", "ignores", "together"),
+    [
+        pytest.param(Kind.INDEXED_JOB, 0, False, None, id="job"),
+        pytest.param(Kind.STATEFULSET, 3, True, None, id="statefulset"),
+        pytest.param(Kind.JOBSET, 0, False, 3, id="jobset"),
+        pytest.param(Kind.TRAINING_RUNTIME, 0, False, 3, id="training-runtime"),
+    ],
+)
+def test_a_driver_that_is_lost_starts_anew_where_its_agents_do(
+    capsys: pytest.CaptureFixture[str], kind: Kind, restarts: int, ignores: bool, together: int | None
+) -> None:
+    """`ignores`: whether its eviction counts for none; `together`: how often all of a JobSet start anew."""
+    found = printed(capsys, "-np", "2", "--kind", kind, "true")
+    (driver,) = [spec for spec in jobs(found) if spec["template"]["spec"]["containers"][0]["name"] == "driver"]
+    assert driver["backoffLimit"] == restarts
+    rules = driver["podFailurePolicy"]["rules"]
+    assert [rule["action"] for rule in rules] == ["FailJob", "Ignore"][: 1 + ignores], "a run that has failed stays so"
+    assert rules[0]["onExitCodes"]["values"] == [1, 2]
+    assert [each["maxRestarts"] for each in within(list(found.values()), "maxRestarts")] == [together] * (
+        together is not None
+    )
+
+
+@pytest.mark.parametrize("kind", [Kind.INDEXED_JOB, Kind.JOBSET, Kind.TRAINING_RUNTIME])
+def test_an_agent_that_has_left_a_run_that_goes_on_is_replaced(capsys: pytest.CaptureFixture[str], kind: Kind) -> None:
+    found = printed(capsys, "-np", "2", "--kind", kind, "true")
+    (agents,) = [spec for spec in jobs(found) if spec.get("completionMode") == "Indexed"]
+    (container,) = agents["template"]["spec"]["containers"]
+    code = int(container["command"][container["command"].index("--exit-code-if-drained") + 1])
+    assert code != 0, "its index would be complete"
+    rules = agents["podFailurePolicy"]["rules"]
+    (ignored,) = [rule["onExitCodes"] for rule in rules if rule["action"] == "Ignore" and "onExitCodes" in rule]
+    assert (ignored["containerName"], ignored["values"]) == (container["name"], [code])
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "also"),
+    [
+        pytest.param(Kind.INDEXED_JOB, [], "", id="job"),
+        pytest.param(Kind.STATEFULSET, ["--watch-nodes"], "clusterrole,clusterrolebinding", id="statefulset"),
+        pytest.param(Kind.JOBSET, [], "jobset", id="jobset"),
+        pytest.param(Kind.TRAINING_RUNTIME, [], "trainjob,trainingruntime", id="training-runtime"),
+    ],
+)
+def test_what_the_page_says_deletes_all(
+    capsys: pytest.CaptureFixture[str], kind: Kind, more: list[str], also: str
+) -> None:
+    page = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text()
+    (command,) = re.findall(r"kubectl delete (\S+) -l (\S+)=train\n", page)
+    short = {"pdb": "poddisruptionbudget", "sa": "serviceaccount"}
+    deleted = {short.get(word, word) for word in command[0].split(",")} | {"job", "statefulset", "service"}  # all
+    assert f"`{also}`" in page or not also
+    for (found, _), each in printed(capsys, "-np", "2", "--kind", kind, *more, "true").items():
+        assert found.lower() in deleted | {*also.split(",")}
+        assert each["metadata"]["labels"][command[1]] == "train"
 
 
 @pytest.mark.parametrize("kind", Kind)

@@ -8,8 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -122,13 +121,3 @@ def ray_cluster(*words: str) -> Iterator[RayCluster]:
         yield cluster
     finally:
         cluster.close()
-
-
-def eventually(holds: Callable[[], bool], bound: float = BOUND) -> bool:
-    """Look until it holds; False if it does not within so many seconds."""
-    deadline = time.monotonic() + bound
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True

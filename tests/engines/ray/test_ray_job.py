@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.ray.clusters import RayCluster, eventually, ray_cluster
+from tests.engines.ray.clusters import RayCluster, ray_cluster
+from tests.engines.waiting import eventually
 from tests.process.running import ROOT, SCRIPTS, Printing, running
 
 pytestmark = [

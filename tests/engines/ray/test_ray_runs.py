@@ -15,7 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.engines.ray.clusters import RayCluster, eventually, ray_cluster
+from tests.engines.ray.clusters import RayCluster, ray_cluster
+from tests.engines.waiting import eventually
 from tests.process.running import ROOT, SCRIPTS, Printing, running
 
 pytestmark = [

@@ -13,7 +13,6 @@ from typing import Any, Final
 from kubernetes.aio import client
 
 from edriver.common.join_config import ENDED_KEY
-from edriver.discovery.hosts import HostSet
 from edriver.driver.core.demand import Demand
 from edriver.driver.engines.kubernetes import pod_state
 from edriver.driver.engines.kubernetes.api import (
@@ -30,6 +29,7 @@ from edriver.driver.engines.kubernetes.pods import AGENT_FILE
 from edriver.driver.engines.kubernetes.scale import Scale
 from edriver.driver.engines.kubernetes.sizing import hosts_for, wanted_size
 from edriver.driver.engines.kubernetes.target import Target
+from edriver.driver.engines.pause import Pause
 from edriver.driver.launch.broker import BrokerContext, BrokerError
 from edriver.text.phrases import count_text
 
@@ -49,7 +49,6 @@ class KubernetesBroker:
         namespace: where the run is.
         target: what starts the agents' pods.
         slots_per_host: slots of one pod.
-        hosts: returns the hosts that the run has.
         run_id: the run.
         own_pod: the name of the driver's pod; empty: it runs in none.
         connect: makes a client of the API server.
@@ -61,7 +60,6 @@ class KubernetesBroker:
         namespace: str,
         target: Target,
         slots_per_host: int,
-        hosts: Callable[[], HostSet],
         run_id: str,
         own_pod: str = "",
         connect: Callable[[], Awaitable[client.ApiClient]] = connect,
@@ -70,15 +68,13 @@ class KubernetesBroker:
         self._namespace = namespace
         self._target = target
         self._slots_per_host = slots_per_host
-        self._hosts = hosts
         self._run_id = run_id
         self._own_pod = own_pod
         self._connect = connect
         self._clock = clock
         self._api: client.ApiClient | None = None
         self._size: int | None = None
-        self._quiet_until = 0.0
-        self._pause = FIRST_PAUSE
+        self._pause = Pause(FIRST_PAUSE, LONGEST_PAUSE)
         self._trouble = ""
 
     @classmethod
@@ -91,7 +87,7 @@ class KubernetesBroker:
         if not isinstance(context.source, KubernetesHosts):
             raise ValueError("it goes with the hosts of --kubernetes KIND/NAME")
         where, pod = namespace(), os.environ.get(POD_VARIABLE, "")
-        return cls(where, context.source.target, context.slots_per_host, context.source.latest, context.run_id, pod)
+        return cls(where, context.source.target, context.slots_per_host, context.run_id, pod)
 
     async def meet(self, demand: Demand) -> None:
         """Ask for as many pods as the run can use; never for fewer than it needs.
@@ -99,25 +95,24 @@ class KubernetesBroker:
         Raises:
             BrokerError: the API server refuses, or cannot be reached.
         """
-        if self._clock() < self._quiet_until:
+        if self._clock() < self._pause.until:
             raise BrokerError(self._trouble)  # the same sentence, which is printed once
         try:
             await self._meet(demand)
         except TROUBLE as error:
-            self._quiet_until = self._clock() + self._pause
-            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+            self._pause.begin(self._clock())
             self._size = None
             reason = sentence(error, f"scale {self._target}")
             self._trouble = f"{reason}; the run continues with the pods that it has"
             raise BrokerError(self._trouble) from error
-        self._pause = FIRST_PAUSE
+        self._pause.end()
 
     async def _meet(self, demand: Demand) -> None:
         scale = Scale(await self._reached(), self._namespace, self._target)
         if self._size is None:
             self._size = await scale.read()
-        found = [host.name for host in self._hosts() if host.name not in demand.unused]
-        used = {index for index in map(self._target.index, found) if index is not None}
+        in_use = {*demand.hosts} - {*demand.unused}
+        used = [index for host in in_use if (index := self._target.index(host)) is not None]
         most, least = (hosts_for(slots, self._slots_per_host) for slots in (demand.slots, demand.needed))
         size = wanted_size(self._size, most, least, used)
         if size != self._size:

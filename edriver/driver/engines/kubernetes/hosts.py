@@ -54,7 +54,6 @@ class KubernetesHosts:
         self._on_end: Callable[[str, str], None] = lambda _host, _reason: None
         self._leaving: dict[str, str] = {}
         self._troubles: dict[str, str] = {}
-        self._latest = HostSet()
 
     @classmethod
     def of(cls, context: SourceContext) -> KubernetesHosts:
@@ -79,18 +78,13 @@ class KubernetesHosts:
         """The hosts that have dialled in and are not about to end.
 
         Raises:
-                UnusableSourceError: no API server is known here.
+            UnusableSourceError: no API server is known here.
         """
         if self._following is None:
             found = await self._connect()
             self._following = asyncio.create_task(self._follow(found))
         leaving = self._leaving
-        self._latest = HostSet(tuple(host for host in await self._dialled_in.find() if host.name not in leaving))
-        return self._latest
-
-    def latest(self) -> HostSet:
-        """The latest answer: to ask again would be another poll."""
-        return self._latest
+        return HostSet(tuple(host for host in await self._dialled_in.find() if host.name not in leaving))
 
     async def _follow(self, found: client.ApiClient) -> None:
         core = client.CoreV1Api(found)
