@@ -61,10 +61,11 @@ def samples_of(entries: Iterable[status_pb2.Event | status_pb2.ProgressSample | 
             found, began, workers, calls = [], 0.0, 0, 0
         seq, began = entry.seq, began or time
         if entry.HasField("round"):
-            ended = entry.round.HasField("end_time")
-            if not ended and not entry.round.HasField("first_step_time"):
+            if entry.round.HasField("end_time"):
+                workers = 0
+            elif not entry.round.HasField("first_step_time"):
                 calls += entry.round.kind == status_pb2.ROUND_KIND_START
-            workers = 0 if ended else len(entry.round.members)
+                workers = len(entry.round.members)
         elif entry.HasField("run_ended") and entry.run_ended.HasField("progress"):
             size = workers or entry.run_ended.size
             found.append(_sample(entry.run_ended.progress, time, time - began, size, max(0, calls - 1)))

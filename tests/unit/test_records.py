@@ -64,6 +64,34 @@ def test_ids_and_enums_and_what_is_no_number() -> None:
     assert (back.reported["a"], back.reported["b"]) == (math.inf, -math.inf)
 
 
+def test_what_is_reported_is_read_back(tmp_path: Path) -> None:
+    progress = status_pb2.Progress(
+        steps=1, reported={"loss": math.nan, "a": math.inf, "b": -math.inf, "c": 0.1, "d": 2}
+    )
+    line = json.dumps({"time": "1970-01-01T00:00:06Z", "progress": plain(progress)})
+    (sample,) = read(folder(tmp_path / "r", f"{line}\n") / "events.jsonl")
+    assert isinstance(sample, status_pb2.ProgressSample)
+    assert as_text(sample.progress) == as_text(progress)
+
+
+def test_the_members_of_a_round_are_read_once(tmp_path: Path) -> None:
+    """Where the line of its assignment is lost, they are read from that of its first step."""
+
+    def a_round(seq: int, n: int, **more: str) -> str:
+        about = {"round_id": {"incarnation": "1", "n": str(n)}, "members": [{"worker_id": "7", "host": "a", "slot": 3}]}
+        return json.dumps({"seq": str(seq), "time": "1970-01-01T00:00:05Z", "round": about | more}) + "\n"
+
+    under_way = {"first_step_time": "1970-01-01T00:00:06Z"}
+    lines = a_round(1, 1) + a_round(2, 1, **under_way) + a_round(3, 2, **under_way) + a_round(4, 1)
+    rounds = [event.round for event in read(folder(tmp_path / "r", lines) / "events.jsonl")]  # type: ignore[union-attr]
+    assert [[(each.worker_id, each.host, each.slot) for each in of.members] for of in rounds] == [
+        [(7, "a", 3)],
+        [],
+        [(7, "a", 3)],
+        [(7, "a", 3)],
+    ]
+
+
 def test_events_and_progress_in_their_order(tmp_path: Path) -> None:
     event, sample = read(folder(tmp_path / "r") / "events.jsonl")
     assert isinstance(event, status_pb2.Event)
@@ -89,6 +117,10 @@ def test_a_torn_last_line_is_not_read(tmp_path: Path, torn: str) -> None:
         '{"seq": 2, "round": {"assign_time": "x"}}',
         '{"seq": 2, "host": 3}',
         '{"time": "1970-01-01T00:00:05Z", "progress": {"steps": []}}',
+        '{"time": "1970-01-01T00:00:05Z", "progress": {"reported": [3]}}',
+        '{"time": "1970-01-01T00:00:05Z", "progress": {"reported": {"loss": "low"}}}',
+        f'{{"time": "1970-01-01T00:00:05Z", "progress": {{"reported": {{"loss": 1{"0" * 400}}}}}}}',
+        '{"seq": 2, "round": {"members": [{"slot": Infinity}]}}',
         '{"seq": -1}',
         "\\x00",
         "[" * 100_000,
