@@ -362,22 +362,9 @@ def checkpoints_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Waiting, "_after", after)
 
 
-def a_late_survivor_is_forgotten_for_a_checkpoint(patch: pytest.MonkeyPatch) -> None:
-    """A checkpoint is loaded although a worker that holds more is yet to come back."""
-    original = Waiting.waiting_reason
-
-    def reason(self: Waiting, chosen: Selection) -> Obstacle | None:
-        found = original(self, chosen)
-        awaited = found is not None and found.cause.kind in (CauseKind.HOLDER_AWAITED, CauseKind.SURVIVORS_AWAITED)
-        return None if awaited and chosen.checkpoint and chosen.version == NO_VERSION else found
-
-    patch.setattr(Waiting, "waiting_reason", reason)
-
-
 MUTANTS: tuple[Patch, ...] = (
     checkpoints_are_not_looked_for_again,
     checkpoints_are_forgotten,
-    a_late_survivor_is_forgotten_for_a_checkpoint,
     suspects_are_killed_at_once,
     newcomers_can_take_over,
     suspects_are_never_killed,

@@ -17,6 +17,8 @@ MUTANT_SEEDS = 2000
 NOTICED_BY = {
     "an_interrupt_is_a_loss": 167,
     "bugs_are_retried_for_ever": 51,
+    "checkpoints_are_forgotten": 5,
+    "checkpoints_are_not_looked_for_again": 23,
     "done_is_no_report": 718,
     "every_sync_is_a_commit": 346,
     "newcomers_can_take_over": 214,
