@@ -180,6 +180,18 @@ def sync_odd_trees(rank: int) -> list[dict[str, Any]]:
     return results
 
 
+def sync_to_some_and_then_to_all(rank: int) -> list[Any]:
+    return [
+        sync_state({"sync": number} if rank == 0 else None, place_of(rank, 3, source=0, receivers=receivers))
+        for number, receivers in enumerate([(1,), (1, 2)])
+    ]
+
+
+def test_a_member_counts_the_syncs_that_it_is_not_in() -> None:
+    first, second = {"sync": 0}, {"sync": 1}
+    assert run_ranks(sync_to_some_and_then_to_all, 3) == [[None, None], [first, second], [None, second]]
+
+
 def test_all_kinds_of_tensors_arrive_in_pieces_of_any_size() -> None:
     source, *receivers = run_ranks(sync_odd_trees, 3)
     for receiver in receivers:

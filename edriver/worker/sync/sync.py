@@ -67,10 +67,10 @@ def sync_state(tree: Any, assignment: Assignment) -> Any | None:
         RuntimeError: the connection to a peer broke, or what came is not what the source has recorded.
     """
     chain = (assignment.source, *assignment.receivers)
+    key = _next_key(assignment)
     if len(chain) == 1 or assignment.rank not in chain:
         return None
     at = chain.index(assignment.rank)
-    key = _next_key(assignment)
     downstream = Downstream(chain[at + 1] if at + 1 < len(chain) else None)
     if at == 0:
         _send(tree, downstream, key)
@@ -82,7 +82,7 @@ _syncs = (NO_ROUND, 0)
 
 
 def _next_key(assignment: Assignment) -> str:
-    """Where the store has the record of this sync: all who take part in a round's syncs count them alike."""
+    """Where the store has the record of this sync; each member of a round counts them, also those that it is not in."""
     global _syncs
     last, count = _syncs
     _syncs = (assignment.round_id, count + 1 if assignment.round_id == last else 1)
