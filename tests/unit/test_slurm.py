@@ -101,6 +101,7 @@ def test_nodes_that_fail_leave_and_slurmctld_is_asked_now_and_then() -> None:
     now[0] = ASK_INTERVAL - 0.1
     assert found(source) == ["node1:2", "node2:2"]
     assert len(answers.asked) == asked
+    assert sum("hostnames" in line for line in answers.asked) == 1, "as the nodes are those of the start"
     now[0] = ASK_INTERVAL
     assert found(source) == ["node1:2"]
 

@@ -15,8 +15,7 @@ from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.engines.kubernetes.hosts import KubernetesHosts
 from edriver.driver.engines.kubernetes.target import Target
 from tests.engines.kubernetes.fake_api import FakeApi, Object, serving
-
-BOUND = 60.0
+from tests.process.running import BOUND
 
 
 class DialledIn:

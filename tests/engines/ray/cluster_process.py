@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any, Final
 
-os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "30"}
+os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "120"}
 
 import ray
 from ray._private.state import actors

@@ -28,7 +28,7 @@ def test_a_node_in_doubt_is_alive_only_if_its_raylet_listens(monkeypatch: pytest
         }
 
     monkeypatch.setattr(bridge, "available_resources_per_node", lambda: {"n1": {"CPU": 1.0}})
-    monkeypatch.setattr(bridge.state, "get_draining_nodes", lambda: {"n1": 0})
+    monkeypatch.setattr("ray._private.state.state.get_draining_nodes", lambda: {"n1": 0})
     with socket.create_server(("127.0.0.1", 0)) as listening, socket.create_server(("127.0.0.1", 0)) as closed:
         there, gone = listening.getsockname()[1], closed.getsockname()[1]
         closed.close()

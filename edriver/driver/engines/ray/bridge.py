@@ -56,13 +56,17 @@ class Bridge:
     def __init__(self, send: Callable[[dict[str, Any]], None]) -> None:
         self._send = send
         self._actors: dict[int, Any] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._requested = False
         self._table: dict[str, dict[str, Any]] = {}
 
     def take(self, request: dict[str, Any]) -> None:
         """Serve a request in the background."""
         self._keep(self._serve(request))
+
+    def warm_up(self) -> None:
+        """Have Ray import what it needs for its first actor: half a second that a node need not wait for."""
+        self._keep(asyncio.to_thread(ray.put, None))
 
     async def leave(self) -> None:
         """Take back what was asked of the autoscaler, and leave Ray, which ends the actors."""
@@ -139,7 +143,7 @@ class Bridge:
     async def _show(self, run_id: str) -> None:
         self._keep(show(run_id))
 
-    def _keep(self, work: Awaitable[None]) -> None:
+    def _keep(self, work: Awaitable[Any]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)  # the event loop alone would not keep it
         task.add_done_callback(self._tasks.discard)
@@ -216,6 +220,7 @@ async def serve(descriptor: int, address: str) -> None:
         return
     bridge = Bridge(send)
     send({"connected": True})
+    bridge.warm_up()
     with contextlib.suppress(ConnectionError):
         while line := await reader.readline():
             bridge.take(json.loads(line))

@@ -48,6 +48,7 @@ class Allocation:
         self._run = run
         self._clock = clock
         self._slots: dict[str, int] = {}
+        self._expanded: dict[str, list[str]] = {}
         self._next_question = clock()
         self._answer: HostSet | str = ""
 
@@ -94,4 +95,7 @@ class Allocation:
         return HostSet(tuple(Host(name, self._slots.get(name, self._default_slots)) for name in usable))
 
     async def _names(self, nodes: str) -> list[str]:
-        return (await self._run(("scontrol", "show", "hostnames", nodes))).split()
+        """The nodes one by one. The text is mostly that of the last time, and as a rule that of the start."""
+        if nodes not in self._expanded:
+            self._expanded = {nodes: (await self._run(("scontrol", "show", "hostnames", nodes))).split()}
+        return self._expanded[nodes]
