@@ -10,7 +10,7 @@ READ_BYTES: Final = 64 * 1024
 
 
 def kernel_text(file: Path) -> str:
-    """The whole text of such a file. Path.read_text asks the kernel nine times, and takes three times as long.
+    """The whole text of such a file. Path.read_text makes twice as many calls, and takes twice as long.
 
     Raises:
         OSError: it cannot be read.
