@@ -102,8 +102,6 @@ class Feed:
             else:
                 self.history.feed(each)
         self.history.look(answer.run, max(answer.seq, self.history.seq))
-        if answer.run.HasField("progress") and not self.history.ended:
-            self.history.sample(epoch_seconds(answer.run.now), answer.run.progress)
         self._announce("live")
 
     async def output(self, host: str, slot: int | None, since: int) -> dict[str, Any]:

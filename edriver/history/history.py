@@ -137,7 +137,7 @@ class History:
         self.usage.look(self.revision, run)
         if run.HasField("recoveries"):
             self._recoveries = run.recoveries
-        if self.curve.latest is None and run.HasField("time_spent"):
+        if (self.curve.latest is None or self.time_spent is None) and run.HasField("time_spent"):
             self.time_spent = run.time_spent
         self.pace.look(run)
 
