@@ -241,7 +241,7 @@ def cursor_forgets_the_last_row(patch: pytest.MonkeyPatch) -> None:
 
 def bugs_are_retried_for_ever(patch: pytest.MonkeyPatch) -> None:
     """The script's error is retried as long as a worker is left."""
-    patch.setattr(ErrorWatch, "repeated_failure", lambda self, ended, version: None)
+    patch.setattr(ErrorWatch, "repeated_failure", lambda self, *judged: None)
 
 
 def every_error_is_the_same(patch: pytest.MonkeyPatch) -> None:

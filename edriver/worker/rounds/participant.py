@@ -77,7 +77,7 @@ class Participant:
         self.ordinal = 0
         self.must_leave = False
         self.looks_again = False
-        self._waiting = pb.Waiting()
+        self._waiting = b""  # serialized, so that all attributes are immutable: tests compare and hash them
         self._brought = NO_VERSION
         self._carried = 0
         self._in_step = False
@@ -207,13 +207,13 @@ class Participant:
             digest=digest,
             steps_lost=lost,
             torn=torn,
-        )
+        ).SerializeToString()
         return self.waits_on(checkpoint)
 
     def waits_on(self, checkpoint: int | None) -> pb.Report:
         """Go on waiting, with another newest checkpoint: returns the report to the driver."""
         self.looks_again = False
-        report = pb.Report(waiting=self._waiting)
+        report = pb.Report(waiting=pb.Waiting.FromString(self._waiting))
         if checkpoint is not None:
             report.waiting.checkpoint_steps = checkpoint
         return report
