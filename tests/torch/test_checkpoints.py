@@ -203,7 +203,7 @@ def test_what_cannot_be_pickled_is_said_once(tmp_path: Path, caplog: pytest.LogC
 
 
 class Held:
-    """Runs jobs when it is told to."""
+    """Keeps jobs until the test runs them."""
 
     def __init__(self) -> None:
         self.jobs: list[Callable[[], None]] = []

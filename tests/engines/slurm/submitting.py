@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,21 @@ def submitting(
 def ended(slurm: Cluster, run: Run) -> None:
     assert run.gone(), run.left_behind()
     slurm.wait(slurm.quiet, "nothing of the run is left")
+
+
+def interrupt(slurm: Cluster, run: Run) -> None:
+    """End a run by Ctrl-C; nothing of it is left."""
+    run.process.send_signal(signal.SIGINT)
+    assert run.end() == 130
+    ended(slurm, run)
+
+
+def is_replaced(slurm: Cluster, run: Run, job: str, node: str) -> None:
+    """The host of a job is lost; training goes on without it, and then with another in its place."""
+    run.line(rf"host {node}\.job{job} is lost: its agent has not answered for 5 s")
+    run.line(r"rank 0 of 1 .* at step ([5-9]|\d\d)")
+    run.line(r"rank 1 of 2 .* at step ([5-9]|\d\d)", len(run.lines))
+    slurm.wait(lambda: job not in slurm.jobs("%i"), "the job is gone")
 
 
 def urgent(slurm: Cluster, node: str) -> str:

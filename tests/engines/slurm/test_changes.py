@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines.slurm.cluster import Cluster
-from tests.engines.slurm.submitting import ended, submitting, urgent
+from tests.engines.slurm.submitting import ended, interrupt, is_replaced, submitting, urgent
 from tests.process.running import BOUND
 
 pytestmark = pytest.mark.engines
@@ -29,9 +29,7 @@ def test_a_preempted_job_that_slurm_queues_again_is_not_submitted_again(slurm: C
         assert [line for line in run.lines if "submitted" in line] == [
             "edriver: submitted 2 jobs to Slurm's partition rough"
         ]
-        run.process.send_signal(signal.SIGINT)
-        assert run.end() == 130
-        ended(slurm, run)
+        interrupt(slurm, run)
 
 
 def test_the_agent_of_a_node_that_slurm_has_given_up_stays_in_the_run(slurm: Cluster, tmp_path: Path) -> None:
@@ -45,9 +43,7 @@ def test_the_agent_of_a_node_that_slurm_has_given_up_stays_in_the_run(slurm: Clu
         run.line("rank 1 passed step", len(run.lines))
         assert "round 1.1 ended" not in run.text
         slurm.start_node(node)
-        run.process.send_signal(signal.SIGINT)
-        assert run.end() == 130
-        ended(slurm, run)
+        interrupt(slurm, run)
 
 
 def test_an_agent_that_is_started_twice_does_no_harm_and_ends_with_the_run(slurm: Cluster, tmp_path: Path) -> None:
@@ -82,9 +78,7 @@ def test_the_drain_follows_a_time_limit_that_is_changed(slurm: Cluster, tmp_path
         run.line(r"rank 1 of 2 .* at step [1-9]", len(run.lines))
         assert len(re.findall("is drained", run.text)) == 1, "the other has time"
         assert "killed" not in run.text
-        run.process.send_signal(signal.SIGINT)
-        assert run.end() == 130
-        ended(slurm, run)
+        interrupt(slurm, run)
 
 
 def test_a_suspended_job_is_replaced(slurm: Cluster, tmp_path: Path) -> None:
@@ -92,13 +86,8 @@ def test_a_suspended_job_is_replaced(slurm: Cluster, tmp_path: Path) -> None:
         run.line("rank 1 passed step 5")
         job, node = slurm.jobs("%i %N")[0].split()
         slurm.command("scontrol", "suspend", job)
-        run.line(rf"host {node}\.job{job} is lost: its agent has not answered for 5 s")
-        run.line(r"rank 0 of 1 .* at step ([5-9]|\d\d)")
-        run.line(r"rank 1 of 2 .* at step ([5-9]|\d\d)", len(run.lines))
-        assert job not in slurm.jobs("%i")
-        run.process.send_signal(signal.SIGINT)
-        assert run.end() == 130
-        ended(slurm, run)
+        is_replaced(slurm, run, job, node)
+        interrupt(slurm, run)
 
 
 def test_a_run_whose_jobs_are_all_suspended_goes_on_when_they_are_resumed(slurm: Cluster, tmp_path: Path) -> None:
@@ -112,6 +101,4 @@ def test_a_run_whose_jobs_are_all_suspended_goes_on_when_they_are_resumed(slurm:
             slurm.command("scontrol", "resume", job)
         run.line(r"rank \d of \d .* at step ([5-9]|\d\d)", len(run.lines))
         run.line(r"rank 1 passed step ([5-9]|\d\d)", len(run.lines))
-        run.process.send_signal(signal.SIGINT)
-        assert run.end() == 130
-        ended(slurm, run)
+        interrupt(slurm, run)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.engines.slurm.batch import TRAIN, Batch
 from tests.engines.slurm.cluster import Cluster
-from tests.engines.slurm.submitting import WHOLE_NODE, ended, submitting, urgent
+from tests.engines.slurm.submitting import WHOLE_NODE, ended, interrupt, is_replaced, submitting, urgent
 from tests.process.running import ROOT, edriver, running
 
 pytestmark = pytest.mark.engines
@@ -32,9 +32,7 @@ def test_jobs_come_and_what_is_not_needed_is_given_back(slurm: Cluster, tmp_path
         after = len(run.lines)
         run.line("rank 1 passed step", after)
         slurm.wait(lambda: len(slurm.jobs()) == 2, "one job has ended")
-        run.process.send_signal(signal.SIGINT)
-        assert run.end() == 130
-        ended(slurm, run)
+        interrupt(slurm, run)
 
 
 def test_a_partition_that_is_not_there_is_one_sentence(slurm: Cluster, tmp_path: Path) -> None:
@@ -72,9 +70,7 @@ def test_a_preempted_job_is_left_first_and_submitted_again(slurm: Cluster, tmp_p
         shown = slurm.command("scontrol", "show", "job", "--oneliner", job)
         assert "JobState=COMPLETED" in shown, "it was left before it was killed"
         run.line(r"rank 1 of 2 .* at step ([5-9]|\d\d)", len(run.lines))
-        run.process.send_signal(signal.SIGINT)
-        assert run.end() == 130
-        ended(slurm, run)
+        interrupt(slurm, run)
 
 
 def test_ten_preemptions_in_a_row_lose_nothing(slurm: Cluster, tmp_path: Path) -> None:
@@ -136,9 +132,7 @@ def test_a_host_that_is_drained_by_hand_is_given_back_and_another_comes(slurm: C
         run.line("submitted 1 job", after)
         run.line(r"rank 1 of 2 .* at step", after)
         slurm.wait(lambda: number not in slurm.jobs("%i"), "the job is gone")
-        run.process.send_signal(signal.SIGINT)
-        assert run.end() == 130
-        ended(slurm, run)
+        interrupt(slurm, run)
 
 
 def test_training_goes_on_while_slurmctld_is_stopped(slurm: Cluster, tmp_path: Path) -> None:
@@ -151,9 +145,7 @@ def test_training_goes_on_while_slurmctld_is_stopped(slurm: Cluster, tmp_path: P
         assert "round 1.1 ended" not in run.text
         slurm.start_controller()
         slurm.wait(lambda: slurm.states() != {}, "slurmctld answers")
-        run.process.send_signal(signal.SIGINT)
-        assert run.end() == 130
-        ended(slurm, run)
+        interrupt(slurm, run)
 
 
 def test_a_node_that_slurm_thinks_alive_and_is_not(slurm: Cluster, tmp_path: Path) -> None:
@@ -163,10 +155,5 @@ def test_a_node_that_slurm_thinks_alive_and_is_not(slurm: Cluster, tmp_path: Pat
         number, node = slurm.jobs("%i %N")[0].split()
         for pid in slurm.tasks(node):
             os.kill(pid, signal.SIGSTOP)
-        run.line(rf"host {node}.job{number} is lost: its agent has not answered for 5 s")
-        run.line(r"rank 0 of 1 .* at step ([5-9]|\d\d)")
-        run.line(r"rank 1 of 2 .* at step ([5-9]|\d\d)", len(run.lines))
-        assert number not in slurm.jobs("%i")
-        run.process.send_signal(signal.SIGINT)
-        assert run.end() == 130
-        ended(slurm, run)
+        is_replaced(slurm, run, number, node)
+        interrupt(slurm, run)
