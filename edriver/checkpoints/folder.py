@@ -12,16 +12,15 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from edriver.checkpoints.manifest import Manifest, ManifestError
+from edriver.system.private_files import sync_folder
 
 MANIFEST: Final = "manifest.json"
 _NAME: Final = re.compile(r"checkpoint-(\d{6,18})")
-_CHUNK_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +103,8 @@ class CheckpointFolder:
         """
         assert found.manifest is not None, "a whole checkpoint has one"
         for name, record in found.manifest.files.items():
-            digest = hashlib.sha256()
             with self._fs.open(self._path(found.name, name), "rb") as file:
-                while chunk := file.read(_CHUNK_BYTES):
-                    digest.update(chunk)
+                digest = hashlib.file_digest(file, "sha256")
             if digest.hexdigest() != record.sha256:
                 return f"the content of {name} has changed since it was written"
         return ""
@@ -123,15 +120,15 @@ class CheckpointFolder:
             self._fs.pipe_file(self._path(name, MANIFEST), text)  # there at once, or not at all
             return
         folder = Path(self._path(name))
-        _sync(folder)  # the names of the files that the manifest names
+        sync_folder(folder)  # the names of the files that the manifest names
         torn = folder / f"{MANIFEST}.torn"
         with torn.open("wb") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         torn.rename(folder / MANIFEST)
-        _sync(folder)
-        _sync(folder.parent)
+        sync_folder(folder)
+        sync_folder(folder.parent)
 
     def prune(self, keep: int) -> None:
         """Remove all but so many whole checkpoints, those with the most steps; and torn ones that were begun before.
@@ -170,14 +167,14 @@ class CheckpointFolder:
             with contextlib.suppress(FileNotFoundError):
                 self._fs.rm(path, recursive=True)
 
-    def _names(self) -> Iterator[str]:
+    def _names(self) -> list[str]:
         self._fs.invalidate_cache()
         try:
             entries = self._fs.ls(self._root, detail=False)
         except FileNotFoundError:
-            return iter(())
+            return []
         names = (str(entry).rstrip("/").rpartition("/")[2] for entry in entries)
-        return iter([name for name in names if _NAME.fullmatch(name)])
+        return [name for name in names if _NAME.fullmatch(name)]
 
     def _look_at(self, name: str) -> Found:
         number = _number(name)
@@ -209,11 +206,3 @@ def _number(name: str) -> int:
 
 def _protocols(fs: Any) -> tuple[str, ...]:
     return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Files that only their user can read, from their first byte on."""
+"""Files that only their user can read, from their first byte on; folders whose entries survive a power cut."""
 
 from __future__ import annotations
 
@@ -29,3 +29,16 @@ def open_private(path: Path, flags: int = 0) -> int:
             os.close(descriptor)
             raise
     return descriptor
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder on disk: of what was made, renamed or removed there.
+
+    Raises:
+        OSError: that cannot be done.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

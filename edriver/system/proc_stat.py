@@ -1,7 +1,8 @@
-"""The file `stat` of a process or a thread, see proc(5)."""
+"""Files that the kernel makes up as they are read, below /proc and /sys; the fields of `stat`, see proc(5)."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +31,25 @@ CHILD_TIME_FIELDS: Final = (13, 14)
 """Places of what children have used that have been reaped."""
 
 
+READ_BYTES: Final = 64 * 1024
+
+
+def kernel_text(file: Path) -> str:
+    """The whole text of such a file. Path.read_text makes twice as many calls, and takes twice as long.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := os.read(descriptor, READ_BYTES):
+            parts.append(part)
+    finally:
+        os.close(descriptor)
+    return b"".join(parts).decode(errors="replace")
+
+
 def stat_fields(stat: Path) -> list[str]:
     """The fields that follow the command.
 
@@ -39,7 +59,7 @@ def stat_fields(stat: Path) -> list[str]:
     Raises:
         OSError: the process or thread has ended.
     """
-    return fields_of(stat.read_text(errors="replace"))
+    return fields_of(kernel_text(stat))
 
 
 def fields_of(text: str) -> list[str]:

@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from edriver.agent.health.kernel_files import kernel_text
 from edriver.agent.health.memory_watch import END_BOUND, MemoryGroup, counting_group, kills_in, kills_of, lowest_limit
+from edriver.system.proc_stat import kernel_text
 from edriver.v1 import agent_pb2
 
 PROC_ROOT: Final = Path("/proc")

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from edriver.agent.health.kernel_files import kernel_text
+from edriver.system.proc_stat import kernel_text
 from edriver.v1 import cause_pb2
 
 END_BOUND: Final = 10.0

@@ -10,8 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from edriver.agent.health.kernel_files import kernel_text
-from edriver.system.proc_stat import STATE_FIELD, fields_of
+from edriver.system.proc_stat import STATE_FIELD, kernel_text, stat_fields
 
 STOPPED_STATES: Final = "Tt"
 """Of proc(5), /proc/PID/stat: stopped by a signal, or by a debugger."""
@@ -29,7 +28,7 @@ def stands_still(pid: int, proc: Path = PROC_ROOT, cgroups: Path = CGROUP_ROOT) 
         cgroups: and cgroups(7), version 2.
     """
     with suppress(OSError, IndexError):
-        if fields_of(kernel_text(proc / str(pid) / "stat"))[STATE_FIELD] in STOPPED_STATES:
+        if stat_fields(proc / str(pid) / "stat")[STATE_FIELD] in STOPPED_STATES:
             return True
         group = kernel_text(proc / str(pid) / "cgroup").strip().rpartition("0::/")[2]
         return "frozen 1" in kernel_text(cgroups / group / "cgroup.events")

@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from edriver.system.proc_stat import kernel_text
+
 CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
 
 UNLIMITED_BYTES: Final = 1 << 60
@@ -92,14 +94,14 @@ def _folders(text: str, root: Path, controller: str) -> Iterator[Path]:
 
 def _words(file: Path) -> tuple[str, str, str]:
     with suppress(OSError):
-        first, space, second = file.read_text().strip().partition(" ")
+        first, space, second = kernel_text(file).strip().partition(" ")
         return first, space, second
     return "", "", ""
 
 
 def _number(file: Path) -> int | None:
     with suppress(OSError, ValueError):
-        return int(file.read_text())
+        return int(kernel_text(file))
     return None
 
 
@@ -111,7 +113,7 @@ def _used_in_v1(file: Path | None) -> float | None:
 def _named(file: Path, name: str) -> int | None:
     """A number in a file of lines `name number`."""
     with suppress(OSError, ValueError):
-        for line in file.read_text().splitlines():
+        for line in kernel_text(file).splitlines():
             if line.startswith(f"{name} "):
                 return int(line.partition(" ")[2])
     return None

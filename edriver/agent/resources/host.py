@@ -10,6 +10,7 @@ import psutil
 
 from edriver.agent.resources.cgroups import CGROUP_ROOT, cpu_limit, memory_limit
 from edriver.agent.resources.processes import PROC_ROOT
+from edriver.system.proc_stat import kernel_text
 
 NETWORK_ROOT: Final = Path("/sys/class/net")
 
@@ -52,7 +53,7 @@ class Host:
     def read(self) -> HostReading:
         """What it uses now. Limits may have changed meanwhile: they are read, too."""
         try:
-            groups = self._cgroup.read_text()
+            groups = kernel_text(self._cgroup)
         except OSError:
             groups = ""
         return HostReading(*self._processors(groups), *self._memory(groups), *self._traffic())

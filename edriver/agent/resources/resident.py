@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from edriver.agent.resources.processes import PROC_ROOT, ProcessStat
+from edriver.system.proc_stat import kernel_text
 
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -42,7 +43,7 @@ class _Walked(NamedTuple):
 def private_pages(pid: int, root: Path = PROC_ROOT) -> int | None:
     """Pages in memory that a process shares with no other; None: the kernel does not say."""
     try:
-        text = (root / str(pid) / "smaps_rollup").read_text()
+        text = kernel_text(root / str(pid) / "smaps_rollup")
     except OSError:  # it has ended, is another user's, or the kernel is older than 4.14
         return None
     kilobytes = sum(

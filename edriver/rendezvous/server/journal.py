@@ -19,7 +19,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from edriver.system.private_files import open_private
+from edriver.system.private_files import open_private, sync_folder
 from edriver.v1.rendezvous_pb2 import RendezvousRecord
 
 _log = logging.getLogger("edriver.rendezvous")
@@ -100,7 +100,7 @@ class Journal:
             _write(descriptor, b"".join(whole))
             os.fsync(descriptor)
             new.replace(self._path)
-            _sync_folder(self._path.parent)
+            sync_folder(self._path.parent)
         except OSError:
             os.close(descriptor)
             raise
@@ -150,11 +150,3 @@ def _write(descriptor: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
