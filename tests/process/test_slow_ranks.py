@@ -30,10 +30,6 @@ PACED = [sys.executable, str(SCRIPTS / "paced.py")]
 SHORT_WINDOWS = [sys.executable, str(SCRIPTS / "short_windows.py")]
 
 
-USUAL_STEPS = 200
-"""Steps after which it is known how long one takes, of whichever test comes first."""
-
-
 class Paced:
     """A run of two ranks, each of which can be slowed down."""
 
@@ -82,7 +78,6 @@ def paced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Paced]:
         with Client(here(id_of(run))) as client:
             made = Paced(run, folder, client)
             made.until(lambda status: all(worker.HasField("step_times") for worker in status.workers))
-            made.until(lambda status: status.progress.steps >= USUAL_STEPS)
             yield made
         (folder / "end").touch()
         assert run.end() == 0, run.text
@@ -116,7 +111,6 @@ def test_one_that_is_stopped_is_named_within_two_seconds(paced: Paced) -> None:
     assert paced.events("interruption")[-1].interruption.hold_up.waited_for[0].rank == 1
 
 
-@pytest.mark.xfail(reason="such a rank is not always named: seen twice in six runs, cause not found yet", strict=False)
 def test_one_whose_interpreter_is_locked(paced: Paced) -> None:
     paced.slow(0, "native 9")
     status = paced.until(lambda status: len(status.hold_up.waited_for) == 1)

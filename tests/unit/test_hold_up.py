@@ -33,12 +33,23 @@ def member(
     heard: float = NOW,
     stopped: bool = False,
     place: str = "train.py:40 (main)",
+    boundaries: int = 0,
 ) -> MemberStanding:
     """One that says what it does since its last boundary; without an activity, one that has passed one lately."""
     standing = None
     if activity is not None:
         standing = notification_pb2.Standing(activity=activity, place=place, duration=duration(seconds))
-    return MemberStanding(rank + 1, rank, "ab"[rank > 1], rank % 2, heard, standing, stopped)
+    return MemberStanding(rank + 1, rank, "ab"[rank > 1], rank % 2, heard, standing, stopped, boundaries)
+
+
+@pytest.mark.parametrize(("behind", "named"), [(1, []), (2, [0]), (8, [0])])
+def test_what_a_member_said_of_a_step_that_is_over_is_not_what_it_does(behind: int, named: list[int]) -> None:
+    """It fell silent before it could say that it goes on; members make their steps together."""
+    waited = [member(0, WAITING, heard=NOW - 2.0, boundaries=283 - behind), member(1, WAITING, boundaries=283)]
+    found = looked(waited)
+    assert found is not None
+    assert [each.rank for each in found.waited_for] == named
+    assert all(each.activity == pace_pb2.WORKER_ACTIVITY_SILENT for each in found.waited_for)
 
 
 def looked(members: Sequence[MemberStanding], later: float = SETTLE_SECONDS + 0.1) -> pace_pb2.HoldUp | None:

@@ -7,7 +7,7 @@ those that do not: they load data, compute, evaluate, are stopped, or do not ans
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from edriver.common.wire import span_seconds, timestamp
@@ -38,6 +38,7 @@ class MemberStanding:
         heard: when it last said something, in seconds since the epoch.
         standing: what it does since its last boundary, long ago; None: it has said nothing of the kind.
         stopped: whether its process is stopped.
+        boundaries: how many of the round's it had passed when it was heard last.
     """
 
     worker_id: int
@@ -47,6 +48,7 @@ class MemberStanding:
     heard: float = 0.0
     standing: notification_pb2.Standing | None = None
     stopped: bool = False
+    boundaries: int = 0
 
     @property
     def activity(self) -> pace_pb2.WorkerActivity.ValueType:
@@ -73,6 +75,7 @@ class HoldUpWatch:
             members: of the round, without those whose training function has returned.
             now: the time, in seconds since the epoch.
         """
+        members = _up_to_date(members)
         if not any(member.standing is not None for member in members):
             self.since = None
             return None
@@ -90,6 +93,16 @@ def is_declared(hold_up: pace_pb2.HoldUp) -> bool:
     """Whether all that is waited for is what the script has declared: evaluation, saving."""
     declared = (pace_pb2.WORKER_ACTIVITY_EVALUATING, pace_pb2.WORKER_ACTIVITY_SAVING)
     return bool(hold_up.waited_for) and all(each.activity in declared for each in hold_up.waited_for)
+
+
+def _up_to_date(members: Collection[MemberStanding]) -> list[MemberStanding]:
+    """The members, without what they said of a step that is over.
+
+    Members make their steps together, so one that stood two boundaries behind another has gone on since. It may have
+    fallen silent before it could say so.
+    """
+    most = max((member.boundaries for member in members), default=0)
+    return [replace(each, standing=None) if each.boundaries < most - 1 else each for each in members]
 
 
 def _hold_up(members: Collection[MemberStanding]) -> pace_pb2.HoldUp:

@@ -78,7 +78,7 @@ class Pace:
         progress = report.progress
         if not report.HasField("progress") or round_id_of(progress.round_id) != self._round_id:
             return
-        member.standing.heard = now
+        member.standing.heard, member.standing.boundaries = now, progress.boundaries
         member.standing.standing = progress.standing if progress.HasField("standing") else None
         if progress.HasField("watched_duration") and progress.boundaries:
             waiting = span_seconds(progress.waiting_duration) if progress.HasField("waiting_duration") else None
