@@ -29,7 +29,7 @@ class Curve:
 
     @property
     def points(self) -> list[Point]:
-        """(time, steps, steps a second, what was reported by name, samples of all epochs, samples a second).
+        """(time, steps of rank 0, steps a second, what was reported by name, samples of all epochs, samples a second).
 
         A value that is no number is None, and so are the samples of a run without an ElasticSampler.
         """
@@ -51,7 +51,8 @@ class Curve:
         reported = {name: _finite(progress.reported[name]) for name in self.names if name in progress.reported}
         samples = progress.epoch * progress.samples + progress.samples_done if progress.HasField("epoch") else None
         rates = _finite(progress.step_rate) or 0.0, _finite(progress.sample_rate) or 0.0
-        point = (time, progress.steps, rates[0], reported, samples, rates[1])
+        step = progress.rank_0_steps if progress.HasField("rank_0_steps") else progress.steps
+        point = (time, step, rates[0], reported, samples, rates[1])
         if self._points.add(time, (revision, point), due=last):
             self._whole = revision
 

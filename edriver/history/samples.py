@@ -17,7 +17,7 @@ class Sample:
     Attributes:
         time: in seconds since the epoch,
         seconds: and since the run began.
-        step: of the script's call of `run`.
+        step: of the script's call of `run`, as rank 0 counts, whose values these are.
         call: which call that was, from 0.
         samples: of all epochs together, as the ElasticSampler counts them; None: there is none.
         undone: whether the step was made again later, because a failure had led back behind it.
@@ -78,7 +78,7 @@ def _sample(progress: status_pb2.Progress, time: float, seconds: float, workers:
     return Sample(
         time,
         seconds,
-        progress.steps,
+        progress.rank_0_steps if progress.HasField("rank_0_steps") else progress.steps,
         call,
         progress.epoch * progress.samples + progress.samples_done if progress.HasField("epoch") else None,
         workers,

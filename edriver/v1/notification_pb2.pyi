@@ -772,7 +772,7 @@ class WorkerProgress(_message.Message):
 
     @_builtins.property
     def reported(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """The latest values that the script passed to `state.report`, by name."""
+        """The latest values that the script had passed to `state.report` at the latest boundary, by name; of rank 0 only."""
 
     @_builtins.property
     def commit_duration(self) -> _duration_pb2.Duration:

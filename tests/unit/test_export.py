@@ -93,6 +93,17 @@ def test_undone_steps_are_in_the_table_and_not_in_tensorboard(tmp_path: Path, mo
     assert [row["loss"] for row in rows] == ["1.0", "2.0", "3.0", "3.0", "NaN"]
 
 
+def test_a_value_stands_at_the_step_that_it_is_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    progress = {"steps": "12", "rank_0_steps": "10", "reported": {"loss": 1.5}}  # another member has made 12
+    Path("log.jsonl").write_text(json.dumps({"time": "2026-01-01T00:00:01Z", "progress": progress}) + "\n")
+    export(["tensorboard", "log.jsonl", "--out", "tb"])
+    assert [(point.step, point.value) for point in shown(Path("tb/log")).Scalars("loss")] == [(10, 1.5)]
+    export(["csv", "log.jsonl"])
+    with Path("edriver-log.csv").open(newline="") as table:
+        assert [(row["step"], row["loss"]) for row in csv.DictReader(table)] == [("10", "1.5")]
+
+
 def test_steps_of_a_later_call_of_run_are_counted_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 

@@ -63,6 +63,29 @@ def test_steps_are_those_of_the_farthest_member_and_their_rate_is_rank_0s() -> N
     assert story.progress().step_rate == 0.0
 
 
+def test_what_rank_0_reports_belongs_to_its_own_steps() -> None:
+    story = Story()
+    story.round(1, NO_VERSION, 1, 2)
+    story.says(2, 1, 9)
+    assert not story.progress().HasField("rank_0_steps")
+    story.says(1, 1, 7)
+    assert (story.progress().steps, story.progress().rank_0_steps) == (9, 7)
+    story.round(2, Version(RoundId(1, 1), 10), 1, 2)
+    story.says(2, 2, 4)
+    assert (story.progress().steps, story.progress().rank_0_steps) == (14, 7)  # it reports that soon
+    story.says(1, 2, 3)
+    assert (story.progress().steps, story.progress().rank_0_steps) == (14, 13)
+
+
+def test_a_rank_0_that_is_not_synced_yet_has_no_steps() -> None:
+    story = Story()
+    story.round(1, NO_VERSION, 1)
+    story.says(1, 1, 7)
+    story.round(2, Version(RoundId(1, 1), 10), 3)
+    story.tracker.record_progress(agent_pb2.WorkerHeartbeat(worker_id=3, progress=notification_pb2.WorkerProgress()))
+    assert (story.progress().steps, story.progress().HasField("rank_0_steps")) == (10, False)
+
+
 def test_a_newcomer_has_no_rate_before_two_boundaries_of_its_round() -> None:
     story = Story()
     story.round(1, NO_VERSION, 1)

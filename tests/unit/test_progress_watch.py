@@ -31,6 +31,7 @@ def test_what_a_worker_holds_before_its_first_sync_is_not_the_runs() -> None:
     before = watch.progress()
     assert (before.HasField("epoch"), dict(before.reported)) == (False, {})
     times.synced(RoundId(1, 1))
+    times.passed(watch.reported)
     after = watch.progress()
     assert (after.epoch, after.samples_done, after.samples, dict(after.reported)) == (0, 17, 480, {"loss": 3.0})
     watch.state = None
@@ -49,4 +50,24 @@ def test_what_the_script_reports_in_rank_0_is_sent(
     for number in range(100):
         watch.state.report(**{f"value {number}": float(number)})
     times.synced(RoundId(1, 1))
+    times.passed(watch.reported)
     assert dict(watch.progress().reported) == reported
+
+
+def test_values_belong_to_the_boundary_that_follows_them() -> None:
+    times = StepTimes()
+    watch = ProgressWatch(Participant(), times, DEFAULT_STALL_LIMITS, lambda report: None)
+    watch.state = edriver.ObjectState()
+    times.synced(RoundId(1, 1))
+    seen = []
+    for step in (1, 2, 3):
+        watch.state.report(loss=float(step))
+        seen.append((watch.progress().boundaries, dict(watch.progress().reported)))
+        times.passed(watch.reported)
+        seen.append((watch.progress().boundaries, dict(watch.progress().reported)))
+    pairs = [(boundaries, {"loss": float(boundaries)} if boundaries else {}) for boundaries in (0, 1, 1, 2, 2, 3)]
+    assert seen == pairs
+    watch.state.report(accuracy=0.5)
+    times.ended(watch.reported)
+    watch.state = None
+    assert dict(watch.progress().reported) == {"loss": 3.0, "accuracy": 0.5}

@@ -279,6 +279,9 @@ class ProgressTracker:
         message = status_pb2.Progress(steps=self._before[self._plan.round_id] + self._reached)
         if (known := self._standings.get(self._plan.workers[0])) is not None:
             latest = known.latest  # of a newcomer to rank 0, once it is synced: before, it knows of no epoch
+            round_id = round_id_of(latest.round_id)
+            if round_id != NO_ROUND and round_id in self._before:
+                message.rank_0_steps = self._before[round_id] + latest.boundaries
             if latest.HasField("epoch"):
                 message.epoch, message.samples_done, message.samples = latest.epoch, latest.samples_done, latest.samples
             message.reported.update(latest.reported)

@@ -12,7 +12,7 @@ from edriver.v1 import notification_pb2 as pb
 from edriver.worker import topology, training_phase
 from edriver.worker.reports import SamplesDone, checkpoints, commits
 from edriver.worker.rounds.participant import Participant, Stage
-from edriver.worker.rounds.step_times import StepTimes
+from edriver.worker.rounds.step_times import NOTHING_REPORTED, StepTimes
 from edriver.worker.state.state import State
 from edriver.worker.watch.blocked import BlockedWatch
 from edriver.worker.watch.lingering import EndWatch
@@ -50,7 +50,7 @@ class ProgressWatch:
         self.state: State | None = None
         self.checks = 0
         self.waits_for_verdict = False
-        self._said: tuple[SamplesDone | None, Mapping[str, float]] = None, {}
+        self._said: SamplesDone | None = None
         self._participant = participant
         self._step_times = step_times
         self._report = report
@@ -66,6 +66,12 @@ class ProgressWatch:
         if self.state is None and (text := self._end.look()) is not None:
             logger.error("%s", text)
 
+    @property
+    def reported(self) -> Mapping[str, float]:
+        """What the script has reported, in rank 0: what it reports in others is shown nowhere."""
+        state = self.state
+        return state.reported if state is not None and topology.current().rank == 0 else NOTHING_REPORTED
+
     def progress(self) -> pb.WorkerProgress:
         """This worker's progress."""
         state = self.state
@@ -73,12 +79,9 @@ class ProgressWatch:
         self._step_times.fill(progress)
         self.looks.fill(progress)
         if state is not None and progress.round_id.n:  # before its first sync, what it holds is not the run's
-            first = topology.current().rank == 0  # what the script reports in others is shown nowhere
-            self._said = state.samples_done(), state.reported if first else {}
-        samples, reported = self._said  # once the script has left `run`, what it said last
-        if samples is not None:
-            progress.epoch, progress.samples_done, progress.samples = samples
-        progress.reported.update(reported)
+            self._said = state.samples_done()
+        if self._said is not None:  # once the script has left `run`, what it said last
+            progress.epoch, progress.samples_done, progress.samples = self._said
         progress.commits, progress.commit_bytes = commits.count, commits.nbytes
         progress.commit_duration.CopyFrom(duration(commits.seconds))
         progress.checkpoints, progress.checkpoint_bytes = checkpoints.count, checkpoints.nbytes

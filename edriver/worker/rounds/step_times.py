@@ -1,7 +1,7 @@
 """How long steps take, and when none was made for too long: what a run's goodput is made of.
 
-The training thread only notes the time of each boundary. What follows from these is worked out beside it, when the
-agent asks.
+The training thread only notes the time of each boundary, and what the script has reported by then. What follows from
+these is worked out beside it, when the agent asks.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from statistics import median
+from types import MappingProxyType
 from typing import Final
 
 from edriver.common.ids import NO_ROUND, RoundId
@@ -28,7 +29,12 @@ MIN_STEPS_CONSIDERED: Final = 3
 MAX_UNREAD: Final = 100_000
 """Notes after which the training thread works out by itself what nothing has asked for."""
 
+NOTHING_REPORTED: Final[Mapping[str, float]] = MappingProxyType({})
+
 _DECLARED: Final = (Phase.EVAL, Phase.SAVE)
+
+_Note = float | Mapping[str, float] | tuple[float, RoundId | Phase | Mapping[str, float]]
+"""A boundary, what was reported before it, or what begins then."""
 
 
 class StepTimes:
@@ -45,7 +51,7 @@ class StepTimes:
         self._clock = clock
         self._wall_clock = wall_clock
         self._lock = threading.Lock()
-        self._notes: deque[float | tuple[float, RoundId | Phase]] = deque()  # a boundary, or what begins then
+        self._notes: deque[_Note] = deque()
         self._usual: float | None = None
         self._steps: deque[float] = deque(maxlen=STEPS_CONSIDERED)
         self._round_id = NO_ROUND
@@ -56,9 +62,19 @@ class StepTimes:
         self._declared_since: float | None = None
         self._declared = 0.0  # since the latest boundary
         self._declares = False  # whether there was or is any of it
+        self._noted: Mapping[str, float] = {}
+        self._reported: Mapping[str, float] = {}
+        self._reported_since: Mapping[str, float] = {}  # what is shown from the next boundary on
 
-    def passed(self) -> None:
-        """A boundary was passed. Takes a fraction of a microsecond."""
+    def passed(self, reported: Mapping[str, float] = NOTHING_REPORTED) -> None:
+        """A boundary was passed. Takes a fraction of a microsecond.
+
+        Args:
+            reported: what the script has reported by then; never changed, but replaced.
+        """
+        if reported is not self._noted:
+            self._noted = reported
+            self._notes.append(reported)
         self._notes.append(self._clock())
         if len(self._notes) > MAX_UNREAD:
             with self._lock:
@@ -72,6 +88,10 @@ class StepTimes:
         """The training thread has entered a phase. Evaluating and saving, which scripts declare, are no stalls."""
         self._notes.append((self._clock(), phase))
 
+    def ended(self, reported: Mapping[str, float]) -> None:
+        """The script has left `run`: what it reported last is shown, though no boundary follows."""
+        self._notes.append((self._clock(), reported))
+
     @property
     def usual(self) -> float | None:
         """Seconds of a usual step; None: too few have been made. As of the last time that `fill` was called."""
@@ -83,6 +103,7 @@ class StepTimes:
             self._read()
             progress.round_id.CopyFrom(round_id_message(self._round_id))
             progress.boundaries = self._boundaries
+            progress.reported.update(self._reported)
             if self._round_id == NO_ROUND:
                 return
             ahead = self._wall_clock() - self._clock()
@@ -101,14 +122,18 @@ class StepTimes:
     def _read(self) -> None:
         while self._notes:
             note = self._notes.popleft()
-            if isinstance(note, float):
-                self._boundary(note)
-                continue
-            now, what = note
-            if isinstance(what, RoundId):
-                self._begin(now, what)
-            else:
-                self._phase(now, what)
+            match note:
+                case float():
+                    self._boundary(note)
+                    self._reported = self._reported_since
+                case (now, RoundId() as round_id):
+                    self._begin(now, round_id)
+                case (now, Phase() as phase):
+                    self._phase(now, phase)
+                case (_, reported):
+                    self._reported = self._reported_since = reported
+                case reported:
+                    self._reported_since = reported
         if len(self._steps) >= MIN_STEPS_CONSIDERED:
             self._usual = median(self._steps)
 

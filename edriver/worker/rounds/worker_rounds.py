@@ -104,13 +104,14 @@ class WorkerRounds:
             return self._training.run(call)
         finally:
             self._watch.looks.stop()
+            self._step_times.ended(self._watch.reported)
             state.bind(None)
             self._watch.state = None
             self.notifications.remove_listener(state)
 
     def boundary(self, committed: bool) -> None:
         """Count a boundary: see `state.Rounds`. Without news it is one comparison of a local integer."""
-        self._step_times.passed()
+        self._step_times.passed(self._watch.reported)
         if self._participant.passed(committed):
             self._training.decide_boundary()
 

@@ -161,7 +161,8 @@ class State(abc.ABC):
     def report(self, **values: float) -> None:
         """Report values to observers: `state.report(loss=loss.item())`. Those of rank 0 are shown.
 
-        It costs no message; the latest value of each name is read every second or two. Nothing is saved or synced.
+        It costs no message; the latest value of each name is read every second or two, as of the latest boundary.
+        Nothing is saved or synced.
 
         Args:
             values: numbers by name; at most 100 names in all.
