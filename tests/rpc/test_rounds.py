@@ -247,6 +247,19 @@ def test_an_interrupt_keeps_what_was_not_committed(agent: Agent, monkeypatch: py
     assert outcome.get(timeout=BOUND) == "trained"
 
 
+def test_a_newcomer_that_has_no_place_leaves_with_0(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topology, "_assignment", None)
+    monkeypatch.setenv("EDRIVER_WORKER_ID", "1")  # under a driver, so that it has no rank before its first round
+    outcome = in_thread(rounds_of(agent, Group()), lambda state: 1, ObjectState(step=0))
+    agent.announced()
+    agent.attach()
+    agent.hear("waiting")
+    agent.say(pb.Notice(leave=pb.Leave()))
+    left = outcome.get(timeout=BOUND)
+    assert isinstance(left, SystemExit)
+    assert left.code == 0
+
+
 def test_skip_leave_and_an_exception_of_its_own(agent: Agent) -> None:
     rounds = rounds_of(agent, Group())
     state = ObjectState(step=0)

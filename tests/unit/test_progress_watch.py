@@ -16,6 +16,11 @@ from edriver.worker.rounds.progress_watch import ProgressWatch
 from edriver.worker.rounds.step_times import StepTimes
 
 
+@pytest.fixture(autouse=True)
+def rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topology, "_assignment", topology.SINGLE_WORKER)
+
+
 class Resumed(edriver.ObjectState):
     """As a script makes it, before its first sync: of an epoch that is not the run's."""
 

@@ -68,9 +68,10 @@ class ProgressWatch:
 
     @property
     def reported(self) -> Mapping[str, float]:
-        """What the script has reported, in rank 0: what it reports in others is shown nowhere."""
-        state = self.state
-        return state.reported if state is not None and topology.current().rank == 0 else NOTHING_REPORTED
+        """What the script has reported, in rank 0: what it reports in others, or before it has a rank, is shown nowhere."""
+        if self.state is None or not topology.in_round() or topology.current().rank != 0:
+            return NOTHING_REPORTED
+        return self.state.reported
 
     def progress(self) -> pb.WorkerProgress:
         """This worker's progress."""
