@@ -7,6 +7,7 @@ from typing import Any
 
 from edriver.common.downsample import Downsampled
 from edriver.common.limits import MAX_REPORTED_NAMES
+from edriver.history.samples import place_of
 from edriver.v1 import status_pb2
 
 Point = tuple[float, int, float, dict[str, float | None], int | None, float]
@@ -49,9 +50,8 @@ class Curve:
             if name not in self.names and len(self.names) < MAX_REPORTED_NAMES:
                 self.names[name] = None
         reported = {name: _finite(progress.reported[name]) for name in self.names if name in progress.reported}
-        samples = progress.epoch * progress.samples + progress.samples_done if progress.HasField("epoch") else None
         rates = _finite(progress.step_rate) or 0.0, _finite(progress.sample_rate) or 0.0
-        step = progress.rank_0_steps if progress.HasField("rank_0_steps") else progress.steps
+        step, samples = place_of(progress)
         point = (time, step, rates[0], reported, samples, rates[1])
         if self._points.add(time, (revision, point), due=last):
             self._whole = revision

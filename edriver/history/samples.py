@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from edriver.common.wire import epoch_seconds
 from edriver.history.records import UnreadableLine
@@ -41,6 +42,26 @@ class Sample:
     reported: dict[str, float] = field(default_factory=dict)
 
 
+class Place(NamedTuple):
+    """Where what rank 0 has reported stands.
+
+    Attributes:
+        step: rank 0's steps of the script's call of `run`; before its first report those of the farthest member.
+        samples: of all epochs together; None: there is no ElasticSampler.
+    """
+
+    step: int
+    samples: int | None
+
+
+def place_of(progress: status_pb2.Progress) -> Place:
+    """Where this progress stands."""
+    return Place(
+        progress.rank_0_steps if progress.HasField("rank_0_steps") else progress.steps,
+        progress.epoch * progress.samples + progress.samples_done if progress.HasField("epoch") else None,
+    )
+
+
 def samples_of(entries: Iterable[status_pb2.Event | status_pb2.ProgressSample | UnreadableLine]) -> list[Sample]:
     """The samples in an event log, oldest first. Where it has several runs, one after the other, they are the last's.
 
@@ -74,13 +95,13 @@ def samples_of(entries: Iterable[status_pb2.Event | status_pb2.ProgressSample | 
 
 
 def _sample(progress: status_pb2.Progress, time: float, seconds: float, workers: int, call: int) -> Sample:
-    spent = progress.time_spent
+    spent, place = progress.time_spent, place_of(progress)
     return Sample(
         time,
         seconds,
-        progress.rank_0_steps if progress.HasField("rank_0_steps") else progress.steps,
+        place.step,
         call,
-        progress.epoch * progress.samples + progress.samples_done if progress.HasField("epoch") else None,
+        place.samples,
         workers,
         progress.step_rate,
         progress.sample_rate,

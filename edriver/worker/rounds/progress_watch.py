@@ -68,7 +68,7 @@ class ProgressWatch:
 
     @property
     def reported(self) -> Mapping[str, float]:
-        """What the script has reported, in rank 0: what it reports in others, or before it has a rank, is shown nowhere."""
+        """What the script has reported in rank 0. In others, and before there is a rank, it is shown nowhere."""
         if self.state is None or not topology.in_round() or topology.current().rank != 0:
             return NOTHING_REPORTED
         return self.state.reported

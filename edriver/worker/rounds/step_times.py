@@ -30,11 +30,12 @@ MAX_UNREAD: Final = 100_000
 """Notes after which the training thread works out by itself what nothing has asked for."""
 
 NOTHING_REPORTED: Final[Mapping[str, float]] = MappingProxyType({})
+"""What a script has reported that has reported nothing, or whose reports are not shown."""
 
 _DECLARED: Final = (Phase.EVAL, Phase.SAVE)
 
 _Note = float | Mapping[str, float] | tuple[float, RoundId | Phase | Mapping[str, float]]
-"""A boundary, what was reported before it, or what begins then."""
+"""A boundary; what the script reports at its end; a boundary and what is new at it, or what else begins then."""
 
 
 class StepTimes:
@@ -62,9 +63,7 @@ class StepTimes:
         self._declared_since: float | None = None
         self._declared = 0.0  # since the latest boundary
         self._declares = False  # whether there was or is any of it
-        self._noted: Mapping[str, float] = {}
-        self._reported: Mapping[str, float] = {}
-        self._reported_since: Mapping[str, float] = {}  # what is shown from the next boundary on
+        self._noted = self._reported = NOTHING_REPORTED  # as the training thread, and as the agent, knows it
 
     def passed(self, reported: Mapping[str, float] = NOTHING_REPORTED) -> None:
         """A boundary was passed. Takes a fraction of a microsecond.
@@ -72,10 +71,12 @@ class StepTimes:
         Args:
             reported: what the script has reported by then; never changed, but replaced.
         """
-        if reported is not self._noted:
+        now = self._clock()
+        if reported is self._noted:
+            self._notes.append(now)
+        else:
             self._noted = reported
-            self._notes.append(reported)
-        self._notes.append(self._clock())
+            self._notes.append((now, reported))
         if len(self._notes) > MAX_UNREAD:
             with self._lock:
                 self._read()
@@ -90,7 +91,7 @@ class StepTimes:
 
     def ended(self, reported: Mapping[str, float]) -> None:
         """The script has left `run`: what it reported last is shown, though no boundary follows."""
-        self._notes.append((self._clock(), reported))
+        self._notes.append(reported)
 
     @property
     def usual(self) -> float | None:
@@ -125,15 +126,15 @@ class StepTimes:
             match note:
                 case float():
                     self._boundary(note)
-                    self._reported = self._reported_since
                 case (now, RoundId() as round_id):
                     self._begin(now, round_id)
                 case (now, Phase() as phase):
                     self._phase(now, phase)
-                case (_, reported):
-                    self._reported = self._reported_since = reported
+                case (now, reported):
+                    self._boundary(now)
+                    self._reported = reported
                 case reported:
-                    self._reported_since = reported
+                    self._reported = reported
         if len(self._steps) >= MIN_STEPS_CONSIDERED:
             self._usual = median(self._steps)
 
