@@ -118,7 +118,9 @@ class History:
         if seq < self.seq:
             return
         self.revision += 1
-        self.began, self.doing = epoch_seconds(run.start_time), run.activity.text
+        self.began = epoch_seconds(run.start_time)
+        if self.ended is None:  # the driver, which ends its hosts now, still says what the run did last
+            self.doing = run.activity.text
         self.now = max(self.now, epoch_seconds(run.now))
         self._limits = {
             "run_id": run.run_id,

@@ -539,6 +539,14 @@ def test_a_run_joined_late() -> None:
     assert len(late.lanes.of_slots["a", 1].steps) == 2
 
 
+def test_a_state_that_was_read_after_the_end_does_not_say_what_the_run_did_before() -> None:
+    story = Story()
+    ended = status_pb2.RunEnded(end=status_pb2.RUN_END_STOPPED)
+    story.event(140.0, "requested by an operator", run_ended=ended)
+    story.history.look(status_pb2.Run(activity=cause_pb2.Cause(text="waiting: 0 of 1 workers are ready")), story.seq)
+    assert story.history.doing == "requested by an operator"
+
+
 def test_a_look_that_is_older_than_an_event_is_passed_over() -> None:
     story = Story()
     story.killed()
