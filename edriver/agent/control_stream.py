@@ -28,7 +28,7 @@ FIRST_LEASE = 10.0
 DRIVER_GONE_TIMEOUT = 3.0
 """Seconds for which no stream can be opened, for nothing listens there: then the driver is gone. One that is only
 stopped still has its connections, and new ones are accepted by the kernel. One that a host has dialled by itself may be
-yet to come."""
+yet to come, and so may another driver of a run with a journal: that is awaited for the driver's lease."""
 
 REDIAL_DELAYS = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Seconds before the first, second, ... attempt in a row to open the stream; the last one repeats."""
@@ -88,6 +88,8 @@ class ControlStream:
         self._lease = Lease(first_lease, clock)
         self._nothing_listens = nothing_listens
         self._failed_attempts = 0
+        self._gone_timeout = DRIVER_GONE_TIMEOUT
+        self._incarnation = 0
         self._turned_away = False  # because its host is there already: the driver is no longer to come
         self._outgoing: asyncio.Queue[agent_pb2.ConnectRequest | None] | None = None
         self._closing = False
@@ -136,9 +138,11 @@ class ControlStream:
 
     async def _watch_address(self) -> None:
         """While there is no stream, check whether there is a driver."""
-        gone = Lease(DRIVER_GONE_TIMEOUT, self._clock)
+        gone = Lease(self._gone_timeout, self._clock)
         while True:
             await asyncio.sleep(gone.next_tick)
+            if gone.duration != self._gone_timeout:
+                gone.lengthen(self._gone_timeout)
             awaits_it = not self._hello.agent_id and not self._turned_away  # the first Welcome brings the id
             if self._outgoing or awaits_it or not (self._nothing_listens and await self._nothing_listens()):
                 gone.renew()
@@ -211,7 +215,14 @@ class ControlStream:
     def _take_welcome(self, message: object) -> None:
         if not isinstance(message, agent_pb2.ConnectResponse) or message.WhichOneof("kind") != "welcome":
             raise StreamBrokenError(grpc.StatusCode.INTERNAL, "the driver's first message is no Welcome")
+        welcome = message.welcome
+        if welcome.incarnation < self._incarnation:
+            number = f"it is number {welcome.incarnation} of this run, and number {self._incarnation} has taken over"
+            raise StreamBrokenError(grpc.StatusCode.ABORTED, f"an older driver is not followed: {number}")
+        self._incarnation = welcome.incarnation
         self._receive(message)
+        if welcome.resumable:
+            self._gone_timeout = span_seconds(welcome.driver_lease)
         self._lease = Lease(span_seconds(message.welcome.driver_lease), self._clock)
         self._failed_attempts = 0
         self._on_welcome(message.welcome)

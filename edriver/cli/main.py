@@ -280,9 +280,9 @@ def _add_failure_flags(group: argparse._ArgumentGroup) -> None:
         type=_seconds,
         default=defaults.DRIVER_TIMEOUT,
         metavar="S",
-        help="let hosts continue training without a message from the driver for this long; if the driver is known to "
-        "be "
-        "gone, they end within seconds (default: %(default)g)",
+        help="let hosts continue training without a driver for this long: edriver resume takes the run over; without "
+        "records (--no-records) it cannot, and hosts end within seconds once the driver is known to be gone (default: "
+        "%(default)g)",
     )
     group.add_argument(
         "--resize-pause",
@@ -449,7 +449,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         from edriver.driver.session import run
 
-        return run(options, run_id, output, records)
+        return run(options, run_id, output, records, arguments)
     finally:
         output.close()
 

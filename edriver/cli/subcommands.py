@@ -135,6 +135,18 @@ def _kubernetes(arguments: Sequence[str]) -> int:
     return kubernetes(arguments, credentials)
 
 
+def _resume(arguments: Sequence[str]) -> int:
+    from edriver.cli.resume import resume_run
+    from edriver.driver.journal.journal import JournalError
+
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    try:
+        return resume_run(arguments)
+    except JournalError as error:
+        sys.stderr.write(f"edriver resume: {error}\n")
+        return EXIT_FAILED
+
+
 def _agent(arguments: Sequence[str]) -> int:
     from edriver.agent.dial_in import RunEndedError, join_config_of
     from edriver.agent.main import run_agent
@@ -190,6 +202,10 @@ GROUPS: Final[Mapping[str, Sequence[Subcommand]]] = {
         _steers("undrain", "HOST[:SLOT]", "use it again"),
         _steers("resize", "N", "set the maximum number of workers"),
         _steers("stop", "", "end the run"),
+        Subcommand(
+            *("resume", "[RUN]", "take over a run whose driver was killed; its workers train on meanwhile"),
+            *(_resume, partial(_parser_in, "edriver.cli.resume")),
+        ),
     ),
     "set up": (
         Subcommand(

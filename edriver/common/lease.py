@@ -24,6 +24,14 @@ class ProcessClock:
         self._longest = longest
         self._read = self._lived = clock()
 
+    def go_on_from(self, lived: float) -> None:
+        """Go on where the clock of another process has stopped.
+
+        Args:
+            lived: what that one read last.
+        """
+        self._read, self._lived = self._clock(), lived
+
     def __call__(self) -> float:
         """Seconds that the process has lived through, from where the clock began."""
         now = self._clock()

@@ -28,12 +28,15 @@ class Link(Generic[M]):
 
     Args:
         limit: most messages that may be unacknowledged.
+        safe_at_once: whether a message is acknowledged as soon as it is received; else once `keep_safe` has said so.
     """
 
-    def __init__(self, limit: int = 10_000) -> None:
+    def __init__(self, limit: int = 10_000, safe_at_once: bool = True) -> None:
         self._limit = limit
+        self._safe_at_once = safe_at_once
         self._sent = 0
         self._received = 0
+        self._safe = 0
         self._unacknowledged: deque[M] = deque()
 
     def send(self, message: M) -> M:
@@ -51,15 +54,38 @@ class Link(Generic[M]):
 
     def stamp(self, message: M) -> M:
         """Acknowledge with a message what has been received; returns it. Enough for heartbeats, which are not kept."""
-        message.ack = self._received
+        message.ack = self._safe
         return message
+
+    def keep_safe(self, seq: int) -> None:
+        """All messages up to this one will be acted upon, whatever happens: they may be acknowledged."""
+        self._safe = max(self._safe, seq)
+
+    def safe_at_once(self) -> None:
+        """From now on acknowledge each message as soon as it is received."""
+        self._safe_at_once = True
+        self._safe = self._received
+
+    def resume(self, received: int, acknowledged: int) -> None:
+        """Go on where another process has stopped, which had sent the same messages.
+
+        Args:
+            received: the number of the last message that is safe.
+            acknowledged: the number of the last one that the other side had acknowledged.
+        """
+        self._received = self._safe = received
+        while self._unacknowledged and self._unacknowledged[0].seq <= acknowledged:
+            self._unacknowledged.popleft()
 
     def receive(self, message: Numbered) -> bool:
         """Take in a message's numbers; returns whether it is to be acted upon (False: it was, before a reconnect).
 
         Raises:
-            ValueError: a message is missing, which no order of reconnects can explain.
+            ValueError: a message is missing, or one was acknowledged that was never sent, which no order of reconnects
+                can explain.
         """
+        if message.ack > self._sent:
+            raise ValueError(f"message {message.ack} is acknowledged, and {self._sent} were sent")
         while self._unacknowledged and self._unacknowledged[0].seq <= message.ack:
             self._unacknowledged.popleft()
         if message.seq == 0:
@@ -69,6 +95,8 @@ class Link(Generic[M]):
         if message.seq != self._received + 1:
             raise ValueError(f"message {message.seq} came after message {self._received}")
         self._received = message.seq
+        if self._safe_at_once:
+            self._safe = message.seq
         return True
 
     def again(self) -> list[M]:

@@ -12,6 +12,7 @@ from edriver.common.limits import MAX_ERROR_LENGTH
 from edriver.driver.core import events
 from edriver.driver.core.demand import Demand
 from edriver.driver.launch.broker import Broker, BrokerError, UnusableBrokerError
+from edriver.driver.rpc.agents.received import Inbound
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.text.wire_text import wire_text
 
@@ -62,7 +63,7 @@ class BrokerFeed:
         self,
         broker: Broker,
         demand: Callable[[], Demand],
-        inbox: Mailbox[events.Event],
+        inbox: Mailbox[Inbound],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._broker = broker

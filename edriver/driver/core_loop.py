@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from edriver.driver.core import actions, events
 from edriver.driver.core.cause import Cause, CauseKind, MemoryKill
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.rounds.ranks import RoundPlan
+from edriver.driver.journal.entries import Entry
+from edriver.driver.journal.journal import Journal, JournalError
 from edriver.driver.launch.agents import Agents
 from edriver.driver.observe.cause_text import Line
 from edriver.driver.observe.console.announcements import Announcements
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.records.recorder import Recorder
+from edriver.driver.rpc.agents.received import Inbound, Received
 from edriver.driver.rpc.agents.registry import AgentRegistry
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.driver.rpc.status import StatusServer
@@ -29,11 +31,6 @@ if TYPE_CHECKING:
     from edriver.driver.observe.metrics.server import MetricsServer
 
 _log = logging.getLogger("edriver.driver")
-
-
-def draw_secret() -> bytes:
-    """The secret of a round: as many random bytes as workers expect (membership_proof.SECRET_BYTES)."""
-    return secrets.token_bytes(32)
 
 
 class CoreLoop:
@@ -49,6 +46,8 @@ class CoreLoop:
         status: observers,
         recorder: the records,
         metrics: Prometheus; None: there are no metrics.
+        journal: what another driver could go on from; None: there is none.
+        draw_secret: draws the secret of a round: as many bytes as workers expect (membership_proof.SECRET_BYTES).
         clock: seconds, monotonic.
         wall_clock: seconds since the epoch, for users' listeners.
     """
@@ -56,7 +55,7 @@ class CoreLoop:
     def __init__(
         self,
         membership: Membership,
-        inbox: Mailbox[events.Event],
+        inbox: Mailbox[Inbound],
         registry: AgentRegistry,
         agents: Agents,
         shutdown: Shutdown,
@@ -64,6 +63,8 @@ class CoreLoop:
         status: StatusServer,
         recorder: Recorder,
         metrics: MetricsServer | None,
+        journal: Journal | None,
+        draw_secret: Callable[[], bytes],
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
     ) -> None:
@@ -77,42 +78,87 @@ class CoreLoop:
         self._status = status
         self._recorder = recorder
         self._metrics = metrics
+        self._journal = journal
+        self._draw_secret = draw_secret
         self._clock = clock
         self._wall_clock = wall_clock
 
     async def run(self) -> actions.FinishRun:
         """Feed the core and do what it orders, until it ends the run."""
-        while True:
-            event = await self._next_event()
-            _log.debug("event %s", event)
-            if isinstance(event, events.AgentConnected):
-                self._agents.connected(event.agent_id)
-            if isinstance(event, events.AgentLost):
-                self._shutdown.forget_agent(event.host, event.agent_id)
-            loss = self._announcements.loss(event, self._membership.roster)
-            step = self._membership.step(event, self._clock())
-            workers = self._membership.roster.workers.values() if step else ()
-            host_of = {worker.worker_id: worker.host for worker in workers}
-            finish = None
-            for action in step:
-                _log.debug("action %s", action)
-                if isinstance(action, actions.FinishRun):
-                    finish = action
-                    break
-                self._perform(action, host_of)
-            # Act first, then print: workers that wait for their next round must not wait for output.
-            lines = [*self._announcements.lines(loss, step)]
-            for line in lines:
-                _log.info("%s", line.text)
-            lost_before = self._event_history.tracker.steps_lost
-            self.publish(self._event_history.take(event, step, loss, lines))
-            if any(isinstance(action, RoundPlan) and action.checkpoint for action in step):
-                lost = self._event_history.tracker.steps_lost - lost_before
-                _log.info("no worker holds the state: it is loaded from disk; %s lost", count_text(lost, "step"))
-            if loss and isinstance(event, events.WorkerStalled):
-                _log.info("its threads are at\n%s", event.stacks)
-            if finish:
+        try:
+            while True:
+                found = await self._next_event()
+                event, link = (found.event, found[1:]) if isinstance(found, Received) else (found, None)
+                entry = None if event is None else Entry(self._clock(), self._wall_clock(), event)
+                self._write_down(entry, link)
+                if link is not None:
+                    self._registry.keep_safe(*link[:2])
+                if entry is not None and (finish := self._turn(entry, replayed=False)):
+                    return finish
+        finally:
+            self._registry.close()
+
+    def replay(self, entries: Iterable[Entry]) -> actions.FinishRun | None:
+        """Take in what another driver of this run was given, and launch and announce nothing.
+
+        Args:
+            entries: the events, oldest first.
+
+        Returns:
+            the end of the run, if they led to that.
+        """
+        for entry in entries:
+            if finish := self._turn(entry, replayed=True):
                 return finish
+        return None
+
+    def _turn(self, entry: Entry, *, replayed: bool) -> actions.FinishRun | None:
+        event = entry.event
+        _log.debug("event %s", event)
+        if isinstance(event, events.AgentConnected):
+            self._registry.note_connected(event.agent_id)
+            self._agents.connected(event.agent_id)
+        if isinstance(event, events.AgentLost):
+            self._shutdown.forget_agent(event.host, event.agent_id)
+        loss = self._announcements.loss(event, self._membership.roster)
+        step = self._membership.step(event, entry.clock)
+        workers = self._membership.roster.workers.values() if step else ()
+        host_of = {worker.worker_id: worker.host for worker in workers}
+        finish = None
+        for action in step:
+            _log.debug("action %s", action)
+            if isinstance(action, actions.FinishRun):
+                finish = action
+                break
+            self._perform(action, host_of, entry.wall_clock)
+        # Act first, then print: workers that wait for their next round must not wait for output.
+        lines = [*self._announcements.lines(loss, step)]
+        lost_before = self._event_history.tracker.steps_lost
+        if replayed:
+            new_events = self._event_history.take(event, step, loss, lines)
+            if self._metrics:
+                self._metrics.observe(new_events)
+            return finish
+        for line in lines:
+            _log.info("%s", line.text)
+        self.publish(self._event_history.take(event, step, loss, lines))
+        if any(isinstance(action, RoundPlan) and action.checkpoint for action in step):
+            lost = self._event_history.tracker.steps_lost - lost_before
+            _log.info("no worker holds the state: it is loaded from disk; %s lost", count_text(lost, "step"))
+        if loss and isinstance(event, events.WorkerStalled):
+            _log.info("its threads are at\n%s", event.stacks)
+        return finish
+
+    def _write_down(self, entry: Entry | None, link: tuple[int, int, int] | None) -> None:
+        """Have the journal hold what arrives before anything is done about it."""
+        if self._journal is None:
+            return
+        try:
+            self._journal.append(entry, link)
+        except JournalError as error:
+            _log.warning("%s: the run goes on, and ends if this driver does", error)
+            self._journal.discard()
+            self._journal = None
 
     def memory_killed(self, kill: agent_pb2.MemoryKill) -> None:
         """The kernel has killed a process that a worker had started: nothing follows from it by itself."""
@@ -132,7 +178,7 @@ class CoreLoop:
             if self._metrics:
                 self._metrics.observe(new_events)
 
-    async def _next_event(self) -> events.Event:
+    async def _next_event(self) -> Inbound:
         """The next event; Ticked when a deadline comes first."""
         deadline = self._membership.next_deadline
         try:
@@ -143,7 +189,7 @@ class CoreLoop:
         assert event is not None, "the inbox is never closed"
         return event
 
-    def _perform(self, action: actions.Action, host_of: Mapping[int, str]) -> None:
+    def _perform(self, action: actions.Action, host_of: Mapping[int, str], wall_clock: float) -> None:
         match action:
             case actions.StartAgent(host, agent_id):
                 self._registry.expect(host, agent_id)
@@ -152,5 +198,5 @@ class CoreLoop:
                 self._shutdown.stop_agent(agent_id)
             case actions.AbandonAgent(host, agent_id):
                 self._shutdown.forget_agent(host, agent_id)
-        for host, message in orders_of(action, host_of, self._wall_clock(), draw_secret):
+        for host, message in orders_of(action, host_of, wall_clock, self._draw_secret):
             self._registry.send(host, message)

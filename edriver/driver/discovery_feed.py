@@ -12,6 +12,7 @@ from edriver.discovery.errors import DiscoveryError, UnusableSourceError
 from edriver.discovery.poll_filter import PollFilter, Polls, Verdict
 from edriver.discovery.sources import HostSource
 from edriver.driver.core import events
+from edriver.driver.rpc.agents.received import Inbound
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.text.wire_text import wire_text
 
@@ -37,7 +38,7 @@ class DiscoveryFeed:
     def __init__(
         self,
         source: HostSource,
-        inbox: Mailbox[events.Event],
+        inbox: Mailbox[Inbound],
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:

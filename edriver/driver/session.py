@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import random
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import grpc.aio
 import uvloop
@@ -19,13 +19,20 @@ from edriver.common.lease import ProcessClock
 from edriver.common.release import VERSION
 from edriver.common.wire import timestamp
 from edriver.driver.core import actions, events
+from edriver.driver.core.cause import AgentFault, AgentFaultKind
+from edriver.driver.journal.draws import new_key
+from edriver.driver.journal.entries import Entry
+from edriver.driver.journal.held_clock import HeldClock
+from edriver.driver.journal.journal import Head, Journal, JournalError
 from edriver.driver.observe.console.failure_report import Tally, failure_report, success_report, with_last_output
 from edriver.driver.observe.console.output import Output
+from edriver.driver.observe.records.last_seq import last_seq
 from edriver.driver.observe.records.recorder import describe, describe_failure
 from edriver.driver.options import RunOptions
 from edriver.driver.pace_watch import watch_pace
 from edriver.driver.progress_lines import tell_progress
 from edriver.driver.rpc.agent_service import SERVER_OPTIONS
+from edriver.driver.rpc.agents.received import Received
 from edriver.driver.rpc.agents.registry import HEARTBEAT_INTERVAL
 from edriver.driver.rpc.health_and_reflection import add_introspection
 from edriver.driver.rpc.tcp_endpoint import AGENT_SERVICE, CONTROL_SERVICE, STATUS_SERVICE
@@ -33,26 +40,72 @@ from edriver.driver.shutdown import EXIT_BOUND, QUICK_EXIT_BOUND
 from edriver.driver.source_commit import source_commit
 from edriver.driver.wiring import Wiring
 from edriver.system.guard import Guard
-from edriver.system.leftovers import hold, remove_leftovers
-from edriver.system.record_folder import remove_old
-from edriver.system.runs import RUN_FOLDER_VARIABLE, folder_of
+from edriver.system.leftovers import LOCK_NAME, hold, remove_leftovers
+from edriver.system.record_folder import EVENTS_FILE, JOURNAL_FILE, remove_old
+from edriver.system.runs import RUN_FOLDER_VARIABLE, SOCKET_NAME, folder_of
 from edriver.v1 import agent_pb2_grpc, control_pb2_grpc, status_pb2_grpc
 
 _log = logging.getLogger("edriver.driver")
 
+NEVER_STARTED: Final = "its agent had not connected when the driver before this one ended"
 
-def run(options: RunOptions, run_id: str, output: Output, records: Path | None) -> int:
-    """Run to the end; returns the exit code. `records` is the folder for the run's records; None: it has none."""
+
+def run(options: RunOptions, run_id: str, output: Output, records: Path | None, arguments: Sequence[str]) -> int:
+    """Run to the end; returns the exit code.
+
+    Args:
+        options: the options of the run.
+        run_id: the run's name.
+        output: where everything is printed.
+        records: the folder for the run's records, and its journal; None: it has none.
+        arguments: the command line, for a driver that takes the run over.
+    """
     folder = folder_of(run_id)
+    head = Head(
+        run_id,
+        tuple(arguments),
+        str(Path.cwd()),
+        dict(os.environ),
+        new_key(),
+        str(folder),
+        began=(time.monotonic(), time.time()),
+    )
+    journal = None
+    if records is not None:
+        try:
+            journal = Journal.create(records / JOURNAL_FILE, head)
+        except JournalError as error:
+            _log.warning("%s: the run ends if its driver does", error)
+    return _run(Session(options, head, output, records, journal), folder, journal)
+
+
+def resume(options: RunOptions, journal: Journal, output: Output) -> int:
+    """Take a run over whose driver is gone, and run it to the end; returns the exit code.
+
+    Args:
+        options: the options of the run.
+        journal: what the driver has left.
+        output: where everything is printed.
+    """
+    head = journal.head
+    head = replace(head, incarnation=head.incarnation + 1)
+    journal.update(head)
+    folder = Path(head.folder)
+    (folder / f"{LOCK_NAME}.new").unlink(missing_ok=True)
+    (folder / SOCKET_NAME).unlink(missing_ok=True)
+    return _run(Session(options, head, output, journal.path.parent, journal, resumes=True), folder, journal)
+
+
+def _run(session: Session, folder: Path, journal: Journal | None) -> int:
+    os.environ[RUN_FOLDER_VARIABLE] = str(folder)
     for leftover in remove_leftovers():
         _log.warning("%s", leftover)
-    os.environ[RUN_FOLDER_VARIABLE] = str(folder)
-    guard = Guard(folder, mark=f"{RUN_FOLDER_VARIABLE}={folder}")
+    guard = Guard(folder, mark=f"{RUN_FOLDER_VARIABLE}={folder}", keeps_folder=journal is not None)
     try:
         guard.start()
-        folder.mkdir(mode=0o700)
+        folder.mkdir(mode=0o700, exist_ok=session.resumes)
         hold(folder)
-        return uvloop.run(Session(options, run_id, output, folder, records).run())
+        return uvloop.run(session.run())
     except FileExistsError as error:
         _log.error(
             "failed: %s cannot be made: %s; it does not belong to this run and is left as it is",
@@ -65,6 +118,8 @@ def run(options: RunOptions, run_id: str, output: Output, records: Path | None) 
         return 1
     finally:
         guard.finish(EXIT_BOUND)
+        if journal is not None and (session.over or not session.resumes):
+            journal.discard()
 
 
 class Session:
@@ -72,41 +127,53 @@ class Session:
 
     Args:
         options: the options of the run.
-        run_id: the run's name.
+        head: what another driver of it has to know.
         output: where everything is printed.
-        folder: the run's own folder.
         records: the folder for its records; None: it has none.
+        journal: what another driver could take it over from; None: there is none.
+        resumes: whether another driver had it before.
         clock: seconds, monotonic.
         wall_clock: seconds since the epoch, for users' listeners.
-        draw: a random number from 0 up to 1 at each call, for the core.
+
+    Attributes:
+        resumes: the same.
+        over: whether it has ended.
     """
 
     def __init__(
         self,
         options: RunOptions,
-        run_id: str,
+        head: Head,
         output: Output,
-        folder: Path,
         records: Path | None = None,
+        journal: Journal | None = None,
+        *,
+        resumes: bool = False,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
-        draw: Callable[[], float] = random.random,
     ) -> None:
+        self.resumes = resumes
+        self.over = False
         self._began = clock()
         self._real_clock = clock
         self._clock = ProcessClock(clock, 2 * HEARTBEAT_INTERVAL)
-        self._wall_clock = wall_clock
+        self._wall_clock = HeldClock(wall_clock)
         self._options = options
-        self._run_id = run_id
+        self._head = head
+        self._run_id = head.run_id
         self._output = output
         self._records = records
-        self._parts = Wiring(options, run_id, output, folder, records, self._clock, wall_clock, draw)
+        self._journal = journal
+        self._set_clocks(*head.began)
+        self._parts = Wiring(options, head, output, records, self._clock, self._wall_clock, journal)
+        self._wall_clock.release()
 
     async def run(self) -> int:
         """Run to the end; returns the exit code. However it ends, no agent is left."""
         parts = self._parts
         parts.stops.watch_signals()
-        parts.recorder.start(self._begin_records)
+        ended = await self._take_over() if self.resumes else None
+        parts.recorder.start(self._begin_records if not self.resumes else lambda: None)
         service = await self._serve()
         try:
             if parts.metrics:
@@ -132,7 +199,7 @@ class Session:
                     )
                 )
                 watching = tasks.create_task(watch_pace(parts.event_history, parts.loop.publish))
-                finish = await parts.loop.run()
+                finish = ended or await parts.loop.run()
                 watching.cancel()
                 discovering.cancel()
                 if asking:
@@ -142,6 +209,7 @@ class Session:
                 parts.stops.note_end()
                 await parts.shutdown.end()
                 beating.cancel()
+                self.over = True
                 finish = self._completed(finish)
                 parts.loop.publish(parts.event_history.end(finish))
                 parts.recorder.end_with(lambda: self._record_failure(finish))
@@ -155,6 +223,39 @@ class Session:
             # Returns when the last of the workers' output is in.
             await self._close(service, QUICK_EXIT_BOUND)
         return self._report(finish)
+
+    async def _take_over(self) -> actions.FinishRun | None:
+        """Stand where the driver before has stopped; returns how it had decided to end the run, if it had."""
+        parts, journal = self._parts, self._journal
+        assert journal is not None, "what is resumed has a journal"
+        parts.agents.begin_replay()
+        ended = parts.loop.replay(self._timed(journal.entries()))
+        self._wall_clock.release()
+        for link in journal.links():
+            parts.registry.resume(*link)
+        parts.event_history.go_on_after(last_seq(journal.path.with_name(EVENTS_FILE)))
+        parts.inbox.put(events.DriverResumed(self._head.incarnation))
+        found = parts.registry.await_agents()
+        hosts = parts.membership.roster.hosts
+        for host, agent_id, connected in found:
+            if not connected:
+                parts.inbox.put(events.AgentLost(host, agent_id, AgentFault(AgentFaultKind.ENDED, NEVER_STARTED)))
+            elif self._options.dial_in_hosts is not None and host in hosts:
+                self._options.dial_in_hosts.resume(host, hosts[host].slots, agent_id)
+        await parts.agents.adopt((host, agent_id) for host, agent_id, connected in found if connected)
+        if self._head.port:
+            await parts.endpoint.open()
+        return ended
+
+    def _timed(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """Entries of the journal, with the clocks at their times."""
+        for entry in entries:
+            self._set_clocks(entry.clock, entry.wall_clock)
+            yield entry
+
+    def _set_clocks(self, clock: float, wall_clock: float) -> None:
+        self._clock.go_on_from(clock)
+        self._wall_clock.hold(wall_clock)
 
     async def _serve(self) -> grpc.aio.Server:
         """Serve agents and commands of this machine."""
@@ -233,7 +334,8 @@ class Session:
         if finish.end is actions.RunEnd.DONE:
             return finish
         failures, workers = finish.failures, self._parts.membership.roster.workers
-        for event in self._parts.inbox.drain():
+        for found in self._parts.inbox.drain():
+            event = found.event if isinstance(found, Received) else found
             if isinstance(event, events.WorkerExited) and (worker := workers.get(event.worker_id)):
                 failures = with_last_output(failures, worker.name, event, stopped=not worker.live)
         # It may have ended of what it was stopped by.

@@ -9,6 +9,7 @@ import signal
 from edriver.driver.core import events
 from edriver.driver.core.cause import Cause, CauseKind, ReportedText
 from edriver.driver.observe.cause_text import cause_text
+from edriver.driver.rpc.agents.received import Inbound
 from edriver.driver.rpc.mailbox import Mailbox
 
 _log = logging.getLogger("edriver.driver")
@@ -25,7 +26,7 @@ class StopRequests:
         hurry: set when the operator does not want to wait.
     """
 
-    def __init__(self, inbox: Mailbox[events.Event]) -> None:
+    def __init__(self, inbox: Mailbox[Inbound]) -> None:
         self._inbox = inbox
         self._ending = False
         self.signal: signal.Signals | None = None

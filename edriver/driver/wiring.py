@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +18,8 @@ from edriver.driver.core.demand import demand_of
 from edriver.driver.core.membership import Membership
 from edriver.driver.core_loop import CoreLoop
 from edriver.driver.discovery_feed import DiscoveryFeed
+from edriver.driver.journal.draws import Draws
+from edriver.driver.journal.journal import Head, Journal
 from edriver.driver.launch.agents import Agents
 from edriver.driver.launch.broker import BrokerContext
 from edriver.driver.launch.choice import choice
@@ -32,10 +35,12 @@ from edriver.driver.observe.records.recorder import EventLogWriter, Recorder, wr
 from edriver.driver.observe.worker_output import WorkerOutput
 from edriver.driver.options import RunOptions
 from edriver.driver.rpc.agent_service import AgentServer
+from edriver.driver.rpc.agents.received import Inbound
 from edriver.driver.rpc.agents.registry import AgentRegistry
 from edriver.driver.rpc.control import ControlServer
 from edriver.driver.rpc.issued_credentials import IssuedCredentials
 from edriver.driver.rpc.mailbox import Mailbox
+from edriver.driver.rpc.run_credentials import RunCredentials
 from edriver.driver.rpc.stack_questions import StackQuestions
 from edriver.driver.rpc.status import StatusServer
 from edriver.driver.rpc.tcp_endpoint import TcpEndpoint
@@ -63,13 +68,12 @@ class Wiring:
 
     Args:
         options: the options of the run.
-        run_id: the run's name.
+        head: what another driver of it has to know.
         output: where everything is printed.
-        folder: the run's own folder.
         records: the folder for its records; None: it has none.
         clock: seconds, monotonic.
         wall_clock: seconds since the epoch, for users' listeners.
-        draw: a random number from 0 up to 1 at each call, for the core.
+        journal: what another driver could take the run over from; None: there is none.
 
     Attributes:
         inbox: the events that the core is still to be given.
@@ -99,16 +103,17 @@ class Wiring:
     def __init__(
         self,
         options: RunOptions,
-        run_id: str,
+        head: Head,
         output: Output,
-        folder: Path,
         records: Path | None,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
-        draw: Callable[[], float],
+        journal: Journal | None,
     ) -> None:
-        self.inbox: Mailbox[events.Event] = Mailbox(INBOX_LIMIT)
-        self.membership = Membership(options.settings, clock(), draw=draw)
+        self._head, self._journal = head, journal
+        run_id, folder, draws = head.run_id, Path(head.folder), Draws(head.key)
+        self.inbox: Mailbox[Inbound] = Mailbox(INBOX_LIMIT)
+        self.membership = Membership(options.settings, head.began[0], draw=draws.number)
         self.tracker = ProgressTracker(clock)
         self.event_history = EventHistory(self.membership, self.tracker, wall_clock)
         self.usage = UsageTracker(self.membership.roster)
@@ -119,7 +124,7 @@ class Wiring:
         sleep = options.dial_in_hosts.sleep if options.dial_in_hosts else asyncio.sleep
         self.discovery = DiscoveryFeed(options.source, self.inbox, wall_clock, sleep)
         self.stops = StopRequests(self.inbox)
-        self.registry = AgentRegistry(self.inbox, clock, self._agent_ended)
+        self.registry = AgentRegistry(self.inbox, clock, self._agent_ended, draws.secret)
         welcome = agent_pb2.Welcome(
             command=options.worker_command,
             restart_mode=_restart_mode(options),
@@ -128,6 +133,8 @@ class Wiring:
             exit_timeout=duration(options.exit_timeout),
             stall_limits={phase: duration(limit) for phase, limit in options.stall_limits.items()},
             output_folder=options.output_folder,
+            incarnation=head.incarnation,
+            resumable=journal is not None,
         )
         worker_output = WorkerOutput(wall_clock) if options.logs_kept else None
 
@@ -168,9 +175,10 @@ class Wiring:
             self.status,
             self.control,
             self._address,
-            options.port,
+            head.port or options.port,
             secure=not options.insecure,
-            made=options.run_credentials,
+            made=RunCredentials.parse(head.credentials.encode()) if head.credentials else options.run_credentials,
+            opened=self._note_network,
         )
         self.credentials = IssuedCredentials(
             *(self.endpoint, options.dial_in, options.status_credentials, options.control_credentials),
@@ -202,9 +210,17 @@ class Wiring:
             self.status,
             self.recorder,
             self.metrics,
+            journal,
+            draws.secret,
             clock,
             wall_clock,
         )
+
+    def _note_network(self, endpoint: TcpEndpoint) -> None:
+        if self._journal is not None:
+            made = endpoint.run_credentials
+            credentials = made.for_driver().decode() if made else ""
+            self._journal.update(replace(self._head, port=endpoint.port, credentials=credentials))
 
     def _broker_feed(self, options: RunOptions, run_id: str, clock: Callable[[], float]) -> BrokerFeed | None:
         if options.broker is None:

@@ -21,10 +21,11 @@ class Guard:
         folder: is removed in the end; None: none is. It need not be there yet: one that is made once the guard runs is
             never left.
         mark: all processes with this variable, NAME=VALUE, in their environment are killed in the end; empty: none are.
+        keeps_folder: whether the folder stays if this process is killed.
     """
 
-    def __init__(self, folder: Path | None = None, mark: str = "") -> None:
-        self._duties = ["" if folder is None else str(folder), mark]
+    def __init__(self, folder: Path | None = None, mark: str = "", *, keeps_folder: bool = False) -> None:
+        self._duties = ["" if folder is None else str(folder), mark, "keep" if keeps_folder else ""]
         self._process: Child | None = None
         self._pipe = -1
 

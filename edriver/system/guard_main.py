@@ -123,7 +123,9 @@ def main() -> None:
             os.killpg(group, signal.SIGKILL)
         except OSError:
             pass  # all of it has ended, or belongs to another user by now
-    folder, mark = sys.argv[1:]
+    folder, mark, keep = sys.argv[1:]
+    if keep and not in_order:
+        folder = ""
     nothing = 0
     for _ in range(MAX_KILL_ROUNDS):
         found = bool(mark) and kill_marked(os.fsencode(mark) + b"\0") > 0

@@ -20,6 +20,12 @@ RUN_FILE, EVENTS_FILE, TRACE_FILE, FAILURE_FILE = "run.json", "events.jsonl", "t
 USAGE_FILE = "usage.jsonl"
 """And what its hosts used over time."""
 
+JOURNAL_FILE: Final = "journal.sqlite3"
+"""And, while it lasts, what another driver could take it over from."""
+
+JOURNAL_FILES: Final = tuple(f"{JOURNAL_FILE}{ending}" for ending in ("-shm", "-wal", ""))
+"""The same with the files that SQLite puts beside it."""
+
 MAX_KEPT_RUNS: Final = 100
 """Runs that are kept in the default folder."""
 
@@ -76,7 +82,7 @@ def remove_old(root: Path, now: float, kept: int = MAX_KEPT_RUNS) -> list[Path]:
         if now - written > MIN_REMOVAL_AGE and _is_evidently_ours(folder):
             with contextlib.suppress(OSError):
                 # What identifies it is removed last: if this is interrupted, the next run continues it.
-                for name in (FAILURE_FILE, TRACE_FILE, USAGE_FILE, EVENTS_FILE, RUN_FILE):
+                for name in (*JOURNAL_FILES, FAILURE_FILE, TRACE_FILE, USAGE_FILE, EVENTS_FILE, RUN_FILE):
                     (folder / name).unlink(missing_ok=True)
                 folder.rmdir()
                 removed.append(folder)
@@ -97,7 +103,7 @@ def _is_evidently_ours(folder: Path) -> bool:
     try:
         if not stat.S_ISDIR(folder.lstat().st_mode) or folder.stat().st_uid != os.getuid():
             return False
-        own = {RUN_FILE, EVENTS_FILE, TRACE_FILE, FAILURE_FILE, USAGE_FILE}
+        own = {RUN_FILE, EVENTS_FILE, TRACE_FILE, FAILURE_FILE, USAGE_FILE, *JOURNAL_FILES}
         if not {entry.name for entry in folder.iterdir()} <= own:
             return False
         about = json.loads((folder / RUN_FILE).read_bytes())

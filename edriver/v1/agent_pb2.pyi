@@ -322,6 +322,8 @@ class Welcome(_message.Message):
     SECRET_FIELD_NUMBER: _builtins.int
     EXIT_TIMEOUT_FIELD_NUMBER: _builtins.int
     RESTART_MODE_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    RESUMABLE_FIELD_NUMBER: _builtins.int
     output_folder: _builtins.str
     """Folder for the output files of the workers. If empty, none are written."""
     observed_address: _builtins.str
@@ -330,6 +332,14 @@ class Welcome(_message.Message):
     """The agent's ID from now on."""
     secret: _builtins.bytes
     """The agent's secret from now on. Set for an agent that has dialled in."""
+    incarnation: _builtins.int
+    """Which driver of the run this is: 1 for the first, and one more for each that took over. An agent does not follow a driver
+    with a lower number than one that it has followed.
+    """
+    resumable: _builtins.bool
+    """Whether another driver can take the run over if this one is gone. If not, an agent ends soon after it has found that
+    nothing listens at the driver's address.
+    """
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The command of a worker: the program and its arguments."""
@@ -372,10 +382,12 @@ class Welcome(_message.Message):
         secret: _builtins.bytes = ...,
         exit_timeout: _duration_pb2.Duration | None = ...,
         restart_mode: Global___RestartMode | None = ...,
+        incarnation: _builtins.int = ...,
+        resumable: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["credentials", b"credentials", "driver_lease", b"driver_lease", "exit_timeout", b"exit_timeout", "restart_mode", b"restart_mode", "worker_lease", b"worker_lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "command", b"command", "credentials", b"credentials", "driver_lease", b"driver_lease", "exit_timeout", b"exit_timeout", "observed_address", b"observed_address", "output_folder", b"output_folder", "restart_mode", b"restart_mode", "secret", b"secret", "stall_limits", b"stall_limits", "worker_lease", b"worker_lease"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "command", b"command", "credentials", b"credentials", "driver_lease", b"driver_lease", "exit_timeout", b"exit_timeout", "incarnation", b"incarnation", "observed_address", b"observed_address", "output_folder", b"output_folder", "restart_mode", b"restart_mode", "resumable", b"resumable", "secret", b"secret", "stall_limits", b"stall_limits", "worker_lease", b"worker_lease"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

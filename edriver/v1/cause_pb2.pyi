@@ -201,6 +201,8 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     """Discovery has failed. `detail` has the reason."""
     CAUSE_KIND_RESIZED: _CauseKind.ValueType  # 53
     """An operator has set the maximum number of workers to `count`."""
+    CAUSE_KIND_DRIVER_RESUMED: _CauseKind.ValueType  # 64
+    """Another driver has taken the run over, after the one before had ended. It is number `count`."""
     CAUSE_KIND_RUN_CALL_AWAITED: _CauseKind.ValueType  # 58
     """No worker has called edriver.run within `duration` of the start. The script may never call it."""
     CAUSE_KIND_ATTRIBUTES_DIFFER: _CauseKind.ValueType  # 59
@@ -352,6 +354,8 @@ CAUSE_KIND_DISCOVERY_FAILED: CauseKind.ValueType  # 52
 """Discovery has failed. `detail` has the reason."""
 CAUSE_KIND_RESIZED: CauseKind.ValueType  # 53
 """An operator has set the maximum number of workers to `count`."""
+CAUSE_KIND_DRIVER_RESUMED: CauseKind.ValueType  # 64
+"""Another driver has taken the run over, after the one before had ended. It is number `count`."""
 CAUSE_KIND_RUN_CALL_AWAITED: CauseKind.ValueType  # 58
 """No worker has called edriver.run within `duration` of the start. The script may never call it."""
 CAUSE_KIND_ATTRIBUTES_DIFFER: CauseKind.ValueType  # 59

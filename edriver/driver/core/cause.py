@@ -89,6 +89,7 @@ class CauseKind(enum.Enum):
     QUARANTINE_WAIVED = "quarantine-waived"  # Count: --min-np
     DISCOVERY_FAILED = "discovery-failed"  # ReportedText
     RESIZED = "resized"  # Count: most workers from now on
+    DRIVER_RESUMED = "driver-resumed"  # Count: which driver of the run it is
 
 
 class RoundEnd(enum.Enum):

@@ -366,6 +366,17 @@ class SourceUnusable:
 
 
 @dataclass(frozen=True, slots=True)
+class DriverResumed:
+    """Another driver has taken the run over, after the one before had ended; its rounds have its number.
+
+    Attributes:
+        incarnation: which driver of the run it is, from 1.
+    """
+
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ticked:
     """Time has passed: a deadline of `Membership.next_deadline` may be due."""
 
@@ -399,5 +410,6 @@ Event = (
     | ResizeRequested
     | StopRequested
     | SourceUnusable
+    | DriverResumed
     | Ticked
 )

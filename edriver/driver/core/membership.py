@@ -81,6 +81,8 @@ class Membership:
             return []
         run.now = now
         run.actions = []
+        if isinstance(event, events.DriverResumed):
+            self._incarnation = event.incarnation
         self._notes.note(event)
         if not run.ended:
             self._judge_suspects()

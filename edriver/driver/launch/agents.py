@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -57,6 +57,19 @@ class _Agent:
     reason: str | None = None
 
 
+class _Adopted:
+    """In place of a launcher, for agents that another driver has launched: each ends by itself when it is refused."""
+
+    async def start(self, host: str, bootstrap: Bootstrap) -> None:
+        raise LaunchError(f"host {host}: its agent {bootstrap.agent_id} has been started by another driver")
+
+    async def stop(self, _: int, /) -> None:
+        pass
+
+    def watches(self, _: int, /) -> bool:
+        return False
+
+
 class Agents:
     """All agents of a run.
 
@@ -89,6 +102,28 @@ class Agents:
         self._empty = asyncio.Event()
         self._empty.set()
         self._closed = False
+        self._replays = False
+
+    def begin_replay(self) -> None:
+        """Launch nothing until `adopt`: what is ordered now, another driver of this run has done."""
+        self._replays = True
+
+    async def adopt(self, found: Iterable[tuple[str, int]]) -> None:
+        """Go on with agents that another driver of this run has launched; from now on launch what is ordered.
+
+        Args:
+            found: the host and the id of each.
+        """
+        for host, agent_id in found:
+            try:
+                confined = (address := (await self._choose(host)).address) is not None and is_loopback(address)
+            except LaunchError:
+                confined = False
+            self._running[agent_id] = agent = _Agent(host, _Adopted(), confined)
+            agent.connected.set()
+            agent.start_done.set()
+            self._empty.clear()
+        self._replays = False
 
     @property
     def running(self) -> tuple[int, ...]:
@@ -97,7 +132,7 @@ class Agents:
 
     def start(self, host: str, agent_id: int) -> None:
         """Start an agent, soon; `on_exit` hears of it if that fails."""
-        if not self._closed:
+        if not (self._closed or self._replays):
             self._empty.clear()
             task = self._starting[agent_id] = asyncio.create_task(self._start(host, agent_id))
             task.add_done_callback(lambda _: self._note_started(agent_id))

@@ -270,6 +270,8 @@ def _doing(cause: Cause) -> str:
             return f"discovery failed: {text}"
         case CauseKind.RESIZED, why.Count(count):
             return f"at most {count_text(count, 'worker')} from now on: {_request_text(cause)}"
+        case CauseKind.DRIVER_RESUMED, why.Count(incarnation):
+            return f"another driver has taken over, number {incarnation} of this run"
     return ""
 
 

@@ -43,6 +43,12 @@ class EventBuffer:
         while self._size > self._limit and len(self._events) > 1:
             self._size -= self._events.popleft()[1]
 
+    def go_on_after(self, seq: int) -> None:
+        """Forget all events; the next one has the number after this, if this is the higher one."""
+        self._events.clear()
+        self._size = 0
+        self.last_seq = max(self.last_seq, seq)
+
     def since(self, seq: int, limit: int) -> list[status_pb2.Event]:
         """At most `limit` events after this number.
 

@@ -125,6 +125,10 @@ class EventHistory:
         now = self._clock()
         return self._added(self._timeline.record_progress(report.progress, now), now)
 
+    def go_on_after(self, seq: int) -> None:
+        """Another driver of the run has published events up to this number."""
+        self._events.go_on_after(seq)
+
     def look(self) -> list[status_pb2.Event]:
         """Look for what holds training up; returns the new events. To be called several times a second."""
         return self._added(self.pace.look(), self._clock())

@@ -13,10 +13,10 @@ from google.protobuf.message import DecodeError
 
 from edriver.common import message_limits
 from edriver.common.limits import OutOfBoundsError
-from edriver.driver.core import events
 from edriver.driver.rpc.agents.admission import Admission, RefusedError
 from edriver.driver.rpc.agents.agent_messages import AgentMessages
 from edriver.driver.rpc.agents.fault_log import FaultLog
+from edriver.driver.rpc.agents.received import Inbound, Received
 from edriver.driver.rpc.agents.registry import AGENT_LEASE, AgentPeer, AgentRegistry
 from edriver.driver.rpc.dial_in_hosts import DialInHosts
 from edriver.driver.rpc.mailbox import Mailbox
@@ -59,7 +59,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         run_id: str,
         welcome: agent_pb2.Welcome,
         registry: AgentRegistry,
-        inbox: Mailbox[events.Event],
+        inbox: Mailbox[Inbound],
         forward: Callable[[str, agent_pb2.ForwardOutputRequest], None],
         on_agent_ended: Callable[[int], None] = lambda _: None,
         credentials: Callable[[], agent_pb2.WorkerCredentials | None] = lambda: None,
@@ -155,8 +155,13 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
                     break
                 await self._registry.renew(peer)
                 message_limits.check(message)
-                if peer.receive(message) and (event := self._messages.event_of(peer, message)) is not None:
-                    await self._inbox.put_when_room(event)
+                if peer.receive(message):
+                    event = self._messages.event_of(peer, message)
+                    if message.seq:
+                        received = Received(event, peer.agent_id, message.seq, message.ack)
+                        await self._inbox.put_when_room(received)
+                    elif event is not None:
+                        await self._inbox.put_when_room(event)
         except OutOfBoundsError as error:
             self._faults.complain(peer.host, str(error))
             return str(error)

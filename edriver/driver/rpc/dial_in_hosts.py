@@ -91,6 +91,11 @@ class DialInHosts:
         entry.admission.set_result(agent_id)
         return True
 
+    def resume(self, host: str, slots: int, agent_id: int) -> None:
+        """A host has dialled in to another driver of this run, and was admitted under this id."""
+        entry = self._hosts[host] = _DialInHost(slots, agent_id=agent_id)
+        entry.admission.set_result(agent_id)
+
     def dismissed(self, agent_id: int) -> None:
         """The run lets this agent go: it has no use for its host any more."""
         self._dismissed.add(agent_id)

@@ -67,12 +67,8 @@ class RunCredentials:
         Raises:
             ValueError: it cannot be read, or is something else; the message does not repeat it.
         """
-        from edriver.driver.rpc.certificate_authority import Authority
-
         try:
-            found: dict[str, Any] = json.loads(path.read_bytes())
-            authority = Authority(**{field.name: _text(found["authority"], field.name) for field in fields(Authority)})
-            made = cls(_text(found, "run_id").decode(), authority, *(_text(found, name).decode() for name in _TOKENS))
+            made = cls.parse(path.read_bytes())
         except OSError as error:
             raise ValueError(f"{path} cannot be read: {error.strerror}") from None
         except (ValueError, TypeError, KeyError) as error:
@@ -82,6 +78,19 @@ class RunCredentials:
         if not is_run_id(made.run_id):
             raise ValueError(f"{path} names no run: make it with edriver credentials")
         return made
+
+    @classmethod
+    def parse(cls, text: bytes) -> RunCredentials:
+        """What `for_driver` has made of it.
+
+        Raises:
+            ValueError, TypeError, KeyError: it has not.
+        """
+        from edriver.driver.rpc.certificate_authority import Authority
+
+        found: dict[str, Any] = json.loads(text)
+        authority = Authority(**{field.name: _text(found["authority"], field.name) for field in fields(Authority)})
+        return cls(_text(found, "run_id").decode(), authority, *(_text(found, name).decode() for name in _TOKENS))
 
 
 def _text(found: dict[str, Any], name: str) -> bytes:

@@ -94,6 +94,7 @@ class TcpEndpoint:
         port: at which port; 0: any.
         secure: whether there are TLS and tokens.
         made: the run's credentials, made before it started; None: it makes its own.
+        opened: called with the endpoint once it listens.
 
     Attributes:
         token: opens AgentService,
@@ -113,8 +114,10 @@ class TcpEndpoint:
         port: int = 0,
         secure: bool = True,
         made: RunCredentials | None = None,
+        opened: Callable[[TcpEndpoint], None] = lambda _: None,
     ) -> None:
         self._run_id = run_id
+        self._opened = opened
         self._agents = agents
         self._status = status
         self._control = control
@@ -159,6 +162,7 @@ class TcpEndpoint:
         if server_credentials is None:
             _log.warning("--insecure: every process that reaches port %s here can control this run's hosts", self.port)
         self._server = server
+        self._opened(self)
 
     def _make_server_credentials(self) -> grpc.ServerCredentials:
         if self.authority is None:
@@ -186,6 +190,15 @@ class TcpEndpoint:
         certificate = self.authority.certificate.decode() if self.authority else ""
         where = at_port(self.address or socket.gethostname(), self.port)
         return JoinConfig(self._run_id, "", 0, (where,), authority=certificate, token=token)
+
+    @property
+    def run_credentials(self) -> RunCredentials | None:
+        """What its callers know the run by; None where it is not secure, or has not been opened."""
+        if self.authority is None:
+            return None
+        from edriver.driver.rpc.run_credentials import RunCredentials
+
+        return RunCredentials(self._run_id, self.authority, self.token, self.status_token, self.control_token)
 
     async def close(self, grace: float) -> None:
         """Stop listening; running calls have the grace period, in seconds."""

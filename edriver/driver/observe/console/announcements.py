@@ -56,6 +56,8 @@ class Announcements:
                 return Cause(CauseKind.UNDRAINED, host=host, detail=SlotTarget(slot), requester=requester)
             case events.ResizeRequested(size, requester):
                 return Cause(CauseKind.RESIZED, detail=Count(size), requester=requester)
+            case events.DriverResumed(incarnation):
+                return Cause(CauseKind.DRIVER_RESUMED, detail=Count(incarnation))
             case events.AgentConnected(host):
                 self._announced_reasons.pop(host, None)
                 return None

@@ -14,6 +14,7 @@ from edriver.common.wire import duration
 from edriver.driver.core import events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.rpc.agents.agent_identity import AgentIdentity
+from edriver.driver.rpc.agents.received import Inbound
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.v1 import agent_pb2
 
@@ -25,6 +26,9 @@ AGENT_LEASE: Final = 5.0
 
 BOOT_LEASE: Final = 30.0
 """Seconds that an agent may take from its start to its first word: Python has to start, and the machine may be busy."""
+
+UNKNOWN_PID: Final = 1
+"""Stands for the process of an agent that has not said which it is, which an agent's never is."""
 
 STREAM_LIMIT: Final = 20_000
 """Messages that may wait for one connection; more than the link keeps, so that a new connection can take them all."""
@@ -42,7 +46,7 @@ class AgentRegistry:
 
     def __init__(
         self,
-        inbox: Mailbox[events.Event],
+        inbox: Mailbox[Inbound],
         clock: Callable[[], float],
         departed: Callable[[int], None] = lambda _: None,
         draw_secret: Callable[[], bytes] = secrets.token_bytes,
@@ -54,13 +58,16 @@ class AgentRegistry:
         self._peers: dict[int, AgentPeer] = {}
         self._agent_on: dict[str, int] = {}
         self._identities: dict[int, AgentIdentity] = {}  # of all agents there ever were: output arrives late
+        self._over = False
 
     # ---- for the session -------------------------------------------------------------------------------------
 
     def expect(self, host: str, agent_id: int) -> None:
         """An agent is about to be started. An earlier agent of the host gets no further orders."""
         identity = self._identities[agent_id] = AgentIdentity(host, agent_id, self._draw_secret())
-        self._peers[agent_id] = AgentPeer(identity, Lease(math.inf, self._clock, HEARTBEAT_INTERVAL))
+        peer = self._peers[agent_id] = AgentPeer(identity, Lease(math.inf, self._clock, HEARTBEAT_INTERVAL))
+        if self._over:
+            peer.keep_all_safe()
         self._agent_on[host] = agent_id
 
     def secret_of(self, agent_id: int) -> bytes:
@@ -99,6 +106,17 @@ class AgentRegistry:
             self._departed(agent_id)
         return True
 
+    def keep_safe(self, agent_id: int, seq: int) -> None:
+        """An agent's messages up to this one will be acted upon, whatever happens: it may forget them."""
+        if peer := self._peers.get(agent_id):
+            peer.keep_safe(seq)
+
+    def close(self) -> None:
+        """The run is over: agents need not keep what they send."""
+        self._over = True
+        for peer in self._peers.values():
+            peer.keep_all_safe()
+
     def give_up(self, agent_id: int) -> None:
         """The agent is lost, or not needed any more: it is refused from now on."""
         peer = self._peers.pop(agent_id, None)
@@ -120,6 +138,28 @@ class AgentRegistry:
                 next_beat = self._clock() + HEARTBEAT_INTERVAL
                 for peer in self._peers.values():
                     peer.beat()
+
+    # ---- for a run that is taken over ------------------------------------------------------------------------
+
+    def note_connected(self, agent_id: int) -> None:
+        """An expected agent has connected, to this driver or to the one before."""
+        if peer := self._peers.get(agent_id):
+            peer.pid = peer.pid or UNKNOWN_PID
+
+    def resume(self, agent_id: int, received: int, acknowledged: int) -> None:
+        """Go on with an agent where the driver before has stopped; see Link."""
+        if peer := self._peers.get(agent_id):
+            peer.resume(received, acknowledged)
+
+    def await_agents(self) -> list[tuple[str, int, bool]]:
+        """From now on the agents that are expected have a lease to come back in.
+
+        Returns:
+            of each its host, its id, and whether it had connected before: one that had not may never have started.
+        """
+        for peer in self._peers.values():
+            peer.lease = Lease(AGENT_LEASE, self._clock, HEARTBEAT_INTERVAL)
+        return [(peer.host, peer.agent_id, peer.connected) for peer in self._peers.values()]
 
     # ---- for the service -------------------------------------------------------------------------------------
 
@@ -203,7 +243,7 @@ class AgentPeer:
         self.pid = 0
         self.silent = False
         self.ending = False
-        self._link: Link[Any] = Link()  # numbers ConnectResponse, and reads the numbers of ConnectRequest
+        self._link: Link[Any] = Link(safe_at_once=False)  # numbers ConnectResponse, reads those of ConnectRequest
         self._stream: Mailbox[agent_pb2.ConnectResponse] | None = None
 
     @property
@@ -223,7 +263,7 @@ class AgentPeer:
             ValueError: the Hello carries a number that it must not have.
         """
         self.receive(hello)
-        self.pid = hello.hello.pid or 1
+        self.pid = hello.hello.pid or UNKNOWN_PID
         if self._stream is not None:
             self._stream.close()
         stream = self._stream = Mailbox[agent_pb2.ConnectResponse](STREAM_LIMIT)
@@ -263,6 +303,18 @@ class AgentPeer:
             ValueError: a message is missing.
         """
         return self._link.receive(message)
+
+    def keep_safe(self, seq: int) -> None:
+        """See AgentRegistry."""
+        self._link.keep_safe(seq)
+
+    def keep_all_safe(self) -> None:
+        """Acknowledge each message as soon as it arrives."""
+        self._link.safe_at_once()
+
+    def resume(self, received: int, acknowledged: int) -> None:
+        """See Link."""
+        self._link.resume(received, acknowledged)
 
     def close(self) -> None:
         """Nothing more is sent."""

@@ -1,0 +1,101 @@
+"""`edriver resume`: take a run over whose driver is gone."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from edriver.driver.journal.journal import Journal, JournalError
+from edriver.system.record_folder import JOURNAL_FILE, default_root
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags."""
+    made = argparse.ArgumentParser(
+        prog="edriver resume",
+        description="Takes over a run whose driver was killed, or whose machine was restarted. Its workers go on where "
+        "they are; the command line, the folder and the environment are those of the first driver.",
+        allow_abbrev=False,
+    )
+    made.add_argument(
+        "run",
+        metavar="RUN",
+        nargs="?",
+        help="the run's ID, or the folder with its records (default: the one run of yours that can be resumed)",
+    )
+    made.add_argument("--verbose", action="store_true", help="log every event and every action of the driver")
+    return made
+
+
+def journal_of(named: str | None, environ: Mapping[str, str]) -> Path:
+    """Where the journal of a run is.
+
+    Args:
+        named: its ID, or the folder with its records; None: the only run that has one.
+        environ: the environment.
+
+    Raises:
+        JournalError: there is no such run, or there are several.
+    """
+    if named is not None and Path(named).is_dir():
+        return Path(named) / JOURNAL_FILE
+    try:
+        root = default_root(environ)
+    except RuntimeError as error:
+        raise JournalError(f"{error}: give the folder with the run's records") from None
+    found = sorted(root.glob(f"*/{JOURNAL_FILE}"))
+    if named is not None:
+        chosen = [path for path in found if path.parent.name == named]
+        if not chosen:
+            raise JournalError(
+                f"no run {named!r} can be resumed: it has ended, or its records are elsewhere (give their folder)"
+            )
+        return chosen[0]
+    if not found:
+        raise JournalError(f"no run in {root} can be resumed: those that were there have ended")
+    if len(found) > 1:
+        names = ", ".join(path.parent.name for path in found)
+        raise JournalError(f"several runs could be resumed, or still have their driver: say which of {names}")
+    return found[0]
+
+
+def resume_run(arguments: Sequence[str]) -> int:
+    """Take it over, and run it to its end; returns the exit code.
+
+    Raises:
+        JournalError: that cannot be done.
+    """
+    flags = parser().parse_args(arguments)
+    path = journal_of(flags.run, os.environ)
+    journal = Journal.take_over(path.resolve())
+    head = journal.head
+
+    from edriver.cli.main import parser as run_parser
+    from edriver.driver.flags.usage_error import UsageError
+    from edriver.driver.observe.console.output import Output
+    from edriver.driver.options import options_of
+
+    try:
+        os.chdir(head.directory)
+        os.environ.clear()
+        os.environ.update(head.environment)
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+        options = options_of(run_parser().parse_known_args(head.arguments)[0])
+    except OSError as error:
+        raise JournalError(f"the run's folder {head.directory} cannot be entered: {error.strerror}") from None
+    except UsageError as error:
+        raise JournalError(f"the run's command line does not hold any more: {error}") from None
+    if options.broker is not None:
+        raise JournalError(f"run {head.run_id} gets its hosts from an engine: such a run cannot be resumed yet")
+    output = Output()
+    output.take_logs(verbose=flags.verbose)
+    logging.getLogger("edriver").info("run %s: resumed by driver %s of it", head.run_id, head.incarnation + 1)
+    try:
+        from edriver.driver.session import resume
+
+        return resume(options, journal, output)
+    finally:
+        output.close()

@@ -1,0 +1,4 @@
+"""What survives the driver: the events that its core was given, from which another driver of the run goes on.
+
+It may import the core and what lies below; nothing here decides anything. Start with `journal.py`.
+"""

@@ -1,0 +1,69 @@
+"""An entry of the journal, and its form on disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import io
+import pickle
+import sys
+from typing import Any, Final, NamedTuple
+
+from edriver.driver.core import events
+
+_ROOMS: Final = ("edriver.common.", "edriver.discovery.hosts", "edriver.driver.core.")
+"""Where the classes of events, and of what they hold, are defined."""
+
+
+class Entry(NamedTuple):
+    """One turn of the core.
+
+    Attributes:
+        clock: the core's time, in seconds: see Membership.
+        wall_clock: seconds since the epoch.
+        event: what the core was given.
+    """
+
+    clock: float
+    wall_clock: float
+    event: events.Event
+
+
+def event_to_bytes(event: events.Event) -> bytes:
+    """The event as the journal holds it."""
+    return pickle.dumps(event, protocol=5)
+
+
+def event_from_bytes(data: bytes) -> events.Event:
+    """The event in these bytes. They can make nothing but events and what these consist of.
+
+    Raises:
+        ValueError: they hold something else.
+    """
+    try:
+        event = _EventsOnly(io.BytesIO(data)).load()
+    except Exception as error:  # noqa: BLE001  damaged bytes raise nearly everything
+        raise ValueError(f"it is no event: {error}") from None
+    if type(event).__module__ != events.__name__:
+        raise ValueError(f"it is no event, but a {type(event).__name__}")
+    return event  # type: ignore[no-any-return]
+
+
+class _EventsOnly(pickle.Unpickler):
+    """See "Restricting Globals" in the documentation of pickle."""
+
+    def find_class(self, module_name: str, global_name: str, /) -> Any:
+        """A class of data, of the rooms above.
+
+        Raises:
+            UnpicklingError: it is something else.
+        """
+        module = sys.modules.get(module_name)
+        found = getattr(module, global_name, None)
+        if module_name.startswith(_ROOMS) and isinstance(found, type) and _is_data(found):
+            return found
+        raise pickle.UnpicklingError(f"{module_name}.{global_name} does not belong into a journal")
+
+
+def _is_data(kind: type) -> bool:
+    return dataclasses.is_dataclass(kind) or issubclass(kind, (enum.Enum, tuple))

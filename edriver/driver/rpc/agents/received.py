@@ -1,0 +1,27 @@
+"""A message of an agent's on its way to the core."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from edriver.driver.core import events
+
+
+class Received(NamedTuple):
+    """What an agent has sent, and may forget once the driver has it safe: see `AgentRegistry.keep_safe`.
+
+    Attributes:
+        event: what it means to the core; None: nothing.
+        agent_id: the agent.
+        seq: the message's number.
+        acknowledged: the number of the driver's last message that the agent had then.
+    """
+
+    event: events.Event | None
+    agent_id: int
+    seq: int
+    acknowledged: int
+
+
+Inbound = events.Event | Received
+"""What waits for the core."""
