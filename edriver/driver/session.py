@@ -7,10 +7,9 @@ import logging
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 import grpc.aio
 import uvloop
@@ -19,14 +18,11 @@ from edriver.common.lease import ProcessClock
 from edriver.common.release import VERSION
 from edriver.common.wire import timestamp
 from edriver.driver.core import actions, events
-from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.journal.draws import new_key
-from edriver.driver.journal.entries import Entry
 from edriver.driver.journal.held_clock import HeldClock
 from edriver.driver.journal.journal import Head, Journal, JournalError
 from edriver.driver.observe.console.failure_report import Tally, failure_report, success_report, with_last_output
 from edriver.driver.observe.console.output import Output
-from edriver.driver.observe.records.last_seq import last_seq
 from edriver.driver.observe.records.recorder import describe, describe_failure
 from edriver.driver.options import RunOptions
 from edriver.driver.pace_watch import watch_pace
@@ -38,16 +34,15 @@ from edriver.driver.rpc.health_and_reflection import add_introspection
 from edriver.driver.rpc.tcp_endpoint import AGENT_SERVICE, CONTROL_SERVICE, STATUS_SERVICE
 from edriver.driver.shutdown import EXIT_BOUND, QUICK_EXIT_BOUND
 from edriver.driver.source_commit import source_commit
+from edriver.driver.take_over import take_over
 from edriver.driver.wiring import Wiring
 from edriver.system.guard import Guard
 from edriver.system.leftovers import LOCK_NAME, hold, remove_leftovers
-from edriver.system.record_folder import EVENTS_FILE, JOURNAL_FILE, remove_old
+from edriver.system.record_folder import JOURNAL_FILE, remove_old
 from edriver.system.runs import RUN_FOLDER_VARIABLE, SOCKET_NAME, folder_of
 from edriver.v1 import agent_pb2_grpc, control_pb2_grpc, status_pb2_grpc
 
 _log = logging.getLogger("edriver.driver")
-
-NEVER_STARTED: Final = "its agent had not connected when the driver before this one ended"
 
 
 def run(options: RunOptions, run_id: str, output: Output, records: Path | None, arguments: Sequence[str]) -> int:
@@ -172,7 +167,10 @@ class Session:
         """Run to the end; returns the exit code. However it ends, no agent is left."""
         parts = self._parts
         parts.stops.watch_signals()
-        ended = await self._take_over() if self.resumes else None
+        ended = None
+        if self._journal is not None and self.resumes:
+            ended = await take_over(parts, self._journal, self._set_clocks)
+            self._wall_clock.release()
         parts.recorder.start(self._begin_records if not self.resumes else lambda: None)
         service = await self._serve()
         try:
@@ -223,35 +221,6 @@ class Session:
             # Returns when the last of the workers' output is in.
             await self._close(service, QUICK_EXIT_BOUND)
         return self._report(finish)
-
-    async def _take_over(self) -> actions.FinishRun | None:
-        """Stand where the driver before has stopped; returns how it had decided to end the run, if it had."""
-        parts, journal = self._parts, self._journal
-        assert journal is not None, "what is resumed has a journal"
-        parts.agents.begin_replay()
-        ended = parts.loop.replay(self._timed(journal.entries()))
-        self._wall_clock.release()
-        for link in journal.links():
-            parts.registry.resume(*link)
-        parts.event_history.go_on_after(last_seq(journal.path.with_name(EVENTS_FILE)))
-        parts.inbox.put(events.DriverResumed(self._head.incarnation))
-        found = parts.registry.await_agents()
-        hosts = parts.membership.roster.hosts
-        for host, agent_id, connected in found:
-            if not connected:
-                parts.inbox.put(events.AgentLost(host, agent_id, AgentFault(AgentFaultKind.ENDED, NEVER_STARTED)))
-            elif self._options.dial_in_hosts is not None and host in hosts:
-                self._options.dial_in_hosts.resume(host, hosts[host].slots, agent_id)
-        await parts.agents.adopt((host, agent_id) for host, agent_id, connected in found if connected)
-        if self._head.port:
-            await parts.endpoint.open()
-        return ended
-
-    def _timed(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        """Entries of the journal, with the clocks at their times."""
-        for entry in entries:
-            self._set_clocks(entry.clock, entry.wall_clock)
-            yield entry
 
     def _set_clocks(self, clock: float, wall_clock: float) -> None:
         self._clock.go_on_from(clock)

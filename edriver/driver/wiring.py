@@ -87,6 +87,7 @@ class Wiring:
         broker: tells a broker what the run needs; None: no engine is asked for hosts.
         registry: the agents that the run knows.
         agents: starts and kills them.
+        dial_in_hosts: the hosts that dial in; None: none do.
         stops: requests to end the run.
         shutdown: how agents end.
         server: AgentService,
@@ -143,7 +144,7 @@ class Wiring:
             if worker_output is not None:
                 worker_output.add(host, batch)
 
-        self._dial_in_hosts = dial_in_hosts = options.dial_in_hosts
+        self.dial_in_hosts = dial_in_hosts = options.dial_in_hosts
         self.server = AgentServer(
             run_id,
             welcome,
@@ -243,8 +244,8 @@ class Wiring:
         )
 
     def _agent_exited(self, host: str, agent_id: int, reason: str) -> None:
-        if self._dial_in_hosts is not None:  # also one that was ordered to end: another may dial in under its name
-            self._dial_in_hosts.leave(host, agent_id)
+        if self.dial_in_hosts is not None:  # also one that was ordered to end: another may dial in under its name
+            self.dial_in_hosts.leave(host, agent_id)
         self.inbox.put(events.AgentLost(host, agent_id, AgentFault(AgentFaultKind.ENDED, reason)))
 
     def _agent_ended(self, agent_id: int) -> None:

@@ -31,6 +31,7 @@ from edriver.driver.core.settings import Settings
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.rpc.agent_service import AgentServer
+from edriver.driver.rpc.agents.received import Inbound
 from edriver.driver.rpc.agents.registry import AgentRegistry
 from edriver.driver.rpc.control import ControlServer
 from edriver.driver.rpc.dial_in_hosts import DialInHosts
@@ -131,7 +132,7 @@ class Agents(AgentServer):
     """A driver's service with an agent 1 on host a, whose worker is 1, and an agent 2 on host b."""
 
     def __init__(self) -> None:
-        self.inbox: Mailbox[events.Event] = Mailbox(100_000)
+        self.inbox: Mailbox[Inbound] = Mailbox(100_000)
         self.output: list[str] = []
         registry = AgentRegistry(self.inbox, lambda: 0.0, draw_secret=iter(SECRETS.values()).__next__)
         super().__init__(
@@ -214,7 +215,7 @@ class Newcomers(Target):
     async def send(self, inputs: int) -> None:
         """See Target."""
         crowd = Crowd()
-        inbox: Mailbox[events.Event] = Mailbox(100)
+        inbox: Mailbox[Inbound] = Mailbox(100)
         registry = AgentRegistry(inbox, lambda: 0.0)
         agents = AgentServer("run", agent_pb2.Welcome(), registry, inbox, lambda *_: None, dial_in_hosts=crowd)
         async with served((agent_pb2_grpc.add_AgentServiceServicer_to_server, agents)) as channel:

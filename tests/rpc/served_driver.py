@@ -17,6 +17,7 @@ from edriver.common.release import VERSION
 from edriver.common.wire import duration
 from edriver.driver.core import events
 from edriver.driver.rpc.agent_service import AgentServer
+from edriver.driver.rpc.agents.received import Inbound, Received
 from edriver.driver.rpc.agents.registry import AgentRegistry
 from edriver.driver.rpc.dial_in_hosts import DialInHosts
 from edriver.driver.rpc.mailbox import Mailbox
@@ -77,7 +78,7 @@ class Driver:
     """A served AgentServer with the agents that it knows, and what came out of it."""
 
     registry: AgentRegistry
-    inbox: Mailbox[events.Event]
+    inbox: Mailbox[Inbound]
     time: Time
     channel: grpc.aio.Channel
     output: list[tuple[str, agent_pb2.ForwardOutputRequest]] = field(default_factory=list)
@@ -109,9 +110,15 @@ class Driver:
         return stream
 
     async def event(self) -> events.Event:
-        event = await self.inbox.get()
-        assert event is not None
-        return event
+        """The next event; what came with it is safe from then on."""
+        while True:
+            found = await self.inbox.get()
+            assert found is not None
+            if not isinstance(found, Received):
+                return found
+            self.registry.keep_safe(found.agent_id, found.seq)
+            if found.event is not None:
+                return found.event
 
 
 @asynccontextmanager
@@ -119,7 +126,7 @@ async def driver() -> AsyncIterator[Driver]:
     with tempfile.TemporaryDirectory(prefix="ed-") as folder:
         address = f"unix:{Path(folder, 's')}"
         time = Time()
-        inbox: Mailbox[events.Event] = Mailbox(100)
+        inbox: Mailbox[Inbound] = Mailbox(100)
         output: list[tuple[str, agent_pb2.ForwardOutputRequest]] = []
         ended: list[int] = []
         received: list[agent_pb2.WorkerHeartbeat] = []

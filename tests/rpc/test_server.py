@@ -9,6 +9,7 @@ import pytest
 from edriver.common.release import VERSION
 from edriver.driver.core import events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind
+from edriver.driver.rpc.agents.received import Received
 from edriver.driver.rpc.agents.registry import AGENT_LEASE, BOOT_LEASE, HEARTBEAT_INTERVAL
 from edriver.v1 import agent_pb2, notification_pb2
 from edriver.v1.agent_pb2 import ConnectRequest
@@ -93,7 +94,7 @@ def test_an_agent_has_ended_when_it_says_so_and_not_when_its_stream_ends(in_orde
         assert await ended(again)
         assert made.ended == [1]
         assert await made.event() == events.WorkerExited(1, -9, "bye")
-        assert made.inbox.drain() == []
+        assert made.inbox.drain() == [Received(None, 1, seq=2, acknowledged=0)]
 
     serve(work)
 

@@ -22,13 +22,13 @@ from edriver.client import Address, AsyncClient, RunError
 from edriver.common.join_config import SERVER_NAME
 from edriver.common.release import VERSION
 from edriver.common.wire import duration
-from edriver.driver.core import events
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.settings import Settings
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.rpc import tcp_endpoint
 from edriver.driver.rpc.agent_service import MAX_MESSAGE_BYTES, AgentServer
+from edriver.driver.rpc.agents.received import Inbound
 from edriver.driver.rpc.agents.registry import AgentRegistry
 from edriver.driver.rpc.certificate_authority import Authority
 from edriver.driver.rpc.control import ControlServer
@@ -50,7 +50,7 @@ def soon(work: Coroutine[None, None, None]) -> None:
 
 @asynccontextmanager
 async def open_door() -> AsyncIterator[tuple[TcpEndpoint, AgentRegistry]]:
-    inbox = Mailbox[events.Event](10)
+    inbox = Mailbox[Inbound](10)
     registry = AgentRegistry(inbox, lambda: 0.0, draw_secret=lambda: SECRET)
     server = AgentServer("run", agent_pb2.Welcome(driver_lease=duration(5.0)), registry, inbox, lambda *_: None)
     membership = Membership(Settings(np=1, min_np=1, max_np=1), now=0.0)

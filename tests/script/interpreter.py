@@ -31,6 +31,7 @@ One command a line:
     drain HOST [slot=N]: REASON      DrainRequested
     undrain HOST [slot=N]            UndrainRequested
     resize N                         ResizeRequested
+    resumed N                        DriverResumed: it is number N
     stop: REASON                     StopRequested
     unusable: WHY                    SourceUnusable
     advance SECONDS                  time passes; Ticked at each deadline that the core names, and at no other time,
@@ -228,6 +229,10 @@ class Interpreter:
         (host,) = words.names
         slot = words.pairs.get("slot")
         return self._tell(events.UndrainRequested(host, None if slot is None else int(slot)))
+
+    def _do_resumed(self, words: Words) -> Iterator[str]:
+        (number,) = words.names
+        return self._tell(events.DriverResumed(int(number)))
 
     def _do_resize(self, words: Words) -> Iterator[str]:
         (size,) = words.names

@@ -13,6 +13,7 @@ from edriver.driver.broker_feed import BrokerFeed, UnusedHosts
 from edriver.driver.core import events
 from edriver.driver.core.demand import Demand, demand_of
 from edriver.driver.launch.broker import BrokerError, UnusableBrokerError
+from edriver.driver.rpc.agents.received import Inbound
 from edriver.driver.rpc.mailbox import Mailbox
 from tests.unit.test_event_history import Story
 from tests.unit.test_host_state import connected
@@ -39,11 +40,11 @@ class ScriptedBroker:
         raise BrokerError("job 7 is left: scancel 7")
 
 
-def fed(*steps: Exception | None) -> tuple[ScriptedBroker, list[events.Event]]:
+def fed(*steps: Exception | None) -> tuple[ScriptedBroker, list[Inbound]]:
     """A feed, run to its end and closed."""
 
-    async def run() -> tuple[ScriptedBroker, list[events.Event]]:
-        inbox: Mailbox[events.Event] = Mailbox(100)
+    async def run() -> tuple[ScriptedBroker, list[Inbound]]:
+        inbox: Mailbox[Inbound] = Mailbox(100)
         broker = ScriptedBroker(steps)
         feed = BrokerFeed(broker, lambda: DEMAND, inbox, sleep=lambda _: asyncio.sleep(0))
         with contextlib.suppress(asyncio.CancelledError):

@@ -315,6 +315,7 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
         f"left alone, because no other worker is known to hold the state: {ONE} was killed by SIGKILL; and 3 more",
     ),
     (CauseKind.DISCOVERY_FAILED, why.ReportedText("exit code 1"), "discovery failed: exit code 1"),
+    (CauseKind.DRIVER_RESUMED, why.Count(2), "another driver has taken over, number 2 of this run"),
     (CauseKind.RESIZED, why.Count(2), "at most 2 workers from now on: requested by an operator"),
 ]
 

@@ -13,6 +13,7 @@ from edriver.discovery.hosts import HostSet, parse_host_list
 from edriver.discovery.poll_filter import Polls
 from edriver.driver.core import events
 from edriver.driver.discovery_feed import POLL_INTERVAL, DiscoveryFeed
+from edriver.driver.rpc.agents.received import Inbound
 from edriver.driver.rpc.mailbox import Mailbox
 
 NONE = HostSet()
@@ -45,7 +46,7 @@ class Watch:
         asyncio.run(self._run(steps))
 
     async def _run(self, steps: Sequence[HostSet | Exception]) -> None:
-        inbox: Mailbox[events.Event] = Mailbox(100)
+        inbox: Mailbox[Inbound] = Mailbox(100)
         feed = DiscoveryFeed(ScriptedSource(steps), inbox, self._clock, self._sleep)
         try:
             await feed.run()

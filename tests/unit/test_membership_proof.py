@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from edriver.common.ids import RoundId
-from edriver.driver.core_loop import draw_secret
+from edriver.driver.journal.draws import Draws, new_key
 from edriver.worker.assignment import Assignment
 from edriver.worker.group.membership_proof import PROOF_BYTES, SECRET_BYTES, MembershipProof
 from edriver.worker.topology import SINGLE_WORKER
@@ -51,8 +51,9 @@ def test_too_short_a_secret_is_refused() -> None:
 
 
 def test_the_driver_draws_as_much_as_workers_expect_and_anew_each_time() -> None:
-    assert len(draw_secret()) == SECRET_BYTES
-    assert draw_secret() != draw_secret()
+    draws = Draws(new_key())
+    assert len(draws.secret()) == SECRET_BYTES
+    assert draws.secret() != draws.secret()
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,8 @@ class Journal:
         """
         if not path.is_file():
             raise JournalError(f"there is no journal {path}: a run without records, or of an older edriver, has none")
+        if not path.stat().st_size:
+            raise JournalError(f"{path} is not the journal of a run")  # SQLite would make a database of it
         try:
             journal = cls(path, _open(path))
             journal._check(run_id)

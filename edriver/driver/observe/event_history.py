@@ -51,6 +51,7 @@ class EventHistory:
         tracker: as given.
         progress: how far training was.
         pace: who holds it up.
+        events: the latest events.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class EventHistory:
         self.tracker = tracker
         self.progress = ProgressHistory(tracker, clock)
         self._clock = clock
-        self._events = EventBuffer(limit)
+        self.events = EventBuffer(limit)
         self._hosts = HostHistory(membership)
         self.workers: dict[int, status_pb2.WorkerStatus] = {}
         self._announced: list[Cause] = []  # in this step
@@ -72,7 +73,7 @@ class EventHistory:
     @property
     def last_seq(self) -> int:
         """The number of the last event; 0: there was none."""
-        return self._events.last_seq
+        return self.events.last_seq
 
     @property
     def rounds(self) -> Sequence[status_pb2.Round]:
@@ -97,7 +98,7 @@ class EventHistory:
         Raises:
             ForgottenError: there is no such number yet, or an event after it is forgotten.
         """
-        return self._events.since(seq, limit)
+        return self.events.since(seq, limit)
 
     def now(self) -> float:
         """The time, in seconds since the epoch."""
@@ -124,10 +125,6 @@ class EventHistory:
             self._fill(status)
         now = self._clock()
         return self._added(self._timeline.record_progress(report.progress, now), now)
-
-    def go_on_after(self, seq: int) -> None:
-        """Another driver of the run has published events up to this number."""
-        self._events.go_on_after(seq)
 
     def look(self) -> list[status_pb2.Event]:
         """Look for what holds training up; returns the new events. To be called several times a second."""
@@ -182,7 +179,7 @@ class EventHistory:
         """The events, with their numbers."""
         found = list(new_events)
         for entry in found:
-            self._events.add(entry, now)
+            self.events.add(entry, now)
         return found
 
     def _of_event(self, event: events.Event, loss: Cause | None, now: float) -> Iterator[status_pb2.Event]:

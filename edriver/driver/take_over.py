@@ -1,0 +1,61 @@
+"""How a driver takes over a run that another has left: it takes in all that the other was given, and goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from edriver.driver.core import actions, events
+from edriver.driver.core.cause import AgentFault, AgentFaultKind
+from edriver.driver.journal.entries import Entry
+from edriver.driver.journal.journal import Journal
+from edriver.driver.observe.records.last_seq import last_seq
+from edriver.driver.wiring import Wiring
+from edriver.system.record_folder import EVENTS_FILE
+
+NEVER_STARTED: Final = "its agent had not connected when the driver before this one ended"
+
+
+async def take_over(
+    parts: Wiring, journal: Journal, set_clocks: Callable[[float, float], None]
+) -> actions.FinishRun | None:
+    """Stand where the driver before has stopped, and wait for its agents.
+
+    Args:
+        parts: of the run; they have seen nothing yet.
+        journal: what the other driver has left.
+        set_clocks: has the clocks show these times, the core's and the one in seconds since the epoch.
+
+    Returns:
+        how the other driver had decided to end the run, if it had.
+
+    Raises:
+        JournalError: the journal cannot be read.
+        OSError: the port at which agents of other hosts look for the driver cannot be opened.
+    """
+    parts.agents.begin_replay()
+    ended = parts.loop.replay(_timed(journal.entries(), set_clocks))
+    for link in journal.links():
+        parts.registry.resume(*link)
+    parts.event_history.events.go_on_after(last_seq(journal.path.with_name(EVENTS_FILE)))
+    head = journal.head
+    parts.inbox.put(events.DriverResumed(head.incarnation))
+    hosts = parts.membership.roster.hosts
+    adopted = []
+    for host, agent_id, connected in parts.registry.await_agents():
+        if not connected:
+            parts.inbox.put(events.AgentLost(host, agent_id, AgentFault(AgentFaultKind.ENDED, NEVER_STARTED)))
+            continue
+        adopted.append((host, agent_id))
+        if parts.dial_in_hosts is not None and host in hosts:
+            parts.dial_in_hosts.resume(host, hosts[host].slots, agent_id)
+    await parts.agents.adopt(adopted)
+    if head.port:
+        await parts.endpoint.open()
+    return ended
+
+
+def _timed(entries: Iterable[Entry], set_clocks: Callable[[float, float], None]) -> Iterator[Entry]:
+    for entry in entries:
+        set_clocks(entry.clock, entry.wall_clock)
+        yield entry

@@ -1,0 +1,190 @@
+"""The journal: what it keeps, from whom, and what it refuses."""
+
+from __future__ import annotations
+
+import pickle
+import sqlite3
+import stat
+import subprocess
+import sys
+import typing
+from collections import OrderedDict
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from edriver.common.ids import RoundId, Version
+from edriver.common.store_address import StoreAddress
+from edriver.discovery.hosts import Host, HostSet
+from edriver.driver.core import events
+from edriver.driver.core.cause import AgentFault, AgentFaultKind
+from edriver.driver.journal import journal as journal_module
+from edriver.driver.journal.draws import Draws, new_key
+from edriver.driver.journal.entries import Entry, event_from_bytes, event_to_bytes
+from edriver.driver.journal.journal import Head, Journal, JournalError
+
+HEAD = Head("5d2f01aa", ("-np", "2", "train.py"), "/there", {"A": "b"}, b"k" * 32, "/tmp/f", began=(3.5, 7.25))
+SEEN = [
+    events.HostsObserved(HostSet((Host("a", 2),))),
+    events.AgentLost("a", 1, AgentFault(AgentFaultKind.SILENT, seconds=5.0)),
+    events.WorkerWaiting(1, 1, Version(RoundId(1, 2), 3), StoreAddress("a", 4000), "digest", 2, "torn", 40),
+    events.FirstBoundaryPassed(1, RoundId(1, 2), {"synced": 1.5}),
+    events.Ticked(),
+    events.DriverResumed(2),
+]
+
+
+def journal_in(folder: Path) -> Journal:
+    return Journal.create(folder / "journal.sqlite3", HEAD)
+
+
+def test_what_was_written_is_there_for_the_next_driver(tmp_path: Path) -> None:
+    first = journal_in(tmp_path)
+    for n, event in enumerate(SEEN):
+        first.append(Entry(1.0 + n, 100.0 + n, event), (7, n + 1, n))
+    first.append(None, (7, 9, 8))
+    first.append(None, (8, 1, 0))
+    first.update(replace(first.head, port=4711, incarnation=2))
+    first.close()
+    then = Journal.take_over(first.path, HEAD.run_id)
+    assert list(then.entries()) == [Entry(1.0 + n, 100.0 + n, event) for n, event in enumerate(SEEN)]
+    assert list(then.links()) == [(7, 9, 8), (8, 1, 0)]
+    assert then.head == replace(HEAD, port=4711, incarnation=2)
+    assert stat.S_IMODE(first.path.stat().st_mode) == 0o600
+
+
+WRITES_AND_DIES = """
+import os, sys
+from pathlib import Path
+from edriver.driver.core import events
+from edriver.driver.journal.entries import Entry
+from edriver.driver.journal.journal import Head, Journal
+journal = Journal.create(Path(sys.argv[1]), Head("5d2f01aa", (), "", {}, b"k", ""))
+for n in range(500):
+    journal.append(Entry(float(n), 0.0, events.Ticked()))
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_driver_that_is_killed_has_lost_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite3"
+    assert subprocess.run([sys.executable, "-c", WRITES_AND_DIES, str(path)], check=False).returncode == -9
+    assert [entry.clock for entry in Journal.take_over(path).entries()] == [float(n) for n in range(500)]
+
+
+def test_a_run_has_one_driver_at_a_time(tmp_path: Path) -> None:
+    first = journal_in(tmp_path)
+    with pytest.raises(JournalError, match="the driver of this run lives: it holds the journal"):
+        Journal.take_over(first.path)
+    first.append(Entry(1.0, 2.0, events.Ticked()))  # it was not disturbed
+    first.close()
+    assert len(list(Journal.take_over(first.path).entries())) == 1
+
+
+@pytest.mark.parametrize(
+    ("harm", "sentence"),
+    [
+        pytest.param(lambda path: path.unlink(), "there is no journal", id="missing"),
+        pytest.param(lambda path: path.write_bytes(b"x" * 5000), "cannot be read: file is not a database", id="noise"),
+        pytest.param(lambda path: path.write_bytes(b""), "is not the journal of a run", id="empty"),
+        pytest.param(
+            lambda path: path.write_bytes(path.read_bytes()[:4096] + b"\xff" * (path.stat().st_size - 4096)),
+            "is damaged|cannot be read",
+            id="torn",
+        ),
+        pytest.param(
+            lambda path: _execute(path, "UPDATE head SET value = '0.0.1' WHERE key = 'version'"),
+            r"was written by edriver 0\.0\.1, and this is .*pip install edriver==0\.0\.1",
+            id="another-version",
+        ),
+        pytest.param(
+            lambda path: _execute(path, "UPDATE entries SET event = x'00'"), "entry 1 of the journal", id="bad-entry"
+        ),
+        pytest.param(lambda path: _execute(path, "DELETE FROM head"), "has no version: its driver ended", id="no-head"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_and_left_as_it_is(
+    tmp_path: Path, harm: typing.Callable[[Path], object], sentence: str
+) -> None:
+    first = journal_in(tmp_path)
+    for n in range(200):
+        first.append(Entry(float(n), 0.0, SEEN[2]))
+    first.close()
+    harm(first.path)
+    before = first.path.read_bytes() if first.path.exists() else None
+    with pytest.raises(JournalError, match=sentence):
+        list(Journal.take_over(first.path).entries())
+    assert (first.path.read_bytes() if first.path.exists() else None) == before
+
+
+def write_many(journal: Journal) -> None:
+    for n in range(1000):
+        journal.append(Entry(float(n), 0.0, SEEN[2]))
+
+
+def _execute(path: Path, statement: str) -> None:
+    database = sqlite3.connect(path)
+    with database:
+        database.execute(statement)
+    database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    database.close()
+
+
+def test_the_journal_of_another_run_is_refused(tmp_path: Path) -> None:
+    first = journal_in(tmp_path)
+    first.close()
+    with pytest.raises(JournalError, match="is that of run 5d2f01aa, not of 00000000"):
+        Journal.take_over(first.path, "00000000")
+
+
+def test_a_full_disk_is_a_sentence(tmp_path: Path) -> None:
+    first = journal_in(tmp_path)
+    first._database.execute("PRAGMA max_page_count = 8")
+    with pytest.raises(JournalError, match="cannot be written: database or disk is full"):
+        write_many(first)
+    first.discard()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_kind_of_event_can_be_written() -> None:
+    rooms = {kind.__module__ for kind in typing.get_args(events.Event)}
+    assert rooms == {events.__name__}
+    for event in SEEN:
+        assert event_from_bytes(event_to_bytes(event)) == event
+
+
+class Harm:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return print, ("this must not be run",)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pickle.dumps(Harm()),
+        pickle.dumps(subprocess.run),
+        pickle.dumps(OrderedDict(a=1)),
+        pickle.dumps(RoundId(1, 2)),
+        pickle.dumps(7),
+        b"",
+        b"\x80",
+    ],
+)
+def test_bytes_make_events_and_nothing_else(data: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="it is no event"):
+        event_from_bytes(data)
+    assert capsys.readouterr().out == ""
+
+
+def test_draws_repeat_themselves_with_the_same_key_only() -> None:
+    first, again, other = Draws(HEAD.key), Draws(HEAD.key), Draws(new_key())
+    drawn = [(first.number(), first.secret()) for _ in range(100)]
+    assert drawn == [(again.number(), again.secret()) for _ in range(100)]
+    assert len({other.secret(), *(secret for _, secret in drawn)}) == 101
+    assert all(0.0 <= number < 1.0 for number, _ in drawn)
+    assert 0.4 < sum(number for number, _ in drawn) / 100 < 0.6
+
+
+def test_its_format_has_a_number() -> None:
+    assert journal_module.FORMAT == 1, "a change of what the file holds gets a new number"
