@@ -20,6 +20,9 @@ from tests.process.dialling import dialled
 from tests.process.running import SCRIPTS, SOON, Run, running, wait_for_exit
 from tests.process.sites import Site, parent_of, site, ssh_client
 
+FOR_GOOD = ("--no-records",)
+"""A run without records has no journal: no driver can take it over, and so nothing of it waits for one."""
+
 TOGETHER = 4
 """Runs at a time: what they wait for costs no processor."""
 
@@ -125,7 +128,7 @@ OVER_SSH = ("driver", "agent a", "agent b", "ssh a", "ssh b")
 )
 def test_kills_in_every_order_over_ssh(there: Site, tmp_path: Path, chosen: list[Order]) -> None:
     def happens(order: Order) -> None:
-        with there.running(["-np", "2", "-H", "host1:1,host2:1", *WORKER], tmp_path) as run:
+        with there.running([*FOR_GOOD, "-np", "2", "-H", "host1:1,host2:1", *WORKER], tmp_path) as run:
             a, b = workers_of(run, "host1", "host2")
             victims = {"driver": run.process.pid, "agent a": parent_of(a), "agent b": parent_of(b)}
             victims |= {"ssh a": ssh_client(run, "host1"), "ssh b": ssh_client(run, "host2")}
@@ -142,7 +145,9 @@ def test_kills_in_every_order_on_this_machine(tmp_path: Path, count: int) -> Non
     def happens(order: Order) -> None:
         with (
             tempfile.TemporaryDirectory(prefix="ed-", dir="/tmp") as folder,
-            running(["-np", "2", "-H", "localhost:1,127.0.0.2:1", *WORKER], tmp_path, {"TMPDIR": folder}) as run,
+            running(
+                [*FOR_GOOD, "-np", "2", "-H", "localhost:1,127.0.0.2:1", *WORKER], tmp_path, {"TMPDIR": folder}
+            ) as run,
         ):
             a, b = workers_of(run, "localhost", r"127\.0\.0\.2")
             kill_in_order({"driver": run.process.pid, "agent a": parent_of(a), "agent b": parent_of(b)}, order)
@@ -216,7 +221,7 @@ def test_kills_in_every_order_of_hosts_that_dial_in(count: int) -> None:
             temporary = Path(name) / "t"
             temporary.mkdir()
             environ = {"TMPDIR": str(temporary)}
-            with dialled(Path(name), "-np", "2", command=WORKER, environ=environ) as (run, agents):
+            with dialled(Path(name), *FOR_GOOD, "-np", "2", command=WORKER, environ=environ) as (run, agents):
                 victims = {"agent a": agents.start("a").pid, "agent b": agents.start("b").pid}
                 workers_of(run, "a", "b")
                 kill_in_order({"driver": run.process.pid, **victims}, order)
@@ -231,7 +236,7 @@ def test_kills_in_every_order_of_hosts_that_dial_in(count: int) -> None:
 def test_a_driver_killed_while_its_hosts_start(there: Site, tmp_path: Path) -> None:
     """At each moment of it: ssh has just been started, is on its way, has started the agent, the agent dials."""
     for moment in range(8):
-        with there.running(["-np", "2", "-H", "host1:1,host2:1", *WORKER], tmp_path) as run:
+        with there.running([*FOR_GOOD, "-np", "2", "-H", "host1:1,host2:1", *WORKER], tmp_path) as run:
             run.line("waiting")
             wait_for_exit(os.getpid(), moment * 0.1)
             run.process.kill()
@@ -242,7 +247,7 @@ def test_a_driver_killed_while_its_hosts_start(there: Site, tmp_path: Path) -> N
 @pytest.mark.parametrize("victim", ["driver", "ssh"])
 def test_a_kill_while_a_host_does_not_answer(there: Site, tmp_path: Path, victim: str) -> None:
     there.ssh.config.write_text(f"Host silent\n  ProxyCommand sleep 3600\n{there.ssh.config.read_text()}")
-    with there.running(["-np", "1", "-H", "silent:1", *WORKER], tmp_path) as run:
+    with there.running([*FOR_GOOD, "-np", "1", "-H", "silent:1", *WORKER], tmp_path) as run:
         run.line("waiting")
         while not (proxies := [text for text in run.left_behind() if ": sleep 3600" in text]):
             assert run.process.poll() is None
@@ -260,7 +265,7 @@ def test_a_driver_killed_while_discovery_hangs(tmp_path: Path) -> None:
     os.mkfifo(polling)
     script.write_text(f"#!/bin/sh\nsleep 3600 & echo > {polling}; wait\n")
     script.chmod(0o755)
-    with running(["-np", "1", "--host-discovery-script", str(script), *WORKER], tmp_path) as run:
+    with running([*FOR_GOOD, "-np", "1", "--host-discovery-script", str(script), *WORKER], tmp_path) as run:
         polling.read_text()
         run.process.kill()
         run.end()
@@ -270,7 +275,9 @@ def test_a_driver_killed_while_discovery_hangs(tmp_path: Path) -> None:
 def test_a_driver_killed_after_a_hosts_cable_was_pulled(tmp_path: Path) -> None:
     """No word of its end reaches that host, nor of the host's the connection of ssh."""
     with site(tmp_path, 1) as there:
-        with there.running(["-np", "1", "-H", "host1:1", "--driver-timeout", "15", *WORKER], tmp_path) as run:
+        with there.running(
+            [*FOR_GOOD, "-np", "1", "-H", "host1:1", "--driver-timeout", "15", *WORKER], tmp_path
+        ) as run:
             workers_of(run, "host1")
             there.hosts[1].cut()
             run.process.kill()

@@ -1,0 +1,136 @@
+"""A driver that is killed, and another one that takes its run over: no worker is restarted, and no step is lost."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from edriver.system.record_folder import JOURNAL_FILE
+from tests.process.running import ROOT, SCRIPTS, Printing, Run, running, wait_for_exit
+from tests.process.test_logs import id_of
+
+TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
+
+
+class Resumed(Printing):
+    """`edriver resume`, of a run that a test has begun."""
+
+    def __init__(self, run: Run, folder: Path, *words: str) -> None:
+        state = folder / "state" / "edriver"
+        where = words or (str(state / id_of(run)),)
+        super().__init__(
+            [sys.executable, "-m", "edriver", "resume", *where],
+            folder,
+            {"PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(folder / "state")},
+        )
+
+
+def kill(run: Run) -> None:
+    """Kill its driver."""
+    run.process.kill()
+    run.process.wait()
+
+
+def steps_of(reports: Path) -> list[int]:
+    return [int(line.split()[0]) for line in reports.read_text().splitlines()]
+
+
+def wait_for_steps(reports: Path, more: int) -> None:
+    """Wait until rank 0 has written down so many more."""
+    before = len(steps_of(reports))
+    while len(steps_of(reports)) < before + more:
+        wait_for_exit(os.getpid(), 0.02)
+
+
+def environ_of(folder: Path, **more: str) -> dict[str, str]:
+    return {
+        "XDG_STATE_HOME": str(folder / "state"),
+        "REPORTS": str(folder / "reports"),
+        "STEPS": "200",
+        "EPOCHS": "2",
+        "PAUSE": "0.05",
+        **more,
+    }
+
+
+def test_workers_train_on_without_a_driver_and_go_on_with_the_next(tmp_path: Path) -> None:
+    with running(["-np", "2", "--min-np", "1", *TRAIN], tmp_path, environ_of(tmp_path)) as run:
+        run.line("rank 1 passed step 5")
+        pids = run.pids()
+        kill(run)
+        wait_for_steps(tmp_path / "reports", 20)
+        resumed = Resumed(run, tmp_path)
+        resumed.line("another driver has taken over, number 2 of this run")
+        resumed.line("rank 0 passed step")
+        os.kill(pids[1], signal.SIGKILL)
+        resumed.line(r"round 1\.1 ended: worker 2 \(rank 1, localhost:1\) was killed by SIGKILL")
+        resumed.line(r"round 2\.\d+: 2 workers on localhost")
+        assert resumed.end() == 0, resumed.text
+        assert run.gone(), run.left_behind()
+    assert f"pid {pids[0]} is done" in resumed.text  # it was never restarted
+    steps = steps_of(tmp_path / "reports")
+    assert steps == [*range(1, len(steps) + 1)]
+    assert list(tmp_path.glob(f"state/edriver/*/{JOURNAL_FILE}*")) == []  # the run is over
+
+
+def test_a_worker_that_dies_while_there_is_no_driver(tmp_path: Path) -> None:
+    with running(["-np", "2", "--min-np", "1", *TRAIN], tmp_path, environ_of(tmp_path)) as run:
+        run.line("rank 1 passed step 5")
+        pids = run.pids()
+        kill(run)
+        os.kill(pids[1], signal.SIGKILL)
+        assert wait_for_exit(pids[1])
+        resumed = Resumed(run, tmp_path)
+        resumed.line(r"worker 2 \(rank 1, localhost:1\) was killed by SIGKILL")
+        assert resumed.end() == 0, resumed.text
+        assert run.gone(), run.left_behind()
+    assert f"pid {pids[0]} is done" in resumed.text
+    steps = steps_of(tmp_path / "reports")
+    assert steps == [*range(1, len(steps) + 1)]
+
+
+def test_drivers_are_killed_one_after_the_other(tmp_path: Path) -> None:
+    """In whatever phase: while workers boot, too."""
+    with running(["-np", "2", "--min-np", "1", *TRAIN], tmp_path, environ_of(tmp_path)) as run:
+        run.line("waiting: 0 of 2 workers are ready")
+        kill(run)
+        for number in range(2, 7):
+            resumed = Resumed(run, tmp_path)
+            resumed.line(f"another driver has taken over, number {number} of this run")
+            wait_for_exit(os.getpid(), 0.4 * (number - 2))
+            resumed.process.kill()
+            resumed.process.wait()
+        resumed = Resumed(run, tmp_path)
+        assert resumed.end() == 0, resumed.text
+        assert run.gone(), run.left_behind()
+    steps = steps_of(tmp_path / "reports")
+    assert steps == [*range(1, len(steps) + 1)]
+
+
+def test_a_run_has_one_driver(tmp_path: Path) -> None:
+    with running(["-np", "1", *TRAIN], tmp_path, environ_of(tmp_path)) as run:
+        run.line("rank 0 passed step 5")
+        second = Resumed(run, tmp_path)
+        assert second.end() == 1
+        assert "edriver resume: the driver of this run lives" in second.text
+        run.process.send_signal(signal.SIGSTOP)
+        stopped = Resumed(run, tmp_path)
+        assert stopped.end() == 1
+        run.process.send_signal(signal.SIGCONT)
+        run.line("rank 0 passed step 20")
+
+
+@pytest.mark.parametrize("words", [(), ("5d2f01aa",), ("elsewhere",)])
+def test_what_cannot_be_resumed(tmp_path: Path, words: tuple[str, ...]) -> None:
+    refused = Printing(
+        [sys.executable, "-m", "edriver", "resume", *words],
+        tmp_path,
+        {"PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(tmp_path / "state")},
+    )
+    assert refused.end() == 1
+    assert re.fullmatch(r"edriver resume: no run .* can be resumed: .*\n", refused.text), refused.text
