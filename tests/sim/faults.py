@@ -41,6 +41,9 @@ KINDS = (
 CONVERGENCE_BOUND = 45.0
 """Virtual seconds, after the faults have ended, within which all slots that may be used share one round."""
 
+CRASH_SHARE = 0.5
+"""Of all runs, those whose driver is killed, up to four times, and taken over."""
+
 LONG_STOP = 300.0
 """Seconds for which a worker is stopped that must not resume before the others go on without it."""
 
@@ -85,6 +88,7 @@ class Nemesis:
         job = replace(job, large=variants.random() < 0.15)
         disk = random.Random(seed ^ 0xD15C5)
         job = replace(job, checkpoint_every=disk.choice((0, 0, 0, 1, 3, 10)))
+        self._crashes = random.Random(seed ^ 0xD21E)
         self.rng = rng
         self.world = World(seed, settings, job, log)
         if others.random() < 0.12:
@@ -116,6 +120,9 @@ class Nemesis:
             clockwork.after(self._swallows_at, self._swallow)
         for _ in range(self._disasters):
             clockwork.after(self._disaster_rng.uniform(1, self.ends), self._kill_all_that_hold)
+        if self._crashes.random() < CRASH_SHARE:
+            for _ in range(self._crashes.randint(1, 4)):
+                clockwork.after(self._crashes.uniform(0, 1.2 * self.ends), world.crash_driver)
         clockwork.after(self.ends, self._calm_down)
         if not clockwork.run(lambda: world.outcome is not None, self.ends + LIVENESS_BOUND):
             raise Violation(f"the run does not end: {world.core.state.doing.cause}")

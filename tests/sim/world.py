@@ -17,12 +17,13 @@ from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.rounds.ranks import RoundPlan
 from edriver.driver.core.settings import Settings
+from edriver.driver.journal.entries import event_from_bytes, event_to_bytes
 from edriver.driver.rpc.translate import assignments_by_host, event_of_report, notice_of
 from edriver.v1 import notification_pb2 as pb
 from edriver.worker.rounds.participant import Stage
 from tests.sim.clockwork import Channel, Clockwork
 from tests.sim.fabric import Fabric
-from tests.sim.invariants import Invariants
+from tests.sim.invariants import Invariants, check
 from tests.sim.sim_rounds import Exploded, Meet, Sleep, Wait, WaitChange
 from tests.sim.trainee import BUG_LINE, Job, Model, Trainee
 
@@ -83,7 +84,10 @@ class World:
         self.clockwork = Clockwork()
         self.fabric = Fabric(self.clockwork, self.rng)
         self.job = job
-        self.core = Membership(settings, now=0.0, draw=random.Random(seed).random)
+        self._seed = seed
+        self.core = self._new_core(settings)
+        self._journal: list[tuple[float, bytes, list[actions.Action]]] = []
+        self.drivers = 1
         self.invariants = Invariants(self)
         self.hosts: dict[str, SimHost] = {}
         self.discovered = HostSet(())
@@ -110,6 +114,7 @@ class World:
         if isinstance(event, events.AgentLost):
             self.given_up |= {w.worker_id for w in self.core.roster.on(event.host)}
         orders = self.core.step(event, self.clockwork.now)
+        self._journal.append((self.clockwork.now, event_to_bytes(event), orders))
         self.invariants.after_step(orders)
         for order in orders:
             self.log(f"action {order}")
@@ -120,6 +125,22 @@ class World:
         if deadline is not None and (self._tick_at is None or deadline < self._tick_at):
             self._tick_at = deadline
             self.clockwork.after(max(deadline - self.clockwork.now, 0.0), lambda: self._tick(deadline))
+
+    def _new_core(self, settings: Settings) -> Membership:
+        return Membership(settings, now=0.0, draw=random.Random(self._seed).random)
+
+    def crash_driver(self) -> None:
+        """Another driver takes over: a new core is given all events of the journal, and must order the same again."""
+        if self.outcome:
+            return
+        core = self._new_core(self.core.settings)
+        for now, event, ordered in self._journal:
+            again = core.step(event_from_bytes(event), now)
+            check(again == ordered, f"replayed, {event_from_bytes(event)} leads to {again} and not to {ordered}")
+        check(core.next_deadline == self.core.next_deadline, "replayed, the core awaits another time")
+        self.core = core
+        self.drivers += 1
+        self.feed(events.DriverResumed(self.drivers))
 
     def _tick(self, deadline: float) -> None:
         if self._tick_at == deadline:
