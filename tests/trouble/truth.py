@@ -129,7 +129,8 @@ class TruthRun:
             HarnessError: the run does not do what it should.
         """
         job = self._job
-        flags = [*COOLDOWN_FLAGS, "--metrics-port", "0"]
+        # Workers of a driver that is killed do not wait for another one for long.
+        flags = [*COOLDOWN_FLAGS, "--metrics-port", "0", "--driver-timeout", "20"]
         job.start(HOSTS, np=WORKERS, min_np=1, max_np=WORKERS, flags=flags)
         url = self._printed(r"metrics for Prometheus: (\S+)")
         run_id = self._printed(r"edriver: run (\w+):")

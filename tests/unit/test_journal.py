@@ -25,7 +25,7 @@ from edriver.driver.journal.entries import Entry, event_from_bytes, event_to_byt
 from edriver.driver.journal.journal import Head, Journal, JournalError
 
 HEAD = Head("5d2f01aa", ("-np", "2", "train.py"), "/there", {"A": "b"}, b"k" * 32, "/tmp/f", began=(3.5, 7.25))
-SEEN = [
+SEEN: list[events.Event] = [
     events.HostsObserved(HostSet((Host("a", 2),))),
     events.AgentLost("a", 1, AgentFault(AgentFaultKind.SILENT, seconds=5.0)),
     events.WorkerWaiting(1, 1, Version(RoundId(1, 2), 3), StoreAddress("a", 4000), "digest", 2, "torn", 40),
