@@ -49,7 +49,7 @@ def test_the_guard_forgets_a_group_before_its_number_is_free() -> None:
 def test_a_guard_that_receives_invalid_input_still_kills_what_is_on_its_list() -> None:
     with subprocess.Popen(["sleep", "3600"], start_new_session=True) as sleeper:
         lines = b"+\n+ten\n\xff\n+%d\n-\n" % sleeper.pid
-        guard = [sys.executable, "-I", "-S", guard_main.__file__, "", ""]
+        guard = [sys.executable, "-I", "-S", guard_main.__file__, "", "", ""]
         ended = subprocess.run(guard, input=lines, stderr=subprocess.PIPE, start_new_session=True)
         try:
             assert (ended.returncode, ended.stderr) == (0, b"")

@@ -43,7 +43,11 @@ from tests.trouble.schedule import (
 
 T = TypeVar("T")
 
-EXIT_BOUND = 40.0
+DRIVER_TIMEOUT = 30.0
+"""The runs' --driver-timeout: a host that is cut off while its run ends cannot know that no driver will take it over, and
+waits so long. More than the driver is ever stopped for."""
+
+EXIT_BOUND = DRIVER_TIMEOUT + 40.0
 """Seconds after the run's end within which nothing of it is left on any host: an agent that lost its driver may have to
 find that out first, and then end its workers."""
 
@@ -207,7 +211,8 @@ def run_schedules(schedules: Sequence[Schedule], bound: float = RECOVERY_BOUND) 
         alarms: list[str] = []
         try:
             np = min(sum(first.hosts.values()), MOST_WORKERS)
-            job.start(first.hosts, np=np, min_np=1, max_np=MOST_WORKERS, flags=COOLDOWN_FLAGS)
+            flags = [*COOLDOWN_FLAGS, "--driver-timeout", f"{DRIVER_TIMEOUT:g}"]
+            job.start(first.hosts, np=np, min_np=1, max_np=MOST_WORKERS, flags=flags)
             nemesis = Nemesis(job, bound)
             nemesis.await_recovery(whole=True)
             for schedule in schedules:
