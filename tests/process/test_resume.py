@@ -6,12 +6,14 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from edriver.system.record_folder import JOURNAL_FILE
 from tests.process.running import ROOT, SCRIPTS, Printing, Run, running, wait_for_exit
+from tests.process.sites import site
 from tests.process.test_logs import id_of
 
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
@@ -20,11 +22,11 @@ TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 class Resumed(Printing):
     """`edriver resume`, of a run that a test has begun."""
 
-    def __init__(self, run: Run, folder: Path, *words: str) -> None:
+    def __init__(self, run: Run, folder: Path, *words: str, through: Sequence[str] = ()) -> None:
         state = folder / "state" / "edriver"
         where = words or (str(state / id_of(run)),)
         super().__init__(
-            [sys.executable, "-m", "edriver", "resume", *where],
+            [*through, sys.executable, "-m", "edriver", "resume", *where],
             folder,
             {"PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(folder / "state")},
         )
@@ -108,6 +110,24 @@ def test_drivers_are_killed_one_after_the_other(tmp_path: Path) -> None:
         resumed = Resumed(run, tmp_path)
         assert resumed.end() == 0, resumed.text
         assert run.gone(), run.left_behind()
+    steps = steps_of(tmp_path / "reports")
+    assert steps == [*range(1, len(steps) + 1)]
+
+
+def test_hosts_over_ssh(tmp_path: Path) -> None:
+    """Their ssh connections have ended with the driver, and the agents have its address."""
+    flags = ["-np", "2", "--min-np", "1", "-H", "host1:1,host2:1"]
+    with site(tmp_path) as there, there.running([*flags, *TRAIN], tmp_path, environ_of(tmp_path)) as run:
+        run.line("rank 1 passed step 5")
+        pids = run.pids()
+        kill(run)
+        wait_for_steps(tmp_path / "reports", 20)
+        os.kill(pids[1], signal.SIGKILL)
+        resumed = Resumed(run, tmp_path, through=["ip", "netns", "exec", there.hosts[0].namespace])
+        resumed.line(r"worker 2 \(rank 1, host2:0\) was killed by SIGKILL")
+        assert resumed.end() == 0, resumed.text
+        assert run.gone(), run.left_behind()
+    assert f"pid {pids[0]} is done" in resumed.text
     steps = steps_of(tmp_path / "reports")
     assert steps == [*range(1, len(steps) + 1)]
 

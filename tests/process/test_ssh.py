@@ -20,7 +20,7 @@ SITE_PACKAGES = Path(sysconfig.get_path("purelib"))
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 
 CUT_OFF = ("--driver-timeout", "15")
-"""Seconds after which a host ends what it runs, if it cannot know what has become of the driver: 60 by default."""
+"""Seconds after which a host ends what it runs, if it cannot know what has become of the driver: 600 by default."""
 
 
 def test_a_run_on_two_hosts(tmp_path: Path) -> None:

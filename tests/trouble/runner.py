@@ -44,8 +44,8 @@ from tests.trouble.schedule import (
 T = TypeVar("T")
 
 DRIVER_TIMEOUT = 30.0
-"""The runs' --driver-timeout: a host that is cut off while its run ends cannot know that no driver will take it over, and
-waits so long. More than the driver is ever stopped for."""
+"""The runs' --driver-timeout: a host that is cut off while its run ends cannot know that no driver will take it over,
+and waits so long. More than the driver is ever stopped for."""
 
 EXIT_BOUND = DRIVER_TIMEOUT + 40.0
 """Seconds after the run's end within which nothing of it is left on any host: an agent that lost its driver may have to
