@@ -328,6 +328,15 @@ def _add_output_flags(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--name", metavar="NAME", help="a name for the run, shown by edriver runs")
     group.add_argument(
+        "--run",
+        metavar="NAME",
+        help="start the run with this name or, if there is one whose driver was killed, resume that: for command lines "
+        "that are started again, by systemd for instance",
+    )
+    group.add_argument(
+        "--supervise", action="store_true", help="start the driver again, and resume the run, if it is killed"
+    )
+    group.add_argument(
         "--tag",
         metavar="NAME=VALUE",
         action="append",
@@ -404,6 +413,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         top.error(refusal_of(unknown[0], top._option_string_actions))
 
+    if flags.supervise:
+        from edriver.cli.supervise import driver_arguments, supervise
+
+        return supervise(driver_arguments(arguments, named=flags.run is not None))
+
     if flags.np is None and (hint := hint_of(flags.command)):
         top.error(hint)
 
@@ -412,6 +426,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     # Before gRPC is imported: it would print a line for each failed handshake at the driver's port.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    flags.name = flags.name or flags.run
     try:
         options = options_of(flags)
     except UsageError as error:
@@ -426,11 +441,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from edriver.driver.observe.console.output import Output
     from edriver.system.record_folder import make
 
+    name = None
+    if flags.run is not None:
+        from edriver.cli.named_run import hold_name, resume_named
+
+        try:
+            name = hold_name(flags.run, options.records)
+        except UsageError as error:
+            top.error(str(error))
+        if (code := resume_named(name, arguments, verbose=options.verbose)) is not None:
+            return code
+
     run_id = options.run_credentials.run_id if options.run_credentials else secrets.token_hex(4)
     records, no_records = None, ""
     try:
         if options.records is not None:
             records = make(options.records, run_id)
+            if name is not None:
+                name.give_to(run_id)
         elif not flags.no_records:
             no_records = "your home directory is not known"
     except OSError as error:

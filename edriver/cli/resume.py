@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -69,7 +70,20 @@ def resume_run(arguments: Sequence[str]) -> int:
         JournalError: that cannot be done.
     """
     flags = parser().parse_args(arguments)
-    path = journal_of(flags.run, os.environ)
+    return take_run_over(journal_of(flags.run, os.environ), verbose=flags.verbose)
+
+
+def take_run_over(path: Path, arguments: Sequence[str] | None = None, *, verbose: bool) -> int:
+    """Take over the run with this journal, and run it to its end; returns the exit code.
+
+    Args:
+        path: the journal.
+        arguments: the command line that asks for this run (--run); None: none does.
+        verbose: whether every event is logged.
+
+    Raises:
+        JournalError: that cannot be done.
+    """
     journal = Journal.take_over(path.resolve())
     head = journal.head
 
@@ -91,8 +105,13 @@ def resume_run(arguments: Sequence[str]) -> int:
     if options.broker is not None:
         raise JournalError(f"run {head.run_id} gets its hosts from an engine: such a run cannot be resumed yet")
     output = Output()
-    output.take_logs(verbose=flags.verbose)
-    logging.getLogger("edriver").info("run %s: resumed by driver %s of it", head.run_id, head.incarnation + 1)
+    output.take_logs(verbose=verbose)
+    log = logging.getLogger("edriver")
+    log.info("run %s: resumed by driver %s of it", head.run_id, head.incarnation + 1)
+    if arguments is not None and tuple(arguments) != head.arguments:
+        log.warning(
+            "the run was started with other arguments, and continues with those: edriver %s", shlex.join(head.arguments)
+        )
     try:
         from edriver.driver.session import resume
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from typing import Final
 
 from edriver.driver.core import events
 from edriver.driver.core.cause import Cause, CauseKind, ReportedText
@@ -13,6 +14,9 @@ from edriver.driver.rpc.agents.received import Inbound
 from edriver.driver.rpc.mailbox import Mailbox
 
 _log = logging.getLogger("edriver.driver")
+
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+"""Signals that stop a run. SIGUSR1 is how batch systems announce the end of a job's time (Slurm's --signal)."""
 
 
 class StopRequests:
@@ -33,13 +37,11 @@ class StopRequests:
         self.hurry = asyncio.Event()
 
     def watch_signals(self) -> None:
-        """From now on take signals, in the running event loop.
-
-        SIGUSR1 is how batch systems announce the end of a job's time (Slurm's --signal).
-        """
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        """From now on take signals, in the running event loop."""
+        for number in STOP_SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
                 asyncio.get_running_loop().add_signal_handler(number, self._signalled, number)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # a supervisor has had them wait until now
 
     def stop(self, reason: str, requester: str) -> None:
         """An operator has requested the end of the run; the reason and the requester may be empty."""

@@ -130,7 +130,9 @@ class FakeDriver(agent_pb2_grpc.AgentServiceServicer):
         if self.refuses:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "given up")
         hello = await context.read()
-        self.hellos.append(hello.hello)
+        async with self._changed:
+            self.hellos.append(hello.hello)
+            self._changed.notify_all()
         again = self._link.again()  # before Hello says what has arrived: the agent must stand repetitions
         self._link.receive(hello)
         self._outgoing = asyncio.Queue()

@@ -90,6 +90,24 @@ async def test_an_agent_says_hello_and_reports_an_exit_code_with_the_last_lines(
 
 
 @in_loop
+async def test_an_older_driver_is_not_followed_once_another_has_taken_over() -> None:
+    async with host(script("print('hello')")) as on:
+        await on.driver.until(lambda: bool(on.driver.hellos))
+        for number, streams in ((3, 2), (2, 4)):
+            on.driver.welcome.incarnation = number
+            on.driver.cut()
+            await on.driver.until(lambda streams=streams: len(on.driver.hellos) >= streams)  # type: ignore[misc]
+        on.driver.start_worker(1)
+        streams = len(on.driver.hellos)
+        await on.driver.until(lambda: len(on.driver.hellos) >= streams + 2)  # both have had the order in them
+        assert on.driver.messages == []
+        on.driver.welcome.incarnation = 3
+        assert (await on.driver.exit_of(1)).code == 0
+        assert on.driver.texts() == [b"hello"]
+        await finish(on)
+
+
+@in_loop
 async def test_a_signal_is_a_negative_code() -> None:
     async with host(script("import os; os.kill(os.getpid(), 11)")) as on:
         on.driver.start_worker(1)

@@ -154,3 +154,60 @@ def test_what_cannot_be_resumed(tmp_path: Path, words: tuple[str, ...]) -> None:
     )
     assert refused.end() == 1
     assert re.fullmatch(r"edriver resume: no run .* can be resumed: .*", refused.text), refused.text
+
+
+def test_the_same_command_line_starts_a_named_run_and_resumes_it(tmp_path: Path) -> None:
+    named = ["--run", "nightly", "-np", "2", "--min-np", "1", *TRAIN]
+    with running(named, tmp_path, environ_of(tmp_path)) as run:
+        run.line("rank 1 passed step 5")
+        pids = run.pids()
+        with running(named, tmp_path, environ_of(tmp_path)) as second:
+            assert second.end() == 2
+            assert "edriver: --run: run nightly has a driver" in second.text
+        kill(run)
+        with running(named, tmp_path, environ_of(tmp_path)) as again:
+            again.line(f"run {id_of(run)}: resumed by driver 2 of it")
+            assert again.end() == 0, again.text
+            assert again.gone(), again.left_behind()
+        assert f"pid {pids[0]} is done" in again.text
+        with running([*named[:2], "-np", "1", sys.executable, "-c", "pass"], tmp_path, environ_of(tmp_path)) as new:
+            assert new.end() == 1  # the run of that name has ended: this is another one, of a script without a round
+            assert id_of(new) != id_of(run)
+        assert run.gone(), run.left_behind()
+    steps = steps_of(tmp_path / "reports")
+    assert steps == [*range(1, len(steps) + 1)]
+
+
+def driver_of(supervisor: Run) -> int:
+    """The process id of the driver that a supervisor runs."""
+    children = Path(f"/proc/{supervisor.process.pid}/task/{supervisor.process.pid}/children")
+    while not (found := children.read_text().split()):
+        assert supervisor.process.poll() is None, supervisor.text
+        wait_for_exit(os.getpid(), 0.02)
+    return int(found[0])
+
+
+def test_a_supervised_driver_is_started_again_whenever_it_is_killed(tmp_path: Path) -> None:
+    with running(["--supervise", "-np", "2", "--min-np", "1", *TRAIN], tmp_path, environ_of(tmp_path)) as run:
+        for number in range(2, 5):
+            run.line("rank 1 passed step", after=len(run.lines))
+            os.kill(driver_of(run), signal.SIGKILL)
+            run.line("edriver: the driver was killed by SIGKILL: starting another one", after=number - 2)
+            run.line(f"another driver has taken over, number {number} of this run")
+        assert run.end() == 0, run.text
+        assert run.gone(), run.left_behind()
+    assert len(set(re.findall(r"pid (\d+) at step", run.text))) == 2  # no worker was restarted
+    steps = steps_of(tmp_path / "reports")
+    assert steps == [*range(1, len(steps) + 1)]
+
+
+@pytest.mark.parametrize("started", [True, False], ids=["training", "starting"])
+def test_a_supervisor_passes_on_what_ends_a_run(tmp_path: Path, started: bool) -> None:
+    with running(["--supervise", "-np", "1", *TRAIN], tmp_path, environ_of(tmp_path)) as run:
+        if started:
+            run.line("rank 0 passed step 5")
+        else:
+            driver_of(run)
+        run.process.send_signal(signal.SIGTERM)
+        assert run.end() == 143, run.text
+        assert run.gone(), run.left_behind()

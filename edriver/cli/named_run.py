@@ -1,0 +1,49 @@
+"""`edriver --run NAME`: the same command line starts a run, and resumes it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from edriver.cli.resume import take_run_over
+from edriver.cli.subcommands import EXIT_FAILED
+from edriver.driver.flags.usage_error import UsageError
+from edriver.driver.journal.journal import JournalError
+from edriver.driver.journal.run_name import RunName, RunNameTakenError, check_run_name
+from edriver.system.record_folder import JOURNAL_FILE
+
+
+def hold_name(name: str, root: Path | None) -> RunName:
+    """The name, for this process alone.
+
+    Args:
+        name: what --run gives.
+        root: the folder in which each run has one for its records; None: runs have none.
+
+    Raises:
+        UsageError: it cannot be had.
+    """
+    if root is None:
+        raise UsageError("--run needs the run's records: leave --no-records out, or name a folder (--records DIR)")
+    try:
+        return RunName(root, check_run_name(name))
+    except (ValueError, RunNameTakenError) as error:
+        raise UsageError(f"--run: {error}") from None
+    except OSError as error:
+        raise UsageError(f"--run: {error.filename or root} cannot be used: {error.strerror}") from None
+
+
+def resume_named(name: RunName, arguments: Sequence[str], *, verbose: bool) -> int | None:
+    """Take over the latest run of this name, if its driver was killed, and run it to its end.
+
+    Returns:
+        the exit code; None: that run has ended, or there was none.
+    """
+    if not name.run_id or not (journal := name.root / name.run_id / JOURNAL_FILE).is_file():
+        return None
+    try:
+        return take_run_over(journal, arguments, verbose=verbose)
+    except JournalError as error:
+        sys.stderr.write(f"edriver: {error}\n")
+        return EXIT_FAILED

@@ -1,0 +1,76 @@
+"""The names that users give their runs, each a small file with the ID of the latest run of that name."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+from edriver.system.private_files import open_private
+from edriver.system.record_folder import is_run_id
+
+NAMES_FOLDER: Final = "by-name"
+"""Where they are, among the folders of the runs' records."""
+
+_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class RunNameTakenError(Exception):
+    """Another process has the name."""
+
+
+def check_run_name(name: str) -> str:
+    """The name, if a run may have it.
+
+    Raises:
+        ValueError: it cannot be the name of a file.
+    """
+    if not _PATTERN.fullmatch(name):
+        raise ValueError(f"{name!a} is no name for a run: up to 100 letters, digits, '.', '-' and '_', no '.' first")
+    return name
+
+
+class RunName:
+    """The name of a run, held until this process ends: no two drivers have it at a time.
+
+    Args:
+        root: the folder in which each run has one for its records.
+        name: see `check_run_name`.
+
+    Attributes:
+        root: the same.
+
+    Raises:
+        RunNameTakenError: another process has it.
+        OSError: the file cannot be opened or locked.
+    """
+
+    def __init__(self, root: Path, name: str) -> None:
+        self.root = root
+        folder = root / NAMES_FOLDER
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._path = folder / name
+        self._descriptor = open_private(self._path)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._descriptor)
+            raise RunNameTakenError(f"run {name} has a driver: it holds {self._path}") from None
+
+    @property
+    def run_id(self) -> str:
+        """The latest run of this name; empty: there was none."""
+        found = self._path.read_bytes()[:100].decode(errors="replace").strip()
+        return found if is_run_id(found) else ""
+
+    def give_to(self, run_id: str) -> None:
+        """This run has the name from now on.
+
+        Raises:
+            OSError: that cannot be written.
+        """
+        os.pwrite(self._descriptor, f"{run_id}\n".encode(), 0)
+        os.ftruncate(self._descriptor, len(run_id) + 1)
+        os.fsync(self._descriptor)
