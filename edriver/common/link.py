@@ -61,6 +61,10 @@ class Link(Generic[M]):
         """All messages up to this one will be acted upon, whatever happens: they may be acknowledged."""
         self._safe = max(self._safe, seq)
 
+    def __getstate__(self) -> dict[str, object]:
+        """What another process goes on from: it gets again what is not safe."""
+        return {**self.__dict__, "_received": self._safe}
+
     def safe_at_once(self) -> None:
         """From now on acknowledge each message as soon as it is received."""
         self._safe_at_once = True

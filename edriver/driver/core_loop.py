@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from edriver.driver.core import actions, events
 from edriver.driver.core.cause import Cause, CauseKind, MemoryKill
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.rounds.ranks import RoundPlan
+from edriver.driver.journal.draws import Draws
 from edriver.driver.journal.entries import Entry
 from edriver.driver.journal.journal import Journal, JournalError
+from edriver.driver.journal.snapshot import brought_by, snapshot_to_bytes
 from edriver.driver.launch.agents import Agents
 from edriver.driver.observe.cause_text import Line
 from edriver.driver.observe.console.announcements import Announcements
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.records.recorder import Recorder
 from edriver.driver.rpc.agents.received import Inbound, Received
-from edriver.driver.rpc.agents.registry import AgentRegistry
+from edriver.driver.rpc.agents.registry import AgentRegistry, KnownAgents
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.driver.rpc.status import StatusServer
 from edriver.driver.rpc.translate import orders_of
@@ -31,6 +33,24 @@ if TYPE_CHECKING:
     from edriver.driver.observe.metrics.server import MetricsServer
 
 _log = logging.getLogger("edriver.driver")
+
+
+class DriverState(NamedTuple):
+    """All that follows from the events that the core was given: what a snapshot holds.
+
+    Attributes:
+        membership: the core.
+        event_history: what has happened.
+        announcements: what has been announced.
+        agents: the agents, with the orders that they have not acknowledged.
+        draws: how many draws there were.
+    """
+
+    membership: Membership
+    event_history: EventHistory
+    announcements: Announcements
+    agents: KnownAgents
+    draws: int
 
 
 class CoreLoop:
@@ -47,9 +67,10 @@ class CoreLoop:
         recorder: the records,
         metrics: Prometheus; None: there are no metrics.
         journal: what another driver could go on from; None: there is none.
-        draw_secret: draws the secret of a round: as many bytes as workers expect (membership_proof.SECRET_BYTES).
+        draws: draws the secrets of rounds.
         clock: seconds, monotonic.
         wall_clock: seconds since the epoch, for users' listeners.
+        announcements: what has been announced; None: nothing has.
     """
 
     def __init__(
@@ -64,22 +85,23 @@ class CoreLoop:
         recorder: Recorder,
         metrics: MetricsServer | None,
         journal: Journal | None,
-        draw_secret: Callable[[], bytes],
+        draws: Draws,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
+        announcements: Announcements | None = None,
     ) -> None:
         self._membership = membership
         self._inbox = inbox
         self._registry = registry
         self._agents = agents
         self._shutdown = shutdown
-        self._announcements = Announcements()
+        self._announcements = announcements or Announcements()
         self._event_history = event_history
         self._status = status
         self._recorder = recorder
         self._metrics = metrics
         self._journal = journal
-        self._draw_secret = draw_secret
+        self._draws = draws
         self._clock = clock
         self._wall_clock = wall_clock
 
@@ -95,6 +117,8 @@ class CoreLoop:
                     self._registry.keep_safe(*link[:2])
                 if entry is not None and (finish := self._turn(entry, replayed=False)):
                     return finish
+                if self._journal is not None and self._journal.wants_snapshot and self._inbox.empty:
+                    self._take_snapshot(self._journal, self._clock(), self._wall_clock())
         finally:
             self._registry.close()
 
@@ -156,9 +180,24 @@ class CoreLoop:
         try:
             self._journal.append(entry, link)
         except JournalError as error:
-            _log.warning("%s: the run goes on, and ends if this driver does", error)
-            self._journal.discard()
-            self._journal = None
+            self._give_up_journal(error)
+
+    def _take_snapshot(self, journal: Journal, clock: float, wall_clock: float) -> None:
+        """Have the journal hold what follows from its events in place of these."""
+        state = DriverState(
+            self._membership, self._event_history, self._announcements, self._registry.agents, self._draws.count
+        )
+        brought = brought_by(self._clock, self._wall_clock, self._draws)
+        try:
+            journal.keep_snapshot(clock, wall_clock, snapshot_to_bytes(state, brought))
+        except JournalError as error:
+            self._give_up_journal(error)
+
+    def _give_up_journal(self, error: JournalError) -> None:
+        _log.warning("%s: the run goes on, and ends if this driver does", error)
+        assert self._journal is not None
+        self._journal.discard()
+        self._journal = None
 
     def memory_killed(self, kill: agent_pb2.MemoryKill) -> None:
         """The kernel has killed a process that a worker had started: nothing follows from it by itself."""
@@ -198,5 +237,5 @@ class CoreLoop:
                 self._shutdown.stop_agent(agent_id)
             case actions.AbandonAgent(host, agent_id):
                 self._shutdown.forget_agent(host, agent_id)
-        for host, message in orders_of(action, host_of, wall_clock, self._draw_secret):
+        for host, message in orders_of(action, host_of, wall_clock, self._draws.secret):
             self._registry.send(host, message)

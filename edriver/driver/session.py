@@ -81,6 +81,9 @@ def resume(options: RunOptions, journal: Journal, output: Output) -> int:
         options: the options of the run.
         journal: what the driver has left.
         output: where everything is printed.
+
+    Raises:
+        JournalError: what it holds is damaged.
     """
     head = journal.head
     head = replace(head, incarnation=head.incarnation + 1)
@@ -88,7 +91,11 @@ def resume(options: RunOptions, journal: Journal, output: Output) -> int:
     folder = Path(head.folder)
     (folder / f"{LOCK_NAME}.new").unlink(missing_ok=True)
     (folder / SOCKET_NAME).unlink(missing_ok=True)
-    return _run(Session(options, head, output, journal.path.parent, journal, resumes=True), folder, journal)
+    try:
+        session = Session(options, head, output, journal.path.parent, journal, resumes=True)
+    except ValueError as error:
+        raise JournalError(f"the journal {journal.path} cannot be used: {error}") from None
+    return _run(session, folder, journal)
 
 
 def _run(session: Session, folder: Path, journal: Journal | None) -> int:
@@ -159,8 +166,9 @@ class Session:
         self._output = output
         self._records = records
         self._journal = journal
-        self._set_clocks(*head.began)
-        self._parts = Wiring(options, head, output, records, self._clock, self._wall_clock, journal)
+        clock_then, wall_clock_then, snapshot = (journal.snapshot() if journal else None) or (*head.began, None)
+        self._set_clocks(clock_then, wall_clock_then)
+        self._parts = Wiring(options, head, output, records, self._clock, self._wall_clock, journal, snapshot)
         self._wall_clock.release()
 
     async def run(self) -> int:

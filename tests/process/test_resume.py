@@ -19,6 +19,10 @@ from tests.process.test_logs import id_of
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 
 
+EAGER = (sys.executable, str(SCRIPTS / "eager_snapshots.py"))
+"""Before a driver's command line: it takes a snapshot after each event."""
+
+
 class Resumed(Printing):
     """`edriver resume`, of a run that a test has begun."""
 
@@ -60,13 +64,14 @@ def environ_of(folder: Path, **more: str) -> dict[str, str]:
     }
 
 
-def test_workers_train_on_without_a_driver_and_go_on_with_the_next(tmp_path: Path) -> None:
-    with running(["-np", "2", "--min-np", "1", *TRAIN], tmp_path, environ_of(tmp_path)) as run:
+@pytest.mark.parametrize("through", [(), EAGER], ids=["from-events", "from-snapshots"])
+def test_workers_train_on_without_a_driver_and_go_on_with_the_next(tmp_path: Path, through: Sequence[str]) -> None:
+    with running(["-np", "2", "--min-np", "1", *TRAIN], tmp_path, environ_of(tmp_path), through) as run:
         run.line("rank 1 passed step 5")
         pids = run.pids()
         kill(run)
         wait_for_steps(tmp_path / "reports", 20)
-        resumed = Resumed(run, tmp_path)
+        resumed = Resumed(run, tmp_path, through=through)
         resumed.line("another driver has taken over, number 2 of this run")
         resumed.line("rank 0 passed step")
         os.kill(pids[1], signal.SIGKILL)
@@ -96,13 +101,14 @@ def test_a_worker_that_dies_while_there_is_no_driver(tmp_path: Path) -> None:
     assert steps == [*range(1, len(steps) + 1)]
 
 
-def test_drivers_are_killed_one_after_the_other(tmp_path: Path) -> None:
+@pytest.mark.parametrize("through", [(), EAGER], ids=["from-events", "from-snapshots"])
+def test_drivers_are_killed_one_after_the_other(tmp_path: Path, through: Sequence[str]) -> None:
     """In whatever phase: while workers boot, too."""
-    with running(["-np", "2", "--min-np", "1", *TRAIN], tmp_path, environ_of(tmp_path)) as run:
+    with running(["-np", "2", "--min-np", "1", *TRAIN], tmp_path, environ_of(tmp_path), through) as run:
         run.line("waiting: 0 of 2 workers are ready")
         kill(run)
         for number in range(2, 7):
-            resumed = Resumed(run, tmp_path)
+            resumed = Resumed(run, tmp_path, through=through)
             resumed.line(f"another driver has taken over, number {number} of this run")
             wait_for_exit(os.getpid(), 0.4 * (number - 2))
             resumed.process.kill()

@@ -18,6 +18,7 @@ from edriver.driver.core.membership import Membership
 from edriver.driver.core.rounds.ranks import RoundPlan
 from edriver.driver.core.settings import Settings
 from edriver.driver.journal.entries import event_from_bytes, event_to_bytes
+from edriver.driver.journal.snapshot import snapshot_from_bytes, snapshot_to_bytes
 from edriver.driver.rpc.translate import assignments_by_host, event_of_report, notice_of
 from edriver.v1 import notification_pb2 as pb
 from edriver.worker.rounds.participant import Stage
@@ -33,6 +34,9 @@ STALL_LIMIT = 3.0
 BLOCKED_LOOK = 0.5
 BLOCKED_AFTER = 2.5
 SHELL_SECONDS = 300.0
+
+SNAPSHOT_EVENTS = (1, 10, 50, 10**9)
+"""After how many events the driver takes a snapshot, by seed; the last: never."""
 
 
 @dataclass
@@ -85,8 +89,11 @@ class World:
         self.fabric = Fabric(self.clockwork, self.rng)
         self.job = job
         self._seed = seed
-        self.core = self._new_core(settings)
+        self._draws = random.Random(seed)
+        self.core = Membership(settings, now=0.0, draw=self._draws.random)
         self._journal: list[tuple[float, bytes, list[actions.Action]]] = []
+        self._snapshot: tuple[bytes, Any] = b"", None
+        self._take_snapshot()
         self.drivers = 1
         self.invariants = Invariants(self)
         self.hosts: dict[str, SimHost] = {}
@@ -115,6 +122,8 @@ class World:
             self.given_up |= {w.worker_id for w in self.core.roster.on(event.host)}
         orders = self.core.step(event, self.clockwork.now)
         self._journal.append((self.clockwork.now, event_to_bytes(event), orders))
+        if len(self._journal) == SNAPSHOT_EVENTS[self._seed % len(SNAPSHOT_EVENTS)]:
+            self._take_snapshot()
         self.invariants.after_step(orders)
         for order in orders:
             self.log(f"action {order}")
@@ -126,14 +135,22 @@ class World:
             self._tick_at = deadline
             self.clockwork.after(max(deadline - self.clockwork.now, 0.0), lambda: self._tick(deadline))
 
-    def _new_core(self, settings: Settings) -> Membership:
-        return Membership(settings, now=0.0, draw=random.Random(self._seed).random)
+    def _take_snapshot(self) -> None:
+        """The journal's events are not needed any more: what follows from them is kept."""
+        state = snapshot_to_bytes(self.core, {"draw": self._draws.random})
+        self._snapshot = state, self._draws.getstate()
+        self._journal.clear()
 
     def crash_driver(self) -> None:
-        """Another driver takes over: a new core is given all events of the journal, and must order the same again."""
+        """Another driver takes over: its core begins at the snapshot, is given the events after it, and must order the
+        same again.
+        """
         if self.outcome:
             return
-        core = self._new_core(self.core.settings)
+        state, drawn = self._snapshot
+        self._draws = random.Random()
+        self._draws.setstate(drawn)
+        core: Membership = snapshot_from_bytes(state, {"draw": self._draws.random})
         for now, event, ordered in self._journal:
             again = core.step(event_from_bytes(event), now)
             check(again == ordered, f"replayed, {event_from_bytes(event)} leads to {again} and not to {ordered}")

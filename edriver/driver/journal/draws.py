@@ -24,11 +24,14 @@ class Draws:
 
     Args:
         key: see `new_key`. The same key yields the same draws, in the same order.
+
+    Attributes:
+        count: how many there were.
     """
 
     def __init__(self, key: bytes) -> None:
         self._key = key
-        self._count = 0
+        self.count = 0
 
     def number(self) -> float:
         """A number from 0 up to 1."""
@@ -36,5 +39,5 @@ class Draws:
 
     def secret(self) -> bytes:
         """32 bytes that cannot be guessed without the key."""
-        self._count += 1
-        return hmac.digest(self._key, self._count.to_bytes(8), hashlib.sha256)
+        self.count += 1
+        return hmac.digest(self._key, self.count.to_bytes(8), hashlib.sha256)

@@ -29,9 +29,21 @@ APPLICATION_ID: Final = 0x65647276
 FORMAT: Final = 1
 """Grows with each change of what the file holds."""
 
+SNAPSHOT_BYTES: Final = 512 * 1024
+"""Events of this size are replaced by a snapshot: some 2,000, which take a fraction of a second to replay."""
+
+SNAPSHOT_SHARE: Final = 10
+"""Nor is one made before the events since the last one are so many times its size: it takes time."""
+
+ENTRY_BYTES: Final = 40
+"""What an entry takes beside its event."""
+
 _SCHEMA: Final = """
 CREATE TABLE head (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE entries (n INTEGER PRIMARY KEY, clock REAL NOT NULL, wall_clock REAL NOT NULL, event BLOB NOT NULL);
+CREATE TABLE snapshot (
+    one INTEGER PRIMARY KEY CHECK (one = 1), clock REAL NOT NULL, wall_clock REAL NOT NULL, state BLOB NOT NULL
+);
 CREATE TABLE links (agent_id INTEGER PRIMARY KEY, received INTEGER NOT NULL, acknowledged INTEGER NOT NULL);
 """
 
@@ -83,6 +95,8 @@ class Journal:
     def __init__(self, path: Path, database: sqlite3.Connection) -> None:
         self.path = path
         self._database = database
+        self._bytes_since_snapshot = 0
+        self._snapshot_size = 0
 
     @classmethod
     def create(cls, path: Path, head: Head) -> Journal:
@@ -179,17 +193,50 @@ class Journal:
         try:
             with self._database:
                 if entry is not None:
+                    event = event_to_bytes(entry.event)
+                    self._bytes_since_snapshot += len(event) + ENTRY_BYTES
                     self._database.execute(
                         "INSERT INTO entries (clock, wall_clock, event) VALUES (?, ?, ?)",
-                        (entry.clock, entry.wall_clock, event_to_bytes(entry.event)),
+                        (entry.clock, entry.wall_clock, event),
                     )
                 if link is not None:
                     self._database.execute("INSERT OR REPLACE INTO links VALUES (?, ?, ?)", link)
         except sqlite3.Error as error:
             raise JournalError(f"the journal {self.path} cannot be written: {_reason(error)}") from None
 
+    @property
+    def wants_snapshot(self) -> bool:
+        """Whether there are so many events since the last snapshot that another one should take their place."""
+        return self._bytes_since_snapshot >= max(SNAPSHOT_BYTES, SNAPSHOT_SHARE * self._snapshot_size)
+
+    def keep_snapshot(self, clock: float, wall_clock: float, state: bytes) -> None:
+        """Put the state after all events in place of these.
+
+        Args:
+            clock: the core's time,
+            wall_clock: and that in seconds since the epoch.
+            state: see snapshot.py.
+
+        Raises:
+            JournalError: it cannot be written.
+        """
+        try:
+            with self._database:
+                self._database.execute(
+                    "INSERT OR REPLACE INTO snapshot VALUES (1, ?, ?, ?)", (clock, wall_clock, state)
+                )
+                self._database.execute("DELETE FROM entries")
+        except sqlite3.Error as error:
+            raise JournalError(f"the journal {self.path} cannot be written: {_reason(error)}") from None
+        self._snapshot_size, self._bytes_since_snapshot = len(state), 0
+
+    def snapshot(self) -> tuple[float, float, bytes] | None:
+        """See `keep_snapshot`; None: there was none, and the entries are all there ever were."""
+        found = self._database.execute("SELECT clock, wall_clock, state FROM snapshot").fetchone()
+        return None if found is None else (float(found[0]), float(found[1]), bytes(found[2]))
+
     def entries(self) -> Iterator[Entry]:
-        """All events, oldest first.
+        """All events since the snapshot, oldest first.
 
         Raises:
             JournalError: one cannot be read.

@@ -32,6 +32,10 @@ class EventBuffer:
         self._events: deque[tuple[status_pb2.Event, int]] = deque()
         self.last_seq = 0
 
+    def __getstate__(self) -> dict[str, object]:
+        """A snapshot has the number of the last event alone: the others are in the records."""
+        return {**self.__dict__, "_size": 0, "_events": deque()}
+
     def add(self, event: status_pb2.Event, now: float) -> None:
         """Give an event the next number and its time, in seconds since the epoch."""
         self.last_seq += 1

@@ -27,6 +27,11 @@ class Mailbox(Generic[T]):
         self._room = asyncio.Event()
 
     @property
+    def empty(self) -> bool:
+        """Whether nothing waits."""
+        return not self._items
+
+    @property
     def full(self) -> bool:
         """Whether the limit is reached."""
         return len(self._items) >= self._limit

@@ -6,7 +6,7 @@ import asyncio
 import math
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from edriver.common.lease import Lease
 from edriver.common.link import Link, LinkOverflowError
@@ -146,6 +146,15 @@ class AgentRegistry:
         if peer := self._peers.get(agent_id):
             peer.pid = peer.pid or UNKNOWN_PID
 
+    @property
+    def agents(self) -> KnownAgents:
+        """The agents that are known, for a snapshot."""
+        return KnownAgents(self._peers, self._agent_on, self._identities)
+
+    def restore(self, agents: KnownAgents) -> None:
+        """Know the agents of a snapshot."""
+        self._peers, self._agent_on, self._identities = agents
+
     def resume(self, agent_id: int, received: int, acknowledged: int) -> None:
         """Go on with an agent where the driver before has stopped; see Link."""
         if peer := self._peers.get(agent_id):
@@ -222,6 +231,20 @@ class AgentRegistry:
                 self._departed(peer.agent_id)
 
 
+class KnownAgents(NamedTuple):
+    """The agents that a run knows: see AgentRegistry.
+
+    Attributes:
+        peers: by agent_id.
+        agent_on: the agent_id by host.
+        identities: of all there ever were, by agent_id.
+    """
+
+    peers: dict[int, AgentPeer]
+    agent_on: dict[str, int]
+    identities: dict[int, AgentIdentity]
+
+
 class AgentPeer:
     """The agent with this id; its connections come and go, the numbering of messages stays.
 
@@ -245,6 +268,10 @@ class AgentPeer:
         self.ending = False
         self._link: Link[Any] = Link(safe_at_once=False)  # numbers ConnectResponse, reads those of ConnectRequest
         self._stream: Mailbox[agent_pb2.ConnectResponse] | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        """For a snapshot: a connection and a lease are of this process alone."""
+        return {**self.__dict__, "_stream": None, "lease": None}
 
     @property
     def connected(self) -> bool:
