@@ -97,7 +97,7 @@ def call_in_workers(pickled: bytes, flags: Sequence[str], *, here: bool) -> list
     Raises:
         Exception: as of `launch`.
     """
-    command = [sys.executable, "-m", "edriver", *flags, sys.executable, "-m", "edriver.worker.called"]
+    command = [sys.executable, "-m", "edriver", "--no-journal", *flags, sys.executable, "-m", "edriver.worker.called"]
     with _place(here) as (place, variables):
         place.put(CALL, parcels.dump(Call([str(Path(entry).absolute()) for entry in sys.path], pickled)))
         code, lines = _run(command, {**os.environ, **variables})

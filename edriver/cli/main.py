@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from edriver.cli.hints import hint_of
 from edriver.cli.refusals import refusal_of
+from edriver.cli.resume_flags import add_resume_flags
 from edriver.cli.subcommands import EXIT_FAILED, EXIT_USAGE, GROUPS, SUBCOMMANDS
 from edriver.cli.torchrun_flags import TORCHRUN_GROUP, add_torchrun_flags
 from edriver.common import defaults
@@ -281,8 +282,8 @@ def _add_failure_flags(group: argparse._ArgumentGroup) -> None:
         default=defaults.DRIVER_TIMEOUT,
         metavar="S",
         help="let hosts continue training without a driver for this long: edriver resume takes the run over; without "
-        "records (--no-records) it cannot, and hosts end within seconds once the driver is known to be gone (default: "
-        "%(default)g)",
+        "a journal (--no-journal, --no-records) it cannot, and hosts end within seconds once the driver is known to be "
+        "gone (default: %(default)g)",
     )
     group.add_argument(
         "--resize-pause",
@@ -327,15 +328,7 @@ def _add_output_flags(group: argparse._ArgumentGroup) -> None:
         "--output-filename", metavar="DIR", help="also write the output of each worker to files below DIR"
     )
     group.add_argument("--name", metavar="NAME", help="a name for the run, shown by edriver runs")
-    group.add_argument(
-        "--run",
-        metavar="NAME",
-        help="start the run with this name or, if there is one whose driver was killed, resume that: for command lines "
-        "that are started again, by systemd for instance",
-    )
-    group.add_argument(
-        "--supervise", action="store_true", help="start the driver again, and resume the run, if it is killed"
-    )
+    add_resume_flags(group)
     group.add_argument(
         "--tag",
         metavar="NAME=VALUE",
@@ -446,7 +439,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from edriver.cli.named_run import hold_name, resume_named
 
         try:
-            name = hold_name(flags.run, options.records)
+            name = hold_name(flags.run, options.records, resumable=not flags.no_journal)
         except UsageError as error:
             top.error(str(error))
         if (code := resume_named(name, arguments, verbose=options.verbose)) is not None:
@@ -477,7 +470,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         from edriver.driver.session import run
 
-        return run(options, run_id, output, records, arguments)
+        resumable = not flags.no_journal and options.broker is None
+        return run(options, run_id, output, records, arguments, resumable=resumable)
     finally:
         output.close()
 

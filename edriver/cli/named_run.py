@@ -14,16 +14,19 @@ from edriver.driver.journal.run_name import RunName, RunNameTakenError, check_ru
 from edriver.system.record_folder import JOURNAL_FILE
 
 
-def hold_name(name: str, root: Path | None) -> RunName:
+def hold_name(name: str, root: Path | None, *, resumable: bool) -> RunName:
     """The name, for this process alone.
 
     Args:
         name: what --run gives.
         root: the folder in which each run has one for its records; None: runs have none.
+        resumable: whether the run keeps a journal.
 
     Raises:
         UsageError: it cannot be had.
     """
+    if not resumable:
+        raise UsageError("--run and --supervise resume a run from its journal: leave --no-journal out")
     if root is None:
         raise UsageError("--run needs the run's records: leave --no-records out, or name a folder (--records DIR)")
     try:

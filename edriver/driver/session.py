@@ -45,7 +45,15 @@ from edriver.v1 import agent_pb2_grpc, control_pb2_grpc, status_pb2_grpc
 _log = logging.getLogger("edriver.driver")
 
 
-def run(options: RunOptions, run_id: str, output: Output, records: Path | None, arguments: Sequence[str]) -> int:
+def run(
+    options: RunOptions,
+    run_id: str,
+    output: Output,
+    records: Path | None,
+    arguments: Sequence[str],
+    *,
+    resumable: bool = True,
+) -> int:
     """Run to the end; returns the exit code.
 
     Args:
@@ -54,6 +62,7 @@ def run(options: RunOptions, run_id: str, output: Output, records: Path | None, 
         output: where everything is printed.
         records: the folder for the run's records, and its journal; None: it has none.
         arguments: the command line, for a driver that takes the run over.
+        resumable: whether one may.
     """
     folder = folder_of(run_id)
     head = Head(
@@ -66,7 +75,7 @@ def run(options: RunOptions, run_id: str, output: Output, records: Path | None, 
         began=(time.monotonic(), time.time()),
     )
     journal = None
-    if records is not None:
+    if records is not None and resumable:
         try:
             journal = Journal.create(records / JOURNAL_FILE, head)
         except JournalError as error:
