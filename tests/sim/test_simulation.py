@@ -8,6 +8,7 @@ import pytest
 
 from tests.sim.campaign import run_seeds
 from tests.sim.faults import Nemesis
+from tests.sim.journal_mutants import JOURNAL_MUTANTS
 from tests.sim.loop_mutants import LOOP_MUTANTS
 from tests.sim.mutants import MUTANTS, Patch
 
@@ -65,7 +66,7 @@ def test_the_seeds_reach_what_is_rare() -> None:
 
 
 @pytest.mark.timeout(300)  # some are rare, and the machine may be busy
-@pytest.mark.parametrize("mutant", MUTANTS + LOOP_MUTANTS, ids=lambda m: m.__name__)
+@pytest.mark.parametrize("mutant", MUTANTS + LOOP_MUTANTS + JOURNAL_MUTANTS, ids=lambda m: m.__name__)
 def test_mutant_is_caught(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant(monkeypatch)
     known = NOTICED_BY.get(mutant.__name__, 0)

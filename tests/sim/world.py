@@ -91,9 +91,9 @@ class World:
         self._seed = seed
         self._draws = random.Random(seed)
         self.core = Membership(settings, now=0.0, draw=self._draws.random)
-        self._journal: list[tuple[float, bytes, list[actions.Action]]] = []
+        self.journal: list[tuple[float, bytes, list[actions.Action]]] = []
         self._snapshot: tuple[bytes, Any] = b"", None
-        self._take_snapshot()
+        self.take_snapshot()
         self.drivers = 1
         self.invariants = Invariants(self)
         self.hosts: dict[str, SimHost] = {}
@@ -121,9 +121,7 @@ class World:
         if isinstance(event, events.AgentLost):
             self.given_up |= {w.worker_id for w in self.core.roster.on(event.host)}
         orders = self.core.step(event, self.clockwork.now)
-        self._journal.append((self.clockwork.now, event_to_bytes(event), orders))
-        if len(self._journal) == SNAPSHOT_EVENTS[self._seed % len(SNAPSHOT_EVENTS)]:
-            self._take_snapshot()
+        self.write_down(event, orders)
         self.invariants.after_step(orders)
         for order in orders:
             self.log(f"action {order}")
@@ -135,29 +133,45 @@ class World:
             self._tick_at = deadline
             self.clockwork.after(max(deadline - self.clockwork.now, 0.0), lambda: self._tick(deadline))
 
-    def _take_snapshot(self) -> None:
-        """The journal's events are not needed any more: what follows from them is kept."""
-        state = snapshot_to_bytes(self.core, {"draw": self._draws.random})
-        self._snapshot = state, self._draws.getstate()
-        self._journal.clear()
+    # ---- its journal -------------------------------------------------------------------------------------------
 
-    def crash_driver(self) -> None:
-        """Another driver takes over: its core begins at the snapshot, is given the events after it, and must order the
-        same again.
-        """
-        if self.outcome:
-            return
+    def write_down(self, event: events.Event, orders: list[actions.Action]) -> None:
+        """The journal has an event; what was ordered is there for the comparison."""
+        self.journal.append((self.clockwork.now, event_to_bytes(event), orders))
+        if len(self.journal) == SNAPSHOT_EVENTS[self._seed % len(SNAPSHOT_EVENTS)]:
+            self.take_snapshot()
+
+    def take_snapshot(self) -> None:
+        """The journal's events are not needed any more: what follows from them is kept."""
+        self._snapshot = snapshot_to_bytes(self.core, {"draw": self._draws.random}), self._draws.getstate()
+        self.journal.clear()
+
+    def restored(self) -> Membership:
+        """The core as it was when the snapshot was taken."""
         state, drawn = self._snapshot
         self._draws = random.Random()
         self._draws.setstate(drawn)
         core: Membership = snapshot_from_bytes(state, {"draw": self._draws.random})
-        for now, event, ordered in self._journal:
+        return core
+
+    def replay(self, core: Membership) -> None:
+        """Give a core the events after the snapshot; it must order the same again."""
+        for now, event, ordered in self.journal:
             again = core.step(event_from_bytes(event), now)
             check(again == ordered, f"replayed, {event_from_bytes(event)} leads to {again} and not to {ordered}")
+
+    def crash_driver(self) -> None:
+        """Another driver takes over."""
+        if self.outcome:
+            return
+        core = self.restored()
+        self.replay(core)
         check(core.next_deadline == self.core.next_deadline, "replayed, the core awaits another time")
         self.core = core
         self.drivers += 1
         self.feed(events.DriverResumed(self.drivers))
+
+    # ---- the hosts ----------------------------------------------------------------------------------------------
 
     def _tick(self, deadline: float) -> None:
         if self._tick_at == deadline:

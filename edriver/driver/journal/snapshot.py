@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from edriver.driver.journal.draws import Draws
 
-_ROOMS: Final = ("edriver.common.", "edriver.discovery.", "edriver.driver.", "edriver.v1.", "google.protobuf.")
+_ROOMS: Final = ("edriver.", "google.protobuf.")
 """Where the classes of what a snapshot holds are defined."""
 
 _OTHERS: Final = frozenset(
