@@ -48,7 +48,7 @@ class Terminal:
         self.before = termios.tcgetattr(theirs)
         self._size(columns)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "edriver", *args],
+            [sys.executable, "-m", "edriver", "--no-journal", *args],
             cwd=folder,
             env={**_environ(), "PYTHONPATH": str(ROOT), "TERM": "xterm", **environ},
             stdin=theirs,

@@ -162,7 +162,7 @@ def test_a_death_after_run_fails_the_run_and_frees_the_others(tmp_path: Path) ->
     ],
 )
 def test_no_process_is_left(tmp_path: Path, signals: list[signal.Signals], code: int) -> None:
-    with running(["-np", "2", *TRAIN], tmp_path, {"EPOCHS": "100", "LOADERS": "1"}) as run:
+    with running(["--no-journal", "-np", "2", *TRAIN], tmp_path, {"EPOCHS": "100", "LOADERS": "1"}) as run:
         run.line("rank 1 passed step 5")
         assert len(run.left_behind()) >= 2 + 2 + 1  # workers, their loaders, the agent
         for number in signals:
