@@ -35,7 +35,7 @@ def test_those_that_go_on_and_those_that_have_ended(tmp_path: Path) -> None:
     failed = edriver(tmp_path, "-np", "1", "--tag", "lr=1", "false")
     first = failed.stderr.split(":")[1].split()[1]
     state = {"XDG_STATE_HOME": str(tmp_path / "state"), "EPOCHS": "40000"}
-    with running(["-np", "2", "--name", "second", *TRAIN], tmp_path, state) as run:
+    with running(["--no-journal", "-np", "2", "--name", "second", *TRAIN], tmp_path, state) as run:
         run.line("rank 1 passed step 5")
         second = run.line(r"^edriver: run (\w+):")[1]
         assert listed(tmp_path) == [[second, "second", "running"], [first, "-", "failed"]]
