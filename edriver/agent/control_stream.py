@@ -223,9 +223,9 @@ class ControlStream:
         self._receive(message)
         if welcome.resumable:
             self._gone_timeout = span_seconds(welcome.driver_lease)
-        self._lease = Lease(span_seconds(message.welcome.driver_lease), self._clock)
+        self._lease = Lease(span_seconds(welcome.driver_lease), self._clock)
         self._failed_attempts = 0
-        self._on_welcome(message.welcome)
+        self._on_welcome(welcome)
 
     def _open_outgoing(self) -> asyncio.Queue[agent_pb2.ConnectRequest | None]:
         # No bound of its own: all but one heartbeat in it is in the link, which has one.

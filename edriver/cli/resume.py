@@ -49,12 +49,11 @@ def journal_of(named: str | None, environ: Mapping[str, str]) -> Path:
         raise JournalError(f"{error}: give the folder with the run's records") from None
     found = sorted(root.glob(f"*/{JOURNAL_FILE}"))
     if named is not None:
-        chosen = [path for path in found if path.parent.name == named]
-        if not chosen:
+        if (chosen := root / named / JOURNAL_FILE) not in found:
             raise JournalError(
                 f"no run {named!r} can be resumed: it has ended, or its records are elsewhere (give their folder)"
             )
-        return chosen[0]
+        return chosen
     if not found:
         raise JournalError(f"no run in {root} can be resumed: those that were there have ended")
     if len(found) > 1:

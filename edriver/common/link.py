@@ -78,8 +78,7 @@ class Link(Generic[M]):
             acknowledged: the number of the last one that the other side had acknowledged.
         """
         self._received = self._safe = received
-        while self._unacknowledged and self._unacknowledged[0].seq <= acknowledged:
-            self._unacknowledged.popleft()
+        self._forget(acknowledged)
 
     def receive(self, message: Numbered) -> bool:
         """Take in a message's numbers; returns whether it is to be acted upon (False: it was, before a reconnect).
@@ -90,8 +89,7 @@ class Link(Generic[M]):
         """
         if message.ack > self._sent:
             raise ValueError(f"message {message.ack} is acknowledged, and {self._sent} were sent")
-        while self._unacknowledged and self._unacknowledged[0].seq <= message.ack:
-            self._unacknowledged.popleft()
+        self._forget(message.ack)
         if message.seq == 0:
             return True
         if message.seq <= self._received:
@@ -110,3 +108,8 @@ class Link(Generic[M]):
         sent again.
         """
         return [self.stamp(message) for message in self._unacknowledged]
+
+    def _forget(self, acknowledged: int) -> None:
+        """The other side has the messages up to this one."""
+        while self._unacknowledged and self._unacknowledged[0].seq <= acknowledged:
+            self._unacknowledged.popleft()

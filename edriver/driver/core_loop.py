@@ -158,14 +158,14 @@ class CoreLoop:
         # Act first, then print: workers that wait for their next round must not wait for output.
         lines = [*self._announcements.lines(loss, step)]
         lost_before = self._event_history.tracker.steps_lost
+        new_events = self._event_history.take(event, step, loss, lines)
         if replayed:
-            new_events = self._event_history.take(event, step, loss, lines)
             if self._metrics:
                 self._metrics.observe(new_events)
             return finish
         for line in lines:
             _log.info("%s", line.text)
-        self.publish(self._event_history.take(event, step, loss, lines))
+        self.publish(new_events)
         if any(isinstance(action, RoundPlan) and action.checkpoint for action in step):
             lost = self._event_history.tracker.steps_lost - lost_before
             _log.info("no worker holds the state: it is loaded from disk; %s lost", count_text(lost, "step"))

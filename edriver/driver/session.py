@@ -170,7 +170,6 @@ class Session:
         self._clock = ProcessClock(clock, 2 * HEARTBEAT_INTERVAL)
         self._wall_clock = HeldClock(wall_clock)
         self._options = options
-        self._head = head
         self._run_id = head.run_id
         self._output = output
         self._records = records

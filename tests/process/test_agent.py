@@ -15,7 +15,7 @@ import pytest
 
 from edriver.agent.workers.processes import children_of
 from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, rounds_pb2
-from tests.process.fake_driver import AGENT_ID, AMPLE, RUN_ID, AgentProcess, FakeDriver, Host, end_of, host, pidfd_of
+from tests.process.fake_driver import AGENT_ID, AMPLE, RUN_ID, FakeDriver, Host, end_of, host, pidfd_of
 
 FAKE_WORKER = [sys.executable, str(Path(__file__).with_name("fake_worker.py"))]
 
@@ -86,24 +86,6 @@ async def test_an_agent_says_hello_and_reports_an_exit_code_with_the_last_lines(
         assert (hello.run_id, hello.host, hello.agent_id, hello.pid) == (RUN_ID, "a", AGENT_ID, on.agent.pid)
         assert exited.code == 3
         assert exited.tail.split("\n") == [*(f"line {n}" for n in range(41, 100)), "boom"]
-        await finish(on)
-
-
-@in_loop
-async def test_an_older_driver_is_not_followed_once_another_has_taken_over() -> None:
-    async with host(script("print('hello')")) as on:
-        await on.driver.until(lambda: bool(on.driver.hellos))
-        for number, streams in ((3, 2), (2, 4)):
-            on.driver.welcome.incarnation = number
-            on.driver.cut()
-            await on.driver.until(lambda streams=streams: len(on.driver.hellos) >= streams)  # type: ignore[misc]
-        on.driver.start_worker(1)
-        streams = len(on.driver.hellos)
-        await on.driver.until(lambda: len(on.driver.hellos) >= streams + 2)  # both have had the order in them
-        assert on.driver.messages == []
-        on.driver.welcome.incarnation = 3
-        assert (await on.driver.exit_of(1)).code == 0
-        assert on.driver.texts() == [b"hello"]
         await finish(on)
 
 
@@ -236,70 +218,6 @@ async def test_notices_wait_for_the_worker_and_keep_their_order() -> None:
         on.driver.notify(1, notification_pb2.Notice(finish=notification_pb2.Finish()))
         assert (await on.driver.exit_of(1)).code == 0
         await finish(on)
-
-
-@in_loop
-async def test_a_cut_stream_loses_nothing_and_repeats_nothing() -> None:
-    count = 600
-    async with host(FAKE_WORKER) as on:
-        on.driver.start_worker(1)
-        await on.driver.waiting()
-        for number in range(1, count + 1):
-            on.driver.notify(1, notification_pb2.Notice(stop_at=notification_pb2.StopAt(number=number)))
-        for reached in range(100, count, 100):
-            await on.driver.until(lambda reached=reached: len(on.driver.reports("boundary_reached")) >= reached)  # type: ignore[misc]
-            on.driver.cut()
-        await on.driver.until(lambda: len(on.driver.reports("boundary_reached")) >= count)
-        numbers = [report.boundary_reached.number for report in on.driver.reports("boundary_reached")]
-        assert numbers == list(range(1, count + 1))
-        assert len(on.driver.hellos) > 1
-        await finish(on)
-
-
-@in_loop
-async def test_workers_end_with_the_lease_of_a_driver_that_is_gone() -> None:
-    async with host(script(FORKS_A_SLEEPER), driver_lease=1) as on:
-        on.driver.start_worker(1)
-        ends = [pidfd_of(pid) for pid in await on.driver.numbers(2)]
-        await on.server.stop(None)
-        assert await on.agent.exit_code() == 1
-        for end in ends:
-            await end_of(end)
-
-
-@in_loop
-async def test_workers_end_with_the_lease_of_a_driver_that_is_silent() -> None:
-    async with host(script(FORKS_A_SLEEPER), driver_lease=1) as on:
-        on.driver.start_worker(1)
-        ends = [pidfd_of(pid) for pid in await on.driver.numbers(2)]
-        on.driver.quiet = True
-        assert await on.agent.exit_code() == 1
-        for end in ends:
-            await end_of(end)
-
-
-@in_loop
-async def test_a_driver_that_has_given_the_agent_up_ends_it() -> None:
-    async with host(script(FORKS_A_SLEEPER)) as on:
-        on.driver.start_worker(1)
-        ends = [pidfd_of(pid) for pid in await on.driver.numbers(2)]
-        on.driver.refuses = True
-        on.driver.cut()
-        assert await on.agent.exit_code() == 1
-        for end in ends:
-            await end_of(end)
-
-
-def test_an_agent_whose_driver_is_gone_before_it_could_dial(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """It need not wait as long as for an answer: a driver that has started it was there."""
-    folder = tmp_path / "agent"
-    folder.mkdir(mode=0o700)
-    agent = AgentProcess(tmp_path / "driver.sock", folder)
-    try:
-        assert asyncio.run(asyncio.wait_for(agent.exit_code(), AMPLE)) == 1
-    finally:
-        agent.kill()
-    assert "the driver is gone: nothing listens at its address; stopping this host's workers" in capfd.readouterr().err
 
 
 @in_loop

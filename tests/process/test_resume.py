@@ -46,6 +46,11 @@ def steps_of(reports: Path) -> list[int]:
     return [int(line.split()[0]) for line in reports.read_text().splitlines()]
 
 
+def assert_every_step_once(reports: Path) -> None:
+    steps = steps_of(reports)
+    assert steps == [*range(1, len(steps) + 1)]
+
+
 def wait_for_steps(reports: Path, more: int) -> None:
     """Wait until rank 0 has written down so many more."""
     before = len(steps_of(reports))
@@ -80,8 +85,7 @@ def test_workers_train_on_without_a_driver_and_go_on_with_the_next(tmp_path: Pat
         assert resumed.end() == 0, resumed.text
         assert run.gone(), run.left_behind()
     assert f"pid {pids[0]} is done" in resumed.text  # it was never restarted
-    steps = steps_of(tmp_path / "reports")
-    assert steps == [*range(1, len(steps) + 1)]
+    assert_every_step_once(tmp_path / "reports")
     assert list(tmp_path.glob(f"state/edriver/*/{JOURNAL_FILE}*")) == []  # the run is over
 
 
@@ -97,8 +101,7 @@ def test_a_worker_that_dies_while_there_is_no_driver(tmp_path: Path) -> None:
         assert resumed.end() == 0, resumed.text
         assert run.gone(), run.left_behind()
     assert f"pid {pids[0]} is done" in resumed.text
-    steps = steps_of(tmp_path / "reports")
-    assert steps == [*range(1, len(steps) + 1)]
+    assert_every_step_once(tmp_path / "reports")
 
 
 @pytest.mark.parametrize("through", [(), EAGER], ids=["from-events", "from-snapshots"])
@@ -116,8 +119,7 @@ def test_drivers_are_killed_one_after_the_other(tmp_path: Path, through: Sequenc
         resumed = Resumed(run, tmp_path)
         assert resumed.end() == 0, resumed.text
         assert run.gone(), run.left_behind()
-    steps = steps_of(tmp_path / "reports")
-    assert steps == [*range(1, len(steps) + 1)]
+    assert_every_step_once(tmp_path / "reports")
 
 
 def test_hosts_over_ssh(tmp_path: Path) -> None:
@@ -134,8 +136,7 @@ def test_hosts_over_ssh(tmp_path: Path) -> None:
         assert resumed.end() == 0, resumed.text
         assert run.gone(), run.left_behind()
     assert f"pid {pids[0]} is done" in resumed.text
-    steps = steps_of(tmp_path / "reports")
-    assert steps == [*range(1, len(steps) + 1)]
+    assert_every_step_once(tmp_path / "reports")
 
 
 def test_a_run_has_one_driver(tmp_path: Path) -> None:
@@ -180,8 +181,7 @@ def test_the_same_command_line_starts_a_named_run_and_resumes_it(tmp_path: Path)
             assert new.end() == 1  # the run of that name has ended: this is another one, of a script without a round
             assert id_of(new) != id_of(run)
         assert run.gone(), run.left_behind()
-    steps = steps_of(tmp_path / "reports")
-    assert steps == [*range(1, len(steps) + 1)]
+    assert_every_step_once(tmp_path / "reports")
 
 
 def driver_of(supervisor: Run) -> int:
@@ -203,8 +203,7 @@ def test_a_supervised_driver_is_started_again_whenever_it_is_killed(tmp_path: Pa
         assert run.end() == 0, run.text
         assert run.gone(), run.left_behind()
     assert len(set(re.findall(r"pid (\d+) at step", run.text))) == 2  # no worker was restarted
-    steps = steps_of(tmp_path / "reports")
-    assert steps == [*range(1, len(steps) + 1)]
+    assert_every_step_once(tmp_path / "reports")
 
 
 @pytest.mark.parametrize("started", [True, False], ids=["training", "starting"])

@@ -10,115 +10,120 @@ from edriver.driver.core import actions, events
 from edriver.driver.core.membership import Membership
 from edriver.driver.journal.entries import event_from_bytes
 from tests.sim.mutants import Patch
+from tests.sim.sim_journal import SimJournal
 from tests.sim.world import World
 
 
 def the_last_event_is_not_written(patch: pytest.MonkeyPatch) -> None:
     """What follows from an event is done before the journal has it."""
-    original = World.replay
+    original = SimJournal.replay
 
-    def replay(self: World, core: Membership) -> None:
-        del self.journal[-1:]
+    def replay(self: SimJournal, core: Membership) -> None:
+        del self.entries[-1:]
         original(self, core)
 
-    patch.setattr(World, "replay", replay)
+    patch.setattr(SimJournal, "replay", replay)
+
+
+def _not_written(patch: pytest.MonkeyPatch, kind: type[events.Event]) -> None:
+    original = SimJournal.write_down
+
+    def write_down(
+        self: SimJournal, now: float, event: events.Event, orders: list[actions.Action], core: Membership
+    ) -> None:
+        if not isinstance(event, kind):
+            original(self, now, event, orders, core)
+
+    patch.setattr(SimJournal, "write_down", write_down)
 
 
 def ticks_are_not_written(patch: pytest.MonkeyPatch) -> None:
     """A deadline that has passed is no event."""
-    original = World.write_down
-
-    def write_down(self: World, event: events.Event, orders: list[actions.Action]) -> None:
-        if not isinstance(event, events.Ticked):
-            original(self, event, orders)
-
-    patch.setattr(World, "write_down", write_down)
+    _not_written(patch, events.Ticked)
 
 
 def discovery_is_not_written(patch: pytest.MonkeyPatch) -> None:
     """Discovery will answer again."""
-    original = World.write_down
-
-    def write_down(self: World, event: events.Event, orders: list[actions.Action]) -> None:
-        if not isinstance(event, events.HostsObserved):
-            original(self, event, orders)
-
-    patch.setattr(World, "write_down", write_down)
+    _not_written(patch, events.HostsObserved)
 
 
 def events_are_replayed_at_the_time_of_the_replay(patch: pytest.MonkeyPatch) -> None:
     """Times are not written."""
 
-    def replay(self: World, core: Membership) -> None:
-        for _, event, _ in self.journal:
+    def successor(self: World) -> Membership:
+        core = self.journal.restored()
+        for _, event, _ in self.journal.entries:
             core.step(event_from_bytes(event), self.clockwork.now)
+        return core
 
-    patch.setattr(World, "replay", replay)
+    patch.setattr(World, "successor", successor)
 
 
 def draws_begin_anew(patch: pytest.MonkeyPatch) -> None:
     """The next driver draws other numbers."""
-    original = World.restored
+    original = SimJournal.restored
 
-    def restored(self: World) -> Membership:
+    def restored(self: SimJournal) -> Membership:
         core = original(self)
-        self._draws.seed(random.Random(self.drivers).random())
+        self.draws.seed(random.Random(len(self.entries)).random())
         return core
 
-    patch.setattr(World, "restored", restored)
+    patch.setattr(SimJournal, "restored", restored)
 
 
 def a_snapshot_leaves_its_events(patch: pytest.MonkeyPatch) -> None:
     """What a snapshot holds is replayed once more."""
-    original = World.take_snapshot
+    original = SimJournal.take_snapshot
 
-    def take_snapshot(self: World) -> None:
-        before = list(self.journal)
-        original(self)
-        self.journal.extend(before)
+    def take_snapshot(self: SimJournal, core: Membership) -> None:
+        before = list(self.entries)
+        original(self, core)
+        self.entries.extend(before)
 
-    patch.setattr(World, "take_snapshot", take_snapshot)
+    patch.setattr(SimJournal, "take_snapshot", take_snapshot)
 
 
 def events_after_a_snapshot_are_left_out(patch: pytest.MonkeyPatch) -> None:
     """The next driver goes on from the snapshot."""
-    patch.setattr(World, "replay", lambda self, core: None)
+    patch.setattr(SimJournal, "replay", lambda self, core: None)
 
 
 def a_snapshot_is_taken_before_its_last_event(patch: pytest.MonkeyPatch) -> None:
     """The event that made the snapshot due is in neither."""
-    original = World.restored
+    original = SimJournal.restored
 
-    def restored(self: World) -> Membership:
-        del self.journal[:1]
+    def restored(self: SimJournal) -> Membership:
+        del self.entries[:1]
         return original(self)
 
-    patch.setattr(World, "restored", restored)
+    patch.setattr(SimJournal, "restored", restored)
 
 
 def replayed_orders_are_given_again(patch: pytest.MonkeyPatch) -> None:
     """Agents get what the driver before has ordered once more, as new orders."""
-    original = World.replay
+    original = World.successor
 
-    def replay(self: World, core: Membership) -> None:
-        original(self, core)
-        for _, _, orders in list(self.journal):
+    def successor(self: World) -> Membership:
+        core = original(self)
+        for _, _, orders in list(self.journal.entries):
             for order in orders:
                 self._perform(order)
+        return core
 
-    patch.setattr(World, "replay", replay)
+    patch.setattr(World, "successor", successor)
 
 
 def an_open_interrupt_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Members that wait for a verdict get none from the next driver."""
-    original = World.replay
+    original = World.successor
 
-    def replay(self: World, core: Membership) -> None:
-        original(self, core)
+    def successor(self: World) -> Membership:
+        core = original(self)
         if core.state.round is not None:
             core.state.round.interrupt = None
+        return core
 
-    patch.setattr(World, "replay", replay)
+    patch.setattr(World, "successor", successor)
 
 
 def the_older_driver_goes_on_deciding(patch: pytest.MonkeyPatch) -> None:

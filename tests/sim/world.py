@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -17,15 +16,15 @@ from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.rounds.ranks import RoundPlan
 from edriver.driver.core.settings import Settings
-from edriver.driver.journal.entries import event_from_bytes, event_to_bytes
-from edriver.driver.journal.snapshot import snapshot_from_bytes, snapshot_to_bytes
 from edriver.driver.rpc.translate import assignments_by_host, event_of_report, notice_of
 from edriver.v1 import notification_pb2 as pb
 from edriver.worker.rounds.participant import Stage
 from tests.sim.clockwork import Channel, Clockwork
 from tests.sim.fabric import Fabric
 from tests.sim.invariants import Invariants, check
-from tests.sim.sim_rounds import Exploded, Meet, Sleep, Wait, WaitChange
+from tests.sim.sim_hosts import Process, SimHost
+from tests.sim.sim_journal import SimJournal
+from tests.sim.sim_rounds import Exploded, Meet, Sleep, WaitChange
 from tests.sim.trainee import BUG_LINE, Job, Model, Trainee
 
 AGENT_LEASE = 5.0
@@ -34,40 +33,6 @@ STALL_LIMIT = 3.0
 BLOCKED_LOOK = 0.5
 BLOCKED_AFTER = 2.5
 SHELL_SECONDS = 300.0
-
-SNAPSHOT_EVENTS = (1, 10, 50, 10**9)
-"""After how many events the driver takes a snapshot, by seed; the last: never."""
-
-
-@dataclass
-class Process:
-    """A worker process on a simulated host."""
-
-    worker_id: int
-    host: SimHost
-    trainee: Trainee
-    wait: Wait | None = None
-    ticket: int = 0
-    frozen: bool = False
-    stalled: bool = False
-    blocked: bool = False
-    held: list[pb.Notice] = field(default_factory=list)
-    alive: bool = True
-
-
-@dataclass
-class SimHost:
-    """A host with its agent and the streams between it and the driver."""
-
-    name: str
-    agent_id: int
-    down: Channel
-    up: Channel
-    processes: dict[int, Process] = field(default_factory=dict)
-    outlived: dict[int, float] = field(default_factory=dict)  # commands that go on without their Python: since when
-    alive: bool = True
-    cut_since: float | None = None
-    abandoned: bool = False
 
 
 class World:
@@ -88,12 +53,9 @@ class World:
         self.clockwork = Clockwork()
         self.fabric = Fabric(self.clockwork, self.rng)
         self.job = job
-        self._seed = seed
-        self._draws = random.Random(seed)
-        self.core = Membership(settings, now=0.0, draw=self._draws.random)
-        self.journal: list[tuple[float, bytes, list[actions.Action]]] = []
-        self._snapshot: tuple[bytes, Any] = b"", None
-        self.take_snapshot()
+        self.journal = SimJournal(seed)
+        self.core = Membership(settings, now=0.0, draw=self.journal.draws.random)
+        self.journal.take_snapshot(self.core)
         self.drivers = 1
         self.invariants = Invariants(self)
         self.hosts: dict[str, SimHost] = {}
@@ -121,7 +83,7 @@ class World:
         if isinstance(event, events.AgentLost):
             self.given_up |= {w.worker_id for w in self.core.roster.on(event.host)}
         orders = self.core.step(event, self.clockwork.now)
-        self.write_down(event, orders)
+        self.journal.write_down(self.clockwork.now, event, orders, self.core)
         self.invariants.after_step(orders)
         for order in orders:
             self.log(f"action {order}")
@@ -133,39 +95,17 @@ class World:
             self._tick_at = deadline
             self.clockwork.after(max(deadline - self.clockwork.now, 0.0), lambda: self._tick(deadline))
 
-    # ---- its journal -------------------------------------------------------------------------------------------
-
-    def write_down(self, event: events.Event, orders: list[actions.Action]) -> None:
-        """The journal has an event; what was ordered is there for the comparison."""
-        self.journal.append((self.clockwork.now, event_to_bytes(event), orders))
-        if len(self.journal) == SNAPSHOT_EVENTS[self._seed % len(SNAPSHOT_EVENTS)]:
-            self.take_snapshot()
-
-    def take_snapshot(self) -> None:
-        """The journal's events are not needed any more: what follows from them is kept."""
-        self._snapshot = snapshot_to_bytes(self.core, {"draw": self._draws.random}), self._draws.getstate()
-        self.journal.clear()
-
-    def restored(self) -> Membership:
-        """The core as it was when the snapshot was taken."""
-        state, drawn = self._snapshot
-        self._draws = random.Random()
-        self._draws.setstate(drawn)
-        core: Membership = snapshot_from_bytes(state, {"draw": self._draws.random})
+    def successor(self) -> Membership:
+        """The core of the next driver, once it stands where this one does."""
+        core = self.journal.restored()
+        self.journal.replay(core)
         return core
-
-    def replay(self, core: Membership) -> None:
-        """Give a core the events after the snapshot; it must order the same again."""
-        for now, event, ordered in self.journal:
-            again = core.step(event_from_bytes(event), now)
-            check(again == ordered, f"replayed, {event_from_bytes(event)} leads to {again} and not to {ordered}")
 
     def crash_driver(self) -> None:
         """Another driver takes over."""
         if self.outcome:
             return
-        core = self.restored()
-        self.replay(core)
+        core = self.successor()
         check(core.next_deadline == self.core.next_deadline, "replayed, the core awaits another time")
         self.core = core
         self.drivers += 1

@@ -98,5 +98,5 @@ def test_bytes_make_nothing_but_state(data: bytes, capsys: pytest.CaptureFixture
 
 def test_methods_of_others_are_not_called() -> None:
     data = snapshot_to_bytes(Harm().__reduce__, {})
-    with pytest.raises(ValueError, match="does not belong into a journal"):
+    with pytest.raises(ValueError, match="does not belong in a journal"):
         snapshot_from_bytes(data, {})

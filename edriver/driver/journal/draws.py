@@ -14,7 +14,7 @@ _NUMBER_BYTES: Final = 6  # a float holds all of them
 
 
 def new_key() -> bytes:
-    """A key for a run's draws: whoever has it knows the secrets of all rounds."""
+    """A key for a run's draws: with it, the secrets of all rounds can be computed."""
     return secrets.token_bytes(KEY_BYTES)
 
 

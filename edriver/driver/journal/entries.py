@@ -62,7 +62,7 @@ class _EventsOnly(pickle.Unpickler):
         found = getattr(module, global_name, None)
         if module_name.startswith(_ROOMS) and isinstance(found, type) and _is_data(found):
             return found
-        raise pickle.UnpicklingError(f"{module_name}.{global_name} does not belong into a journal")
+        raise pickle.UnpicklingError(f"{module_name}.{global_name} does not belong in a journal")
 
 
 def _is_data(kind: type) -> bool:

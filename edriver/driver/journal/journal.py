@@ -22,6 +22,7 @@ from typing import Final
 from edriver.common.release import VERSION
 from edriver.driver.journal.entries import Entry, event_from_bytes, event_to_bytes
 from edriver.system.private_files import open_private
+from edriver.system.record_folder import JOURNAL_FILES
 
 APPLICATION_ID: Final = 0x65647276
 """Marks the file as a journal (https://www.sqlite.org/fileformat.html#application_id): "edrv"."""
@@ -33,7 +34,7 @@ SNAPSHOT_BYTES: Final = 512 * 1024
 """Events of this size are replaced by a snapshot: some 2,000, which take a fraction of a second to replay."""
 
 SNAPSHOT_SHARE: Final = 10
-"""Nor is one made before the events since the last one are so many times its size: it takes time."""
+"""The next one follows when the events since the last are so many times its size: a large one takes time to write."""
 
 ENTRY_BYTES: Final = 40
 """What an entry takes beside its event."""
@@ -66,7 +67,6 @@ class Head:
         key: of its draws.
         folder: the run's own folder, with the socket at which the agents of this machine find their driver.
         incarnation: how many drivers there were before, plus 1.
-        ended: whether the run has ended.
         began: the core's clock, and the time in seconds since the epoch, when the run began.
         port: where agents of other hosts find the driver; 0: it has no port.
         credentials: what they know it by: see RunCredentials; empty: nothing.
@@ -79,7 +79,6 @@ class Head:
     key: bytes
     folder: str
     incarnation: int = 1
-    ended: bool = False
     began: tuple[float, float] = (0.0, 0.0)
     port: int = 0
     credentials: str = ""
@@ -89,7 +88,7 @@ class Journal:
     """The journal of a run, held by this process: see `create` and `take_over`.
 
     Attributes:
-        path: where it is.
+        path: where it is; the file's name is JOURNAL_FILE.
     """
 
     def __init__(self, path: Path, database: sqlite3.Connection) -> None:
@@ -190,19 +189,16 @@ class Journal:
         Raises:
             JournalError: it cannot be written.
         """
-        try:
-            with self._database:
-                if entry is not None:
-                    event = event_to_bytes(entry.event)
-                    self._bytes_since_snapshot += len(event) + ENTRY_BYTES
-                    self._database.execute(
-                        "INSERT INTO entries (clock, wall_clock, event) VALUES (?, ?, ?)",
-                        (entry.clock, entry.wall_clock, event),
-                    )
-                if link is not None:
-                    self._database.execute("INSERT OR REPLACE INTO links VALUES (?, ?, ?)", link)
-        except sqlite3.Error as error:
-            raise JournalError(f"the journal {self.path} cannot be written: {_reason(error)}") from None
+        with self._transaction():
+            if entry is not None:
+                event = event_to_bytes(entry.event)
+                self._bytes_since_snapshot += len(event) + ENTRY_BYTES
+                self._database.execute(
+                    "INSERT INTO entries (clock, wall_clock, event) VALUES (?, ?, ?)",
+                    (entry.clock, entry.wall_clock, event),
+                )
+            if link is not None:
+                self._database.execute("INSERT OR REPLACE INTO links VALUES (?, ?, ?)", link)
 
     @property
     def wants_snapshot(self) -> bool:
@@ -220,14 +216,9 @@ class Journal:
         Raises:
             JournalError: it cannot be written.
         """
-        try:
-            with self._database:
-                self._database.execute(
-                    "INSERT OR REPLACE INTO snapshot VALUES (1, ?, ?, ?)", (clock, wall_clock, state)
-                )
-                self._database.execute("DELETE FROM entries")
-        except sqlite3.Error as error:
-            raise JournalError(f"the journal {self.path} cannot be written: {_reason(error)}") from None
+        with self._transaction():
+            self._database.execute("INSERT OR REPLACE INTO snapshot VALUES (1, ?, ?, ?)", (clock, wall_clock, state))
+            self._database.execute("DELETE FROM entries")
         self._snapshot_size, self._bytes_since_snapshot = len(state), 0
 
     def snapshot(self) -> tuple[float, float, bytes] | None:
@@ -254,14 +245,27 @@ class Journal:
     def discard(self) -> None:
         """Remove it: from what it has, no driver may go on any more."""
         self.close()
-        for ending in ("", "-wal", "-shm"):
+        for name in JOURNAL_FILES:
             with contextlib.suppress(OSError):
-                self.path.with_name(self.path.name + ending).unlink(missing_ok=True)
+                self.path.with_name(name).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Let it go."""
         with contextlib.suppress(sqlite3.Error):
             self._database.close()
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Commit all that is executed, or nothing of it.
+
+        Raises:
+            JournalError: it cannot be written.
+        """
+        try:
+            with self._database:
+                yield
+        except sqlite3.Error as error:
+            raise JournalError(f"the journal {self.path} cannot be written: {_reason(error)}") from None
 
     def _value(self, key: str) -> str:
         found = self._database.execute("SELECT value FROM head WHERE key = ?", (key,)).fetchone()

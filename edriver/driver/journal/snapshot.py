@@ -63,7 +63,7 @@ def snapshot_from_bytes(data: bytes, brought: Mapping[str, object]) -> Any:
 def _bound(owner: object, name: str) -> object:
     """A method of an object of edriver's."""
     if not type(owner).__module__.startswith(_ROOMS):
-        raise pickle.UnpicklingError(f"{type(owner).__name__}.{name} does not belong into a journal")
+        raise pickle.UnpicklingError(f"{type(owner).__name__}.{name} does not belong in a journal")
     return getattr(owner, name)
 
 
@@ -112,4 +112,4 @@ class _Reader(pickle.Unpickler):
             return found
         if module_name.startswith(_ROOMS) and isinstance(found, type):
             return found
-        raise pickle.UnpicklingError(f"{module_name}.{global_name} does not belong into a journal")
+        raise pickle.UnpicklingError(f"{module_name}.{global_name} does not belong in a journal")

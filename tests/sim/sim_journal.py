@@ -1,0 +1,58 @@
+"""The journal of a simulated run: what the next driver's core begins with, is given, and must order again."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from edriver.driver.core import actions, events
+from edriver.driver.core.membership import Membership
+from edriver.driver.journal.entries import event_from_bytes, event_to_bytes
+from edriver.driver.journal.snapshot import snapshot_from_bytes, snapshot_to_bytes
+from tests.sim.invariants import check
+
+SNAPSHOT_EVENTS = (1, 10, 50, 10**9)
+"""After how many events the driver takes a snapshot, by seed; the last: never."""
+
+
+class SimJournal:
+    """A snapshot of the core, the events after it, and what was ordered then.
+
+    Args:
+        seed: of the core's draws.
+
+    Attributes:
+        entries: when each event came, what it was, and what the core ordered.
+        draws: the core's draws.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.entries: list[tuple[float, bytes, list[actions.Action]]] = []
+        self.draws = random.Random(seed)
+        self._most = SNAPSHOT_EVENTS[seed % len(SNAPSHOT_EVENTS)]
+        self._snapshot: tuple[bytes, Any] = b"", None
+
+    def write_down(self, now: float, event: events.Event, orders: list[actions.Action], core: Membership) -> None:
+        """Keep an event; what was ordered is there for the comparison."""
+        self.entries.append((now, event_to_bytes(event), orders))
+        if len(self.entries) == self._most:
+            self.take_snapshot(core)
+
+    def take_snapshot(self, core: Membership) -> None:
+        """The events are not needed any more: what follows from them is kept."""
+        self._snapshot = snapshot_to_bytes(core, {"draw": self.draws.random}), self.draws.getstate()
+        self.entries.clear()
+
+    def restored(self) -> Membership:
+        """The core as it was when the snapshot was taken."""
+        state, drawn = self._snapshot
+        self.draws = random.Random()
+        self.draws.setstate(drawn)
+        core: Membership = snapshot_from_bytes(state, {"draw": self.draws.random})
+        return core
+
+    def replay(self, core: Membership) -> None:
+        """Give a core the events after the snapshot; it must order the same again."""
+        for now, event, ordered in self.entries:
+            again = core.step(event_from_bytes(event), now)
+            check(again == ordered, f"replayed, {event_from_bytes(event)} leads to {again} and not to {ordered}")
