@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from edriver.driver.journal.journal import Journal, JournalError
-from edriver.system.record_folder import JOURNAL_FILE, default_root
+from edriver.system.record_folder import JOURNAL_FILE, default_root, is_run_id
 
 
 def parser() -> argparse.ArgumentParser:
@@ -83,7 +83,9 @@ def take_run_over(path: Path, arguments: Sequence[str] | None = None, *, verbose
     Raises:
         JournalError: that cannot be done.
     """
-    journal = Journal.take_over(path.resolve())
+    path = path.resolve()
+    folder = path.parent.name
+    journal = Journal.take_over(path, folder if is_run_id(folder) else "")
     head = journal.head
 
     from edriver.cli.main import parser as run_parser
@@ -105,10 +107,8 @@ def take_run_over(path: Path, arguments: Sequence[str] | None = None, *, verbose
         raise JournalError(f"run {head.run_id} gets its hosts from an engine: such a run cannot be resumed yet")
     output = Output()
     output.take_logs(verbose=verbose)
-    log = logging.getLogger("edriver")
-    log.info("run %s: resumed by driver %s of it", head.run_id, head.incarnation + 1)
     if arguments is not None and tuple(arguments) != head.arguments:
-        log.warning(
+        logging.getLogger("edriver").warning(
             "the run was started with other arguments, and continues with those: edriver %s", shlex.join(head.arguments)
         )
     try:

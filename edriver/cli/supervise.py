@@ -101,8 +101,8 @@ class _Supervisor:
             self._pass_on(self.signal, None)
         os.waitid(os.P_PID, self._driver.pid, os.WEXITED | os.WNOWAIT)
         code = self._driver.reap()
-        self._in_a_row = 0 if self._clock() - began >= STABLE else self._in_a_row + 1
-        self.pause = PAUSES[min(self._in_a_row, len(PAUSES) - 1)]
+        self._in_a_row = 1 if self._clock() - began >= STABLE else self._in_a_row + 1
+        self.pause = PAUSES[min(self._in_a_row, len(PAUSES)) - 1]
         return code
 
     @contextmanager

@@ -34,7 +34,7 @@ from edriver.driver.rpc.health_and_reflection import add_introspection
 from edriver.driver.rpc.tcp_endpoint import AGENT_SERVICE, CONTROL_SERVICE, STATUS_SERVICE
 from edriver.driver.shutdown import EXIT_BOUND, QUICK_EXIT_BOUND
 from edriver.driver.source_commit import source_commit
-from edriver.driver.take_over import take_over
+from edriver.driver.take_over import await_agents, replay
 from edriver.driver.wiring import Wiring
 from edriver.system.guard import Guard
 from edriver.system.leftovers import LOCK_NAME, hold, remove_leftovers
@@ -92,18 +92,20 @@ def resume(options: RunOptions, journal: Journal, output: Output) -> int:
         output: where everything is printed.
 
     Raises:
-        JournalError: what it holds is damaged.
+        JournalError: what it holds is damaged; it is as it was.
     """
     head = journal.head
     head = replace(head, incarnation=head.incarnation + 1)
-    journal.update(head)
     folder = Path(head.folder)
     (folder / f"{LOCK_NAME}.new").unlink(missing_ok=True)
     (folder / SOCKET_NAME).unlink(missing_ok=True)
     try:
-        session = Session(options, head, output, journal.path.parent, journal, resumes=True)
+        session = Session(options, head, output, journal.path.parent, journal)
+        session.resume(journal)
     except ValueError as error:
-        raise JournalError(f"the journal {journal.path} cannot be used: {error}") from None
+        raise journal.damaged(str(error)) from None
+    journal.update(head)
+    _log.info("run %s: resumed by driver %s of it", head.run_id, head.incarnation)
     return _run(session, folder, journal)
 
 
@@ -142,12 +144,11 @@ class Session:
         output: where everything is printed.
         records: the folder for its records; None: it has none.
         journal: what another driver could take it over from; None: there is none.
-        resumes: whether another driver had it before.
         clock: seconds, monotonic.
         wall_clock: seconds since the epoch, for users' listeners.
 
     Attributes:
-        resumes: the same.
+        resumes: whether another driver had it before.
         over: whether it has ended.
     """
 
@@ -159,18 +160,17 @@ class Session:
         records: Path | None = None,
         journal: Journal | None = None,
         *,
-        resumes: bool = False,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self.resumes = resumes
+        self.resumes = False
         self.over = False
         self._began = clock()
         self._real_clock = clock
         self._clock = ProcessClock(clock, 2 * HEARTBEAT_INTERVAL)
         self._wall_clock = HeldClock(wall_clock)
         self._options = options
-        self._run_id = head.run_id
+        self._head = head
         self._output = output
         self._records = records
         self._journal = journal
@@ -178,15 +178,27 @@ class Session:
         self._set_clocks(clock_then, wall_clock_then)
         self._parts = Wiring(options, head, output, records, self._clock, self._wall_clock, journal, snapshot)
         self._wall_clock.release()
+        self._ended: actions.FinishRun | None = None
+
+    def resume(self, journal: Journal) -> None:
+        """Stand where another driver has stopped, before `run`.
+
+        Args:
+            journal: what it has left.
+
+        Raises:
+            JournalError: it cannot be read.
+        """
+        self.resumes = True
+        self._ended = replay(self._parts, journal, self._set_clocks)
+        self._wall_clock.release()
 
     async def run(self) -> int:
         """Run to the end; returns the exit code. However it ends, no agent is left."""
         parts = self._parts
         parts.stops.watch_signals()
-        ended = None
-        if self._journal is not None and self.resumes:
-            ended = await take_over(parts, self._journal, self._set_clocks)
-            self._wall_clock.release()
+        if self.resumes:
+            await await_agents(parts, self._head)
         parts.recorder.start(self._begin_records if not self.resumes else lambda: None)
         service = await self._serve()
         try:
@@ -213,7 +225,7 @@ class Session:
                     )
                 )
                 watching = tasks.create_task(watch_pace(parts.event_history, parts.loop.publish))
-                finish = ended or await parts.loop.run()
+                finish = self._ended or await parts.loop.run()
                 watching.cancel()
                 discovering.cancel()
                 if asking:
@@ -267,7 +279,7 @@ class Session:
             return
         settings = self._options.settings
         about = {
-            "run_id": self._run_id,
+            "run_id": self._head.run_id,
             "version": VERSION,
             "start_time": timestamp(self._parts.event_history.began).ToJsonString(),
             "name": self._options.name,
@@ -310,7 +322,7 @@ class Session:
 
     def _say_where_records_are(self) -> None:
         if self._records is not None:
-            named = self._run_id if self._options.records_asked is False else shlex.quote(str(self._records))
+            named = self._head.run_id if self._options.records_asked is False else shlex.quote(str(self._records))
             _log.info("records: %s", self._records)
             _log.info("for a report: edriver report %s", named)
 

@@ -8,7 +8,7 @@ from typing import Final
 from edriver.driver.core import actions, events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.journal.entries import Entry
-from edriver.driver.journal.journal import Journal
+from edriver.driver.journal.journal import Head, Journal
 from edriver.driver.observe.records.last_seq import last_seq
 from edriver.driver.wiring import Wiring
 from edriver.system.record_folder import EVENTS_FILE
@@ -16,10 +16,8 @@ from edriver.system.record_folder import EVENTS_FILE
 NEVER_STARTED: Final = "its agent had not connected when the driver before this one ended"
 
 
-async def take_over(
-    parts: Wiring, journal: Journal, set_clocks: Callable[[float, float], None]
-) -> actions.FinishRun | None:
-    """Stand where the driver before has stopped, and wait for its agents.
+def replay(parts: Wiring, journal: Journal, set_clocks: Callable[[float, float], None]) -> actions.FinishRun | None:
+    """Stand where the driver before has stopped. The journal is not changed, and nothing else is touched.
 
     Args:
         parts: of the run; they have seen nothing yet.
@@ -31,14 +29,25 @@ async def take_over(
 
     Raises:
         JournalError: the journal cannot be read.
-        OSError: the port at which agents of other hosts look for the driver cannot be opened.
     """
     parts.agents.begin_replay()
     ended = parts.loop.replay(_timed(journal.entries(), set_clocks))
     for link in journal.links():
         parts.registry.resume(*link)
     parts.event_history.events.go_on_after(last_seq(journal.path.with_name(EVENTS_FILE)))
-    head = journal.head
+    return ended
+
+
+async def await_agents(parts: Wiring, head: Head) -> None:
+    """Wait for the agents of the driver before.
+
+    Args:
+        parts: of the run, after `replay`.
+        head: of this driver.
+
+    Raises:
+        OSError: the port at which agents of other hosts look for the driver cannot be opened.
+    """
     parts.inbox.put(events.DriverResumed(head.incarnation))
     hosts = parts.membership.roster.hosts
     adopted = []
@@ -52,7 +61,6 @@ async def take_over(
     await parts.agents.adopt(adopted)
     if head.port:
         await parts.endpoint.open()
-    return ended
 
 
 def _timed(entries: Iterable[Entry], set_clocks: Callable[[float, float], None]) -> Iterator[Entry]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sqlite3
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -136,6 +138,43 @@ def test_hosts_over_ssh(tmp_path: Path) -> None:
         assert resumed.end() == 0, resumed.text
         assert run.gone(), run.left_behind()
     assert f"pid {pids[0]} is done" in resumed.text
+    assert_every_step_once(tmp_path / "reports")
+
+
+def _entry(path: Path, number: int, event: bytes | None = None) -> bytes:
+    """An event of a journal; another one takes its place if one is given."""
+    with closing(sqlite3.connect(path)) as database, database:
+        (found,) = database.execute("SELECT event FROM entries WHERE n = ?", (number,)).fetchone()
+        if event is not None:
+            database.execute("UPDATE entries SET event = ? WHERE n = ?", (event, number))
+    return bytes(found)
+
+
+def _dump(path: Path) -> list[str]:
+    with closing(sqlite3.connect(path)) as database:
+        return [*database.iterdump()]
+
+
+def test_a_damaged_journal_is_left_as_it_is_and_so_is_its_run(tmp_path: Path) -> None:
+    with running(["-np", "1", *TRAIN], tmp_path, environ_of(tmp_path)) as run:
+        run.line("rank 0 passed step 5")
+        kill(run)
+        (path,) = tmp_path.glob(f"state/edriver/*/{JOURNAL_FILE}")
+        event = _entry(path, 2)
+        _entry(path, 2, b"")
+        damaged = _dump(path)
+        refused = Resumed(run, tmp_path)
+        assert refused.end() == 1
+        assert re.fullmatch(
+            rf"edriver resume: the journal {path} is damaged \(entry 2: .*\), so the run cannot be resumed: its hosts "
+            r"end their workers after --driver-timeout",
+            refused.text.strip(),
+        ), refused.text
+        assert _dump(path) == damaged
+        _entry(path, 2, event)
+        resumed = Resumed(run, tmp_path)
+        resumed.line("another driver has taken over, number 2 of this run")
+        assert resumed.end() == 0, resumed.text
     assert_every_step_once(tmp_path / "reports")
 
 

@@ -99,7 +99,9 @@ def test_a_run_has_one_driver_at_a_time(tmp_path: Path) -> None:
             id="another-version",
         ),
         pytest.param(
-            lambda path: _execute(path, "UPDATE entries SET event = x'00'"), "entry 1 of the journal", id="bad-entry"
+            lambda path: _execute(path, "UPDATE entries SET event = x'00'"),
+            r"is damaged \(entry 1: it is no event",
+            id="bad-entry",
         ),
         pytest.param(lambda path: _execute(path, "DELETE FROM head"), "has no version: its driver ended", id="no-head"),
     ],

@@ -6,10 +6,10 @@ import dataclasses
 import enum
 import io
 import pickle
-import sys
 from typing import Any, Final, NamedTuple
 
 from edriver.driver.core import events
+from edriver.driver.journal.admitted import find_admitted
 
 _ROOMS: Final = ("edriver.common.", "edriver.discovery.hosts", "edriver.driver.core.")
 """Where the classes of events, and of what they hold, are defined."""
@@ -50,20 +50,14 @@ def event_from_bytes(data: bytes) -> events.Event:
 
 
 class _EventsOnly(pickle.Unpickler):
-    """See "Restricting Globals" in the documentation of pickle."""
-
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         """A class of data, of the rooms above.
 
         Raises:
             UnpicklingError: it is something else.
         """
-        module = sys.modules.get(module_name)
-        found = getattr(module, global_name, None)
-        if module_name.startswith(_ROOMS) and isinstance(found, type) and _is_data(found):
-            return found
-        raise pickle.UnpicklingError(f"{module_name}.{global_name} does not belong in a journal")
+        return find_admitted(module_name, global_name, lambda found: module_name.startswith(_ROOMS) and _is_data(found))
 
 
-def _is_data(kind: type) -> bool:
-    return dataclasses.is_dataclass(kind) or issubclass(kind, (enum.Enum, tuple))
+def _is_data(found: object) -> bool:
+    return isinstance(found, type) and (dataclasses.is_dataclass(found) or issubclass(found, (enum.Enum, tuple)))

@@ -154,7 +154,7 @@ class Journal:
             )
         (verdict,) = self._database.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
-            raise JournalError(f"the journal {self.path} is damaged: {verdict}")
+            raise self.damaged(verdict)
         if run_id and self.head.run_id != run_id:
             raise JournalError(f"the journal {self.path} is that of run {self.head.run_id}, not of {run_id}")
 
@@ -236,7 +236,14 @@ class Journal:
             try:
                 yield Entry(clock, wall_clock, event_from_bytes(event))
             except ValueError as error:
-                raise JournalError(f"entry {n} of the journal {self.path} cannot be read: {error}") from None
+                raise self.damaged(f"entry {n}: {error}") from None
+
+    def damaged(self, what: str) -> JournalError:
+        """The error that says so, of something in it."""
+        return JournalError(
+            f"the journal {self.path} is damaged ({what}), so the run cannot be resumed: its hosts end their workers "
+            "after --driver-timeout"
+        )
 
     def links(self) -> Iterator[tuple[int, int, int]]:
         """Of each agent, its last message: see `append`."""

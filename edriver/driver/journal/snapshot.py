@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import io
 import pickle
-import sys
 import types
 from collections.abc import Mapping
 from typing import Any, Final
 
+from edriver.driver.journal.admitted import find_admitted
 from edriver.driver.journal.draws import Draws
 
 _ROOMS: Final = ("edriver.", "google.protobuf.")
@@ -91,8 +91,6 @@ class _Writer(pickle.Pickler):
 
 
 class _Reader(pickle.Unpickler):
-    """See "Restricting Globals" in the documentation of pickle."""
-
     def __init__(self, buffer: io.BytesIO, brought: Mapping[str, object]) -> None:
         super().__init__(buffer)
         self._brought = brought
@@ -107,9 +105,9 @@ class _Reader(pickle.Unpickler):
         Raises:
             UnpicklingError: it is something else.
         """
-        found: object = getattr(sys.modules.get(module_name), global_name, None)
-        if found is _bound or (module_name, global_name) in _OTHERS:
-            return found
-        if module_name.startswith(_ROOMS) and isinstance(found, type):
-            return found
-        raise pickle.UnpicklingError(f"{module_name}.{global_name} does not belong in a journal")
+
+        def admits(found: object) -> bool:
+            ours = module_name.startswith(_ROOMS) and isinstance(found, type)
+            return ours or found is _bound or (module_name, global_name) in _OTHERS
+
+        return find_admitted(module_name, global_name, admits)
