@@ -1,58 +1,43 @@
 """For training scripts of tests: their processes start and end with half the processor time.
 
-A script imports this before torch, and calls `start_quickly` once it has imported all:
+A script imports this before torch, calls `start_quickly` once it has imported all, and `end_quickly` as its last line:
 
-    from tests.quick_start import start_quickly
+    from tests.quick_start import end_quickly, start_quickly
 
     # isort: split
     import torch
 
     start_quickly()
+    ...
+    end_quickly()
 
 The garbage collector does not look through what is being imported again and again, nor through all of it when the
-interpreter ends. A stand-in takes the place of torch's compiler, as nothing is compiled.
+interpreter ends. Stand-ins take the place of what torch imports and no script here uses. A script that has come to its
+end does not take down torch's modules one by one.
 
-Not for all scripts: ending.py, which is about a process' end, those of restart mode, whose standbys import what a
-script did, those of examples and documents, and the ranks of tests/torch start as a user's do.
+Not for all scripts: ending.py, which is about a process' end, those of examples and documents, and the ranks of
+tests/torch start as a user's do. Those of restart mode know nothing of it: see `QUICK_RESTARTS` in tests/process.
 """
 
 from __future__ import annotations
 
 import gc
-import importlib
-import sys
-from types import ModuleType, SimpleNamespace
-from typing import Any
 
-COMPILER = "torch._dynamo"
-"""The first process group and the first optimizer of a process import it, which takes a second."""
+import tests.torch_stand_ins  # noqa: F401  before torch
+from edriver.worker.restart.quick_end import QuickEnd
+
+_end = QuickEnd()  # the hook that is registered first runs last
 
 
 def start_quickly() -> None:
     """Call this after the last import, and before the first process group and the first optimizer."""
-    sys.modules.setdefault(COMPILER, _StandIn(COMPILER))
     gc.freeze()
     gc.enable()
 
 
-class _StandIn(ModuleType):
-    """What of torch's compiler is called where nothing is compiled. For anything else it becomes the real one."""
-
-    utils = SimpleNamespace(get_optimize_ddp_mode=lambda: "ddp_optimizer")
-    trace_rules = SimpleNamespace(clear_lru_cache=lambda: None)
-
-    @staticmethod
-    def disable(function: Any, recursive: bool = True, wrapping: bool = True) -> Any:
-        return function
-
-    @staticmethod
-    def graph_break() -> None:
-        pass
-
-    def __getattr__(self, name: str) -> Any:
-        if sys.modules[COMPILER] is self:
-            del sys.modules[COMPILER]
-        return getattr(importlib.import_module(COMPILER), name)
+def end_quickly() -> None:
+    """Call this at the end of the script: the exit hooks run, and then the process ends with 0."""
+    _end.code = 0
 
 
 gc.disable()

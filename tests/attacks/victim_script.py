@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.quick_start import start_quickly
+from tests.quick_start import end_quickly, start_quickly
 
 # isort: split
 import json
@@ -61,3 +61,4 @@ def train(state: edriver.TorchState) -> None:
 
 
 train(state)
+end_quickly()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.process.running import SCRIPTS, Printing, edriver
+from tests.process.running import ROOT, SCRIPTS, Printing, edriver
 from tests.rendezvous_server import Server, serving
 from tests.strict_json import strict
 
@@ -27,7 +27,11 @@ class Node(Printing):
                 *("--local-addr=127.0.0.1", "--max-restarts=3", "--monitor-interval=0.1"),
                 *(str(SCRIPTS / "torchrun_job.py"), str(folder / "end")),
             ],
-            environ={"NODE": name, "EDRIVER_RENDEZVOUS_CREDENTIALS": str(server.credentials_file)},
+            environ={
+                "PYTHONPATH": str(ROOT),
+                "NODE": name,
+                "EDRIVER_RENDEZVOUS_CREDENTIALS": str(server.credentials_file),
+            },
         )
 
     def kill(self) -> None:

@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.process.running import SCRIPTS, running
+from tests.process.running import QUICK_RESTARTS, SCRIPTS, running
 
 
 def test_each_round_has_a_cluster_of_its_own(tmp_path: Path) -> None:
@@ -16,7 +16,8 @@ def test_each_round_has_a_cluster_of_its_own(tmp_path: Path) -> None:
     package = tmp_path / "packages" / "tensorflow"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("import os\nCONFIG = os.environ['TF_CONFIG']\n")
-    environ = {"PYTHONPATH": str(package.parent), "TF_CONFIG": "the user's own, of another cluster"}
+    path = os.pathsep.join([str(package.parent), QUICK_RESTARTS["PYTHONPATH"]])
+    environ = {"PYTHONPATH": path, "TF_CONFIG": "the user's own, of another cluster"}
     with running(["-np", "2", sys.executable, "cluster.py"], tmp_path, environ) as run:
         run.line(r"restart mode \(cluster.py does not use edriver\)")
         first = {run.line(rf"rank {rank} of 2 pid \d+ reaches (.*)$")[1] for rank in range(2)}

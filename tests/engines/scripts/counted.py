@@ -1,7 +1,7 @@
 """A training job that writes down how often each sample was trained on. It ends after the epoch in which the file
 `enough` is there."""
 
-from tests.quick_start import start_quickly
+from tests.quick_start import end_quickly, start_quickly
 
 # isort: split
 import json
@@ -57,3 +57,4 @@ def train(state: edriver.TorchState) -> None:
 train(state)
 if edriver.rank() == 0:
     Path("trained").write_text(json.dumps({"epochs": state.epoch, "trained": state.trained.int().tolist()}))
+end_quickly()

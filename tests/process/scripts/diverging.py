@@ -3,6 +3,9 @@
 It writes down each step, in a file named steps.
 """
 
+from tests.quick_start import start_quickly
+
+# isort: split
 import math
 import sys
 import time
@@ -11,7 +14,6 @@ from pathlib import Path
 import torch
 
 import edriver
-from tests.quick_start import start_quickly
 
 start_quickly()
 

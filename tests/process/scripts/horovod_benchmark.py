@@ -6,7 +6,7 @@ averaged between the backward pass and the step, and an epoch's state is saved b
 
 from __future__ import annotations
 
-from tests.quick_start import start_quickly
+from tests.quick_start import end_quickly, start_quickly
 
 # isort: split
 import os
@@ -125,3 +125,4 @@ full_train(state)
 weights = hvd.allgather_object([parameter.tolist() for parameter in model.parameters()])
 assert all(each == weights[0] for each in weights), "the ranks have different models"
 print(f"rank {hvd.rank()} of {hvd.size()} is done: {state.epoch} epochs, {max(state.rates):.1f} a second", flush=True)
+end_quickly()

@@ -7,7 +7,7 @@ averages by allreduce, validates after each epoch, and saves from rank 0.
 
 from __future__ import annotations
 
-from tests.quick_start import start_quickly
+from tests.quick_start import end_quickly, start_quickly
 
 # isort: split
 import hashlib
@@ -127,7 +127,7 @@ def train(state: Any) -> None:
             loss.backward()
         optimizer.step()
         state.train_sampler.record_batch(index, ALLREDUCE_BATCH)
-        time.sleep(0.01)
+        time.sleep(0.05)  # the test ends it: leave the processor to processes that start
     if hvd.rank() == 0:
         print(f"epoch {state.epoch}: loss {train_loss.avg:.3f}, accuracy {train_accuracy.avg:.2f}", flush=True)
 
@@ -174,3 +174,4 @@ def full_train(state: Any) -> None:
 state = hvd.elastic.TorchState(model, optimizer, train_sampler=train_sampler, epoch=resume_from_epoch, batch=0)
 full_train(state)
 print(f"rank {hvd.rank()} is done", flush=True)
+end_quickly()

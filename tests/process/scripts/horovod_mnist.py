@@ -6,7 +6,7 @@ state, averages metrics between the backward pass and the step, and tests after 
 
 from __future__ import annotations
 
-from tests.quick_start import start_quickly
+from tests.quick_start import end_quickly, start_quickly
 
 # isort: split
 import os
@@ -98,3 +98,4 @@ weights = hvd.allgather_object([parameter.tolist() for parameter in model.parame
 assert all(each == weights[0] for each in weights), "the ranks have different models"
 assert optimizer.param_groups[0]["lr"] == BASE_LR * hvd.size()
 print(f"rank {hvd.rank()} of {hvd.size()} is done: {steps} steps, test loss {loss:.3f}", flush=True)
+end_quickly()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.quick_start import start_quickly
+from tests.quick_start import end_quickly, start_quickly
 
 # isort: split
 import os
@@ -29,3 +29,4 @@ for step in range(int(os.environ["STEPS"])):
 weights = hvd.allgather(model.weight.detach())
 assert torch.equal(weights[:1].expand_as(weights), weights)
 print(f"rank {hvd.rank()} is done", flush=True)
+end_quickly()

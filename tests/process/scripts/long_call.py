@@ -1,7 +1,7 @@
 """Goes through SAMPLES, one a step. At step 3 the first CALLERS of RANKS ranks, by default all, make a long call of
 native code that keeps the interpreter's lock (CALL)."""
 
-from tests.quick_start import start_quickly
+from tests.quick_start import end_quickly, start_quickly
 
 # isort: split
 import ctypes
@@ -51,3 +51,4 @@ def train(state: edriver.TorchState) -> None:
 
 
 train(state)
+end_quickly()

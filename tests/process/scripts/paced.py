@@ -5,6 +5,9 @@ SECONDS`, for each step until the file is gone; native and eval once. After each
 FOLDER/steps.RANK: when it passed the boundary, seconds of loading, and of computing.
 """
 
+from tests.quick_start import end_quickly, start_quickly
+
+# isort: split
 import ctypes
 import os
 import time
@@ -15,7 +18,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 import edriver
-from tests.quick_start import start_quickly
 
 start_quickly()
 
@@ -92,3 +94,4 @@ def train(state: edriver.TorchState) -> None:
 
 
 train(state)
+end_quickly()

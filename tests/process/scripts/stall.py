@@ -1,6 +1,6 @@
 """Trains a little. In the first round, at step 3, rank 1 stalls in the way that the variable STALL names."""
 
-from tests.quick_start import start_quickly
+from tests.quick_start import end_quickly, start_quickly
 
 # isort: split
 import ctypes
@@ -48,3 +48,4 @@ def train(state: edriver.ObjectState) -> None:
 
 
 train(state)
+end_quickly()

@@ -1,6 +1,6 @@
 """A training job over a stream: it writes down how often each sample was trained on. Rank 1 kills itself once."""
 
-from tests.quick_start import start_quickly
+from tests.quick_start import end_quickly, start_quickly
 
 # isort: split
 import json
@@ -57,3 +57,4 @@ def train(state: edriver.TorchState) -> None:
 train(state)
 if edriver.rank() == 0:
     Path("trained").write_text(json.dumps(state.trained.int().tolist()))
+end_quickly()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from tests.quick_start import end_quickly, start_quickly
+
+# isort: split
 import os
 import sys
 import time
@@ -10,6 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+start_quickly()
 dist.init_process_group("gloo")
 ones = torch.ones(1)
 dist.all_reduce(ones)
@@ -22,3 +26,4 @@ while not done:
     time.sleep(0.02)  # steps
 print(f"rank {rank} of {size} is done", flush=True)
 dist.destroy_process_group()
+end_quickly()

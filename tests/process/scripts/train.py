@@ -1,6 +1,6 @@
 """A small training job that says where it is; each test tells it by variables what else to do."""
 
-from tests.quick_start import start_quickly
+from tests.quick_start import end_quickly, start_quickly
 
 # isort: split
 import os
@@ -119,3 +119,4 @@ if "AFTER" in os.environ:
         dist.barrier()
     except RuntimeError:
         print(f"rank {edriver.rank()}: the collective after run is severed", flush=True)
+end_quickly()

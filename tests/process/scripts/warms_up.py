@@ -1,6 +1,6 @@
 """A job whose workers take a step with made-up data before they are ready; each waits in it for a file of its own."""
 
-from tests.quick_start import start_quickly
+from tests.quick_start import end_quickly, start_quickly
 
 # isort: split
 import os
@@ -53,3 +53,4 @@ def train(state: edriver.TorchState) -> None:
 
 
 train(state)
+end_quickly()
