@@ -81,7 +81,9 @@ class Agent:
         self._forwarder = OutputForwarder(stub, settings.agent_id, settings.secret)
         self._ready_path = settings.folder / READY_SOCKET
         self._terms = Terms(settings, environment)
-        self._workers = HostWorkers(settings, self._terms, guard, self._send, self._forwarder.add)
+        self._workers = HostWorkers(
+            settings, self._terms, guard, self._send, self._forwarder.add, lambda: self._control.is_open
+        )
         self._control = ControlStream(
             stub,
             self._hello,

@@ -95,6 +95,11 @@ class ControlStream:
         self._closing = False
         self._overflowed = asyncio.Event()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a stream."""
+        return self._outgoing is not None
+
     def send(self, message: agent_pb2.ConnectRequest) -> None:
         """Send a message, now or as soon as there is a stream again."""
         try:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from edriver.agent.lost_round import LostRound, loss_in
 from edriver.agent.resources.sample import WorkerPlace
 from edriver.agent.settings import AgentSettings
 from edriver.agent.terms import Terms
@@ -59,6 +60,7 @@ class HostWorkers:
         guard: ends their processes if the agent cannot.
         send: sends the driver a message.
         forward: sends the driver a line of output.
+        driver_is_there: whether messages reach the driver now.
     """
 
     def __init__(
@@ -68,11 +70,14 @@ class HostWorkers:
         guard: Guard,
         send: Callable[[agent_pb2.ConnectRequest], None],
         forward: Callable[[agent_pb2.OutputLine], None],
+        driver_is_there: Callable[[], bool],
     ) -> None:
         self._settings = settings
         self._terms = terms
         self._send = send
         self._forward = forward
+        self._driver_is_there = driver_is_there
+        self._lost_round = LostRound()
         self._loop = asyncio.get_running_loop()
         self._processes = Processes(self._exited, guard)
         self._standbys = Standbys(self._processes)
@@ -140,7 +145,7 @@ class HostWorkers:
             process,
             life,
             self._processes.signal_group,
-            self._send,
+            self._report,
             self._forward,
         )
         worker.gpu = environment.get("CUDA_VISIBLE_DEVICES", "")
@@ -220,6 +225,25 @@ class HostWorkers:
             await asyncio.sleep(min((worker.link.next_tick for worker in self._workers.values()), default=period))
             for worker in list(self._workers.values()):
                 worker.look()
+            self._free_members()
+
+    def _report(self, message: agent_pb2.ConnectRequest) -> None:
+        """Send what is said of a worker."""
+        self._send(message)
+        worker = self._workers.get(loss_in(message) or 0)
+        if worker is not None and not worker.link.parted and self._terms.restart_mode is None:
+            place = f"{self._settings.host}:{worker.slot}"
+            text = f"worker {worker.worker_id} ({place}) has left the round, and there is no driver"
+            self._lost_round.note(worker.round_id, cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_LEFT_ROUND, text=text))
+            self._free_members()
+
+    def _free_members(self) -> None:
+        """Abort a round that has lost a member, if there is no driver to do it."""
+        if self._driver_is_there() or self._stopping:
+            return
+        members = {worker.worker_id: worker.round_id for worker in self._workers.values()}
+        for worker_id, notice in self._lost_round.notices(members):
+            self._workers[worker_id].link.deliver(notice)
 
     async def close(self, kill_by: float) -> bool:
         """Wait for the exits of workers that have all been stopped, then kill all processes that are left.
@@ -285,7 +309,7 @@ class HostWorkers:
             cause=cause,
             recorded_error=recorded,
         )
-        self._send(agent_pb2.ConnectRequest(worker_exited=exited))
+        self._report(agent_pb2.ConnectRequest(worker_exited=exited))
 
 
 def assignment_notices(

@@ -127,6 +127,11 @@ class Worker:
         """Whether its process is stopped or frozen."""
         return self.trainer > 0 and stands_still(self.trainer)
 
+    @property
+    def round_id(self) -> rounds_pb2.RoundId:
+        """Its latest round; all zero: it has had none."""
+        return self.unresponsive.round_id
+
     def listens(self, pid: int) -> None:
         """Its service listens, in this process."""
         self.link.attach()

@@ -39,6 +39,7 @@ class FakeDriver(agent_pb2_grpc.AgentServiceServicer):
     dropped: lines that the agent reports as dropped.
     quiet: whether heartbeats are held back.
     refuses: whether streams are refused.
+    away: whether streams break at once, as if no driver were there.
     reads_output: cleared to let output wait.
     """
 
@@ -50,6 +51,7 @@ class FakeDriver(agent_pb2_grpc.AgentServiceServicer):
         self.dropped = 0
         self.quiet = False
         self.refuses = False
+        self.away = False
         self.reads_output = asyncio.Event()
         self.reads_output.set()
         self._link: Link[Any] = Link()
@@ -130,6 +132,8 @@ class FakeDriver(agent_pb2_grpc.AgentServiceServicer):
         if self.refuses:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "given up")
         hello = await context.read()
+        if self.away:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "away")
         async with self._changed:
             self.hellos.append(hello.hello)
             self._changed.notify_all()

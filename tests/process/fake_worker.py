@@ -1,8 +1,9 @@
 """A worker without torch, run as a script: serves the notification service as the library does, and does little else.
 
 It reports Waiting when it is attached, answers StopAt with BoundaryReached of the same number, prints "placed" when it
-is given a place, and exits with 0 at Finish. At the first Ping after an Abort it stops the agent, reports Failed and
-exits with 1. It prints "lives" at every fifteenth Ping. Its first line of output is its process id.
+is given a place and "freed" when its round is aborted, and exits with 0 at Finish. At the first Ping after an Abort of
+no round it stops the agent, reports Failed and exits with 1. It prints "lives" at every fifteenth Ping. Its first line
+of output is its process id.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ class FakeWorker(notification_pb2_grpc.NotificationServiceServicer):
                     print("placed", flush=True)
                 case "finish":
                     self.finished.put(None)
+                case "abort" if notice.abort.round_id.n:
+                    print("freed", flush=True)
                 case "abort":
                     self.dying = True
 

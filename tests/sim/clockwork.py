@@ -32,19 +32,20 @@ class Clockwork:
 class Channel:
     """A one-way stream between two processes: in order, with a delay for each message; can be cut and healed.
 
-    What is sent while it is cut arrives after it has healed, as on a stream that is dialled anew.
+    What is sent while it is cut arrives after it has healed, as on a stream that is dialled anew. It may be cut for
+    several reasons at a time.
     """
 
     def __init__(self, clockwork: Clockwork, delay: Callable[[], float]) -> None:
         self._clockwork = clockwork
         self._delay = delay
         self._last = 0.0
-        self._cut = False
+        self._cuts = 0
         self._kept: list[Callable[[], None]] = []
 
     def send(self, deliver: Callable[[], None]) -> None:
         """Deliver after a delay, behind everything sent before."""
-        if self._cut:
+        if self._cuts:
             self._kept.append(deliver)
             return
         at = max(self._clockwork.now + self._delay(), self._last)
@@ -52,18 +53,20 @@ class Channel:
         self._clockwork.after(at - self._clockwork.now, lambda: self._arrive(deliver))
 
     def _arrive(self, deliver: Callable[[], None]) -> None:
-        if self._cut:
+        if self._cuts:
             self._kept.append(deliver)
         else:
             deliver()
 
     def cut(self) -> None:
         """Let nothing through."""
-        self._cut = True
+        self._cuts += 1
 
     def heal(self) -> None:
-        """Let through what was kept, and all that follows."""
-        self._cut = False
+        """A reason to cut it is gone. After the last one, what was kept comes through, and all that follows."""
+        self._cuts -= 1
+        if self._cuts:
+            return
         kept, self._kept = self._kept, []
         for deliver in kept:
             self.send(deliver)

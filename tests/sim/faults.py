@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from edriver.common.ids import NO_VERSION
 from edriver.driver.core import actions, events
@@ -122,7 +123,11 @@ class Nemesis:
             clockwork.after(self._disaster_rng.uniform(1, self.ends), self._kill_all_that_hold)
         if self._crashes.random() < CRASH_SHARE:
             for _ in range(self._crashes.randint(1, 4)):
-                clockwork.after(self._crashes.uniform(0, 1.2 * self.ends), world.crash_driver)
+                at = self._crashes.uniform(0, 1.2 * self.ends)
+                away = self._crashes.choice((0.0, 0.0, self._crashes.uniform(0, 1), self._crashes.uniform(0, 20)))
+                clockwork.after(at, partial(world.crash_driver, away))
+                if self._crashes.random() < 0.5:
+                    clockwork.after(at + away / 2, self._kill_a_member)
         clockwork.after(self.ends, self._calm_down)
         if not clockwork.run(lambda: world.outcome is not None, self.ends + LIVENESS_BOUND):
             raise Violation(f"the run does not end: {world.core.state.doing.cause}")
@@ -145,7 +150,7 @@ class Nemesis:
         self.world.discover(*((name, 4) for name in NAMES))
 
     def _check_convergence(self) -> None:
-        core, now = self.world.core, self.world.clockwork.now
+        core, now = self.world.core, self.world.now
         healed = max(record.rest.free_at for record in core.roster.hosts.values()) + CONVERGENCE_BOUND
         if healed > now:  # a host in quarantine may not be used yet
             check(healed - now <= HOST_COOLDOWN[1] + CONVERGENCE_BOUND, "a host is quarantined without end")

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
+from edriver.common.wire import round_id_of
 from edriver.discovery.hosts import HostUpdateResult
 from edriver.driver.core import actions
 from edriver.driver.core.cause import CauseKind, RepeatedError
@@ -15,6 +16,7 @@ from edriver.worker.rounds.participant import Stage
 from tests.sim.trainee import BUG_LINE
 
 if TYPE_CHECKING:
+    from tests.sim.sim_hosts import SimHost
     from tests.sim.trainee import Model, Trainee
     from tests.sim.world import World
 
@@ -24,6 +26,9 @@ BUG_BOUND = 5
 
 OUTLIVED_BOUND = 20.0
 """Virtual seconds that an order may take to reach a host: none is cut off for longer."""
+
+FREED_WITHIN = 0.1
+"""Seconds that an agent may take to free the members of a round when it knows that one is lost."""
 
 AVOIDABLE = {CauseKind.NO_ANSWER, CauseKind.BOUNDARY_MISSED, CauseKind.LEFT_ROUND}
 """Causes of an abort that only a bug has here: no simulated fault lasts as long as these bounds."""
@@ -70,9 +75,9 @@ class Invariants:
             match order:
                 case RoundPlan() as plan:
                     self._check_plan(plan)
-                    self._open_at = self._world.clockwork.now + self._world.core.settings.resize_pause
+                    self._open_at = self._world.now + self._world.core.settings.resize_pause
                 case actions.Notify(_, round_id, _, HostUpdateResult.ADDED):
-                    waited = self._world.clockwork.now >= self._open_at
+                    waited = self._world.now >= self._open_at
                     check(waited, f"round {round_id} is interrupted for newcomers before {self._open_at:g} s")
                 case actions.StartWorker():
                     kept = len(self._world.core.roster.fitting())
@@ -133,6 +138,16 @@ class Invariants:
         if trainee.outcome and trainee.participant.stage is Stage.FINISHED:
             self._models[trainee.worker_id] = trainee.outcome[-1]
 
+    def freed_without_driver(self, host: SimHost, since: float) -> None:
+        """While there was no driver, no member waited in a round that another member of its host had left."""
+        lost = round_id_of(host.lost_round.round_id)
+        if self._world.clockwork.now - max(since, host.lost_at) < FREED_WITHIN:
+            return
+        for process in host.processes.values():
+            participant = process.trainee.participant
+            if participant.round_id == lost and participant.stage is Stage.ASSIGNED and not process.frozen:
+                check(participant.abort_cause is not None, f"worker {process.worker_id} waits in round {lost}")
+
     # ---- the parts --------------------------------------------------------------------------------------------
 
     def _check_roster(self) -> None:
@@ -162,7 +177,7 @@ class Invariants:
 
     def _check_quarantine(self) -> None:
         """Quarantine never keeps a run from having --min-np workers."""
-        core, now = self._world.core, self._world.clockwork.now
+        core, now = self._world.core, self._world.now
         left_out = core.state.staffing.quarantine.excluded_hosts(now)
         if not left_out or core.state.ended:
             return
@@ -178,7 +193,7 @@ class Invariants:
 
     def _check_outlived(self) -> None:
         """A command that goes on without its training process keeps its slot for a while only."""
-        core, now = self._world.core, self._world.clockwork.now
+        core, now = self._world.core, self._world.now
         for host in self._world.hosts.values():
             for worker_id, since in host.outlived.items():
                 worker = core.roster.workers.get(worker_id)

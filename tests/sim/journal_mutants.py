@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from edriver.agent.lost_round import LostRound
 from edriver.driver.core import actions, events
 from edriver.driver.core.membership import Membership
 from edriver.driver.journal.entries import event_from_bytes
@@ -53,7 +54,7 @@ def events_are_replayed_at_the_time_of_the_replay(patch: pytest.MonkeyPatch) -> 
     def successor(self: World) -> Membership:
         core = self.journal.restored()
         for _, event, _ in self.journal.entries:
-            core.step(event_from_bytes(event), self.clockwork.now)
+            core.step(event_from_bytes(event), self.now)
         return core
 
     patch.setattr(World, "successor", successor)
@@ -131,18 +132,23 @@ def the_older_driver_goes_on_deciding(patch: pytest.MonkeyPatch) -> None:
     original_crash, original_feed = World.crash_driver, World.feed
     older: list[Membership] = []
 
-    def crash_driver(self: World) -> None:
+    def crash_driver(self: World, seconds: float) -> None:
         older[:] = [self.core]
-        original_crash(self)
+        original_crash(self, seconds)
 
     def feed(self: World, event: events.Event) -> None:
         original_feed(self, event)
         if older and not self.outcome and not isinstance(event, events.DriverResumed):
-            for order in older[0].step(event, self.clockwork.now):
+            for order in older[0].step(event, self.now):
                 self._perform(order)
 
     patch.setattr(World, "crash_driver", crash_driver)
     patch.setattr(World, "feed", feed)
+
+
+def without_a_driver_none_are_freed(patch: pytest.MonkeyPatch) -> None:
+    """Members of a round that has lost one wait in it for the next driver."""
+    patch.setattr(LostRound, "notices", lambda _self, _members: iter(()))
 
 
 JOURNAL_MUTANTS: tuple[Patch, ...] = (
@@ -157,4 +163,5 @@ JOURNAL_MUTANTS: tuple[Patch, ...] = (
     replayed_orders_are_given_again,
     an_open_interrupt_is_forgotten,
     the_older_driver_goes_on_deciding,
+    without_a_driver_none_are_freed,
 )

@@ -18,10 +18,12 @@ from edriver.driver.core.cause import CauseKind
 from edriver.driver.core.mode import Mode
 from edriver.driver.core.rounds.ranks import RoundPlan
 from edriver.driver.core.settings import Settings
+from edriver.v1 import agent_pb2
 from edriver.v1 import notification_pb2 as pb
 from tests.sim.faults import Nemesis
 from tests.sim.invariants import AVOIDABLE, check
 from tests.sim.restart_trainee import RestartJob, RestartTrainee
+from tests.sim.sim_hosts import SimHost
 from tests.sim.world import World
 
 SAVE_BOUND = 600.0
@@ -43,7 +45,7 @@ class RestartInvariants:
         for order in orders:
             match order:
                 case actions.StopAt(round_id=round_id):
-                    self._stop_ordered = round_id, self._world.clockwork.now
+                    self._stop_ordered = round_id, self._world.now
                 case actions.Abort(_, round_id, cause) if cause.kind is CauseKind.MEMBERS_CHANGE:
                     self._check_saved(round_id)
                 case actions.Abort(_, _, cause):
@@ -60,7 +62,7 @@ class RestartInvariants:
         """Scripts that save on request by a call have saved their last step, unless they are silent or slow."""
         if self._stop_ordered is None or self._stop_ordered[0] != round_id:
             return
-        now, at = self._world.clockwork.now, self._stop_ordered[1]
+        now, at = self._world.now, self._stop_ordered[1]
         members = [p for p in self._world.processes() if p.trainee.participant.round_id == round_id]
         if self._world.restart_job.way not in ("call", "rank 0") or now - at > SAVE_BOUND:
             return
@@ -87,7 +89,7 @@ class RestartInvariants:
         self._ended.setdefault(trainee.participant.round_id, set()).add(trainee.worker_id)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        if name in ("process_ended", "collective_completed", "bug_met"):
+        if name in ("process_ended", "collective_completed", "bug_met", "freed_without_driver"):
             return lambda *_: None
         raise AttributeError(name)
 
@@ -101,6 +103,9 @@ class RestartWorld(World):
         watcher: Any = self.invariants
         boot, step_time = self.rng.uniform(0.5, 3), partial(self._step_time, worker_id)
         return RestartTrainee(worker_id, self.restart_job, report, watcher, boot, step_time)
+
+    def _note_loss(self, host: SimHost, message: agent_pb2.ConnectRequest) -> None:
+        """Agents free none: the driver restarts all."""
 
 
 class RestartNemesis(Nemesis):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from edriver.agent.lost_round import LostRound
 from edriver.v1 import notification_pb2 as pb
 from tests.sim.clockwork import Channel
 from tests.sim.sim_rounds import Wait
@@ -39,3 +40,5 @@ class SimHost:
     alive: bool = True
     cut_since: float | None = None
     abandoned: bool = False
+    lost_round: LostRound = field(default_factory=LostRound)
+    lost_at: float = 0.0

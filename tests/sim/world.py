@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from edriver.agent.host_workers import assignment_notices
+from edriver.agent.lost_round import loss_in
 from edriver.common.ids import RoundId
 from edriver.common.wire import duration, round_id_message
 from edriver.discovery.hosts import Host, HostSet
@@ -17,6 +18,7 @@ from edriver.driver.core.membership import Membership
 from edriver.driver.core.rounds.ranks import RoundPlan
 from edriver.driver.core.settings import Settings
 from edriver.driver.rpc.translate import assignments_by_host, event_of_report, notice_of
+from edriver.v1 import agent_pb2, cause_pb2
 from edriver.v1 import notification_pb2 as pb
 from edriver.worker.rounds.participant import Stage
 from tests.sim.clockwork import Channel, Clockwork
@@ -33,6 +35,8 @@ STALL_LIMIT = 3.0
 BLOCKED_LOOK = 0.5
 BLOCKED_AFTER = 2.5
 SHELL_SECONDS = 300.0
+ROUNDING = 1e-9
+"""Seconds: a deadline has passed when its tick comes, although both times are rounded."""
 
 
 class World:
@@ -70,20 +74,33 @@ class World:
         self.happened: Callable[[events.Event], None] = lambda _event: None
         self.ordered: Callable[[actions.Action], None] = lambda _order: None
         self._log = log
+        self._without_driver = 0.0
+        self._driver_gone_at: float | None = None
+        self._missed: list[Callable[[], None]] = []
         self._tick_at: float | None = None
+        self._ticks = 0
         self.fabric.completed_in = self.invariants.collective_completed
 
     # ---- the driver -------------------------------------------------------------------------------------------
 
+    @property
+    def now(self) -> float:
+        """The core's time: it stands still while there is no driver."""
+        at = self.clockwork.now if self._driver_gone_at is None else self._driver_gone_at
+        return at - self._without_driver
+
     def feed(self, event: events.Event) -> None:
-        """Step the core and perform what it orders."""
+        """Step the core and perform what it orders; the next driver does so if there is none."""
         if self.outcome:
+            return
+        if self._driver_gone_at is not None:
+            self._missed.append(lambda: self.feed(event))
             return
         self.log(f"event  {event}")
         if isinstance(event, events.AgentLost):
             self.given_up |= {w.worker_id for w in self.core.roster.on(event.host)}
-        orders = self.core.step(event, self.clockwork.now)
-        self.journal.write_down(self.clockwork.now, event, orders, self.core)
+        orders = self.core.step(event, self.now)
+        self.journal.write_down(self.now, event, orders, self.core)
         self.invariants.after_step(orders)
         for order in orders:
             self.log(f"action {order}")
@@ -92,8 +109,7 @@ class World:
         self.happened(event)
         deadline = self.core.next_deadline
         if deadline is not None and (self._tick_at is None or deadline < self._tick_at):
-            self._tick_at = deadline
-            self.clockwork.after(max(deadline - self.clockwork.now, 0.0), lambda: self._tick(deadline))
+            self._plan_tick(deadline)
 
     def successor(self) -> Membership:
         """The core of the next driver, once it stands where this one does."""
@@ -101,20 +117,51 @@ class World:
         self.journal.replay(core)
         return core
 
-    def crash_driver(self) -> None:
-        """Another driver takes over."""
-        if self.outcome:
+    def crash_driver(self, seconds: float = 0.0) -> None:
+        """The driver is killed; another one takes over after a while."""
+        if self.outcome or self._driver_gone_at is not None:
             return
+        self.log(f"fault  no driver for {seconds:.1f} s")
+        self._driver_gone_at = self.clockwork.now
+        without = list(self.hosts.values())
+        for host in without:
+            host.up.cut()
+            host.down.cut()
+            self._free_members(host)
+        self.clockwork.after(seconds, lambda: self._resume(without))
+
+    def _resume(self, hosts: list[SimHost]) -> None:
         core = self.successor()
         check(core.next_deadline == self.core.next_deadline, "replayed, the core awaits another time")
         self.core = core
         self.drivers += 1
+        assert self._driver_gone_at is not None
+        for host in hosts:
+            self.invariants.freed_without_driver(host, self._driver_gone_at)
+        self._without_driver += self.clockwork.now - self._driver_gone_at
+        self._driver_gone_at = None
+        if self._tick_at is not None:
+            self._plan_tick(self._tick_at)
         self.feed(events.DriverResumed(self.drivers))
+        missed, self._missed = self._missed, []
+        for happen in missed:
+            happen()
+        for host in hosts:
+            host.up.heal()
+            host.down.heal()
 
     # ---- the hosts ----------------------------------------------------------------------------------------------
 
-    def _tick(self, deadline: float) -> None:
-        if self._tick_at == deadline:
+    def _plan_tick(self, deadline: float) -> None:
+        """Have a tick at this time of the core, in place of the one that is planned."""
+        self._tick_at = deadline
+        self._ticks += 1
+        ticket = self._ticks
+        delay = max(deadline - self.now, 0.0) + ROUNDING
+        self.clockwork.after(delay, lambda: self._tick(ticket))
+
+    def _tick(self, ticket: int) -> None:
+        if self._ticks == ticket and self._driver_gone_at is None:
             self._tick_at = None
             self.feed(events.Ticked())
 
@@ -222,6 +269,27 @@ class World:
         if host.alive:
             self.feed(events.AgentSilent(host.name, host.agent_id, AgentFault(AgentFaultKind.SILENT, seconds=5.0)))
 
+    def _note_loss(self, host: SimHost, message: agent_pb2.ConnectRequest) -> None:
+        """As the agent does, see HostWorkers: without a driver, a member that is lost frees the others."""
+        if process := host.processes.get(loss_in(message) or 0):
+            round_id = round_id_message(process.trainee.participant.round_id)
+            if round_id != host.lost_round.round_id:
+                host.lost_at = self.clockwork.now
+            host.lost_round.note(round_id, cause_pb2.Cause(text="a member is lost"))
+            if self._driver_gone_at is not None:
+                self._free_members(host)
+
+    def _free_members(self, host: SimHost) -> None:
+        rounds = {
+            worker_id: round_id_message(process.trainee.participant.round_id)
+            for worker_id, process in host.processes.items()
+        }
+        for worker_id, notice in host.lost_round.notices(rounds):
+            self.clockwork.after(0.001, partial(self._take_from, host, worker_id, notice))
+
+    def _take_from(self, host: SimHost, worker_id: int, notice: pb.Notice) -> None:
+        self._take(host.processes.get(worker_id), notice)
+
     # ---- workers ----------------------------------------------------------------------------------------------
 
     def _start_worker(self, host: SimHost, worker_id: int) -> None:
@@ -232,6 +300,10 @@ class World:
             event = event_of_report(worker_id, message)
             assert event is not None
             host.up.send(lambda: self._feed_if_alive(host, event))
+            self._note_loss(
+                host,
+                agent_pb2.ConnectRequest(worker_report=agent_pb2.WorkerReport(worker_id=worker_id, report=message)),
+            )
 
         process = Process(worker_id, host, self._trainee(worker_id, report))
         host.processes[worker_id] = process
@@ -356,8 +428,10 @@ class World:
 
     def _exit(self, process: Process, code: int, outlived: bool = False) -> None:
         if process.alive:
-            self._die(process)
             host, worker_id = process.host, process.worker_id
+            if code:
+                self._note_loss(host, _ending(worker_id))
+            self._die(process)
             if self.rng.random() < 0.8:  # the others end before they hold the lock
                 host.up.send(lambda: self._feed_if_alive(host, events.WorkerEnding(worker_id)))
                 if outlived:
@@ -478,3 +552,7 @@ class World:
         """Write a line of the replay."""
         if self._log:
             self._log(f"{self.clockwork.now:10.4f}  {text}")
+
+
+def _ending(worker_id: int) -> agent_pb2.ConnectRequest:
+    return agent_pb2.ConnectRequest(worker_ending=agent_pb2.WorkerEnding(worker_id=worker_id))
