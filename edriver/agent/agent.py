@@ -12,7 +12,7 @@ import os
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 
-from edriver.agent.control_stream import FIRST_LEASE, ControlStream, DriverLostError
+from edriver.agent.control_stream import FIRST_LEASE, ControlStream, DriverGoneError, DriverLostError
 from edriver.agent.forward import OutputForwarder
 from edriver.agent.health.memory_kills import MemoryKills
 from edriver.agent.host_workers import HostWorkers
@@ -40,6 +40,10 @@ after SIGTERM."""
 
 OUT_OF_MEMORY = (cause_pb2.CAUSE_KIND_OUT_OF_MEMORY, cause_pb2.CAUSE_KIND_MAYBE_OUT_OF_MEMORY)
 """Causes of an exit by which the kernel's kill of a worker is explained."""
+
+LAST_CHECKPOINT_TIMEOUT = 120.0
+"""Seconds that workers have to reach their next boundary and to write a checkpoint once their run has no driver any
+more."""
 
 FLUSH_TIMEOUT, FLUSH_LIMIT = 2.0, 8.0
 """Seconds within which the driver must take one more batch of the last lines, and all of them: megabytes may wait, and
@@ -165,7 +169,12 @@ class Agent:
             logger.error("the control stream has failed", exc_info=error)
         logger.error("%s; stopping this host's workers", error)
         self._exit_code = 1
-        self._stop(grace=0)
+        if isinstance(error, DriverGoneError) and self._control.resumable and not self._stopping.is_set():
+            self._workers.part_with_run(LAST_CHECKPOINT_TIMEOUT)
+            self._kill_by = self._loop.time() + LAST_CHECKPOINT_TIMEOUT
+            self._stopping.set()
+        else:
+            self._stop(grace=0)
 
     async def _ping(self) -> None:
         await self._welcomed.wait()

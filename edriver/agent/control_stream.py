@@ -50,6 +50,10 @@ class DriverLostError(ConnectionError):
     """The driver is gone, or refuses this agent."""
 
 
+class DriverGoneError(DriverLostError):
+    """The driver is gone, and no other has taken over in time."""
+
+
 class ControlStream:
     """Carries messages between the agent and the driver, in order and without loss across broken connections.
 
@@ -63,6 +67,9 @@ class ControlStream:
         heartbeat: makes the next heartbeat.
         first_lease: seconds that the driver may take to answer the first Hello.
         nothing_listens: looks whether the driver's address refuses connections.
+
+    Attributes:
+        resumable: whether another driver may take the run over.
     """
 
     def __init__(
@@ -77,6 +84,7 @@ class ControlStream:
         first_lease: float = FIRST_LEASE,
         nothing_listens: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
+        self.resumable = False
         self._stub = stub
         self._hello = hello
         self._clock = clock
@@ -120,8 +128,8 @@ class ControlStream:
         """Keep the stream open until `close`.
 
         Raises:
-            DriverLostError: the driver was silent for its lease, refuses this agent, takes no messages, or breaks the
-                protocol.
+            DriverGoneError: the driver was silent for its lease.
+            DriverLostError: it refuses this agent, takes no messages, or breaks the protocol.
         """
         watches = (self._watch_lease(), self._watch_overflow(), self._watch_address())
         parts = {asyncio.create_task(part) for part in (self._dial(), *watches)}
@@ -139,7 +147,7 @@ class ControlStream:
         while True:
             await asyncio.sleep(self._lease.next_tick)
             if self._lease.tick():
-                raise DriverLostError(f"no message from the driver for {self._lease.duration:g} s")
+                raise DriverGoneError(f"no message from the driver for {self._lease.duration:g} s")
 
     async def _watch_address(self) -> None:
         """While there is no stream, check whether there is a driver."""
@@ -152,7 +160,7 @@ class ControlStream:
             if self._outgoing or awaits_it or not (self._nothing_listens and await self._nothing_listens()):
                 gone.renew()
             elif gone.tick():
-                raise DriverLostError("the driver is gone: nothing listens at its address")
+                raise DriverGoneError("the driver is gone: nothing listens at its address")
 
     async def _watch_overflow(self) -> None:
         await self._overflowed.wait()
@@ -226,6 +234,7 @@ class ControlStream:
             raise StreamBrokenError(grpc.StatusCode.ABORTED, f"an older driver is not followed: {number}")
         self._incarnation = welcome.incarnation
         self._receive(message)
+        self.resumable = welcome.resumable
         if welcome.resumable:
             self._gone_timeout = span_seconds(welcome.driver_lease)
         self._lease = Lease(span_seconds(welcome.driver_lease), self._clock)

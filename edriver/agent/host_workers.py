@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from edriver.agent.lost_round import LostRound, loss_in
+from edriver.agent.driverless import Driverless
 from edriver.agent.resources.sample import WorkerPlace
 from edriver.agent.settings import AgentSettings
 from edriver.agent.terms import Terms
@@ -76,13 +76,12 @@ class HostWorkers:
         self._terms = terms
         self._send = send
         self._forward = forward
-        self._driver_is_there = driver_is_there
-        self._lost_round = LostRound()
         self._loop = asyncio.get_running_loop()
         self._processes = Processes(self._exited, guard)
         self._standbys = Standbys(self._processes)
         self._standby_timer: asyncio.TimerHandle | None = None
         self._workers: dict[int, Worker] = {}
+        self._driverless = Driverless(self._workers, settings.host, terms, driver_is_there)
         self._stopping = False
         self._exit_reports: set[asyncio.Task[None]] = set()
         self._questions: set[asyncio.Task[None]] = set()
@@ -115,12 +114,24 @@ class HostWorkers:
 
     def stop_all(self, grace: float) -> None:
         """Stop all of them, and start none any more; the grace is in seconds."""
+        self._start_none()
+        for worker in self._workers.values():
+            worker.stop(grace)
+
+    def part_with_run(self, bound: float) -> None:
+        """The run has no driver any more: have all of them end in good order, and start none any more.
+
+        Args:
+            bound: seconds after which they are killed.
+        """
+        self._start_none()
+        self._driverless.part_with_run(bound)
+
+    def _start_none(self) -> None:
         self._stopping = True
         if self._standby_timer:
             self._standby_timer.cancel()
         self._standbys.keep((), (), lambda _slot: {})
-        for worker in self._workers.values():
-            worker.stop(grace)
 
     def _start(self, order: agent_pb2.StartWorker) -> None:
         """Start a worker. If that fails, its exit is reported."""
@@ -225,25 +236,12 @@ class HostWorkers:
             await asyncio.sleep(min((worker.link.next_tick for worker in self._workers.values()), default=period))
             for worker in list(self._workers.values()):
                 worker.look()
-            self._free_members()
+            self._driverless.look()
 
     def _report(self, message: agent_pb2.ConnectRequest) -> None:
         """Send what is said of a worker."""
         self._send(message)
-        worker = self._workers.get(loss_in(message) or 0)
-        if worker is not None and not worker.link.parted and self._terms.restart_mode is None:
-            place = f"{self._settings.host}:{worker.slot}"
-            text = f"worker {worker.worker_id} ({place}) has left the round, and there is no driver"
-            self._lost_round.note(worker.round_id, cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_LEFT_ROUND, text=text))
-            self._free_members()
-
-    def _free_members(self) -> None:
-        """Abort a round that has lost a member, if there is no driver to do it."""
-        if self._driver_is_there() or self._stopping:
-            return
-        members = {worker.worker_id: worker.round_id for worker in self._workers.values()}
-        for worker_id, notice in self._lost_round.notices(members):
-            self._workers[worker_id].link.deliver(notice)
+        self._driverless.note(message)
 
     async def close(self, kill_by: float) -> bool:
         """Wait for the exits of workers that have all been stopped, then kill all processes that are left.
@@ -273,7 +271,7 @@ class HostWorkers:
         cause = worker.memory.verdict() if code in KILLED_CODES and not worker.stopped else None
         await worker.link.ended(LAST_REPORT_TIMEOUT if code >= 0 else 0)
         files = WorkerFiles(self._settings.folder, worker.worker_id)
-        recorded = None if code == 0 else self._recorded_error(files.error, worker.log_folder)
+        recorded = None if code == 0 else _recorded_error(files.error, worker.log_folder)
         self._report_exit(worker.worker_id, 0 if worker.outstayed else code, tail, reaped, cause, recorded)
         await worker.close()
         for left in (files.life, files.store, files.error, files.stacks):
@@ -281,16 +279,6 @@ class HostWorkers:
         del self._workers[worker.worker_id]
         if not self._workers:
             self._all_gone.set()
-
-    @staticmethod
-    def _recorded_error(path: Path, log_folder: Path | None) -> agent_pb2.RecordedError | None:
-        """What the script has written to its error file, of which a copy is kept beside its other files."""
-        data, changed = error_file.read(path)
-        if data and log_folder:
-            copy = OutputFile(log_folder / ERROR_FILE)
-            copy.write(data)
-            copy.close()
-        return error_file.recorded_error(data, changed) if data else None
 
     def _report_exit(
         self,
@@ -319,3 +307,13 @@ def assignment_notices(
     for member in message.members:
         assignment = notification_pb2.AssignPlace(round=message.round, member=member)
         yield member, notification_pb2.Notice(assign_place=assignment)
+
+
+def _recorded_error(path: Path, log_folder: Path | None) -> agent_pb2.RecordedError | None:
+    """What the script has written to its error file, of which a copy is kept beside its other files."""
+    data, changed = error_file.read(path)
+    if data and log_folder:
+        copy = OutputFile(log_folder / ERROR_FILE)
+        copy.write(data)
+        copy.close()
+    return error_file.recorded_error(data, changed) if data else None

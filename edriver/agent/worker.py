@@ -165,7 +165,16 @@ class Worker:
             self._signal_group(self.pid, signal.SIGKILL)
             return
         self._signal_group(self.pid, signal.SIGTERM)
-        when = self._loop.time() + grace
+        self._kill_in(grace)
+
+    def part_with_run(self, checkpoint: bool, bound: float) -> None:
+        """Have it end at its next boundary; after so many seconds by SIGKILL."""
+        self.stopped = True
+        self.link.deliver(notification_pb2.Notice(driver_gone=notification_pb2.DriverGone(checkpoint=checkpoint)))
+        self._kill_in(bound)
+
+    def _kill_in(self, seconds: float) -> None:
+        when = self._loop.time() + seconds
         if self._killing is None or when < self._killing.when():
             if self._killing:
                 self._killing.cancel()

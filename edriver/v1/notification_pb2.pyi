@@ -113,6 +113,7 @@ class Notice(_message.Message):
     LEAVE_FIELD_NUMBER: _builtins.int
     SKIP_FIELD_NUMBER: _builtins.int
     LOOK_AGAIN_FIELD_NUMBER: _builtins.int
+    DRIVER_GONE_FIELD_NUMBER: _builtins.int
     TAKE_STACKS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def attached(self) -> Global___Attached:
@@ -159,6 +160,10 @@ class Notice(_message.Message):
         """Asks for the newest checkpoint."""
 
     @_builtins.property
+    def driver_gone(self) -> Global___DriverGone:
+        """Ends a worker whose run has no driver any more."""
+
+    @_builtins.property
     def take_stacks(self) -> Global___TakeStacks:
         """Asks for stack traces."""
 
@@ -176,13 +181,14 @@ class Notice(_message.Message):
         leave: Global___Leave | None = ...,
         skip: Global___Skip | None = ...,
         look_again: Global___LookAgain | None = ...,
+        driver_gone: Global___DriverGone | None = ...,
         take_stacks: Global___TakeStacks | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "assign_place", b"assign_place", "attached", b"attached", "finish", b"finish", "go_on", b"go_on", "hosts_updated", b"hosts_updated", "kind", b"kind", "leave", b"leave", "look_again", b"look_again", "ping", b"ping", "skip", b"skip", "stop_at", b"stop_at", "take_stacks", b"take_stacks"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "assign_place", b"assign_place", "attached", b"attached", "driver_gone", b"driver_gone", "finish", b"finish", "go_on", b"go_on", "hosts_updated", b"hosts_updated", "kind", b"kind", "leave", b"leave", "look_again", b"look_again", "ping", b"ping", "skip", b"skip", "stop_at", b"stop_at", "take_stacks", b"take_stacks"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "assign_place", b"assign_place", "attached", b"attached", "finish", b"finish", "go_on", b"go_on", "hosts_updated", b"hosts_updated", "kind", b"kind", "leave", b"leave", "look_again", b"look_again", "ping", b"ping", "skip", b"skip", "stop_at", b"stop_at", "take_stacks", b"take_stacks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "assign_place", b"assign_place", "attached", b"attached", "driver_gone", b"driver_gone", "finish", b"finish", "go_on", b"go_on", "hosts_updated", b"hosts_updated", "kind", b"kind", "leave", b"leave", "look_again", b"look_again", "ping", b"ping", "skip", b"skip", "stop_at", b"stop_at", "take_stacks", b"take_stacks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attached", "ping", "hosts_updated", "stop_at", "go_on", "abort", "assign_place", "finish", "leave", "skip", "look_again", "take_stacks"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attached", "ping", "hosts_updated", "stop_at", "go_on", "abort", "assign_place", "finish", "leave", "skip", "look_again", "driver_gone", "take_stacks"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -597,6 +603,30 @@ class LookAgain(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LookAgain: _TypeAlias = LookAgain  # noqa: Y015
+
+@_typing.final
+class DriverGone(_message.Message):
+    """DriverGone ends a worker whose run has lost its driver for good. It comes from the agent. A worker that waits exits at
+    once, another one at its next boundary, both with code 0.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    checkpoint: _builtins.bool
+    """Whether the worker writes a checkpoint before it exits, if it holds state and the state has checkpoints."""
+    def __init__(
+        self,
+        *,
+        checkpoint: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DriverGone: _TypeAlias = DriverGone  # noqa: Y015
 
 @_typing.final
 class TakeStacks(_message.Message):

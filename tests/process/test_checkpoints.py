@@ -8,8 +8,11 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
+
 from edriver.checkpoints.folder import CheckpointFolder
-from tests.process.running import SCRIPTS, running
+from tests.process.running import SCRIPTS, running, wait_for_exit
+from tests.process.test_resume import assert_every_step_once, environ_of, kill, steps_of
 
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 
@@ -36,6 +39,30 @@ def test_all_workers_die_at_once_and_the_run_goes_on_from_disk(tmp_path: Path) -
         assert int(lost[1]) >= 0
         assert run.end() == 0
     assert "is done: trained to step" in run.text
+
+
+@pytest.mark.parametrize("lost", [None, 0, 1], ids=["none-lost", "rank-0-lost", "rank-1-lost"])
+def test_a_run_whose_driver_never_comes_back_is_kept_on_disk(tmp_path: Path, lost: int | None) -> None:
+    folder, reports = tmp_path / "checkpoints", tmp_path / "reports"
+    environ = environ_of(tmp_path, CHECKPOINT=str(folder), EVERY="1000000", EPOCHS="40000")
+    with running(["-np", "2", "--min-np", "1", "--driver-timeout", "5", *TRAIN], tmp_path, environ) as run:
+        run.line("rank 1 passed step 10")
+        pids = run.pids()
+        kill(run)
+        if lost is not None:
+            os.kill(pids[lost], signal.SIGKILL)
+        for pid in pids.values():
+            assert wait_for_exit(pid)
+        assert run.gone(), run.left_behind()
+    assert_every_step_once(reports)
+    # If one is killed, what rank 0 has written down may be a step behind the boundary that counts, or ahead of it.
+    assert abs(steps_on_disk(folder) - steps_of(reports)[-1]) <= (lost is not None)
+    assert len(CheckpointFolder(str(folder)).found()) == 1
+    with running(["-np", "1", *TRAIN], tmp_path, {**environ, "REPORTS": "none"}) as run:
+        run.line(rf"from the checkpoint of step {steps_on_disk(folder)}$")
+        run.line(f"at step {steps_on_disk(folder)}$")
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
 
 
 def test_the_next_run_goes_on_where_the_last_one_was(tmp_path: Path) -> None:

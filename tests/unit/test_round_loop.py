@@ -163,6 +163,56 @@ def test_a_worker_that_waits_may_be_sent_away(notice: dict[str, Any], end: End) 
     assert worker.step(None) is end
 
 
+def driver_gone(checkpoint: bool = True) -> dict[str, Any]:
+    return {"driver_gone": pb.DriverGone(checkpoint=checkpoint)}
+
+
+def test_without_state_a_worker_whose_run_has_no_driver_writes_none() -> None:
+    worker = entered()
+    worker.take(**driver_gone())
+    assert worker.step(None) is End.LEFT
+    assert "LastCheckpoint" not in worker.log
+
+
+@pytest.mark.parametrize("checkpoint", [True, False])
+def test_a_worker_whose_run_has_no_driver_leaves_at_its_next_boundary(checkpoint: bool) -> None:
+    worker = entered()
+    worker.train(boundaries=2)
+    worker.take(**driver_gone(checkpoint))
+    assert worker.boundary() is Verdict.STOP
+    assert worker.step(Raised.HOSTS_UPDATED) is End.LEFT
+    assert worker.offered == (Version(RoundId(1, 1), 3), "of the boundary")
+    assert worker.log[worker.log.index("Forget") + 1 :] == ["LastCheckpoint"] * checkpoint
+
+
+def test_a_boundary_that_waits_for_a_verdict_waits_no_longer() -> None:
+    worker = entered()
+    worker.train(boundaries=2)
+    worker.take(hosts_updated=pb.HostsUpdated(round_id=worker.round_id, number=1))
+    assert worker.boundary() == effects.WaitForChange(for_verdict=True)
+    worker.take(**driver_gone())
+    assert worker.boundary() is Verdict.STOP
+
+
+@pytest.mark.parametrize(("clean", "back"), [(True, "ReturnToBoundary"), (False, "Restore")])
+def test_members_that_wait_write_what_they_have_gone_back_to(clean: bool, back: str) -> None:
+    worker = entered(clean)
+    worker.train(commits=1, boundaries=1)
+    worker.abort()
+    worker.take(**driver_gone())
+    assert worker.step(Raised.PEER_LOST) is End.LEFT
+    assert worker.log[-3:] == [back, "Forget", "LastCheckpoint"]
+
+
+def test_a_member_that_is_done_writes_it_too() -> None:
+    worker = entered()
+    worker.train(boundaries=1)
+    assert worker.step(None) == effects.WaitForChange()
+    worker.take(**driver_gone())
+    assert worker.step(None) is End.LEFT
+    assert worker.log[-3:] == ["ReturnToBoundary", "Forget", "LastCheckpoint"]
+
+
 def test_later_rounds_adapt_the_state_before_its_sync() -> None:
     worker = entered()
     worker.train()

@@ -76,14 +76,19 @@ class Checkpoints:
         self._keep = keep
         self._spawn = spawn
         self._clock = clock
-        self._busy = False
+        self._idle = threading.Event()
+        self._idle.set()
         self._said_busy = self._said_unpruned = False
         self._trouble = ""
 
     @property
     def busy(self) -> bool:
         """Whether one is being written."""
-        return self._busy
+        return not self._idle.is_set()
+
+    def wait(self) -> None:
+        """Wait until none is being written."""
+        self._idle.wait()
 
     def skipped(self) -> None:
         """One is due while the last is still being written."""
@@ -104,8 +109,8 @@ class Checkpoints:
             ready: returns when the contents are complete; called beside the caller.
             done: called when they are no longer needed; there, too.
         """
-        assert not self._busy, "one at a time"
-        self._busy = True
+        assert not self.busy, "one at a time"
+        self._idle.clear()
 
         def job() -> None:
             try:
@@ -117,7 +122,7 @@ class Checkpoints:
                 self._prune()
             finally:
                 done()
-                self._busy = False
+                self._idle.set()
 
         self._spawn(job)
 

@@ -116,6 +116,11 @@ class NewestCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class LastCheckpoint:
+    """Write a checkpoint of the state, if it has checkpoints: this process is about to end."""
+
+
+@dataclass(frozen=True, slots=True)
 class Save:
     """Make the state as it is the last commit."""
 
@@ -156,7 +161,18 @@ Attempt = Build | Adapt | Sync | Train
 """What may raise."""
 
 OfScript = (
-    Adapt | Sync | Train | IsClean | WhyTorn | Digest | NewestCheckpoint | Save | Keep | Restore | ReturnToBoundary
+    Adapt
+    | Sync
+    | Train
+    | IsClean
+    | WhyTorn
+    | Digest
+    | NewestCheckpoint
+    | LastCheckpoint
+    | Save
+    | Keep
+    | Restore
+    | ReturnToBoundary
 )
 """What concerns the script's function or its state."""
 

@@ -14,7 +14,7 @@ import enum
 from collections.abc import Generator
 from typing import Any
 
-from edriver.common.ids import Version
+from edriver.common.ids import NO_VERSION, Version
 from edriver.common.store_address import StoreAddress
 from edriver.worker.rounds import effects
 from edriver.worker.rounds.effects import Complaint, Effect, Raised
@@ -66,6 +66,8 @@ class RoundLoop:
                 else:
                     yield effects.WaitForChange()
             if participant.stage is Stage.LEAVING:
+                if participant.writes_last and participant.live != NO_VERSION:
+                    yield effects.LastCheckpoint()
                 return End.LEFT
             if participant.stage is Stage.SKIPPING:
                 return End.SKIPPED

@@ -63,6 +63,8 @@ class Participant:
         committed: the version of the last commit or sync: what can be gone back to; NO_VERSION: nothing.
         must_leave: whether a boundary of this round has returned STOP or ABORT.
         looks_again: whether the driver has asked for the newest checkpoint since the last report on it.
+        driver_gone: whether the run has no driver any more.
+        writes_last: whether this worker writes a checkpoint then, before it exits.
     """
 
     def __init__(self) -> None:
@@ -77,6 +79,8 @@ class Participant:
         self.ordinal = 0
         self.must_leave = False
         self.looks_again = False
+        self.driver_gone = False
+        self.writes_last = False
         self._waiting = b""  # serialized, so that all attributes are immutable: tests compare and hash them
         self._brought = NO_VERSION
         self._carried = 0
@@ -126,9 +130,18 @@ class Participant:
                 self.stage = Stage.LEAVING
             case "look_again" if self.stage is Stage.WAITING:
                 self.looks_again = True
+            case "driver_gone":
+                self._take_driver_gone(notice.driver_gone)
             case "skip" if self.stage is Stage.WAITING and notice.skip.ordinal == self.ordinal:
                 self.stage = Stage.SKIPPING
         return None
+
+    def _take_driver_gone(self, message: pb.DriverGone) -> None:
+        self.driver_gone, self.writes_last = True, message.checkpoint
+        if self.stage is Stage.WAITING:
+            self.stage = Stage.LEAVING
+        elif self.stage is Stage.DONE:
+            self.abort_cause = "the run has no driver any more"
 
     def _take_hosts_updated(self, notice: pb.HostsUpdated) -> pb.Report | None:
         if not self._is_ours(notice.round_id) or notice.number <= self._number:
@@ -197,7 +210,7 @@ class Participant:
             torn: why the offer is not the last boundary; empty: it is.
             checkpoint: see effects.NewestCheckpoint.
         """
-        self.stage = Stage.WAITING
+        self.stage = Stage.LEAVING if self.driver_gone else Stage.WAITING
         lost, self._carried = (0, self.uncommitted) if offer == self.live else (self.uncommitted, 0)
         self._brought, self._in_step = offer, False
         self._waiting = pb.Waiting(
@@ -244,6 +257,9 @@ class Participant:
         if self.abort_cause is not None:
             self.must_leave = True
             return Verdict.ABORT
+        if self.driver_gone:
+            self.must_leave = True
+            return Verdict.STOP
         if self._stop_at is not None and self.boundaries >= self._stop_at:
             self.must_leave = True
             # Beyond it: the script caught what a signal handler raised while the boundary waited for this verdict.

@@ -63,6 +63,8 @@ class ScriptCall(Generic[R]):
                 return state.digest(committed)
             case effects.NewestCheckpoint(look):
                 return state.newest_checkpoint(look)
+            case effects.LastCheckpoint():
+                state.write_last_checkpoint()
             case effects.Save():
                 state.save()
             case effects.Keep():

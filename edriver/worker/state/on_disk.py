@@ -95,6 +95,12 @@ class StateOnDisk:
         readable = readable_form(tree, lambda name, part: self._handlers[name].readable(part))
         self._checkpoints.write(where, Contents(readable, tree, random.kept()), loan.wait, loan.give_back)
 
+    def write_last(self) -> None:
+        """Begin to write the last commit, unless the newest whole checkpoint is of the same step."""
+        self._checkpoints.wait()
+        if self._checkpoints.newest_steps() != self._state.steps_made:
+            self.write()
+
     def newest_steps(self) -> int:
         """The steps of the newest whole checkpoint, if it is ahead of the state; else 0."""
         # A checkpoint that was loaded in a round that broke before it was synced is to be loaded again.

@@ -60,6 +60,9 @@ class OnDisk(Protocol):
     def write(self) -> None:
         """Begin to write what has just been committed."""
 
+    def write_last(self) -> None:
+        """The same, unless the newest checkpoint is of that step."""
+
     def newest_steps(self) -> int:
         """The steps of the newest whole checkpoint, if they are more than the state has made; else 0."""
 
@@ -214,6 +217,15 @@ class State(abc.ABC):
         """
         if self._disk is not None:
             self._disk.load()
+
+    def write_last_checkpoint(self) -> None:
+        """Write the state as it is to disk, if it has checkpoints and the newest one there is older.
+
+        Returns when the writing has begun: the process does not end before it is done.
+        """
+        if self._disk is not None:
+            self.save()
+            self._disk.write_last()
 
     def _checkpoint_due(self) -> bool:
         return self._disk is not None and not self._rehearses and self._disk.passing()

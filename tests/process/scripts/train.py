@@ -37,7 +37,8 @@ normed = (torch.nn.Unflatten(1, (8, 2)), torch.nn.BatchNorm1d(8), torch.nn.Flatt
 model = torch.nn.Sequential(torch.nn.Linear(8, 16), *normed, torch.nn.ReLU(), torch.nn.Linear(16, 2))
 optimizer = torch.optim.Adam(model.parameters())
 sampler = edriver.ElasticSampler(data)
-disk: dict[str, Any] = {"checkpoint": os.environ["CHECKPOINT"], "every": 10} if "CHECKPOINT" in os.environ else {}
+every = int(os.environ.get("EVERY", "10"))
+disk: dict[str, Any] = {"checkpoint": os.environ["CHECKPOINT"], "every": every} if "CHECKPOINT" in os.environ else {}
 state = edriver.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0, steps=0, **disk)
 criterion = torch.nn.CrossEntropyLoss()
 hold = threading.Event()

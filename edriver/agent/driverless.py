@@ -1,0 +1,68 @@
+"""What this host's workers do while their run has no driver, and when none has come in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from edriver.agent.lost_round import LostRound, loss_in
+from edriver.agent.terms import Terms
+from edriver.agent.worker import TERMINATION_GRACE, Worker
+from edriver.v1 import agent_pb2, cause_pb2
+
+
+class Driverless:
+    """Decides for the workers of this host what no driver does.
+
+    Args:
+        workers: the workers, by their ids.
+        host: this host's name.
+        terms: what workers are started with.
+        driver_is_there: whether messages reach the driver now.
+    """
+
+    def __init__(
+        self, workers: Mapping[int, Worker], host: str, terms: Terms, driver_is_there: Callable[[], bool]
+    ) -> None:
+        self._workers = workers
+        self._host = host
+        self._terms = terms
+        self._driver_is_there = driver_is_there
+        self._lost_round = LostRound()
+        self._parted = False
+
+    def note(self, message: agent_pb2.ConnectRequest) -> None:
+        """A message to the driver: it may say that a worker has left its round."""
+        worker = self._workers.get(loss_in(message) or 0)
+        if worker is not None and not worker.link.parted and self._terms.restart_mode is None:
+            text = f"worker {worker.worker_id} ({self._host}:{worker.slot}) has left the round, and there is no driver"
+            self._lost_round.note(worker.round_id, cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_LEFT_ROUND, text=text))
+            self.look()
+
+    def look(self) -> None:
+        """Abort a round that has lost a member, if there is no driver to do it."""
+        if self._driver_is_there() or self._parted:
+            return
+        members = {worker.worker_id: worker.round_id for worker in self._workers.values()}
+        for worker_id, notice in self._lost_round.notices(members):
+            self._workers[worker_id].link.deliver(notice)
+
+    def part_with_run(self, bound: float) -> None:
+        """No driver has come: have all workers end in good order.
+
+        Rank 0 writes a checkpoint, if the state has any; in a round that has lost a member, which may be that one, the
+        lowest rank of each host does.
+
+        Args:
+            bound: seconds after which they are killed.
+        """
+        self._parted = True
+        members = [worker for worker in self._workers.values() if worker.round_id.n]
+        lowest = min((worker.capture.rank or 0 for worker in members), default=0)
+        for worker in self._workers.values():
+            if self._terms.restart_mode is not None:
+                worker.stop(TERMINATION_GRACE)
+            elif worker not in members:
+                worker.stop(0.0)
+            else:
+                rank, lost = worker.capture.rank or 0, worker.round_id == self._lost_round.round_id
+                worker.part_with_run(rank == (lowest if lost else 0), bound)
