@@ -91,6 +91,21 @@ class EdriverJob(Job):
         job = [sys.executable, "-m", self.script, *self.workload.flags(self.folder)]
         self._start([*command, *job], self._environ)
 
+    def kill_driver(self) -> None:
+        """Kill the driver, and nothing else."""
+        self._started[0].kill()
+        self._started[0].wait()
+
+    def resume(self) -> None:
+        """Start another driver, which takes the run over."""
+        output = (self.folder / "output-0.txt").read_text()
+        run_id = output.partition("edriver: run ")[2].partition(":")[0]
+        records = self.folder / "state" / "edriver" / run_id
+        command = [*self._through, sys.executable, "-m", "edriver", "resume", str(records)]
+        process = self._start(command, self._environ)
+        self._started.remove(process)
+        self._started.insert(0, process)
+
     def set_hosts(self, hosts: Mapping[str, int]) -> None:
         """Change what discovery will find."""
         unfinished = self.folder / "hosts.unfinished"

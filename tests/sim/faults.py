@@ -13,7 +13,7 @@ from edriver.driver.core.rounds.ranks import RoundPlan
 from edriver.driver.core.settings import HOST_COOLDOWN, Settings
 from tests.sim.invariants import Violation, check
 from tests.sim.trainee import BUG_LINE, Job
-from tests.sim.world import World
+from tests.sim.world import ROUNDING, World
 
 NAMES = ("a", "b", "c", "d")
 
@@ -154,7 +154,7 @@ class Nemesis:
         healed = max(record.rest.free_at for record in core.roster.hosts.values()) + CONVERGENCE_BOUND
         if healed > now:  # a host in quarantine may not be used yet
             check(healed - now <= HOST_COOLDOWN[1] + CONVERGENCE_BOUND, "a host is quarantined without end")
-            self.world.clockwork.after(healed - now, self._check_convergence)
+            self.world.clockwork.after(healed - now + ROUNDING, self._check_convergence)
             return
         current = core.state.round
         members = [p for p in self.world.processes() if current and p.worker_id in current.plan.workers]

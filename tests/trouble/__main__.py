@@ -13,6 +13,9 @@ workers for up to 12 s, calls of up to 20 s that hold the interpreter, forks, ki
 the schedules then have nothing else, and no round may end in them. An hour of it on a busy machine:
 
     python -m tests.trouble --hard --minutes 60 --busy 20
+
+With --drivers the driver is killed, too, up to three times in a schedule, and the run is resumed up to 8 s later. Half
+of the schedules have nothing else, and no round may end in them.
 """
 
 from __future__ import annotations
@@ -42,8 +45,10 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no run after so many")
     parser.add_argument("--hard", action="store_true", help="also what a run must bear as if nothing had happened")
     parser.add_argument("--busy", type=int, default=0, help="processes that compute beside it (default: %(default)s)")
+    parser.add_argument("--drivers", action="store_true", help="also kill the driver, and resume the run")
     flags = parser.parse_args()
-    flags.record = flags.record or Path("build/trouble-hard.jsonl" if flags.hard else "build/trouble.jsonl")
+    kind = "-hard" if flags.hard else "-drivers" if flags.drivers else ""
+    flags.record = flags.record or Path(f"build/trouble{kind}.jsonl")
     end_well_on_sigterm()
     flags.record.parent.mkdir(parents=True, exist_ok=True)
     known = _read(flags.record)
@@ -55,7 +60,7 @@ def main() -> int:
             if time.monotonic() >= ends:
                 break
             began = time.monotonic()
-            wrong = run_schedules([schedule_of(seed, flags.hard) for seed in seeds], bound)
+            wrong = run_schedules([schedule_of(seed, flags.hard, flags.drivers) for seed in seeds], bound)
             seconds = round(time.monotonic() - began, 1)
             known.update(dict.fromkeys(seeds, wrong))
             with flags.record.open("a") as record:

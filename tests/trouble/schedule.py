@@ -98,6 +98,19 @@ class StopDriver:
 
 
 @dataclass(frozen=True, slots=True)
+class KillDriver:
+    """`kill -9` of the driver, and `edriver resume` later.
+
+    Attributes:
+        delay: seconds after the event before.
+        seconds: until it is resumed.
+    """
+
+    delay: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class StopAll:
     """SIGSTOP to all workers, the spared one too, and SIGCONT later.
 
@@ -166,7 +179,7 @@ class Flood:
     lines: int
 
 
-Harmless = StopDriver | StopAll | LongCall | Fork | KillGuard | Flood
+Harmless = StopDriver | KillDriver | StopAll | LongCall | Fork | KillGuard | Flood
 """What a run must bear as if nothing had happened: the same round goes on, in the same processes."""
 
 Event = Kill | Stop | Cut | Drain | Resize | Harmless
@@ -195,11 +208,12 @@ class Schedule:
     harmless: bool = False
 
 
-def schedule_of(seed: int, hard: bool = False) -> Schedule:
+def schedule_of(seed: int, hard: bool = False, drivers: bool = False) -> Schedule:
     """Draw a schedule.
 
     Args:
         seed: what it is made from.
+        drivers: whether the driver is killed up to three times; half of the schedules then have nothing else.
         hard: whether there is also what a run must bear as if nothing had happened; half of the schedules then have
             nothing else.
     """
@@ -213,12 +227,22 @@ def schedule_of(seed: int, hard: bool = False) -> Schedule:
         spared=rng.random(),
         events=tuple(_event(rng) for _ in range(rng.randint(1, 4))),
     )
+    if drivers:
+        kills = [_driver_kill(rng) for _ in range(rng.randint(1, 3))]
+        if rng.random() < 0.5:
+            return replace(schedule, events=tuple(kills), harmless=True)
+        return replace(schedule, events=tuple(_shuffled(rng, [*schedule.events, *kills])))
     if not hard:
         return schedule
     if rng.random() < 0.5:
         return replace(schedule, events=_harmless_burst(rng), harmless=True)
     # Beside kills and cuts, so that one lands in the other.
     return replace(schedule, events=tuple(_shuffled(rng, [*schedule.events, *_harmless_burst(rng)])))
+
+
+def _driver_kill(rng: random.Random) -> KillDriver:
+    delay = rng.choice((rng.uniform(0.0, 0.2), rng.uniform(0.0, 2.0)))
+    return KillDriver(delay, rng.choice((0.0, rng.uniform(0.0, 1.0), rng.uniform(1.0, 8.0))))
 
 
 def _harmless_burst(rng: random.Random) -> tuple[Event, ...]:
