@@ -33,7 +33,7 @@ class Driverless:
     def note(self, message: agent_pb2.ConnectRequest) -> None:
         """A message to the driver: it may say that a worker has left its round."""
         worker = self._workers.get(loss_in(message) or 0)
-        if worker is not None and not worker.link.parted and self._terms.restart_mode is None:
+        if worker is not None and worker.in_round and not worker.link.parted and self._terms.restart_mode is None:
             text = f"worker {worker.worker_id} ({self._host}:{worker.slot}) has left the round, and there is no driver"
             self._lost_round.note(worker.round_id, cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_LEFT_ROUND, text=text))
             self.look()

@@ -62,6 +62,7 @@ class Worker:
         trainer: the process that trains: the command's own, unless that is a shell or the like; 0: not known yet.
         outstayed: whether its script had ended well, and what its command still did took too long.
         stopped: whether this agent has stopped it.
+        in_round: whether it is in its latest round: it has not said since then that it waits for another.
         gpu: what its CUDA_VISIBLE_DEVICES has; empty: it was given no GPU.
     """
 
@@ -117,6 +118,7 @@ class Worker:
         self.outstayed = False
         self.stopped = False
         self.gpu = ""
+        self.in_round = False
         self._trainer_ended = False
         self._effort: CpuUseWatch | None = None  # of the trainer, once its script has ended
         self._standstill: StandstillWatch | None = None  # of a script in restart mode
@@ -144,6 +146,7 @@ class Worker:
         """It has a place in a round: its output has that rank from now on, and goes where that place's does."""
         self.capture.rank = member.rank
         self.unresponsive.round_id.CopyFrom(shared.round_id)
+        self.in_round = True
         if logs := self._terms.logs:
             self.log_folder = logs.of_worker(shared.failures, member.local_rank)
             self.capture.lead_to(logs.destinations(shared.failures, member.local_rank))
@@ -231,6 +234,8 @@ class Worker:
         if message.HasField("stacks_taken"):
             self.stacks.answered(message.stacks_taken)
             return
+        if message.HasField("waiting"):
+            self.in_round = False
         report = agent_pb2.WorkerReport(worker_id=self.worker_id, report=message)
         self._send(agent_pb2.ConnectRequest(worker_report=report))
 

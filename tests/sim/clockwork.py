@@ -41,20 +41,25 @@ class Channel:
         self._delay = delay
         self._last = 0.0
         self._cuts = 0
-        self._kept: list[Callable[[], None]] = []
+        self._sent = 0
+        self._kept: list[tuple[int, Callable[[], None]]] = []
 
     def send(self, deliver: Callable[[], None]) -> None:
         """Deliver after a delay, behind everything sent before."""
+        self._sent += 1
+        self._send(self._sent, deliver)
+
+    def _send(self, number: int, deliver: Callable[[], None]) -> None:
         if self._cuts:
-            self._kept.append(deliver)
+            self._kept.append((number, deliver))
             return
         at = max(self._clockwork.now + self._delay(), self._last)
         self._last = at
-        self._clockwork.after(at - self._clockwork.now, lambda: self._arrive(deliver))
+        self._clockwork.after(at - self._clockwork.now, lambda: self._arrive(number, deliver))
 
-    def _arrive(self, deliver: Callable[[], None]) -> None:
+    def _arrive(self, number: int, deliver: Callable[[], None]) -> None:
         if self._cuts:
-            self._kept.append(deliver)
+            self._kept.append((number, deliver))
         else:
             deliver()
 
@@ -67,6 +72,6 @@ class Channel:
         self._cuts -= 1
         if self._cuts:
             return
-        kept, self._kept = self._kept, []
-        for deliver in kept:
-            self.send(deliver)
+        kept, self._kept = sorted(self._kept, key=lambda each: each[0]), []  # some were under way when it was cut
+        for number, deliver in kept:
+            self._send(number, deliver)

@@ -115,7 +115,11 @@ def rank_zero_by_age_alone(patch: pytest.MonkeyPatch) -> None:
 
 def versions_by_count_alone(patch: pytest.MonkeyPatch) -> None:
     """Boundaries of different rounds are compared as if they counted the same steps."""
-    patch.setattr(ranks, "highest_version", lambda cs: max((c.version for c in cs), key=lambda v: v.boundaries))
+    patch.setattr(
+        ranks,
+        "highest_version",
+        lambda cs: max((c.version for c in cs), key=lambda v: v.boundaries, default=NO_VERSION),
+    )
     original = ranks.in_order_of_rank
 
     def order(candidates: list[Candidate], checkpoint: int = 0) -> list[Candidate]:

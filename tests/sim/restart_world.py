@@ -18,12 +18,11 @@ from edriver.driver.core.cause import CauseKind
 from edriver.driver.core.mode import Mode
 from edriver.driver.core.rounds.ranks import RoundPlan
 from edriver.driver.core.settings import Settings
-from edriver.v1 import agent_pb2
 from edriver.v1 import notification_pb2 as pb
 from tests.sim.faults import Nemesis
 from tests.sim.invariants import AVOIDABLE, check
 from tests.sim.restart_trainee import RestartJob, RestartTrainee
-from tests.sim.sim_hosts import SimHost
+from tests.sim.sim_hosts import Process
 from tests.sim.world import World
 
 SAVE_BOUND = 600.0
@@ -104,7 +103,7 @@ class RestartWorld(World):
         boot, step_time = self.rng.uniform(0.5, 3), partial(self._step_time, worker_id)
         return RestartTrainee(worker_id, self.restart_job, report, watcher, boot, step_time)
 
-    def _note_loss(self, host: SimHost, message: agent_pb2.ConnectRequest) -> None:
+    def _note_loss(self, process: Process) -> None:
         """Agents free none: the driver restarts all."""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from edriver.agent.host_workers import assignment_notices
 from edriver.agent.lost_round import loss_in
 from edriver.common.ids import RoundId
-from edriver.common.wire import duration, round_id_message
+from edriver.common.wire import duration, round_id_message, round_id_of
 from edriver.discovery.hosts import Host, HostSet
 from edriver.driver.core import actions, events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind
@@ -269,20 +269,22 @@ class World:
         if host.alive:
             self.feed(events.AgentSilent(host.name, host.agent_id, AgentFault(AgentFaultKind.SILENT, seconds=5.0)))
 
-    def _note_loss(self, host: SimHost, message: agent_pb2.ConnectRequest) -> None:
-        """As the agent does, see HostWorkers: without a driver, a member that is lost frees the others."""
-        if process := host.processes.get(loss_in(message) or 0):
-            round_id = round_id_message(process.trainee.participant.round_id)
-            if round_id != host.lost_round.round_id:
-                host.lost_at = self.clockwork.now
-            host.lost_round.note(round_id, cause_pb2.Cause(text="a member is lost"))
-            if self._driver_gone_at is not None:
-                self._free_members(host)
+    def _note_loss(self, process: Process) -> None:
+        """As the agent does, see Driverless: without a driver, a member that has left its round frees the others."""
+        if process.in_round is None:
+            return
+        host, round_id = process.host, round_id_message(process.in_round)
+        if round_id != host.lost_round.round_id:
+            host.lost_at = self.clockwork.now
+        host.lost_round.note(round_id, cause_pb2.Cause(text="a member is lost"))
+        if self._driver_gone_at is not None:
+            self._free_members(host)
 
     def _free_members(self, host: SimHost) -> None:
         rounds = {
-            worker_id: round_id_message(process.trainee.participant.round_id)
+            worker_id: round_id_message(process.in_round)
             for worker_id, process in host.processes.items()
+            if process.in_round is not None
         }
         for worker_id, notice in host.lost_round.notices(rounds):
             self.clockwork.after(0.001, partial(self._take_from, host, worker_id, notice))
@@ -300,10 +302,11 @@ class World:
             event = event_of_report(worker_id, message)
             assert event is not None
             host.up.send(lambda: self._feed_if_alive(host, event))
-            self._note_loss(
-                host,
-                agent_pb2.ConnectRequest(worker_report=agent_pb2.WorkerReport(worker_id=worker_id, report=message)),
-            )
+            told = agent_pb2.WorkerReport(worker_id=worker_id, report=message)
+            if loss_in(agent_pb2.ConnectRequest(worker_report=told)):
+                self._note_loss(process)
+            elif message.HasField("waiting"):
+                process.in_round = None
 
         process = Process(worker_id, host, self._trainee(worker_id, report))
         host.processes[worker_id] = process
@@ -399,6 +402,8 @@ class World:
         """The notification thread."""
         if process is None or not process.alive:
             return
+        if notice.HasField("assign_place"):
+            process.in_round = round_id_of(notice.assign_place.round.round_id)
         if process.frozen:
             process.held.append(notice)
             return
@@ -428,23 +433,25 @@ class World:
 
     def _exit(self, process: Process, code: int, outlived: bool = False) -> None:
         if process.alive:
-            host, worker_id = process.host, process.worker_id
-            if code:
-                self._note_loss(host, _ending(worker_id))
             self._die(process)
+            host, worker_id = process.host, process.worker_id
             if self.rng.random() < 0.8:  # the others end before they hold the lock
                 host.up.send(lambda: self._feed_if_alive(host, events.WorkerEnding(worker_id)))
+                if code:
+                    self._note_loss(process)
                 if outlived:
                     host.outlived[worker_id] = self.clockwork.now
                     self.clockwork.after(SHELL_SECONDS, lambda: self._end_command(host, worker_id, 0))
                     return
-            self._reaped(host, worker_id, code)
+            self._reaped(host, worker_id, code, process if code else None)
 
-    def _reaped(self, host: SimHost, worker_id: int, code: int) -> None:
-        exited = events.WorkerExited(worker_id, code)
-        self.clockwork.after(
-            self.rng.uniform(0.0, 0.05), lambda: host.up.send(lambda: self._feed_if_alive(host, exited))
-        )
+    def _reaped(self, host: SimHost, worker_id: int, code: int, lost: Process | None = None) -> None:
+        def report() -> None:
+            host.up.send(lambda: self._feed_if_alive(host, events.WorkerExited(worker_id, code)))
+            if lost is not None:
+                self._note_loss(lost)
+
+        self.clockwork.after(self.rng.uniform(0.0, 0.05), report)
 
     def _end_command(self, host: SimHost, worker_id: int, code: int) -> None:
         if host.alive and host.outlived.pop(worker_id, None) is not None:
@@ -552,7 +559,3 @@ class World:
         """Write a line of the replay."""
         if self._log:
             self._log(f"{self.clockwork.now:10.4f}  {text}")
-
-
-def _ending(worker_id: int) -> agent_pb2.ConnectRequest:
-    return agent_pb2.ConnectRequest(worker_ending=agent_pb2.WorkerEnding(worker_id=worker_id))

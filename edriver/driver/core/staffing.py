@@ -204,8 +204,7 @@ class Staffing:
 
     def skip_those_behind(self, ordinal: int, current: Round | None) -> Iterator[Action]:
         """A newcomer enters the script's first `run`; where the others are further on, that one is over."""
-        begun = current is not None and current.plan.ordinal == ordinal and not current.finished
-        if not begun and not any(w.waits_in(ordinal) for w in self._roster.workers.values()):
+        if current is None or (current.finished and not current.entered_next):
             return
         for worker in self._roster.workers.values():
             if worker.state is WorkerState.WAITING and worker.offer and worker.offer.ordinal < ordinal:

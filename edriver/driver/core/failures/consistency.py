@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from edriver.common.ids import NO_ROUND, NO_VERSION, Version
+from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
 from edriver.driver.core.cause import Cause, CauseKind, Digests, RaisedByAll, RepeatedError, Tracebacks
 from edriver.driver.core.failures.script_error import ScriptError
 from edriver.driver.core.roster import Roster, Worker
@@ -16,6 +16,10 @@ MAX_ERROR_ROUNDS: Final = 2
 
 MAX_LOCAL_ERROR_ROUNDS: Final = 3
 """The same while only one slot or host raises it: by then it has been quarantined, if there are others."""
+
+
+MAX_KNOWN_STARTS: Final = 100
+"""Rounds whose start is known: survivors come back from the latest ones."""
 
 
 def state_lost(last: Round) -> Cause:
@@ -116,7 +120,8 @@ class ErrorWatch:
     def __init__(self) -> None:
         """No error has been raised yet."""
         self._judged = NO_ROUND
-        self._version = NO_VERSION
+        self._furthest = 0
+        self._starts: dict[RoundId, int] = {}  # of the latest rounds: how many steps their state had made
         self.clear()
 
     def clear(self) -> None:
@@ -137,7 +142,7 @@ class ErrorWatch:
             return None
         if ended.plan.round_id != self._judged:
             self._judge(ended, version, checkpoint)
-            self._judged, self._version = ended.plan.round_id, version
+            self._judged = ended.plan.round_id
         hosts = {seat.host for seat in ended.plan.seats}
         for error, rounds in self._recent_errors.items():
             places = set().union(*rounds)
@@ -148,13 +153,16 @@ class ErrorWatch:
         return None
 
     def _judge(self, ended: Round, version: Version, checkpoint: int) -> None:
+        plan = ended.plan
         # A survivor who came after the last judgement may have brought a step of the round that was judged.
-        late_gain = ended.plan.version > max(self._version, Version(self._judged, 0))
-        gain = version > Version(ended.plan.round_id, 0) or (
-            version == NO_VERSION and checkpoint > ended.plan.checkpoint
-        )
-        if late_gain or ended.long_lived or gain:
+        start = self._starts[plan.round_id] = self._steps(plan.version, plan.checkpoint)
+        if len(self._starts) > MAX_KNOWN_STARTS:
+            del self._starts[min(self._starts)]
+        # Steps that are made again after a restart from disk are no gain.
+        reached = max(start, self._steps(version, checkpoint))
+        if reached > self._furthest or ended.long_lived:
             self.clear()
+        self._furthest = max(self._furthest, reached)
         if ended.errors:
             slots = {seat.worker_id: (seat.host, seat.slot) for seat in ended.plan.seats}
             self._recent_errors = {
@@ -164,3 +172,9 @@ class ErrorWatch:
                 ]
                 for error in ended.errors.values()
             }
+
+    def _steps(self, version: Version, checkpoint: int) -> int:
+        """How many steps a state has made that is loaded from this checkpoint, or else is of this version."""
+        if checkpoint or version == NO_VERSION:
+            return checkpoint
+        return self._starts.get(version.round_id, self._furthest) + version.boundaries

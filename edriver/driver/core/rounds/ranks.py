@@ -101,7 +101,14 @@ def highest_version(candidates: Iterable[Candidate]) -> Version:
 
 
 def newest_checkpoint(candidates: Iterable[Candidate]) -> int:
-    """The steps of the newest checkpoint that any candidate can load; 0: none can load one."""
+    """The steps of the newest checkpoint that a candidate can load; 0: none can, or it is not ahead of what one holds.
+
+    Those that hold the state of the call before have looked, too, and say so of checkpoints that are ahead of it alone.
+    """
+    candidates = tuple(candidates)
+    best = highest_version(candidates)
+    if best != NO_VERSION and not any(c.checkpoint for c in candidates if c.version == best):
+        return 0
     return max((c.checkpoint for c in candidates), default=0)
 
 
