@@ -110,8 +110,11 @@ class CoreLoop:
         try:
             while True:
                 found = await self._next_event()
-                event, link = (found.event, found[1:]) if isinstance(found, Received) else (found, None)
-                entry = None if event is None else Entry(self._clock(), self._wall_clock(), event)
+                if isinstance(found, Received):
+                    event, link, progress = found.event, found.link, found.progress
+                else:
+                    event, link, progress = found, None, b""
+                entry = None if event is None else Entry(self._clock(), self._wall_clock(), event, progress)
                 self._write_down(entry, link)
                 if link is not None:
                     self._registry.keep_safe(*link[:2])
@@ -132,6 +135,11 @@ class CoreLoop:
             the end of the run, if they led to that.
         """
         for entry in entries:
+            if entry.progress:
+                beat = agent_pb2.WorkerHeartbeat.FromString(entry.progress)
+                new_events = self._event_history.record_progress(beat)
+                if self._metrics:
+                    self._metrics.observe(new_events)
             if finish := self._turn(entry, replayed=True):
                 return finish
         return None

@@ -9,7 +9,7 @@ from edriver.driver.core import actions, events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.journal.entries import Entry
 from edriver.driver.journal.journal import Head, Journal
-from edriver.driver.observe.records.last_seq import last_seq
+from edriver.driver.observe.records.last_event import last_event
 from edriver.driver.wiring import Wiring
 from edriver.system.record_folder import EVENTS_FILE
 
@@ -34,7 +34,8 @@ def replay(parts: Wiring, journal: Journal, set_clocks: Callable[[float, float],
     ended = parts.loop.replay(_timed(journal.entries(), set_clocks))
     for link in journal.links():
         parts.registry.resume(*link)
-    parts.event_history.events.go_on_after(last_seq(journal.path.with_name(EVENTS_FILE)))
+    # Events wait for a moment to be written, so the last ones were not.
+    parts.recorder.events(parts.event_history.events.go_on_after(*last_event(journal.path.with_name(EVENTS_FILE))))
     return ended
 
 

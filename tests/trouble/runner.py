@@ -240,9 +240,7 @@ def run_schedules(schedules: Sequence[Schedule], bound: float = RECOVERY_BOUND) 
         found += _left_behind(hosts, servers)
         found += [f"left behind: process {pid}, {command}" for pid, command in job.processes().items()]
         found += faults(job.history, first.samples)
-        if not any(isinstance(event, KillDriver) for schedule in schedules for event in schedule.events):
-            # Another driver does not know how the time before it was spent: see docs/how-to/resume.md.
-            found += time_faults(job.history, job.event_log)
+        found += time_faults(job.history, job.event_log)
         if found:
             job.keep()
             found.append(f"folder: {job.folder}")

@@ -42,13 +42,14 @@ def journal_in(folder: Path) -> Journal:
 def test_what_was_written_is_there_for_the_next_driver(tmp_path: Path) -> None:
     first = journal_in(tmp_path)
     for n, event in enumerate(SEEN):
-        first.append(Entry(1.0 + n, 100.0 + n, event), (7, n + 1, n))
+        first.append(Entry(1.0 + n, 100.0 + n, event, b"progress" * n), (7, n + 1, n))
     first.append(None, (7, 9, 8))
     first.append(None, (8, 1, 0))
     first.update(replace(first.head, port=4711, incarnation=2))
     first.close()
     then = Journal.take_over(first.path, HEAD.run_id)
-    assert list(then.entries()) == [Entry(1.0 + n, 100.0 + n, event) for n, event in enumerate(SEEN)]
+    expected = [Entry(1.0 + n, 100.0 + n, event, b"progress" * n) for n, event in enumerate(SEEN)]
+    assert list(then.entries()) == expected
     assert list(then.links()) == [(7, 9, 8), (8, 1, 0)]
     assert then.head == replace(HEAD, port=4711, incarnation=2)
     assert stat.S_IMODE(first.path.stat().st_mode) == 0o600
@@ -189,4 +190,4 @@ def test_draws_repeat_themselves_with_the_same_key_only() -> None:
 
 
 def test_its_format_has_a_number() -> None:
-    assert journal_module.FORMAT == 1, "a change of what the file holds gets a new number"
+    assert journal_module.FORMAT == 2, "a change of what the file holds gets a new number"

@@ -22,11 +22,13 @@ class Entry(NamedTuple):
         clock: the core's time, in seconds: see Membership.
         wall_clock: seconds since the epoch.
         event: what the core was given.
+        progress: see Received.
     """
 
     clock: float
     wall_clock: float
     event: events.Event
+    progress: bytes = b""
 
 
 def event_to_bytes(event: events.Event) -> bytes:

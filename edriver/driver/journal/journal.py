@@ -27,7 +27,7 @@ from edriver.system.record_folder import JOURNAL_FILES
 APPLICATION_ID: Final = 0x65647276
 """Marks the file as a journal (https://www.sqlite.org/fileformat.html#application_id): "edrv"."""
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Grows with each change of what the file holds."""
 
 SNAPSHOT_BYTES: Final = 512 * 1024
@@ -41,7 +41,9 @@ ENTRY_BYTES: Final = 40
 
 _SCHEMA: Final = """
 CREATE TABLE head (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE entries (n INTEGER PRIMARY KEY, clock REAL NOT NULL, wall_clock REAL NOT NULL, event BLOB NOT NULL);
+CREATE TABLE entries (
+    n INTEGER PRIMARY KEY, clock REAL NOT NULL, wall_clock REAL NOT NULL, event BLOB NOT NULL, progress BLOB NOT NULL
+);
 CREATE TABLE snapshot (
     one INTEGER PRIMARY KEY CHECK (one = 1), clock REAL NOT NULL, wall_clock REAL NOT NULL, state BLOB NOT NULL
 );
@@ -192,10 +194,10 @@ class Journal:
         with self._transaction():
             if entry is not None:
                 event = event_to_bytes(entry.event)
-                self._bytes_since_snapshot += len(event) + ENTRY_BYTES
+                self._bytes_since_snapshot += len(event) + len(entry.progress) + ENTRY_BYTES
                 self._database.execute(
-                    "INSERT INTO entries (clock, wall_clock, event) VALUES (?, ?, ?)",
-                    (entry.clock, entry.wall_clock, event),
+                    "INSERT INTO entries (clock, wall_clock, event, progress) VALUES (?, ?, ?, ?)",
+                    (entry.clock, entry.wall_clock, event, entry.progress),
                 )
             if link is not None:
                 self._database.execute("INSERT OR REPLACE INTO links VALUES (?, ?, ?)", link)
@@ -232,9 +234,9 @@ class Journal:
         Raises:
             JournalError: one cannot be read.
         """
-        for n, clock, wall_clock, event in self._database.execute("SELECT * FROM entries ORDER BY n"):
+        for n, clock, wall_clock, event, progress in self._database.execute("SELECT * FROM entries ORDER BY n"):
             try:
-                yield Entry(clock, wall_clock, event_from_bytes(event))
+                yield Entry(clock, wall_clock, event_from_bytes(event), bytes(progress))
             except ValueError as error:
                 raise self.damaged(f"entry {n}: {error}") from None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from edriver.common.wire import timestamp
+from edriver.common.wire import epoch_seconds, timestamp
 from edriver.v1 import status_pb2
 
 MAX_KEPT_BYTES: Final = 32 * 1024 * 1024
@@ -47,11 +47,23 @@ class EventBuffer:
         while self._size > self._limit and len(self._events) > 1:
             self._size -= self._events.popleft()[1]
 
-    def go_on_after(self, seq: int) -> None:
-        """Forget all events; the next one has the number after this, if this is the higher one."""
+    def go_on_after(self, seq: int, at: float) -> list[status_pb2.Event]:
+        """Forget all events but those that another driver has not come to write down.
+
+        Args:
+            seq: the number of the last event that was written,
+            at: and its time, in seconds since the epoch.
+
+        Returns:
+            the later events. They have new numbers, above all that there were: clients may know those.
+        """
+        unwritten = [event for event, _ in self._events if epoch_seconds(event.time) > at]
         self._events.clear()
         self._size = 0
         self.last_seq = max(self.last_seq, seq)
+        for event in unwritten:
+            self.add(event, epoch_seconds(event.time))
+        return unwritten
 
     def since(self, seq: int, limit: int) -> list[status_pb2.Event]:
         """At most `limit` events after this number.

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from edriver.common import message_limits
 from edriver.common.limits import OutOfBoundsError
 from edriver.driver.rpc.agents.admission import Admission, RefusedError
-from edriver.driver.rpc.agents.agent_messages import AgentMessages
+from edriver.driver.rpc.agents.agent_messages import AgentMessages, progress_of
 from edriver.driver.rpc.agents.fault_log import FaultLog
 from edriver.driver.rpc.agents.received import Inbound, Received
 from edriver.driver.rpc.agents.registry import AGENT_LEASE, AgentPeer, AgentRegistry
@@ -158,7 +158,8 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
                 if peer.receive(message):
                     event = self._messages.event_of(peer, message)
                     if message.seq:
-                        received = Received(event, peer.agent_id, message.seq, message.ack)
+                        progress = b"" if event is None else progress_of(message)
+                        received = Received(event, peer.agent_id, message.seq, message.ack, progress)
                         await self._inbox.put_when_room(received)
                     elif event is not None:
                         await self._inbox.put_when_room(event)

@@ -78,8 +78,7 @@ class AgentMessages:
                 return None
             case "worker_report":
                 report = message.worker_report
-                if report.report.HasField("progress"):
-                    beat = agent_pb2.WorkerHeartbeat(worker_id=report.worker_id, progress=report.report.progress)
+                if (beat := _progress_in(report)) is not None:
                     self._on_progress(beat)
                 return event_of_report(report.worker_id, report.report)
             case "worker_ending":
@@ -138,3 +137,15 @@ class AgentMessages:
         text = f"the agent of host {identity.host} speaks of worker {worker_id}, which is none of its own"
         self._faults.leave_out(identity, text)
         return False
+
+
+def progress_of(message: agent_pb2.ConnectRequest) -> bytes:
+    """The progress in a worker's report, as a serialized WorkerHeartbeat; empty: there is none."""
+    beat = _progress_in(message.worker_report)
+    return b"" if beat is None else beat.SerializeToString()
+
+
+def _progress_in(report: agent_pb2.WorkerReport) -> agent_pb2.WorkerHeartbeat | None:
+    if not report.report.HasField("progress"):
+        return None
+    return agent_pb2.WorkerHeartbeat(worker_id=report.worker_id, progress=report.report.progress)

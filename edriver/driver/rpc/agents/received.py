@@ -15,12 +15,20 @@ class Received(NamedTuple):
         agent_id: the agent.
         seq: the message's number.
         acknowledged: the number of the driver's last message that the agent had then.
+        progress: the worker's progress with which a stretch of its training has ended, as a serialized WorkerHeartbeat;
+            empty: none has.
     """
 
     event: events.Event | None
     agent_id: int
     seq: int
     acknowledged: int
+    progress: bytes = b""
+
+    @property
+    def link(self) -> tuple[int, int, int]:
+        """See Journal.append."""
+        return self.agent_id, self.seq, self.acknowledged
 
 
 Inbound = events.Event | Received
