@@ -75,10 +75,14 @@ def test_many_seeds(seeds: int) -> None:
     assert len(outcomes) > 2
 
 
-@pytest.mark.parametrize("seed", [825, 875, 903, 1434, 3334])
+@pytest.mark.parametrize("seed", [825, 875, 903, 1434, 3334, 6219, 11511])
 def test_seeds_that_have_found_a_fault(seed: int) -> None:
-    """In 825 no newcomer was let into a call whose holders had died at its start, in 903 an older checkpoint was taken
-    for newer than the state of the call before, in 1434 a bug was retried from a checkpoint for ever."""
+    """Replays of runs that broke an invariant.
+
+    In 825 no newcomer was let into a call whose holders had died at its start. In 903 an older checkpoint was taken
+    for newer than the state of the call before. In 1434 a bug was retried from a checkpoint for ever. In 11511 a worker
+    that was ending wrote a newer checkpoint than the one that the others had found.
+    """
     Nemesis(seed).run()
 
 

@@ -74,6 +74,7 @@ class World:
         self.happened: Callable[[events.Event], None] = lambda _event: None
         self.ordered: Callable[[actions.Action], None] = lambda _order: None
         self._log = log
+        self.any_outlived = False
         self._without_driver = 0.0
         self._driver_gone_at: float | None = None
         self._missed: list[Callable[[], None]] = []
@@ -440,6 +441,7 @@ class World:
                 if code:
                     self._note_loss(process)
                 if outlived:
+                    self.any_outlived = True
                     host.outlived[worker_id] = self.clockwork.now
                     self.clockwork.after(SHELL_SECONDS, lambda: self._end_command(host, worker_id, 0))
                     return

@@ -211,7 +211,7 @@ class Membership:
         known = run.roster.workers
         if run.round and not any(w in known and known[w].live for w in run.round.plan.workers):
             run.best = max(run.best, Version(run.round.plan.round_id, 0))  # it may have been trained, and never offered
-        if run.best == NO_VERSION:
+        if run.best == NO_VERSION or run.awaits_checkpoint:
             return
         waiting = [w for w in known.values() if w.waits_in(run.ordinal)]
         if before := [w for w in waiting if w.offer is not None and not w.offer.latest]:
@@ -377,7 +377,7 @@ class EventNotes:
         worker.offer = offer = Offer(
             event.ordinal, event.version, event.store, event.digest, event.steps_lost, event.torn, event.checkpoint
         )
-        offer.latest = not run.holds_state
+        offer.latest = not run.holds_state and not run.awaits_checkpoint
         if event.ordinal == run.ordinal:
             run.best = max(run.best, event.version)
             run.checkpoints = run.checkpoints or event.checkpoint is not None

@@ -58,6 +58,7 @@ class Worker:
         traceback: an exception of the script's own that it reported.
         stop_at: when a worker that was ordered to leave is terminated.
         ending: whether its process has ended and its exit has not been reported yet.
+        trainer_gone: whether its training process has ended; its command may go on.
         started: when it was started.
     """
 
@@ -71,6 +72,7 @@ class Worker:
     traceback: str = ""
     stop_at: float | None = None
     ending: bool = False
+    trainer_gone: bool = False
     started: float = 0.0
 
     @property
@@ -90,6 +92,11 @@ class Worker:
             return self.offer is not None and self.offer.version != NO_VERSION
         return self.state in (WorkerState.TRAINING, WorkerState.DONE, WorkerState.FINISHED)
 
+    @property
+    def may_write(self) -> bool:
+        """Whether it may still write a checkpoint, although the run does not count on it any more."""
+        return self.state is WorkerState.STOPPING and self.rank is not None and not self.trainer_gone
+
     def looks_again(self) -> None:
         """It looks for the newest checkpoint once more, and is not ready until it answers."""
         self.state, self.offer = WorkerState.BOOTING, None
@@ -98,6 +105,7 @@ class Worker:
         """Its training process has ended. A command that continues without it (a shell, a program that it became by
         exec) is terminated then; what it does after a script that was done, though, has --exit-timeout.
         """
+        self.trainer_gone = True
         if self.state is not WorkerState.FINISHED and self.stop_at is None:
             self.stop_at = stop_at
 

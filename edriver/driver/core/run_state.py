@@ -82,6 +82,11 @@ class RunState:
         """Whether a worker may hold state of a round."""
         return any(worker.may_hold for worker in self.roster.workers.values())
 
+    @property
+    def awaits_checkpoint(self) -> bool:
+        """Whether a worker that is ending may still write a checkpoint."""
+        return self.checkpoints and any(worker.may_write for worker in self.roster.workers.values())
+
     def unequal(self, version: Version) -> bool:
         """Whether holders of this version may differ: it is older than this `run` call, whose first sync is to come."""
         return version.round_id <= self.previous_call

@@ -61,7 +61,8 @@ class Waiting(NamedTuple):
         if found:
             return found
         if chosen.all and chosen.version == NO_VERSION != self.best:
-            if not all(w.state is WorkerState.WAITING for w in self.roster.live() if w.rank is not None):
+            held = not all(w.state is WorkerState.WAITING for w in self.roster.live() if w.rank is not None)
+            if held or (self.checkpoints and any(w.may_write for w in self.roster.workers.values())):
                 return Obstacle(Cause(CauseKind.HOLDER_AWAITED, detail=self.best))
             if not chosen.checkpoint:
                 if self.checkpoints and self.staffing.booting():  # where that runs there may be one
