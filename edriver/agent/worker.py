@@ -28,12 +28,17 @@ from edriver.common.stall_limits import Phase
 from edriver.common.wire import duration, timestamp
 from edriver.system import stack_dump
 from edriver.system.life_lock import LifeLock
-from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2
+from edriver.v1 import agent_pb2, cause_pb2, notification_pb2, rounds_pb2
 
 logger = logging.getLogger("edriver.agent")
 
 TERMINATION_GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL for the workers, when that was not enough."""
+
+
+BOUNDARY_TIMEOUT = 10.0
+"""Seconds that a worker has to reach a boundary once its run has no driver any more. Where others can no longer be
+reached, it hangs in a collective: then its round is aborted, so that it goes back to its last boundary."""
 
 
 class Worker:
@@ -123,6 +128,7 @@ class Worker:
         self._effort: CpuUseWatch | None = None  # of the trainer, once its script has ended
         self._standstill: StandstillWatch | None = None  # of a script in restart mode
         self._killing: asyncio.TimerHandle | None = None
+        self._freeing: asyncio.TimerHandle | None = None
 
     @property
     def is_stopped(self) -> bool:
@@ -171,9 +177,12 @@ class Worker:
         self._kill_in(grace)
 
     def part_with_run(self, checkpoint: bool, bound: float) -> None:
-        """Have it end at its next boundary; after so many seconds by SIGKILL."""
+        """Have it end at its next boundary, or from where it hangs; after so many seconds by SIGKILL."""
         self.stopped = True
         self.link.deliver(notification_pb2.Notice(driver_gone=notification_pb2.DriverGone(checkpoint=checkpoint)))
+        cause = cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_BOUNDARY_MISSED, text="the run has no driver any more")
+        abort = notification_pb2.Abort(round_id=self.round_id, cause=cause)
+        self._freeing = self._loop.call_later(BOUNDARY_TIMEOUT, self.link.deliver, notification_pb2.Notice(abort=abort))
         self._kill_in(bound)
 
     def _kill_in(self, seconds: float) -> None:
@@ -185,8 +194,9 @@ class Worker:
 
     def reaped(self) -> str:
         """Its process has been reaped; returns the last lines of its output."""
-        if self._killing:
-            self._killing.cancel()
+        for timer in (self._killing, self._freeing):
+            if timer:
+                timer.cancel()
         return self.capture.finish()
 
     async def close(self) -> None:

@@ -104,7 +104,7 @@ async def test_without_a_driver_members_of_a_round_that_has_lost_one_are_freed(f
 
 @in_loop
 async def test_with_a_driver_it_alone_aborts_rounds() -> None:
-    async with host(FAKE_WORKER) as on:
+    async with host(FAKE_WORKER, worker_lease=4) as on:
         for slot in range(2):
             on.driver.start_worker(slot + 1, slot)
         await on.driver.waiting(2)
@@ -132,5 +132,5 @@ async def test_an_older_driver_is_not_followed_once_another_has_taken_over() -> 
         assert on.driver.messages == []
         on.driver.welcome.incarnation = 3
         assert (await on.driver.exit_of(1)).code == 0
-        assert on.driver.texts() == [b"hello"]
+        await on.driver.until(lambda: on.driver.texts() == [b"hello"])
         await finish(on)
