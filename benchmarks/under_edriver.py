@@ -50,6 +50,12 @@ class EdriverJob(Job):
         return self._started[0].pid
 
     @property
+    def run_id(self) -> str:
+        """The run's ID, as its first driver has printed it."""
+        output = (self.folder / "output-0.txt").read_text()
+        return output.partition("edriver: run ")[2].partition(":")[0]
+
+    @property
     def event_log(self) -> Path:
         """Where the driver writes its event log, if it knows how to."""
         return self.folder / "events.jsonl"
@@ -98,9 +104,7 @@ class EdriverJob(Job):
 
     def resume(self) -> None:
         """Start another driver, which takes the run over."""
-        output = (self.folder / "output-0.txt").read_text()
-        run_id = output.partition("edriver: run ")[2].partition(":")[0]
-        records = self.folder / "state" / "edriver" / run_id
+        records = self.folder / "state" / "edriver" / self.run_id
         command = [*self._through, sys.executable, "-m", "edriver", "resume", str(records)]
         process = self._start(command, self._environ)
         self._started.remove(process)

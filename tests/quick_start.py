@@ -12,8 +12,8 @@ A script imports this before torch, calls `start_quickly` once it has imported a
     end_quickly()
 
 The garbage collector does not look through what is being imported again and again, nor through all of it when the
-interpreter ends. Stand-ins take the place of what torch imports and no script here uses. A script that has come to its
-end does not take down torch's modules one by one.
+interpreter ends. Stand-ins replace modules that torch imports and no script here uses. A script that is done skips
+the teardown of torch's modules.
 
 Not for all scripts: ending.py, which is about a process' end, those of examples and documents, and the ranks of
 tests/torch start as a user's do. Those of restart mode know nothing of it: see `QUICK_RESTARTS` in tests/process.

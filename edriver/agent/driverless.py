@@ -1,4 +1,4 @@
-"""What this host's workers do while their run has no driver, and when none has come in time."""
+"""What this host's workers do while their run has no driver, and what they do if none takes over in time."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Driverless:
             self._workers[worker_id].link.deliver(notice)
 
     def part_with_run(self, bound: float) -> None:
-        """No driver has come: have all workers end in good order.
+        """No driver took over in time: end all workers in good order.
 
         Rank 0 writes a checkpoint, if the state has any; in a round that has lost a member, which may be that one, the
         lowest rank of each host does.

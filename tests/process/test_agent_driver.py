@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edriver.v1 import notification_pb2, rounds_pb2
-from tests.process.fake_driver import AMPLE, AgentProcess, end_of, host, pidfd_of
+from tests.process.fake_driver import AMPLE, AgentProcess, Host, end_of, host, pidfd_of
 from tests.process.test_agent import FAKE_WORKER, FORKS_A_SLEEPER, finish, in_loop, round_of, script
 
 
@@ -78,19 +78,24 @@ def test_an_agent_whose_driver_is_gone_before_it_could_dial(tmp_path: Path, capf
     assert "the driver is gone: nothing listens at its address; stopping this host's workers" in capfd.readouterr().err
 
 
+async def train(on: Host, workers: int) -> int:
+    """Start so many workers, of which 1 and 2 are in a round; returns the process id of worker 1."""
+    for slot in range(workers):
+        on.driver.start_worker(slot + 1, slot)
+    await on.driver.waiting(workers)
+    members = [rounds_pb2.RankAssignment(worker_id=number, rank=number - 1) for number in (1, 2)]
+    on.driver.send(assign_round=round_of(*members))
+    await on.driver.until(lambda: on.driver.texts().count(b"placed") == 2)
+    return next(int(line.text) for line in on.driver.lines if line.worker_id == 1)
+
+
 @in_loop
 @pytest.mark.parametrize("first", ["driver", "worker"])
 async def test_without_a_driver_members_of_a_round_that_has_lost_one_are_freed(first: str) -> None:
     async with host(FAKE_WORKER) as on:
-        for slot in range(3):
-            on.driver.start_worker(slot + 1, slot)
-        await on.driver.waiting(3)
-        members = [rounds_pb2.RankAssignment(worker_id=number, rank=number - 1) for number in (1, 2)]
-        on.driver.send(assign_round=round_of(*members))
-        await on.driver.until(lambda: on.driver.texts().count(b"placed") == 2)
-        pid = next(int(line.text) for line in on.driver.lines if line.worker_id == 1)
+        first_worker = await train(on, workers=3)
         on.driver.away = first == "driver"
-        os.kill(pid, signal.SIGKILL)
+        os.kill(first_worker, signal.SIGKILL)
         if first == "worker":
             await on.driver.exit_of(1)
             on.driver.away = True
@@ -105,13 +110,8 @@ async def test_without_a_driver_members_of_a_round_that_has_lost_one_are_freed(f
 @in_loop
 async def test_with_a_driver_it_alone_aborts_rounds() -> None:
     async with host(FAKE_WORKER, worker_lease=4) as on:
-        for slot in range(2):
-            on.driver.start_worker(slot + 1, slot)
-        await on.driver.waiting(2)
-        members = [rounds_pb2.RankAssignment(worker_id=number, rank=number - 1) for number in (1, 2)]
-        on.driver.send(assign_round=round_of(*members))
-        await on.driver.until(lambda: on.driver.texts().count(b"placed") == 2)
-        os.kill(next(int(line.text) for line in on.driver.lines if line.worker_id == 1), signal.SIGKILL)
+        first_worker = await train(on, workers=2)
+        os.kill(first_worker, signal.SIGKILL)
         await on.driver.exit_of(1)
         await on.driver.until(lambda: b"lives" in on.driver.texts())  # the agent has looked at its workers since
         assert b"freed" not in on.driver.texts()

@@ -118,7 +118,7 @@ class World:
         self.journal.replay(core)
         return core
 
-    def crash_driver(self, seconds: float = 0.0) -> None:
+    def crash_driver(self, seconds: float) -> None:
         """The driver is killed; another one takes over after a while."""
         if self.outcome or self._driver_gone_at is not None:
             return

@@ -184,9 +184,7 @@ class Trouble:
     def _steer(self, verb: str, host: str) -> None:
         """`edriver drain`, or undrain. That it is refused is an answer, too: too few slots, no such host any more."""
         self._until(self._driver_wakes)  # one that is stopped does not answer
-        output = (self._job.folder / "output-0.txt").read_text()
-        run_id = output.partition("edriver: run ")[2].partition(":")[0]
-        edriver(verb, host, "--run", run_id)
+        edriver(verb, host, "--run", self._job.run_id)
 
 
 def run_schedules(schedules: Sequence[Schedule], bound: float = RECOVERY_BOUND) -> list[str]:

@@ -213,9 +213,9 @@ def schedule_of(seed: int, hard: bool = False, drivers: bool = False) -> Schedul
 
     Args:
         seed: what it is made from.
-        drivers: whether the driver is killed up to three times; half of the schedules then have nothing else.
         hard: whether there is also what a run must bear as if nothing had happened; half of the schedules then have
             nothing else.
+        drivers: whether the driver is killed up to three times; half of the schedules then have nothing else.
     """
     rng = random.Random(seed)
     hosts = _hosts(rng)
