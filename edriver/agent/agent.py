@@ -171,8 +171,7 @@ class Agent:
         self._exit_code = 1
         if isinstance(error, DriverGoneError) and self._control.resumable and not self._stopping.is_set():
             self._workers.part_with_run(LAST_CHECKPOINT_TIMEOUT)
-            self._kill_by = self._loop.time() + LAST_CHECKPOINT_TIMEOUT
-            self._stopping.set()
+            self._end_within(LAST_CHECKPOINT_TIMEOUT)
         else:
             self._stop(grace=0)
 
@@ -239,8 +238,12 @@ class Agent:
     def _stop(self, grace: float) -> None:
         self._workers.stop_all(grace)
         if not self._stopping.is_set():
-            self._kill_by = self._loop.time() + grace
-            self._stopping.set()
+            self._end_within(grace)
+
+    def _end_within(self, seconds: float) -> None:
+        """The workers are about to end; what is left of them after so many seconds is killed."""
+        self._kill_by = self._loop.time() + seconds
+        self._stopping.set()
 
     async def _end_processes(self) -> None:
         if not await self._workers.close(self._kill_by):
