@@ -17,10 +17,11 @@ CHANNEL_OPTIONS = (
     *NO_BANDWIDTH_PROBE,
     # A driver or a worker is reached directly: a proxy for the web has no part in it.
     ("grpc.enable_http_proxy", 0),
-    # gRPC would wait for 1 s, then up to 2 minutes, before it connects again, and for 20 s on one attempt.
-    ("grpc.initial_reconnect_backoff_ms", 50),
+    # gRPC would wait for 1 s, then up to 2 minutes, before it connects again, and for 20 s on one attempt. Survivors
+    # may wait for the next driver, so an agent looks for one ten times a second, which takes it 1 % of a core.
+    ("grpc.initial_reconnect_backoff_ms", 100),  # gRPC takes no less
     ("grpc.min_reconnect_backoff_ms", 1000),
-    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 100),
 )
 
 
