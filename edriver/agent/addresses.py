@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import threading
-import time
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from edriver.common.join_config import at_port
 from edriver.system.own_addresses import addresses_by_interface, is_link_local
-
-RESOLVE_TIMEOUT: Final = 5.0
-"""How long looking up the driver's names may take, if one of its addresses is known."""
 
 
 def drivers_by_ssh(environment: Mapping[str, str], drivers: Sequence[str]) -> tuple[str, ...]:
@@ -26,52 +20,6 @@ def drivers_by_ssh(environment: Mapping[str, str], drivers: Sequence[str]) -> tu
     came_from = environment.get("SSH_CONNECTION", "").split()[:1]
     ports = {driver.rpartition(":")[2] for driver in drivers}
     return tuple(dict.fromkeys([*(at_port(came_from[0], int(port)) for port in ports if came_from), *drivers]))
-
-
-def target_of(drivers: Sequence[str]) -> str:
-    """All addresses of the driver as one target of gRPC's, which tries them in their order.
-
-    gRPC takes several only if all of them are numbers of one family; of others the first kind is taken.
-
-    Raises:
-        ValueError: there is none.
-    """
-    if not drivers:
-        raise ValueError("the join config names no address of the driver")
-    if drivers[0].startswith("unix:"):
-        return drivers[0]
-    found: dict[str, list[str]] = {"ipv4": [], "ipv6": []}
-    for family, where in _look_up(drivers):
-        found["ipv4" if family == socket.AF_INET else "ipv6"].append(where)
-    first = max(found, key=lambda kind: (bool(found[kind]), drivers[0] in found[kind]))
-    if not found[first]:
-        raise ValueError(f"no address of the driver is known here: {', '.join(drivers)}")
-    return f"{first}:{','.join(dict.fromkeys(found[first]))}"
-
-
-def _look_up(drivers: Sequence[str]) -> list[tuple[int, str]]:
-    """What these come to in numbers: families, and addresses with ports.
-
-    A name that is not known here may take a name server minutes; it is not waited for if there is anything else.
-    """
-    found: list[list[tuple[int, str]]] = [[] for _ in drivers]
-
-    def look(driver: str, into: list[tuple[int, str]]) -> None:
-        host, _, port = driver.rpartition(":")
-        with contextlib.suppress(OSError, UnicodeError):
-            for family, _, _, _, where in socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM):
-                into.append((family, at_port(str(where[0]), int(port))))
-
-    lookups = [threading.Thread(target=look, args=task, daemon=True) for task in zip(drivers, found, strict=True)]
-    for lookup in lookups:
-        lookup.start()
-    deadline = time.monotonic() + RESOLVE_TIMEOUT
-    for lookup in lookups:
-        lookup.join(max(0.0, deadline - time.monotonic()))
-    if not any(found):
-        for lookup in lookups:
-            lookup.join()
-    return [where for some in found for where in some]
 
 
 def own_address(observed_address: str, interface: str = "") -> str:

@@ -29,7 +29,11 @@ def parser() -> argparse.ArgumentParser:
         description="Joins this host to a run that was started with --hosts-dial-in, until the run ends.",
         allow_abbrev=False,
     )
-    made.add_argument("--driver", required=True, metavar="HOST:PORT", help="the address of the run's driver")
+    made.add_argument(
+        "--driver",
+        metavar="HOST:PORT,...",
+        help="the address of the run's driver, and those of drivers that stand by (default: as in the credentials)",
+    )
     made.add_argument(
         "--credentials",
         required=True,
@@ -95,18 +99,19 @@ def join_config_of(arguments: Sequence[str]) -> JoinConfig:
         run = JoinConfig.from_json(credentials)
     except OSError as error:
         raise ValueError(f"--credentials {flags.credentials}: {error.strerror}") from None
-    host, colon, port = flags.driver.rpartition(":")
-    if not colon or not host or not port.isdecimal():
-        raise ValueError(f"--driver {flags.driver!r} is no HOST:PORT")
+    drivers = (*run.drivers, *run.other_drivers) if flags.driver is None else _addresses_of(flags.driver)
+    if not drivers:
+        raise ValueError(f"--credentials {flags.credentials} does not say where the driver is: give --driver HOST:PORT")
     if flags.no_wait:
-        _see_that_it_listens(host.strip("[]"), int(port))
+        _see_that_it_listens(drivers)
     limits.check_host(flags.host, "--host")
     slots = limits.check_slots(max(1, len(cuda_devices(os.environ))) if flags.slots is None else flags.slots, "--slots")
     return JoinConfig(
         run_id=run.run_id,
         host=flags.host,
         agent_id=NO_AGENT_ID,
-        drivers=(flags.driver,),
+        drivers=drivers[:1],
+        other_drivers=drivers[1:],
         authority=run.authority,
         token=run.token,
         interface=flags.network_interface,
@@ -116,18 +121,31 @@ def join_config_of(arguments: Sequence[str]) -> JoinConfig:
     )
 
 
-def _see_that_it_listens(host: str, port: int) -> None:
-    """See whether a driver listens there.
+def _addresses_of(text: str) -> tuple[str, ...]:
+    addresses = tuple(text.split(","))
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal():
+            raise ValueError(f"--driver {address!r} is no HOST:PORT")
+    return addresses
+
+
+def _see_that_it_listens(drivers: Sequence[str]) -> None:
+    """See whether a driver listens at one of these addresses.
 
     Raises:
         ValueError: none does. A driver that cannot be reached for another reason may be there.
     """
-    try:
-        socket.create_connection((host, port), LISTEN_TIMEOUT).close()
-    except ConnectionRefusedError:
-        raise ValueError(f"the run has ended: nothing listens at its driver's address, {host}:{port}") from None
-    except OSError:
-        pass  # the agent itself dials again and again
+    for driver in drivers:
+        host, _, port = driver.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), LISTEN_TIMEOUT).close()
+        except ConnectionRefusedError:
+            continue
+        except OSError:
+            pass  # the agent itself dials again and again
+        return
+    raise ValueError(f"the run has ended: nothing listens at its driver's address, {', '.join(drivers)}")
 
 
 class RunEndedError(Exception):

@@ -45,7 +45,7 @@ async def serve(join_config: JoinConfig, folder: Path, guard: Guard) -> int:
     from edriver.agent.health.listening import nothing_listens
     from edriver.agent.settings import AgentSettings
     from edriver.common.driver_channel import open_channel
-    from edriver.common.grpc_streams import CHANNEL_OPTIONS
+    from edriver.common.grpc_streams import CHANNEL_OPTIONS, SILENT_PEER_OPTIONS
     from edriver.common.probes.health_port import HealthPort
     from edriver.v1 import agent_pb2_grpc
 
@@ -62,14 +62,15 @@ async def serve(join_config: JoinConfig, folder: Path, guard: Guard) -> int:
     )
     target = join_config.drivers[0]
     if not target.startswith("unix:"):
-        from edriver.agent.addresses import drivers_by_ssh, target_of
+        from edriver.agent.addresses import drivers_by_ssh
+        from edriver.common.driver_channel import target_of
 
-        target = target_of(drivers_by_ssh(os.environ, join_config.drivers))
+        target = target_of((*drivers_by_ssh(os.environ, join_config.drivers), *join_config.other_drivers))
     channel = open_channel(
         target,
         join_config.authority,
         join_config.token,
-        CHANNEL_OPTIONS,
+        (*CHANNEL_OPTIONS, *(SILENT_PEER_OPTIONS if join_config.other_drivers else ())),
         grpc.aio.insecure_channel,
         grpc.aio.secure_channel,
     )

@@ -6,22 +6,19 @@ Kept light: what takes long to import is imported once the first line has been p
 from __future__ import annotations
 
 import argparse
-import logging
 import math
 import os
-import secrets
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 from edriver.cli.hints import hint_of
 from edriver.cli.refusals import refusal_of
-from edriver.cli.resume_flags import add_resume_flags
+from edriver.cli.resuming.resume_flags import add_resume_flags
 from edriver.cli.subcommands import EXIT_FAILED, EXIT_USAGE, GROUPS, SUBCOMMANDS
 from edriver.cli.torchrun_flags import TORCHRUN_GROUP, add_torchrun_flags
 from edriver.common import defaults
 from edriver.common.stall_limits import DEFAULT_STALL_LIMITS, text_of
-from edriver.driver.core.mode import Mode
 from edriver.driver.core.settings import HOST_COOLDOWN, SLOT_COOLDOWN
 from edriver.driver.flags.engine_flags import add_engine_flags
 from edriver.system.descriptors import raise_limit
@@ -407,7 +404,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         top.error(refusal_of(unknown[0], top._option_string_actions))
 
     if flags.supervise:
-        from edriver.cli.supervise import driver_arguments, supervise
+        from edriver.cli.resuming.supervise import driver_arguments, supervise
 
         return supervise(driver_arguments(arguments, named=flags.run is not None))
 
@@ -415,6 +412,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         top.error(hint)
 
     from edriver.driver.flags.usage_error import UsageError
+    from edriver.driver.journal.journal import JournalError
     from edriver.driver.options import options_of
 
     # Before gRPC is imported: it would print a line for each failed handshake at the driver's port.
@@ -431,49 +429,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"{explanation(top, arguments, options)}\n")
         return 0
 
-    from edriver.driver.observe.console.output import Output
-    from edriver.system.record_folder import make
+    from edriver.cli.run import run_or_resume
 
-    name = None
-    if flags.run is not None:
-        from edriver.cli.named_run import hold_name, resume_named
-
-        try:
-            name = hold_name(flags.run, options.records, resumable=not flags.no_journal)
-        except UsageError as error:
-            top.error(str(error))
-        if (code := resume_named(name, arguments, verbose=options.verbose)) is not None:
-            return code
-
-    run_id = options.run_credentials.run_id if options.run_credentials else secrets.token_hex(4)
-    records, no_records = None, ""
     try:
-        if options.records is not None:
-            records = make(options.records, run_id)
-            if name is not None:
-                name.give_to(run_id)
-        elif not flags.no_records:
-            no_records = "your home directory is not known"
-    except OSError as error:
-        no_records = f"{error.filename or options.records} cannot be made: {error.strerror}"
-        if options.records_asked:
-            top.error(f"--records: {no_records}")
-    output = Output()
-    output.take_logs(verbose=options.verbose)
-    log = logging.getLogger("edriver")
-    restarts = options.mode.mode is Mode.RESTART
-    log.info("run %s: %s%s", run_id, options, f"; {options.mode}" if restarts else "")
-    if records:
-        log.info("records: %s", records)
-    if no_records:
-        log.warning("the run keeps no records: %s (--records DIR has them elsewhere)", no_records)
-    try:
-        from edriver.driver.session import run
-
-        resumable = not flags.no_journal and options.broker is None
-        return run(options, run_id, output, records, arguments, resumable=resumable)
-    finally:
-        output.close()
+        return run_or_resume(flags, options, arguments)
+    except (JournalError, UsageError) as error:
+        top.error(str(error))
 
 
 def _print_version() -> int:

@@ -136,7 +136,7 @@ def _kubernetes(arguments: Sequence[str]) -> int:
 
 
 def _resume(arguments: Sequence[str]) -> int:
-    from edriver.cli.resume import resume_run
+    from edriver.cli.resuming.resume import resume_run
     from edriver.driver.journal.journal import JournalError
 
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
@@ -204,7 +204,7 @@ GROUPS: Final[Mapping[str, Sequence[Subcommand]]] = {
         _steers("stop", "", "end the run"),
         Subcommand(
             *("resume", "[RUN]", "take over a run whose driver was killed; its workers train on meanwhile"),
-            *(_resume, partial(_parser_in, "edriver.cli.resume")),
+            *(_resume, partial(_parser_in, "edriver.cli.resuming.resume")),
         ),
     ),
     "set up": (

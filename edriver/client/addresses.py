@@ -65,9 +65,13 @@ def elsewhere(credentials: Path, driver: str | None = None) -> Address:
         raise RunError(f"--credentials {credentials}: {error.strerror}") from None
     except ValueError as error:
         raise RunError(f"--credentials {credentials}: {error}") from None
-    target = driver or next(iter(shown.drivers), "")
-    if not target:
+    if not driver and not shown.drivers:
         raise RunError(f"--credentials {credentials} does not say where the driver is: give --driver HOST:PORT")
+    target = driver or shown.drivers[0]
+    if not driver and shown.other_drivers:
+        from edriver.common.driver_channel import target_of  # gRPC, which help and hints do without
+
+        target = target_of((*shown.drivers, *shown.other_drivers))
     return Address(shown.run_id, target, shown.authority, shown.token)
 
 

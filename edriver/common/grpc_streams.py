@@ -25,6 +25,21 @@ CHANNEL_OPTIONS = (
 )
 
 
+SILENT_PEER_OPTIONS = (
+    ("grpc.keepalive_time_ms", 2000),
+    ("grpc.keepalive_timeout_ms", 2000),
+    (
+        "grpc.http2.ping_timeout_ms",
+        2000,
+    ),  # newer versions of gRPC wait for the longer of the two, of which this is 60 s
+)
+"""For the channel to a driver that others may replace: after four seconds without a word, be its machine gone or its
+process stopped, the connection is broken, and the others are looked for. Drivers speak once a second."""
+
+SILENT_PEER_SERVER_OPTIONS = (("grpc.http2.min_ping_interval_without_data_ms", 1000),)
+"""For the servers of such channels: gRPC takes frequent pings for abuse."""
+
+
 class StreamBrokenError(ConnectionError):
     """A stream has ended otherwise than in order.
 

@@ -44,6 +44,7 @@ class JoinConfig:
         left_code: the agent's exit code if it leaves a run that goes on.
         secret: authenticates this agent to the driver, in hexadecimal digits; empty: its first Welcome
             brings it.
+        other_drivers: where other drivers may take the run over, address:port each.
     """
 
     run_id: str
@@ -62,6 +63,7 @@ class JoinConfig:
     health_port: int = 0
     left_code: int = 0
     server_name: str = SERVER_NAME
+    other_drivers: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Without what must not be seen in a log."""
@@ -81,7 +83,8 @@ class JoinConfig:
         try:
             found = json.loads(text)
             known = {field.name: found[field.name] for field in fields(cls) if field.name in found}
-            return cls(**{**known, "drivers": tuple(known["drivers"])})
+            addresses = {name: tuple(known.get(name, ())) for name in ("drivers", "other_drivers")}
+            return cls(**{**known, **addresses})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"not a join config of edriver's driver ({type(error).__name__})") from None
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from edriver.driver.core import actions, events
 from edriver.driver.core.cause import Cause, CauseKind, MemoryKill
@@ -13,7 +13,7 @@ from edriver.driver.core.membership import Membership
 from edriver.driver.core.rounds.ranks import RoundPlan
 from edriver.driver.journal.draws import Draws
 from edriver.driver.journal.entries import Entry
-from edriver.driver.journal.journal import Journal, JournalError
+from edriver.driver.journal.journal import Head, Journal, JournalError, JournalLostError, Turn
 from edriver.driver.journal.snapshot import brought_by, snapshot_to_bytes
 from edriver.driver.launch.agents import Agents
 from edriver.driver.observe.cause_text import Line
@@ -70,6 +70,7 @@ class CoreLoop:
         draws: draws the secrets of rounds.
         clock: seconds, monotonic.
         wall_clock: seconds since the epoch, for users' listeners.
+        leave: ends this process at once, because another driver may have the journal.
         announcements: what has been announced; None: nothing has.
     """
 
@@ -88,6 +89,7 @@ class CoreLoop:
         draws: Draws,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
+        leave: Callable[[JournalLostError], NoReturn],
         announcements: Announcements | None = None,
     ) -> None:
         self._membership = membership
@@ -104,24 +106,24 @@ class CoreLoop:
         self._draws = draws
         self._clock = clock
         self._wall_clock = wall_clock
+        self._leave = leave
 
     async def run(self) -> actions.FinishRun:
         """Feed the core and do what it orders, until it ends the run."""
         try:
             while True:
-                found = await self._next_event()
-                if isinstance(found, Received):
-                    event, link, progress = found.event, found.link, found.progress
-                else:
-                    event, link, progress = found, None, b""
-                entry = None if event is None else Entry(self._clock(), self._wall_clock(), event, progress)
-                self._write_down(entry, link)
-                if link is not None:
-                    self._registry.keep_safe(*link[:2])
-                if entry is not None and (finish := self._turn(entry, replayed=False)):
-                    return finish
+                found = await self._next_events()
+                turns = [self._turn_of(one) for one in found]
+                await self._write_down(turns)
+                for n, (entry, link) in enumerate(turns):
+                    if link is not None:
+                        self._registry.keep_safe(*link[:2])
+                    if entry is not None and (finish := self._take(entry, replayed=False)):
+                        for later in found[n + 1 :]:
+                            self._inbox.put(later)
+                        return finish
                 if self._journal is not None and self._journal.wants_snapshot and self._inbox.empty:
-                    self._take_snapshot(self._journal, self._clock(), self._wall_clock())
+                    await self._take_snapshot(self._journal, self._clock(), self._wall_clock())
         finally:
             self._registry.close()
 
@@ -140,11 +142,11 @@ class CoreLoop:
                 new_events = self._event_history.record_progress(beat)
                 if self._metrics:
                     self._metrics.observe(new_events)
-            if finish := self._turn(entry, replayed=True):
+            if finish := self._take(entry, replayed=True):
                 return finish
         return None
 
-    def _turn(self, entry: Entry, *, replayed: bool) -> actions.FinishRun | None:
+    def _take(self, entry: Entry, *, replayed: bool) -> actions.FinishRun | None:
         event = entry.event
         _log.debug("event %s", event)
         if isinstance(event, events.AgentConnected):
@@ -181,23 +183,39 @@ class CoreLoop:
             _log.info("its threads are at\n%s", event.stacks)
         return finish
 
-    def _write_down(self, entry: Entry | None, link: tuple[int, int, int] | None) -> None:
-        """Have the journal hold what arrives before anything is done about it."""
-        if self._journal is None:
-            return
-        try:
-            self._journal.append(entry, link)
-        except JournalError as error:
-            self._give_up_journal(error)
+    def _turn_of(self, found: Inbound) -> Turn:
+        if not isinstance(found, Received):
+            return Turn(Entry(self._clock(), self._wall_clock(), found))
+        if found.event is None:
+            return Turn(None, found.link)
+        return Turn(Entry(self._clock(), self._wall_clock(), found.event, found.progress), found.link)
 
-    def _take_snapshot(self, journal: Journal, clock: float, wall_clock: float) -> None:
+    async def _write_down(self, turns: Sequence[Turn]) -> None:
+        """Have the journal hold what arrives before anything is done about it."""
+        if self._journal is not None:
+            await self._write(self._journal, lambda journal: journal.append(turns))
+
+    async def note_head(self, head: Head) -> None:
+        """Have the journal hold this head."""
+        if self._journal is not None:
+            await self._write(self._journal, lambda journal: journal.update(head))
+
+    async def _take_snapshot(self, journal: Journal, clock: float, wall_clock: float) -> None:
         """Have the journal hold what follows from its events in place of these."""
         state = DriverState(
             self._membership, self._event_history, self._announcements, self._registry.agents, self._draws.count
         )
-        brought = brought_by(self._clock, self._wall_clock, self._draws)
+        snapshot = snapshot_to_bytes(state, brought_by(self._clock, self._wall_clock, self._draws))
+        await self._write(journal, lambda journal: journal.keep_snapshot(clock, wall_clock, snapshot))
+
+    async def _write(self, journal: Journal, write: Callable[[Journal], None]) -> None:
         try:
-            journal.keep_snapshot(clock, wall_clock, snapshot_to_bytes(state, brought))
+            if journal.remote:
+                await asyncio.to_thread(write, journal)
+            else:
+                write(journal)
+        except JournalLostError as error:
+            self._leave(error)
         except JournalError as error:
             self._give_up_journal(error)
 
@@ -225,16 +243,19 @@ class CoreLoop:
             if self._metrics:
                 self._metrics.observe(new_events)
 
-    async def _next_event(self) -> Inbound:
-        """The next event; Ticked when a deadline comes first."""
+    async def _next_events(self) -> list[Inbound]:
+        """The next event, with as many of those behind it as the journal takes at once; Ticked when a deadline comes
+        first.
+        """
         deadline = self._membership.next_deadline
         try:
             async with asyncio.timeout(None if deadline is None else max(0.0, deadline - self._clock())):
                 event = await self._inbox.get()
         except TimeoutError:
-            return events.Ticked()
+            return [events.Ticked()]
         assert event is not None, "the inbox is never closed"
-        return event
+        at_once = self._journal.turns_at_once if self._journal is not None else 1
+        return [event, *self._inbox.take(at_once - 1)]
 
     def _perform(self, action: actions.Action, host_of: Mapping[int, str], wall_clock: float) -> None:
         match action:

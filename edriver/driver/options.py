@@ -70,6 +70,7 @@ class RunOptions:
         ssh: how other hosts are reached.
         network_interface: through which interface hosts reach one another; empty: whichever leads there.
         port: the driver's TCP port, should it need one; 0: any.
+        driver_addresses: where the drivers of the run may be found, HOST:PORT each; empty: at this machine alone.
         dial_in_hosts: the hosts that dial in; None: none do.
         dial_in: the file with their credentials; None: there is none.
         run_credentials: the run's own, made before it started; None: it makes them.
@@ -104,6 +105,7 @@ class RunOptions:
     ssh: SshOptions = field(default_factory=SshOptions)
     network_interface: str = ""
     port: int = 0
+    driver_addresses: tuple[str, ...] = ()
     dial_in_hosts: DialInHosts | None = None
     dial_in: Path | None = None
     run_credentials: RunCredentials | None = None
@@ -178,6 +180,7 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         broker=_broker_of(flags),
         ssh=_ssh_of(flags),
         port=_port_of("--port", flags.port) or 0,
+        driver_addresses=_addresses_of(flags.driver_addresses),
         health_port=_port_of("--health-port", flags.health_port),
         dial_in_hosts=dial_in_hosts,
         dial_in=_dial_in_of(flags),
@@ -386,6 +389,15 @@ def _port_of(flag: str, port: int | None) -> int | None:
     if port is not None and not 0 <= port < 65536:
         raise UsageError(f"{flag} is {port}: ports lie between 1 and 65535")
     return port
+
+
+def _addresses_of(text: str | None) -> tuple[str, ...]:
+    addresses = tuple(text.split(",")) if text else ()
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal():
+            raise UsageError(f"--driver-addresses: {address!r} is no HOST:PORT")
+    return addresses
 
 
 def _dial_in_of(flags: argparse.Namespace) -> Path | None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Final, NoReturn
 
 import grpc.aio
 import uvloop
@@ -20,7 +21,7 @@ from edriver.common.wire import timestamp
 from edriver.driver.core import actions, events
 from edriver.driver.journal.draws import new_key
 from edriver.driver.journal.held_clock import HeldClock
-from edriver.driver.journal.journal import Head, Journal, JournalError
+from edriver.driver.journal.journal import Head, Journal, JournalError, JournalLostError
 from edriver.driver.observe.console.failure_report import Tally, failure_report, success_report, with_last_output
 from edriver.driver.observe.console.output import Output
 from edriver.driver.observe.records.recorder import describe, describe_failure
@@ -38,11 +39,15 @@ from edriver.driver.take_over import await_agents, replay
 from edriver.driver.wiring import Wiring
 from edriver.system.guard import Guard
 from edriver.system.leftovers import LOCK_NAME, hold, remove_leftovers
-from edriver.system.record_folder import JOURNAL_FILE, remove_old
+from edriver.system.record_folder import RUN_FILE, remove_old
 from edriver.system.runs import RUN_FOLDER_VARIABLE, SOCKET_NAME, folder_of
 from edriver.v1 import agent_pb2_grpc, control_pb2_grpc, status_pb2_grpc
 
 _log = logging.getLogger("edriver.driver")
+
+
+EXIT_REPLACED: Final = 75
+"""The exit code of a driver that leaves its run to another: EX_TEMPFAIL of sysexits.h."""
 
 
 def run(
@@ -51,8 +56,7 @@ def run(
     output: Output,
     records: Path | None,
     arguments: Sequence[str],
-    *,
-    resumable: bool = True,
+    begin_journal: Callable[[Head], Journal] | None,
 ) -> int:
     """Run to the end; returns the exit code.
 
@@ -60,9 +64,9 @@ def run(
         options: the options of the run.
         run_id: the run's name.
         output: where everything is printed.
-        records: the folder for the run's records, and its journal; None: it has none.
+        records: the folder for the run's records; None: it has none.
         arguments: the command line, for a driver that takes the run over.
-        resumable: whether one may.
+        begin_journal: begins the journal from which one may; None: none may.
     """
     folder = folder_of(run_id)
     head = Head(
@@ -75,32 +79,34 @@ def run(
         began=(time.monotonic(), time.time()),
     )
     journal = None
-    if records is not None and resumable:
+    if begin_journal is not None:
         try:
-            journal = Journal.create(records / JOURNAL_FILE, head)
+            journal = begin_journal(head)
         except JournalError as error:
             _log.warning("%s: the run ends if its driver does", error)
     return _run(Session(options, head, output, records, journal), folder, journal)
 
 
-def resume(options: RunOptions, journal: Journal, output: Output) -> int:
+def resume(options: RunOptions, journal: Journal, records: Path | None, output: Output, port: int = 0) -> int:
     """Take a run over whose driver is gone, and run it to the end; returns the exit code.
 
     Args:
         options: the options of the run.
         journal: what the driver has left.
+        records: the folder of the run's records, which another machine may not have yet; None: it has none.
         output: where everything is printed.
+        port: where this driver is to listen; 0: where the last one did.
 
     Raises:
         JournalError: what it holds is damaged; it is as it was.
     """
     head = journal.head
-    head = replace(head, incarnation=head.incarnation + 1)
+    head = replace(head, incarnation=head.incarnation + 1, port=port or head.port)
     folder = Path(head.folder)
     (folder / f"{LOCK_NAME}.new").unlink(missing_ok=True)
     (folder / SOCKET_NAME).unlink(missing_ok=True)
     try:
-        session = Session(options, head, output, journal.path.parent, journal)
+        session = Session(options, head, output, records, journal)
         session.resume(journal)
     except ValueError as error:
         raise journal.damaged(str(error)) from None
@@ -176,7 +182,9 @@ class Session:
         self._journal = journal
         clock_then, wall_clock_then, snapshot = (journal.snapshot() if journal else None) or (*head.began, None)
         self._set_clocks(clock_then, wall_clock_then)
-        self._parts = Wiring(options, head, output, records, self._clock, self._wall_clock, journal, snapshot)
+        self._parts = Wiring(
+            options, head, output, records, self._clock, self._wall_clock, journal, self._leave, snapshot
+        )
         self._wall_clock.release()
         self._ended: actions.FinishRun | None = None
 
@@ -190,16 +198,23 @@ class Session:
             JournalError: it cannot be read.
         """
         self.resumes = True
-        self._ended = replay(self._parts, journal, self._set_clocks)
+        self._ended = replay(self._parts, journal, self._records, self._set_clocks)
         self._wall_clock.release()
 
     async def run(self) -> int:
         """Run to the end; returns the exit code. However it ends, no agent is left."""
         parts = self._parts
         parts.stops.watch_signals()
+        if self._journal is not None:
+            loop = asyncio.get_running_loop()
+
+            def lost(error: JournalLostError) -> None:
+                loop.call_soon_threadsafe(self._leave, error)
+
+            self._journal.on_lost(lost)
         if self.resumes:
             await await_agents(parts, self._head)
-        parts.recorder.start(self._begin_records if not self.resumes else lambda: None)
+        parts.recorder.start(self._begin_records)
         service = await self._serve()
         try:
             if parts.metrics:
@@ -254,6 +269,13 @@ class Session:
         self._clock.go_on_from(clock)
         self._wall_clock.hold(wall_clock)
 
+    def _leave(self, error: JournalLostError) -> NoReturn:
+        """End this process as if it had been killed: another driver may have the run, with its agents, by now."""
+        _log.error("this driver leaves run %s, which goes on without it: %s", self._head.run_id, error)
+        self._parts.recorder.close()
+        self._output.close()
+        os._exit(EXIT_REPLACED)
+
     async def _serve(self) -> grpc.aio.Server:
         """Serve agents and commands of this machine."""
         service = grpc.aio.server(options=SERVER_OPTIONS)
@@ -275,7 +297,7 @@ class Session:
 
     def _begin_records(self) -> None:
         """Write the description of the run to its records; done by the thread that writes them, as all disk access."""
-        if self._records is None:
+        if self._records is None or (self._records / RUN_FILE).exists():
             return
         settings = self._options.settings
         about = {

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Final
 
 from edriver.driver.core import actions, events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.journal.entries import Entry
 from edriver.driver.journal.journal import Head, Journal
-from edriver.driver.observe.records.last_event import last_event
+from edriver.driver.observe.records.last_event import NONE_WRITTEN, last_event
 from edriver.driver.wiring import Wiring
 from edriver.system.record_folder import EVENTS_FILE
 
 NEVER_STARTED: Final = "its agent had not connected when the driver before this one ended"
 
 
-def replay(parts: Wiring, journal: Journal, set_clocks: Callable[[float, float], None]) -> actions.FinishRun | None:
+def replay(
+    parts: Wiring, journal: Journal, records: Path | None, set_clocks: Callable[[float, float], None]
+) -> actions.FinishRun | None:
     """Stand where the driver before has stopped. The journal is not changed, and nothing else is touched.
 
     Args:
         parts: of the run; they have seen nothing yet.
         journal: what the other driver has left.
+        records: the folder of the run's records; None: it has none.
         set_clocks: has the clocks show these times, the core's and the one in seconds since the epoch.
 
     Returns:
@@ -35,7 +39,8 @@ def replay(parts: Wiring, journal: Journal, set_clocks: Callable[[float, float],
     for link in journal.links():
         parts.registry.resume(*link)
     # Events wait for a moment to be written, so the last ones were not.
-    parts.recorder.events(parts.event_history.events.go_on_after(*last_event(journal.path.with_name(EVENTS_FILE))))
+    written = last_event(records / EVENTS_FILE) if records is not None else NONE_WRITTEN
+    parts.recorder.events(parts.event_history.events.go_on_after(*written))
     return ended
 
 

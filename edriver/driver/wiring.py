@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from edriver.common.probes.health_port import HealthPort
 from edriver.common.wire import duration
@@ -19,7 +19,7 @@ from edriver.driver.core.membership import Membership
 from edriver.driver.core_loop import CoreLoop, DriverState
 from edriver.driver.discovery_feed import DiscoveryFeed
 from edriver.driver.journal.draws import Draws
-from edriver.driver.journal.journal import Head, Journal
+from edriver.driver.journal.journal import Head, Journal, JournalLostError
 from edriver.driver.journal.snapshot import brought_by, snapshot_from_bytes
 from edriver.driver.launch.agents import Agents
 from edriver.driver.launch.broker import BrokerContext
@@ -75,6 +75,7 @@ class Wiring:
         clock: seconds, monotonic.
         wall_clock: seconds since the epoch, for users' listeners.
         journal: what another driver could take the run over from; None: there is none.
+        leave: ends this process at once, because another driver may have the journal.
         snapshot: of a driver's state that has been before; None: there was none.
 
     Attributes:
@@ -112,9 +113,10 @@ class Wiring:
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
         journal: Journal | None,
+        leave: Callable[[JournalLostError], NoReturn],
         snapshot: bytes | None = None,
     ) -> None:
-        self._head, self._journal = head, journal
+        self._head = head
         run_id, folder, draws = head.run_id, Path(head.folder), Draws(head.key)
         self.inbox: Mailbox[Inbound] = Mailbox(INBOX_LIMIT)
         if snapshot is None:
@@ -189,8 +191,9 @@ class Wiring:
             self._address,
             head.port or options.port,
             secure=not options.insecure,
+            addresses=options.driver_addresses,
             made=RunCredentials.parse(head.credentials.encode()) if head.credentials else options.run_credentials,
-            opened=self._note_network,
+            on_open=self._note_network,
         )
         self.credentials = IssuedCredentials(
             *(self.endpoint, options.dial_in, options.status_credentials, options.control_credentials),
@@ -226,14 +229,14 @@ class Wiring:
             draws,
             clock,
             wall_clock,
+            leave,
             state.announcements if state else None,
         )
 
-    def _note_network(self, endpoint: TcpEndpoint) -> None:
-        if self._journal is not None:
-            made = endpoint.run_credentials
-            credentials = made.for_driver().decode() if made else ""
-            self._journal.update(replace(self._head, port=endpoint.port, credentials=credentials))
+    async def _note_network(self, endpoint: TcpEndpoint) -> None:
+        made = endpoint.run_credentials
+        credentials = made.for_driver().decode() if made else ""
+        await self.loop.note_head(replace(self._head, port=endpoint.port, credentials=credentials))
 
     def _broker_feed(self, options: RunOptions, run_id: str, clock: Callable[[], float]) -> BrokerFeed | None:
         if options.broker is None:

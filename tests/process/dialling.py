@@ -29,13 +29,14 @@ class Agents:
         self._environ = {"PYTHONPATH": str(ROOT), "EDRIVER_TEST": run.mark, **environ}
         self._started: list[subprocess.Popen[bytes]] = []
 
-    def start(self, host: str, slots: int = 1) -> subprocess.Popen[bytes]:
-        """Start one, as a host of this name."""
+    def start(self, host: str, slots: int = 1, drivers: str | None = None) -> subprocess.Popen[bytes]:
+        """Start one, as a host of this name; it looks for the driver there, or where the credentials say ("")."""
         port = self._run.line(r"edriver agent --driver \S+:(\d+) --credentials (\S+)")
+        drivers = f"127.0.0.1:{port[1]}" if drivers is None else drivers
         with self._said_by(len(self._started)).open("wb") as message:
             agent = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "edriver", "agent", "--driver", f"127.0.0.1:{port[1]}"),
+                    *(sys.executable, "-m", "edriver", "agent", *(["--driver", drivers] if drivers else [])),
                     *("--credentials", port[2], "--host", host, "--slots", str(slots)),
                 ],
                 env={**os.environ, **self._environ},

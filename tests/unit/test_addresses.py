@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from edriver.agent import addresses
-from edriver.agent.addresses import drivers_by_ssh, interface_of, own_address, target_of
+from edriver.agent.addresses import drivers_by_ssh, interface_of, own_address
+from edriver.common import driver_channel
+from edriver.common.driver_channel import target_of
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ def test_a_name_server_that_does_not_answer_is_not_waited_for(monkeypatch: pytes
         return look_up(name, *args, **kwargs)
 
     monkeypatch.setattr(socket, "getaddrinfo", silent)
-    monkeypatch.setattr(addresses, "RESOLVE_TIMEOUT", 0.1)
+    monkeypatch.setattr(driver_channel, "RESOLVE_TIMEOUT", 0.1)
     assert target_of(("silent:5", "127.0.0.1:5")) == "ipv4:127.0.0.1:5"
     answers.set()
 

@@ -22,7 +22,8 @@ from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.journal import journal as journal_module
 from edriver.driver.journal.draws import Draws, new_key
 from edriver.driver.journal.entries import Entry, event_from_bytes, event_to_bytes
-from edriver.driver.journal.journal import Head, Journal, JournalError
+from edriver.driver.journal.journal import Head, JournalError, Turn
+from edriver.driver.journal.sqlite_journal import SqliteJournal
 
 HEAD = Head("5d2f01aa", ("-np", "2", "train.py"), "/there", {"A": "b"}, b"k" * 32, "/tmp/f", began=(3.5, 7.25))
 SEEN: list[events.Event] = [
@@ -35,19 +36,19 @@ SEEN: list[events.Event] = [
 ]
 
 
-def journal_in(folder: Path) -> Journal:
-    return Journal.create(folder / "journal.sqlite3", HEAD)
+def journal_in(folder: Path) -> SqliteJournal:
+    return SqliteJournal.create(folder / "journal.sqlite3", HEAD)
 
 
 def test_what_was_written_is_there_for_the_next_driver(tmp_path: Path) -> None:
     first = journal_in(tmp_path)
     for n, event in enumerate(SEEN):
-        first.append(Entry(1.0 + n, 100.0 + n, event, b"progress" * n), (7, n + 1, n))
-    first.append(None, (7, 9, 8))
-    first.append(None, (8, 1, 0))
+        first.append([Turn(Entry(1.0 + n, 100.0 + n, event, b"progress" * n), (7, n + 1, n))])
+    first.append([Turn(None, (7, 9, 8))])
+    first.append([Turn(None, (8, 1, 0))])
     first.update(replace(first.head, port=4711, incarnation=2))
     first.close()
-    then = Journal.take_over(first.path, HEAD.run_id)
+    then = SqliteJournal.take_over(first.path, HEAD.run_id)
     expected = [Entry(1.0 + n, 100.0 + n, event, b"progress" * n) for n, event in enumerate(SEEN)]
     assert list(then.entries()) == expected
     assert list(then.links()) == [(7, 9, 8), (8, 1, 0)]
@@ -60,10 +61,11 @@ import os, sys
 from pathlib import Path
 from edriver.driver.core import events
 from edriver.driver.journal.entries import Entry
-from edriver.driver.journal.journal import Head, Journal
-journal = Journal.create(Path(sys.argv[1]), Head("5d2f01aa", (), "", {}, b"k", ""))
+from edriver.driver.journal.journal import Head, Turn
+from edriver.driver.journal.sqlite_journal import SqliteJournal
+journal = SqliteJournal.create(Path(sys.argv[1]), Head("5d2f01aa", (), "", {}, b"k", ""))
 for n in range(500):
-    journal.append(Entry(float(n), 0.0, events.Ticked()))
+    journal.append([Turn(Entry(float(n), 0.0, events.Ticked()))])
 os.kill(os.getpid(), 9)
 """
 
@@ -71,16 +73,16 @@ os.kill(os.getpid(), 9)
 def test_a_driver_that_is_killed_has_lost_nothing(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite3"
     assert subprocess.run([sys.executable, "-c", WRITES_AND_DIES, str(path)], check=False).returncode == -9
-    assert [entry.clock for entry in Journal.take_over(path).entries()] == [float(n) for n in range(500)]
+    assert [entry.clock for entry in SqliteJournal.take_over(path).entries()] == [float(n) for n in range(500)]
 
 
 def test_a_run_has_one_driver_at_a_time(tmp_path: Path) -> None:
     first = journal_in(tmp_path)
     with pytest.raises(JournalError, match="the driver of this run lives: it holds the journal"):
-        Journal.take_over(first.path)
-    first.append(Entry(1.0, 2.0, events.Ticked()))  # it was not disturbed
+        SqliteJournal.take_over(first.path)
+    first.append([Turn(Entry(1.0, 2.0, events.Ticked()))])  # it was not disturbed
     first.close()
-    assert len(list(Journal.take_over(first.path).entries())) == 1
+    assert len(list(SqliteJournal.take_over(first.path).entries())) == 1
 
 
 @pytest.mark.parametrize(
@@ -112,18 +114,18 @@ def test_what_cannot_be_used_is_refused_and_left_as_it_is(
 ) -> None:
     first = journal_in(tmp_path)
     for n in range(200):
-        first.append(Entry(float(n), 0.0, SEEN[2]))
+        first.append([Turn(Entry(float(n), 0.0, SEEN[2]))])
     first.close()
     harm(first.path)
     before = first.path.read_bytes() if first.path.exists() else None
     with pytest.raises(JournalError, match=sentence):
-        list(Journal.take_over(first.path).entries())
+        list(SqliteJournal.take_over(first.path).entries())
     assert (first.path.read_bytes() if first.path.exists() else None) == before
 
 
-def write_many(journal: Journal) -> None:
+def write_many(journal: SqliteJournal) -> None:
     for n in range(1000):
-        journal.append(Entry(float(n), 0.0, SEEN[2]))
+        journal.append([Turn(Entry(float(n), 0.0, SEEN[2]))])
 
 
 def _execute(path: Path, statement: str) -> None:
@@ -138,7 +140,7 @@ def test_the_journal_of_another_run_is_refused(tmp_path: Path) -> None:
     first = journal_in(tmp_path)
     first.close()
     with pytest.raises(JournalError, match="is that of run 5d2f01aa, not of 00000000"):
-        Journal.take_over(first.path, "00000000")
+        SqliteJournal.take_over(first.path, "00000000")
 
 
 def test_a_full_disk_is_a_sentence(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edriver.cli.supervise import driver_arguments
+from edriver.cli.resuming.supervise import driver_arguments
 from edriver.driver.journal.run_name import NAMES_FOLDER, RunName, RunNameTakenError, check_run_name
 
 

@@ -13,8 +13,9 @@ import pytest
 from edriver.common.link import Link
 from edriver.driver.core import events
 from edriver.driver.journal.entries import Entry
-from edriver.driver.journal.journal import SNAPSHOT_BYTES, SNAPSHOT_SHARE, Head, Journal
+from edriver.driver.journal.journal import SNAPSHOT_BYTES, SNAPSHOT_SHARE, Head, Turn
 from edriver.driver.journal.snapshot import snapshot_from_bytes, snapshot_to_bytes
+from edriver.driver.journal.sqlite_journal import SqliteJournal
 from edriver.v1 import agent_pb2
 
 HEAD = Head("5d2f01aa", (), "/", {}, b"k" * 32, "")
@@ -29,23 +30,23 @@ class Clock:
 
 
 def test_a_snapshot_takes_the_place_of_the_events_before_it(tmp_path: Path) -> None:
-    first = Journal.create(tmp_path / "journal.sqlite3", HEAD)
+    first = SqliteJournal.create(tmp_path / "journal.sqlite3", HEAD)
     assert first.snapshot() is None
-    first.append(EVENT)
+    first.append([Turn(EVENT)])
     first.keep_snapshot(3.0, 4.0, b"state")
-    first.append(Entry(5.0, 6.0, events.Ticked()), (7, 1, 0))
+    first.append([Turn(Entry(5.0, 6.0, events.Ticked()), (7, 1, 0))])
     first.close()
-    then = Journal.take_over(first.path)
+    then = SqliteJournal.take_over(first.path)
     assert then.snapshot() == (3.0, 4.0, b"state")
     assert list(then.entries()) == [Entry(5.0, 6.0, events.Ticked())]
     assert list(then.links()) == [(7, 1, 0)]
 
 
 def test_the_journal_of_a_long_run_does_not_grow(tmp_path: Path) -> None:
-    journal = Journal.create(tmp_path / "journal.sqlite3", HEAD)
+    journal = SqliteJournal.create(tmp_path / "journal.sqlite3", HEAD)
     snapshots = 0
     for _ in range(5 * SNAPSHOT_BYTES // 1000):
-        journal.append(EVENT)
+        journal.append([Turn(EVENT)])
         if journal.wants_snapshot:
             journal.keep_snapshot(0.0, 0.0, b"s" * 1000)
             snapshots += 1
@@ -55,10 +56,10 @@ def test_the_journal_of_a_long_run_does_not_grow(tmp_path: Path) -> None:
 
 
 def test_large_snapshots_are_rare(tmp_path: Path) -> None:
-    journal = Journal.create(tmp_path / "journal.sqlite3", HEAD)
+    journal = SqliteJournal.create(tmp_path / "journal.sqlite3", HEAD)
     journal.keep_snapshot(0.0, 0.0, bytes(SNAPSHOT_BYTES))
     for _ in range(2 * SNAPSHOT_BYTES // 1000):
-        journal.append(EVENT)
+        journal.append([Turn(EVENT)])
     assert not journal.wants_snapshot
     assert SNAPSHOT_SHARE > 2
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from edriver.cli.supervise import PAUSES, STABLE, supervise
+from edriver.cli.resuming.supervise import PAUSES, STABLE, supervise
 from edriver.system.child import Child
 
 KILLED = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"

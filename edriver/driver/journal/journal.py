@@ -1,34 +1,23 @@
-"""The journal of a run: a SQLite database in the folder of its records.
+"""The journal of a run: the events that its driver was given.
 
-Each event is committed before anything is done about it. The events are all that the core was given, and it is
-deterministic: a driver that takes them in again stands where the last one stood.
-
-The database is in write-ahead mode and not synced at each commit: a driver that is killed loses nothing; a power cut
-may cost the last moments, and never tears what is older (https://www.sqlite.org/pragma.html#pragma_synchronous). It is
-locked as long as its driver lives, so that there are never two.
+Each is written before anything is done about it. The events are all that the core was given, and it is deterministic: a
+driver that takes them in again stands where the last one stood. Where they lie is the business of `sqlite_journal.py`,
+a file in the folder of the run's records, and `etcd_journal.py`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import sqlite3
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 from edriver.common.release import VERSION
-from edriver.driver.journal.entries import Entry, event_from_bytes, event_to_bytes
-from edriver.system.private_files import open_private
-from edriver.system.record_folder import JOURNAL_FILES
-
-APPLICATION_ID: Final = 0x65647276
-"""Marks the file as a journal (https://www.sqlite.org/fileformat.html#application_id): "edrv"."""
+from edriver.driver.journal.entries import Entry
 
 FORMAT: Final = 2
-"""Grows with each change of what the file holds."""
+"""Grows with each change of what a journal holds."""
 
 SNAPSHOT_BYTES: Final = 512 * 1024
 """Events of this size are replaced by a snapshot: some 2,000, which take a fraction of a second to replay."""
@@ -39,22 +28,16 @@ SNAPSHOT_SHARE: Final = 10
 ENTRY_BYTES: Final = 40
 """What an entry takes beside its event."""
 
-_SCHEMA: Final = """
-CREATE TABLE head (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE entries (
-    n INTEGER PRIMARY KEY, clock REAL NOT NULL, wall_clock REAL NOT NULL, event BLOB NOT NULL, progress BLOB NOT NULL
-);
-CREATE TABLE snapshot (
-    one INTEGER PRIMARY KEY CHECK (one = 1), clock REAL NOT NULL, wall_clock REAL NOT NULL, state BLOB NOT NULL
-);
-CREATE TABLE links (agent_id INTEGER PRIMARY KEY, received INTEGER NOT NULL, acknowledged INTEGER NOT NULL);
-"""
-
-_LOCKED: Final = ("SQLITE_BUSY", "SQLITE_LOCKED")
+AgentLink: TypeAlias = tuple[int, int, int]
+"""An agent, the number of its latest message, and the number of the driver's last message that it had then."""
 
 
 class JournalError(Exception):
     """The journal cannot be used. The message is a sentence: which one, why, and what to do."""
+
+
+class JournalLostError(JournalError):
+    """Another driver may have the journal by now, so this one must decide nothing more."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -85,128 +68,86 @@ class Head:
     port: int = 0
     credentials: str = ""
 
+    def to_json(self) -> str:
+        """One object of JSON."""
+        return json.dumps({name: getattr(self, name) for name in self.__slots__} | {"key": self.key.hex()})
 
-class Journal:
-    """The journal of a run, held by this process: see `create` and `take_over`.
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Head:
+        """Read what `to_json` has written.
+
+        Raises:
+            ValueError, TypeError, LookupError: it is something else.
+        """
+        found = json.loads(text)
+        key = bytes.fromhex(found.pop("key"))
+        tuples = {name: tuple(found[name]) for name in ("arguments", "began")}
+        return cls(**{**found, **tuples}, key=key)
+
+
+class Turn(NamedTuple):
+    """What is written at once.
 
     Attributes:
-        path: where it is; the file's name is JOURNAL_FILE.
+        entry: an event, with its times; None: the message was none to the core.
+        link: which message of an agent's has been taken in; None: the event comes from the driver itself.
     """
 
-    def __init__(self, path: Path, database: sqlite3.Connection) -> None:
-        self.path = path
-        self._database = database
+    entry: Entry | None
+    link: AgentLink | None = None
+
+
+class Journal(ABC):
+    """The journal of a run, held by this process alone.
+
+    Attributes:
+        name: which one, in messages.
+        turns_at_once: how many turns one call of `append` should write at most.
+    """
+
+    name: str
+    turns_at_once: int = 1
+
+    def __init__(self) -> None:
         self._bytes_since_snapshot = 0
         self._snapshot_size = 0
 
-    @classmethod
-    def create(cls, path: Path, head: Head) -> Journal:
-        """Begin one.
-
-        Raises:
-            JournalError: it cannot be made.
-        """
-        try:
-            os.close(open_private(path, os.O_EXCL))
-            journal = cls(path, _open(path))
-            with journal._database:
-                marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT};"
-                journal._database.executescript(f"BEGIN; {marks} {_SCHEMA} COMMIT;")
-            journal.update(head)
-        except (OSError, sqlite3.Error) as error:
-            raise JournalError(f"the journal {path} cannot be made: {_reason(error)}") from None
-        return journal
-
-    @classmethod
-    def take_over(cls, path: Path, run_id: str = "") -> Journal:
-        """Open one that another driver has left; nothing in it is changed.
-
-        Args:
-            path: where it is.
-            run_id: the run whose it is to be; empty: any.
-
-        Raises:
-            JournalError: it is none, or damaged, of another version or run, or its driver lives.
-        """
-        if not path.is_file():
-            raise JournalError(f"there is no journal {path}: a run without records, or of an older edriver, has none")
-        if not path.stat().st_size:
-            raise JournalError(f"{path} is not the journal of a run")  # SQLite would make a database of it
-        try:
-            journal = cls(path, _open(path))
-            journal._check(run_id)
-        except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorname", "").startswith(_LOCKED):
-                raise JournalError(
-                    f"the driver of this run lives: it holds the journal {path}. Stop it first (edriver stop)"
-                ) from None
-            raise JournalError(f"the journal {path} cannot be read: {_reason(error)}") from None
-        return journal
-
-    def _check(self, run_id: str) -> None:
-        (application,) = self._database.execute("PRAGMA application_id").fetchone()
-        if application != APPLICATION_ID:
-            raise JournalError(f"{self.path} is not the journal of a run")
-        (version,) = self._database.execute("PRAGMA user_version").fetchone()
-        written_by = self._value("version")
-        if (version, written_by) != (FORMAT, VERSION):
-            raise JournalError(
-                f"the journal {self.path} was written by edriver {written_by}, and this is {VERSION}: resume the run "
-                f"with that one (pip install edriver=={written_by})"
-            )
-        (verdict,) = self._database.execute("PRAGMA quick_check(1)").fetchone()
-        if verdict != "ok":
-            raise self.damaged(verdict)
-        if run_id and self.head.run_id != run_id:
-            raise JournalError(f"the journal {self.path} is that of run {self.head.run_id}, not of {run_id}")
+    @property
+    def remote(self) -> bool:
+        """Whether writing waits for other machines, so that it belongs in a thread of its own."""
+        return self.turns_at_once > 1
 
     @property
+    @abstractmethod
     def head(self) -> Head:
         """See Head.
 
         Raises:
             JournalError: it has none.
         """
-        found = json.loads(self._value("head"))
-        key = bytes.fromhex(found.pop("key"))
-        tuples = {name: tuple(found[name]) for name in ("arguments", "began")}
-        return Head(**{**found, **tuples}, key=key)
 
+    @abstractmethod
     def update(self, head: Head) -> None:
-        """Put another head in place of the one that is there."""
-        value = {name: getattr(head, name) for name in Head.__slots__} | {"key": head.key.hex()}
-        with self._database:
-            self._database.executemany(
-                "INSERT OR REPLACE INTO head VALUES (?, ?)", [("version", VERSION), ("head", json.dumps(value))]
-            )
-
-    def append(self, entry: Entry | None, link: tuple[int, int, int] | None = None) -> None:
-        """Add an event, and note which message of an agent's has been taken in.
-
-        Args:
-            entry: the event, with its times; None: the message was none to the core.
-            link: the agent, the number of its message, and the number of the driver's last message that it had then;
-                None: the event comes from the driver itself.
+        """Put another head in place of the one that is there.
 
         Raises:
             JournalError: it cannot be written.
         """
-        with self._transaction():
-            if entry is not None:
-                event = event_to_bytes(entry.event)
-                self._bytes_since_snapshot += len(event) + len(entry.progress) + ENTRY_BYTES
-                self._database.execute(
-                    "INSERT INTO entries (clock, wall_clock, event, progress) VALUES (?, ?, ?, ?)",
-                    (entry.clock, entry.wall_clock, event, entry.progress),
-                )
-            if link is not None:
-                self._database.execute("INSERT OR REPLACE INTO links VALUES (?, ?, ?)", link)
+
+    @abstractmethod
+    def append(self, turns: Sequence[Turn]) -> None:
+        """Add events, and note which messages of agents have been taken in; all of it or nothing.
+
+        Raises:
+            JournalError: it cannot be written.
+        """
 
     @property
     def wants_snapshot(self) -> bool:
         """Whether there are so many events since the last snapshot that another one should take their place."""
         return self._bytes_since_snapshot >= max(SNAPSHOT_BYTES, SNAPSHOT_SHARE * self._snapshot_size)
 
+    @abstractmethod
     def keep_snapshot(self, clock: float, wall_clock: float, state: bytes) -> None:
         """Put the state after all events in place of these.
 
@@ -218,89 +159,47 @@ class Journal:
         Raises:
             JournalError: it cannot be written.
         """
-        with self._transaction():
-            self._database.execute("INSERT OR REPLACE INTO snapshot VALUES (1, ?, ?, ?)", (clock, wall_clock, state))
-            self._database.execute("DELETE FROM entries")
-        self._snapshot_size, self._bytes_since_snapshot = len(state), 0
 
+    @abstractmethod
     def snapshot(self) -> tuple[float, float, bytes] | None:
         """See `keep_snapshot`; None: there was none, and the entries are all there ever were."""
-        found = self._database.execute("SELECT clock, wall_clock, state FROM snapshot").fetchone()
-        return None if found is None else (float(found[0]), float(found[1]), bytes(found[2]))
 
+    @abstractmethod
     def entries(self) -> Iterator[Entry]:
         """All events since the snapshot, oldest first.
 
         Raises:
             JournalError: one cannot be read.
         """
-        for n, clock, wall_clock, event, progress in self._database.execute("SELECT * FROM entries ORDER BY n"):
-            try:
-                yield Entry(clock, wall_clock, event_from_bytes(event), bytes(progress))
-            except ValueError as error:
-                raise self.damaged(f"entry {n}: {error}") from None
+
+    @abstractmethod
+    def links(self) -> Iterator[AgentLink]:
+        """Of each agent, its last message: see `append`."""
+
+    def on_lost(self, leave: Callable[[JournalLostError], None]) -> None:  # noqa: B027  most are never lost
+        """Have this called, from any thread, when another driver may have the journal."""
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Remove it: from what it has, no driver may go on any more."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let it go."""
 
     def damaged(self, what: str) -> JournalError:
         """The error that says so, of something in it."""
         return JournalError(
-            f"the journal {self.path} is damaged ({what}), so the run cannot be resumed: its hosts end their workers "
+            f"the journal {self.name} is damaged ({what}), so the run cannot be resumed: its hosts end their workers "
             "after --driver-timeout"
         )
 
-    def links(self) -> Iterator[tuple[int, int, int]]:
-        """Of each agent, its last message: see `append`."""
-        yield from self._database.execute("SELECT * FROM links")
+    def _check_version(self, format_number: int, written_by: str) -> None:
+        if (format_number, written_by) != (FORMAT, VERSION):
+            raise JournalError(
+                f"the journal {self.name} was written by edriver {written_by}, and this is {VERSION}: resume the run "
+                f"with that one (pip install edriver=={written_by})"
+            )
 
-    def discard(self) -> None:
-        """Remove it: from what it has, no driver may go on any more."""
-        self.close()
-        for name in JOURNAL_FILES:
-            with contextlib.suppress(OSError):
-                self.path.with_name(name).unlink(missing_ok=True)
-
-    def close(self) -> None:
-        """Let it go."""
-        with contextlib.suppress(sqlite3.Error):
-            self._database.close()
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """Commit all that is executed, or nothing of it.
-
-        Raises:
-            JournalError: it cannot be written.
-        """
-        try:
-            with self._database:
-                yield
-        except sqlite3.Error as error:
-            raise JournalError(f"the journal {self.path} cannot be written: {_reason(error)}") from None
-
-    def _value(self, key: str) -> str:
-        found = self._database.execute("SELECT value FROM head WHERE key = ?", (key,)).fetchone()
-        if found is None:
-            raise JournalError(f"the journal {self.path} has no {key}: its driver ended while it was being made")
-        return str(found[0])
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    """Open the database and lock it.
-
-    Raises:
-        sqlite3.Error: it is none, or locked.
-    """
-    database = sqlite3.connect(path, timeout=0.0, isolation_level="DEFERRED")
-    try:
-        database.execute("PRAGMA locking_mode = EXCLUSIVE")
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = NORMAL")
-        with database:
-            database.execute("BEGIN EXCLUSIVE")
-    except BaseException:
-        database.close()
-        raise
-    return database
-
-
-def _reason(error: Exception) -> str:
-    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+    def _note_written(self, sizes: Iterable[int]) -> None:
+        self._bytes_since_snapshot += sum(size + ENTRY_BYTES for size in sizes)

@@ -125,11 +125,13 @@ class JoinConfigs:
         # Its name may be one that only ssh knows, and ssh go by way of a third machine: then one of these leads here.
         anywhere = [*filter(None, (towards,)), *own_addresses(), socket.gethostname()]
         addresses = [self._endpoint.address] if self._endpoint.address else dict.fromkeys(anywhere)
+        drivers = tuple(at_port(address, self._endpoint.port) for address in addresses)
         return JoinConfig(
             run_id=self._run_id,
             host=host,
             agent_id=agent_id,
-            drivers=tuple(at_port(address, self._endpoint.port) for address in addresses),
+            drivers=drivers,
+            other_drivers=self._endpoint.other_drivers(*drivers),
             authority=authority.certificate.decode() if authority else "",
             token=self._endpoint.token,
             interface=self._interface,

@@ -12,6 +12,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from edriver.common import message_limits
+from edriver.common.grpc_streams import NO_BANDWIDTH_PROBE, SILENT_PEER_SERVER_OPTIONS
 from edriver.common.limits import OutOfBoundsError
 from edriver.driver.rpc.agents.admission import Admission, RefusedError
 from edriver.driver.rpc.agents.agent_messages import AgentMessages, progress_of
@@ -32,7 +33,8 @@ SERVER_OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.so_reuseport", 0),
-    ("grpc.http2.bdp_probe", 0),  # see edriver.common.grpc_streams.NO_BANDWIDTH_PROBE
+    *NO_BANDWIDTH_PROBE,
+    *SILENT_PEER_SERVER_OPTIONS,
 )
 
 

@@ -59,6 +59,12 @@ class Mailbox(Generic[T]):
         self._room.set()
         return item
 
+    def take(self, most: int) -> list[T]:
+        """What waits, up to so many items, without waiting for more."""
+        items = [self._items.popleft() for _ in range(min(most, len(self._items)))]
+        self._room.set()
+        return items
+
     def drain(self) -> list[T]:
         """All that waits, without waiting for more."""
         items = list(self._items)

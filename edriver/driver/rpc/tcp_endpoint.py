@@ -93,8 +93,9 @@ class TcpEndpoint:
         address: where it listens; empty: at all addresses of this machine.
         port: at which port; 0: any.
         secure: whether there are TLS and tokens.
+        addresses: where this driver and others of the run may be found, HOST:PORT each; empty: callers find this one.
         made: the run's credentials, made before it started; None: it makes its own.
-        opened: called with the endpoint once it listens.
+        on_open: awaited with the endpoint once it listens, before any caller can know of it.
 
     Attributes:
         token: opens AgentService,
@@ -113,11 +114,12 @@ class TcpEndpoint:
         address: str = "",
         port: int = 0,
         secure: bool = True,
+        addresses: Sequence[str] = (),
         made: RunCredentials | None = None,
-        opened: Callable[[TcpEndpoint], None] = lambda _: None,
+        on_open: Callable[[TcpEndpoint], Awaitable[None]] | None = None,
     ) -> None:
         self._run_id = run_id
-        self._opened = opened
+        self._on_open = on_open
         self._agents = agents
         self._status = status
         self._control = control
@@ -126,6 +128,7 @@ class TcpEndpoint:
         self.address = address
         self._wanted_port = port
         self._secure = secure
+        self._addresses = tuple(addresses)
         self.token, self.status_token, self.control_token = (
             (made.agent_token, made.status_token, made.control_token)
             if made is not None
@@ -162,7 +165,8 @@ class TcpEndpoint:
         if server_credentials is None:
             _log.warning("--insecure: every process that reaches port %s here can control this run's hosts", self.port)
         self._server = server
-        self._opened(self)
+        if self._on_open is not None:
+            await self._on_open(self)
 
     def _make_server_credentials(self) -> grpc.ServerCredentials:
         if self.authority is None:
@@ -189,7 +193,16 @@ class TcpEndpoint:
         """The credentials that go with one of the tokens."""
         certificate = self.authority.certificate.decode() if self.authority else ""
         where = at_port(self.address or socket.gethostname(), self.port)
-        return JoinConfig(self._run_id, "", 0, (where,), authority=certificate, token=token)
+        return JoinConfig(
+            *(self._run_id, "", 0, (where,)),
+            authority=certificate,
+            token=token,
+            other_drivers=self.other_drivers(where),
+        )
+
+    def other_drivers(self, *found: str) -> tuple[str, ...]:
+        """Where else the run's driver may be, once it is not at these addresses any more."""
+        return tuple(address for address in self._addresses if address not in found)
 
     @property
     def run_credentials(self) -> RunCredentials | None:

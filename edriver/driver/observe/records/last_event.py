@@ -16,14 +16,18 @@ TAIL_BYTES: Final = 4 * 1024 * 1024
 lines about the progress."""
 
 
+NONE_WRITTEN: Final = (0, 0.0)
+"""What `last_event` returns where there is no event."""
+
+
 def last_event(path: Path) -> tuple[int, float]:
-    """The number of the last event in an event log, and its time in seconds since the epoch; 0, 0.0: there is none."""
+    """The number of the last event in an event log, and its time in seconds since the epoch; or NONE_WRITTEN."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
             lines = file.read().splitlines()
     except OSError:
-        return 0, 0.0
+        return NONE_WRITTEN
     for line in reversed(lines):
         try:
             found = json.loads(line)
@@ -33,4 +37,4 @@ def last_event(path: Path) -> tuple[int, float]:
                 return int(found["seq"]), epoch_seconds(at)
         except (ValueError, AttributeError, TypeError, LookupError):
             continue  # cut off: at the beginning by us, at the end by the end of its writer
-    return 0, 0.0
+    return NONE_WRITTEN

@@ -6,11 +6,16 @@ import argparse
 import logging
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edriver.driver.journal.journal import Journal, JournalError
+from edriver.driver.journal.sqlite_journal import SqliteJournal
 from edriver.system.record_folder import JOURNAL_FILE, default_root, is_run_id
+
+if TYPE_CHECKING:
+    from edriver.driver.options import RunOptions
 
 
 def parser() -> argparse.ArgumentParser:
@@ -77,15 +82,38 @@ def take_run_over(path: Path, arguments: Sequence[str] | None = None, *, verbose
 
     Args:
         path: the journal.
-        arguments: the command line that asks for this run (--run); None: none does.
-        verbose: whether every event is logged.
+        arguments: see `go_on_with`.
+        verbose: the same.
 
     Raises:
         JournalError: that cannot be done.
     """
     path = path.resolve()
-    folder = path.parent.name
-    journal = Journal.take_over(path, folder if is_run_id(folder) else "")
+    folder = path.parent
+    journal = SqliteJournal.take_over(path, folder.name if is_run_id(folder.name) else "")
+    return go_on_with(journal, lambda _: folder, arguments, verbose=verbose)
+
+
+def go_on_with(
+    journal: Journal,
+    records_of: Callable[[RunOptions], Path | None],
+    arguments: Sequence[str] | None = None,
+    *,
+    verbose: bool,
+    port: int = 0,
+) -> int:
+    """Go on with the run whose journal this is, to its end; returns the exit code.
+
+    Args:
+        journal: the journal.
+        records_of: finds the folder of the run's records.
+        arguments: the command line that asks for this run (--run); None: none does.
+        verbose: whether every event is logged.
+        port: where this driver is to listen; 0: where the last one did.
+
+    Raises:
+        JournalError: that cannot be done.
+    """
     head = journal.head
 
     from edriver.cli.main import parser as run_parser
@@ -114,6 +142,6 @@ def take_run_over(path: Path, arguments: Sequence[str] | None = None, *, verbose
     try:
         from edriver.driver.session import resume
 
-        return resume(options, journal, output)
+        return resume(options, journal, records_of(options), output, port)
     finally:
         output.close()

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from edriver.cli.resume import take_run_over
+from edriver.cli.resuming.resume import take_run_over
 from edriver.cli.subcommands import EXIT_FAILED
 from edriver.driver.flags.usage_error import UsageError
 from edriver.driver.journal.journal import JournalError

@@ -1,0 +1,103 @@
+"""`edriver -np ...`: start a run or, if there is one of its name whose driver is gone, go on with that."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from edriver.driver.core.mode import Mode
+from edriver.driver.flags.usage_error import UsageError
+from edriver.driver.journal.journal import Head, Journal
+from edriver.driver.journal.run_name import RunName
+from edriver.driver.journal.sqlite_journal import SqliteJournal
+from edriver.driver.observe.console.output import Output
+from edriver.driver.options import RunOptions
+from edriver.system.record_folder import JOURNAL_FILE, make
+
+BeginJournal: TypeAlias = Callable[[Head], Journal]
+
+
+def run_or_resume(flags: argparse.Namespace, options: RunOptions, arguments: Sequence[str]) -> int:
+    """Run to the end; returns the exit code.
+
+    Args:
+        flags: the parsed command line.
+        options: what they come to.
+        arguments: the command line, for a driver that takes the run over.
+
+    Raises:
+        UsageError: there is something wrong with the flags.
+        JournalError: the run's journal cannot be had.
+    """
+    if flags.etcd is None and (flags.standby or flags.driver_addresses):
+        given = "--standby" if flags.standby else "--driver-addresses"
+        raise UsageError(f"{given} is for drivers that share a journal: give --etcd, too")
+    if flags.etcd is not None:
+        from edriver.cli.resuming.etcd_run import go_on, journal_in_etcd, lead
+
+        journal = journal_in_etcd(flags, os.environ)
+        if not lead(journal, flags.run, standby=flags.standby):
+            return 0
+        if journal.holds_run:
+            return go_on(journal, port=options.port, verbose=options.verbose)
+        return _start(flags, options, arguments, None, journal.begin)
+    if flags.run is not None:
+        from edriver.cli.resuming.named_run import hold_name, resume_named
+
+        name = hold_name(flags.run, options.records, resumable=not flags.no_journal)
+        if (code := resume_named(name, arguments, verbose=options.verbose)) is not None:
+            return code
+        return _start(flags, options, arguments, name, None)
+    return _start(flags, options, arguments, None, None)
+
+
+def _start(
+    flags: argparse.Namespace,
+    options: RunOptions,
+    arguments: Sequence[str],
+    name: RunName | None,
+    begin_journal: BeginJournal | None,
+) -> int:
+    run_id = options.run_credentials.run_id if options.run_credentials else secrets.token_hex(4)
+    records, no_records = _records_of(options, run_id)
+    if no_records and options.records_asked:
+        raise UsageError(f"--records: {no_records}")
+    if records is not None and name is not None:
+        name.give_to(run_id)
+    output = Output()
+    output.take_logs(verbose=options.verbose)
+    log = logging.getLogger("edriver")
+    restarts = options.mode.mode is Mode.RESTART
+    log.info("run %s: %s%s", run_id, options, f"; {options.mode}" if restarts else "")
+    if records:
+        log.info("records: %s", records)
+    if no_records and not flags.no_records:
+        log.warning("the run keeps no records: %s (--records DIR has them elsewhere)", no_records)
+    if begin_journal is None and records is not None:
+        begin_journal = _in_records(records)
+    try:
+        from edriver.driver.session import run
+
+        resumable = not flags.no_journal and options.broker is None
+        return run(options, run_id, output, records, arguments, begin_journal if resumable else None)
+    finally:
+        output.close()
+
+
+def _records_of(options: RunOptions, run_id: str) -> tuple[Path | None, str]:
+    """The folder of the run's records, or why there is none."""
+    if options.records is None:
+        return None, "your home directory is not known"
+    try:
+        return make(options.records, run_id), ""
+    except OSError as error:
+        return None, f"{error.filename or options.records} cannot be made: {error.strerror}"
+
+
+def _in_records(records: Path) -> BeginJournal:
+    return lambda head: SqliteJournal.create(records / JOURNAL_FILE, head)

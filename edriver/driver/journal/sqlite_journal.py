@@ -1,0 +1,210 @@
+"""The journal of a run as a SQLite database in the folder of its records.
+
+The database is in write-ahead mode and not synced at each commit: a driver that is killed loses nothing; a power cut
+may cost the last moments, and never tears what is older (https://www.sqlite.org/pragma.html#pragma_synchronous). It is
+locked as long as its driver lives, so that there are never two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from edriver.common.release import VERSION
+from edriver.driver.journal.entries import Entry, event_from_bytes, event_to_bytes
+from edriver.driver.journal.journal import FORMAT, AgentLink, Head, Journal, JournalError, Turn
+from edriver.system.private_files import open_private
+from edriver.system.record_folder import JOURNAL_FILES
+
+APPLICATION_ID: Final = 0x65647276
+"""Marks the file as a journal (https://www.sqlite.org/fileformat.html#application_id): "edrv"."""
+
+_SCHEMA: Final = """
+CREATE TABLE head (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE entries (
+    n INTEGER PRIMARY KEY, clock REAL NOT NULL, wall_clock REAL NOT NULL, event BLOB NOT NULL, progress BLOB NOT NULL
+);
+CREATE TABLE snapshot (
+    one INTEGER PRIMARY KEY CHECK (one = 1), clock REAL NOT NULL, wall_clock REAL NOT NULL, state BLOB NOT NULL
+);
+CREATE TABLE links (agent_id INTEGER PRIMARY KEY, received INTEGER NOT NULL, acknowledged INTEGER NOT NULL);
+"""
+
+_LOCKED: Final = ("SQLITE_BUSY", "SQLITE_LOCKED")
+
+
+class SqliteJournal(Journal):
+    """The journal of a run, held by this process: see `create` and `take_over`.
+
+    Attributes:
+        path: where it is; the file's name is JOURNAL_FILE.
+    """
+
+    def __init__(self, path: Path, database: sqlite3.Connection) -> None:
+        super().__init__()
+        self.path = path
+        self.name = str(path)
+        self._database = database
+
+    @classmethod
+    def create(cls, path: Path, head: Head) -> SqliteJournal:
+        """Begin one.
+
+        Raises:
+            JournalError: it cannot be made.
+        """
+        try:
+            os.close(open_private(path, os.O_EXCL))
+            journal = cls(path, _open(path))
+            with journal._database:
+                marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT};"
+                journal._database.executescript(f"BEGIN; {marks} {_SCHEMA} COMMIT;")
+            journal.update(head)
+        except (OSError, sqlite3.Error) as error:
+            raise JournalError(f"the journal {path} cannot be made: {_reason(error)}") from None
+        return journal
+
+    @classmethod
+    def take_over(cls, path: Path, run_id: str = "") -> SqliteJournal:
+        """Open one that another driver has left; nothing in it is changed.
+
+        Args:
+            path: where it is.
+            run_id: the run whose it is to be; empty: any.
+
+        Raises:
+            JournalError: it is none, or damaged, of another version or run, or its driver lives.
+        """
+        if not path.is_file():
+            raise JournalError(f"there is no journal {path}: a run without records, or of an older edriver, has none")
+        if not path.stat().st_size:
+            raise JournalError(f"{path} is not the journal of a run")  # SQLite would make a database of it
+        try:
+            journal = cls(path, _open(path))
+            journal._check(run_id)
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorname", "").startswith(_LOCKED):
+                raise JournalError(
+                    f"the driver of this run lives: it holds the journal {path}. Stop it first (edriver stop)"
+                ) from None
+            raise JournalError(f"the journal {path} cannot be read: {_reason(error)}") from None
+        return journal
+
+    def _check(self, run_id: str) -> None:
+        (application,) = self._database.execute("PRAGMA application_id").fetchone()
+        if application != APPLICATION_ID:
+            raise JournalError(f"{self.path} is not the journal of a run")
+        (version,) = self._database.execute("PRAGMA user_version").fetchone()
+        written_by = self._value("version")
+        self._check_version(version, written_by)
+        (verdict,) = self._database.execute("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            raise self.damaged(verdict)
+        if run_id and self.head.run_id != run_id:
+            raise JournalError(f"the journal {self.path} is that of run {self.head.run_id}, not of {run_id}")
+
+    @property
+    def head(self) -> Head:
+        """See Journal."""
+        return Head.from_json(self._value("head"))
+
+    def update(self, head: Head) -> None:
+        """See Journal."""
+        with self._transaction():
+            self._database.executemany(
+                "INSERT OR REPLACE INTO head VALUES (?, ?)", [("version", VERSION), ("head", head.to_json())]
+            )
+
+    def append(self, turns: Sequence[Turn]) -> None:
+        """See Journal."""
+        entries = [turn.entry for turn in turns if turn.entry is not None]
+        rows = [(entry.clock, entry.wall_clock, event_to_bytes(entry.event), entry.progress) for entry in entries]
+        links = [turn.link for turn in turns if turn.link is not None]
+        with self._transaction():
+            self._database.executemany(
+                "INSERT INTO entries (clock, wall_clock, event, progress) VALUES (?, ?, ?, ?)", rows
+            )
+            self._database.executemany("INSERT OR REPLACE INTO links VALUES (?, ?, ?)", links)
+        self._note_written(len(event) + len(progress) for _, _, event, progress in rows)
+
+    def keep_snapshot(self, clock: float, wall_clock: float, state: bytes) -> None:
+        """See Journal."""
+        with self._transaction():
+            self._database.execute("INSERT OR REPLACE INTO snapshot VALUES (1, ?, ?, ?)", (clock, wall_clock, state))
+            self._database.execute("DELETE FROM entries")
+        self._snapshot_size, self._bytes_since_snapshot = len(state), 0
+
+    def snapshot(self) -> tuple[float, float, bytes] | None:
+        """See Journal."""
+        found = self._database.execute("SELECT clock, wall_clock, state FROM snapshot").fetchone()
+        return None if found is None else (float(found[0]), float(found[1]), bytes(found[2]))
+
+    def entries(self) -> Iterator[Entry]:
+        """See Journal."""
+        for n, clock, wall_clock, event, progress in self._database.execute("SELECT * FROM entries ORDER BY n"):
+            try:
+                yield Entry(clock, wall_clock, event_from_bytes(event), bytes(progress))
+            except ValueError as error:
+                raise self.damaged(f"entry {n}: {error}") from None
+
+    def links(self) -> Iterator[AgentLink]:
+        """See Journal."""
+        yield from self._database.execute("SELECT * FROM links")
+
+    def discard(self) -> None:
+        """See Journal."""
+        self.close()
+        for name in JOURNAL_FILES:
+            with contextlib.suppress(OSError):
+                self.path.with_name(name).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """See Journal."""
+        with contextlib.suppress(sqlite3.Error):
+            self._database.close()
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Commit all that is executed, or nothing of it.
+
+        Raises:
+            JournalError: it cannot be written.
+        """
+        try:
+            with self._database:
+                yield
+        except sqlite3.Error as error:
+            raise JournalError(f"the journal {self.path} cannot be written: {_reason(error)}") from None
+
+    def _value(self, key: str) -> str:
+        found = self._database.execute("SELECT value FROM head WHERE key = ?", (key,)).fetchone()
+        if found is None:
+            raise JournalError(f"the journal {self.path} has no {key}: its driver ended while it was being made")
+        return str(found[0])
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """Open the database and lock it.
+
+    Raises:
+        sqlite3.Error: it is none, or locked.
+    """
+    database = sqlite3.connect(path, timeout=0.0, isolation_level="DEFERRED")
+    try:
+        database.execute("PRAGMA locking_mode = EXCLUSIVE")
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = NORMAL")
+        with database:
+            database.execute("BEGIN EXCLUSIVE")
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _reason(error: Exception) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)

@@ -1,0 +1,73 @@
+"""`edriver --etcd`: what the flags must have, and what agents read of where the drivers are."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from edriver.agent.dial_in import join_config_of
+from edriver.cli.main import main, parser
+from edriver.cli.resuming.etcd_run import journal_in_etcd
+from edriver.common.join_config import JoinConfig
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("--etcd http://127.0.0.1:1", "--etcd keeps the run under a name: give --run NAME, too"),
+        ("--run a --etcd http://127.0.0.1:1 --no-journal", "leave --no-journal out"),
+        ("--run a/b --etcd http://127.0.0.1:1", "--run: 'a/b' is no name for a run"),
+        ("--run a --etcd 127.0.0.1:1", "--etcd: '127.0.0.1:1' are no URLs of etcd"),
+        ("--run a --etcd http://10.0.0.1:1,http://127.0.0.1:1", "which http:// shows to the network"),
+        ("--run a --etcd http://127.0.0.1:1", r"etcd \(127.0.0.1:1\) cannot be read: 127.0.0.1:1: "),
+        ("--standby", "--standby is for drivers that share a journal: give --etcd, too"),
+        ("--driver-addresses a:1", "--driver-addresses is for drivers that share a journal"),
+        ("--run a --etcd http://127.0.0.1:1 --driver-addresses a", "--driver-addresses: 'a' is no HOST:PORT"),
+    ],
+)
+def test_what_cannot_work_is_a_sentence(line: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(shlex.split(f"{line} -np 1 true"))
+    assert ended.value.code == 2
+    assert re.search(sentence, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("more", ["--etcd http://10.0.0.1:1 --insecure", "--etcd https://10.0.0.1"])
+def test_what_does_not_show_the_journal_to_strangers(more: str) -> None:
+    journal_in_etcd(parser().parse_args(shlex.split(f"--run a {more} -np 1 true")), {}).close()
+
+
+@pytest.mark.parametrize(
+    ("driver", "drivers", "others"),
+    [
+        ([], ("a:1",), ("b:1",)),
+        (["--driver", "c:2"], ("c:2",), ()),
+        (["--driver", "c:2,d:3,[::1]:4"], ("c:2",), ("d:3", "[::1]:4")),
+    ],
+)
+def test_where_agents_look(
+    tmp_path: Path, driver: list[str], drivers: tuple[str, ...], others: tuple[str, ...]
+) -> None:
+    credentials = tmp_path / "run.json"
+    credentials.touch(mode=0o600)
+    credentials.write_bytes(JoinConfig("5d2f01aa", "", 0, ("a:1",), "pem", "token", other_drivers=("b:1",)).to_json())
+    found = join_config_of(["--credentials", str(credentials), *driver])
+    assert (found.drivers, found.other_drivers) == (drivers, others)
+
+
+def test_credentials_without_an_address(tmp_path: Path) -> None:
+    credentials = tmp_path / "run.json"
+    credentials.touch(mode=0o600)
+    credentials.write_bytes(JoinConfig("5d2f01aa", "", 0, (), "pem", "token").to_json())
+    with pytest.raises(ValueError, match="does not say where the driver is: give --driver HOST:PORT"):
+        join_config_of(["--credentials", str(credentials)])
+
+
+def test_credentials_of_an_older_driver(tmp_path: Path) -> None:
+    found = json.loads(JoinConfig("5d2f01aa", "", 0, ("a:1",)).to_json())
+    del found["other_drivers"]
+    assert JoinConfig.from_json(json.dumps(found).encode()).other_drivers == ()
