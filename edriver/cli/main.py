@@ -39,7 +39,8 @@ example:
   on it follows the hosts that the script prints (host:slots, one per line), with 2 to 8 workers.
 
 exit codes:
-  0 success; 1 the run failed; 2 invalid flags; 128 + n stopped by signal n (130: Ctrl-C, 143: SIGTERM)
+  0 success; 1 the run failed; 2 invalid flags; 75 another driver has the run (--etcd); 128 + n stopped by signal n
+  (130: Ctrl-C, 143: SIGTERM)
 """
 
 

@@ -83,8 +83,9 @@ def _start(
     try:
         from edriver.driver.session import run
 
-        resumable = not flags.no_journal and options.broker is None
-        return run(options, run_id, output, records, arguments, begin_journal if resumable else None)
+        if options.dial_in is not None and flags.credentials is None:  # the engine's agents know this file
+            arguments = ["--credentials", str(options.dial_in), *arguments]
+        return run(options, run_id, output, records, arguments, begin_journal if options.resumable else None)
     finally:
         output.close()
 

@@ -56,6 +56,7 @@ class BrokerFeed:
         broker: the broker.
         demand: returns what the run needs now.
         inbox: takes the event that ends the run.
+        proven: whether the engine has given hosts to this run before: then nothing that it refuses ends the run.
         sleep: waits for a number of seconds.
     """
 
@@ -64,18 +65,20 @@ class BrokerFeed:
         broker: Broker,
         demand: Callable[[], Demand],
         inbox: Mailbox[Inbound],
+        proven: bool = False,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._broker = broker
         self._demand = demand
         self._inbox = inbox
+        self._proven = proven
         self._sleep = sleep
         self._trouble = ""
 
     async def run(self) -> None:
         """Call it until cancelled."""
         error = await self._meet()
-        if isinstance(error, UnusableBrokerError):
+        if isinstance(error, UnusableBrokerError) and not self._proven:
             self._inbox.put(events.SourceUnusable(self._trouble))
             return
         while True:

@@ -53,6 +53,9 @@ MAX_POLL_TIMEOUT = 20.0
 DIAL_IN_LAUNCHER: Final = "dial-in"
 """The launcher of hosts that dial in."""
 
+ENDING_LAUNCHERS: Final = frozenset({"ray"})
+"""Launchers whose agents end with the driver: they are actors of its Ray job."""
+
 THIS_MACHINE = "this machine"
 """The hosts if no flag defines them."""
 
@@ -89,6 +92,7 @@ class RunOptions:
         records: the folder in which the run gets a folder for its records; None: it has none: they were declined,
             or this user has no home.
         records_asked: whether the operator named that folder.
+        resumable: whether another driver may take the run over.
         logs_kept: whether the workers' latest output is kept for observers.
         name: what the operator calls the run; empty: nothing.
         tags: the operator's, by name.
@@ -123,6 +127,7 @@ class RunOptions:
     metrics: tuple[str, int] | None = None
     records: Path | None = None
     records_asked: bool = False
+    resumable: bool = True
     logs_kept: bool = True
     name: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -199,6 +204,7 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         metrics=metrics_of(flags.metrics_port, flags.metrics_address),
         records=records_of(flags, os.environ),
         records_asked=flags.records is not None,
+        resumable=not flags.no_journal and flags.launcher not in ENDING_LAUNCHERS,
         logs_kept=not flags.no_logs,
         name=name_of(flags.name),
         tags=dict(map(tag_of, flags.tag)),

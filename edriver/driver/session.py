@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import NoReturn
 
 import grpc.aio
 import uvloop
@@ -21,7 +21,7 @@ from edriver.common.wire import timestamp
 from edriver.driver.core import actions, events
 from edriver.driver.journal.draws import new_key
 from edriver.driver.journal.held_clock import HeldClock
-from edriver.driver.journal.journal import Head, Journal, JournalError, JournalLostError
+from edriver.driver.journal.journal import EXIT_REPLACED, Head, Journal, JournalError, JournalLostError
 from edriver.driver.observe.console.failure_report import Tally, failure_report, success_report, with_last_output
 from edriver.driver.observe.console.output import Output
 from edriver.driver.observe.records.recorder import describe, describe_failure
@@ -44,10 +44,6 @@ from edriver.system.runs import RUN_FOLDER_VARIABLE, SOCKET_NAME, folder_of
 from edriver.v1 import agent_pb2_grpc, control_pb2_grpc, status_pb2_grpc
 
 _log = logging.getLogger("edriver.driver")
-
-
-EXIT_REPLACED: Final = 75
-"""The exit code of a driver that leaves its run to another: EX_TEMPFAIL of sysexits.h."""
 
 
 def run(

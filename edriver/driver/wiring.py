@@ -249,7 +249,12 @@ class Wiring:
             source=options.source,
         )
         unused = UnusedHosts(idle_timeout, clock)
-        return BrokerFeed(make(context), lambda: unused.settled(demand_of(self.membership.state)), self.inbox)
+        return BrokerFeed(
+            make(context),
+            lambda: unused.settled(demand_of(self.membership.state)),
+            self.inbox,
+            proven=self._head.incarnation > 1,
+        )
 
     def _metrics_server(self, run_id: str, address: str, port: int) -> MetricsServer:
         from edriver.driver.observe.metrics.server import MetricsServer  # prometheus_client, which others do without

@@ -7,7 +7,7 @@ import re
 import signal
 import sqlite3
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -28,13 +28,20 @@ EAGER = (sys.executable, str(SCRIPTS / "eager_snapshots.py"))
 class Resumed(Printing):
     """`edriver resume`, of a run that a test has begun."""
 
-    def __init__(self, run: Run, folder: Path, *words: str, through: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        run: Run,
+        folder: Path,
+        *words: str,
+        through: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
         state = folder / "state" / "edriver"
         where = words or (str(state / id_of(run)),)
         super().__init__(
             [*through, sys.executable, "-m", "edriver", "resume", *where],
             folder,
-            {"PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(folder / "state")},
+            {"PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(folder / "state"), **(environ or {})},
         )
 
 

@@ -40,13 +40,13 @@ class ScriptedBroker:
         raise BrokerError("job 7 is left: scancel 7")
 
 
-def fed(*steps: Exception | None) -> tuple[ScriptedBroker, list[Inbound]]:
+def fed(*steps: Exception | None, proven: bool = False) -> tuple[ScriptedBroker, list[Inbound]]:
     """A feed, run to its end and closed."""
 
     async def run() -> tuple[ScriptedBroker, list[Inbound]]:
         inbox: Mailbox[Inbound] = Mailbox(100)
         broker = ScriptedBroker(steps)
-        feed = BrokerFeed(broker, lambda: DEMAND, inbox, sleep=lambda _: asyncio.sleep(0))
+        feed = BrokerFeed(broker, lambda: DEMAND, inbox, proven, lambda _: asyncio.sleep(0))
         with contextlib.suppress(asyncio.CancelledError):
             await feed.run()
         await feed.close()
@@ -74,6 +74,11 @@ def test_one_that_can_never_work_ends_the_run_at_once() -> None:
     broker, reported = fed(UnusableBrokerError("there is no partition 'gpus'"), None)
     assert len(broker.asked) == 1
     assert reported == [events.SourceUnusable("there is no partition 'gpus'")]
+
+
+def test_it_ends_no_run_that_it_has_given_hosts_before() -> None:
+    broker, reported = fed(UnusableBrokerError("there is no partition 'gpus'"), None, proven=True)
+    assert (len(broker.asked), reported) == (2, [])
 
 
 def test_later_it_only_waits() -> None:

@@ -109,6 +109,14 @@ def test_a_named_launcher() -> None:
     assert isinstance(make(LaunchContext("0a1b2c3d", ssh_port=2222)), SshLauncher)
 
 
+def test_which_runs_can_be_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "plugin", lambda *asked: asked)
+    assert read("-np 1 sh").resumable
+    assert read("-np 2 --hosts-dial-in --credentials f --broker farm sh").resumable
+    assert not read("-np 1 --no-journal sh").resumable
+    assert not read("-np 1 --launcher ray sh").resumable
+
+
 def test_a_broker_asks_for_no_more_than_np_unless_there_is_a_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(options, "plugin", lambda *asked: asked)
     words = "--hosts-dial-in --credentials f --slots-per-host 4 --broker farm=green,blue sh"

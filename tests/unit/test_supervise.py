@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from edriver.cli.resuming.supervise import PAUSES, STABLE, supervise
+from edriver.driver.journal.journal import EXIT_REPLACED
 from edriver.system.child import Child
 
 KILLED = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
@@ -44,6 +45,12 @@ def test_it_starts_another_one_until_one_ends_by_itself(capfd: pytest.CaptureFix
     assert all(command[-5:] == ["-m", "edriver", "-np", "2", "true"] for command in drivers.commands)
     said = "edriver: the driver was killed by SIGKILL: starting another one\n"
     assert capfd.readouterr().err == said * 2
+
+
+def test_one_that_leaves_its_run_to_another_is_followed_by_one_that_stands_by() -> None:
+    drivers = Drivers((1.0, f"raise SystemExit({EXIT_REPLACED})"), (1.0, ""))
+    assert drivers.supervise() == 0
+    assert len(drivers.commands) == 2
 
 
 def test_it_waits_longer_for_each_that_is_killed_in_a_row() -> None:

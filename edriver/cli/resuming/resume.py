@@ -131,11 +131,9 @@ def go_on_with(
         raise JournalError(f"the run's folder {head.directory} cannot be entered: {error.strerror}") from None
     except UsageError as error:
         raise JournalError(f"the run's command line does not hold any more: {error}") from None
-    if options.broker is not None:
-        raise JournalError(f"run {head.run_id} gets its hosts from an engine: such a run cannot be resumed yet")
     output = Output()
     output.take_logs(verbose=verbose)
-    if arguments is not None and tuple(arguments) != head.arguments:
+    if arguments is not None and head.arguments[-len(arguments) :] != tuple(arguments):
         logging.getLogger("edriver").warning(
             "the run was started with other arguments, and continues with those: edriver %s", shlex.join(head.arguments)
         )

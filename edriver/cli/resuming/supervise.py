@@ -14,6 +14,7 @@ from typing import Final
 
 import tenacity
 
+from edriver.driver.journal.journal import EXIT_REPLACED
 from edriver.driver.stop_requests import STOP_SIGNALS
 from edriver.system.child import Child
 from edriver.text.phrases import exit_text
@@ -56,7 +57,7 @@ def supervise(
     command = [sys.executable, "-m", "edriver", *arguments]
     supervisor = _Supervisor(command, start, clock)
     attempts = tenacity.Retrying(
-        retry=tenacity.retry_if_result(lambda code: code < 0 and supervisor.signal is None),
+        retry=tenacity.retry_if_result(lambda code: _is_resumed_after(code) and supervisor.signal is None),
         wait=lambda _: supervisor.pause,
         sleep=sleep,
         before_sleep=_announce,
@@ -64,6 +65,11 @@ def supervise(
     with supervisor.passing_signals_on():
         code: int = attempts(supervisor.run_driver)
     return 128 - code if code < 0 else code
+
+
+def _is_resumed_after(code: int) -> bool:
+    """Whether the run goes on after a driver has ended in this way."""
+    return code < 0 or code == EXIT_REPLACED
 
 
 def _announce(attempt: tenacity.RetryCallState) -> None:

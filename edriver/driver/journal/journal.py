@@ -16,6 +16,9 @@ from typing import Final, NamedTuple, TypeAlias
 from edriver.common.release import VERSION
 from edriver.driver.journal.entries import Entry
 
+EXIT_REPLACED: Final = 75
+"""The exit code of a driver that leaves its run to another: EX_TEMPFAIL of sysexits.h."""
+
 FORMAT: Final = 2
 """Grows with each change of what a journal holds."""
 

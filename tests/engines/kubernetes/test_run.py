@@ -18,7 +18,7 @@ pytest.importorskip("yaml")
 from edriver.cli.main import main
 from tests.engines.kubernetes.fake_cluster import FakeCluster, applied, driver_words
 from tests.engines.waiting import eventually
-from tests.process.running import SCRIPTS, edriver, running
+from tests.process.running import ROOT, SCRIPTS, Printing, edriver, running
 
 pytestmark = pytest.mark.engines
 
@@ -85,6 +85,27 @@ def test_a_driver_that_is_evicted_has_a_successor_to_which_the_agents_come(
             successor.process.send_signal(signal.SIGTERM)
             assert successor.end() == 143
             assert eventually(lambda: not names(cluster)), "one that is not evicted gives all pods back"
+
+
+def test_a_driver_that_is_killed_is_resumed_with_the_pods_that_it_had(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with applied(manifest(capsys, "-np", "2", "--min-np", "1"), tmp_path, LONG) as (cluster, run):
+        run.line("rank 1 passed step 5")
+        pids, pods = run.pids(), names(cluster)
+        run_id = run.line("run ([0-9a-f]{8}): ")[1]
+        run.process.kill()
+        run.process.wait()
+        resumed = Printing([sys.executable, "-m", "edriver", "resume", run_id], tmp_path, {"PYTHONPATH": str(ROOT)})
+        resumed.line("another driver has taken over, number 2 of this run")
+        resumed.line("rank 1 passed step")
+        assert names(cluster) == pods
+        cluster.kill(pods[0])
+        resumed.line(rf"host {pods[0]} is lost: ")
+        resumed.line(rf"rank 0 of 2 pid ({'|'.join(map(str, pids.values()))}) at step")  # one that was not restarted
+        resumed.process.send_signal(signal.SIGINT)
+        assert resumed.end() == 130
+        assert run.gone(), run.left_behind()
 
 
 def test_a_watch_that_is_too_old_is_listed_anew(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

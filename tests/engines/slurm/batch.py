@@ -61,6 +61,10 @@ class Batch:
         """The same."""
         return "\n".join(self.lines)
 
+    def found(self, pattern: str) -> list[str]:
+        """What is found in its lines."""
+        return re.findall(pattern, self.text)
+
     def line(self, pattern: str, after: int = 0) -> re.Match[str]:
         """Wait for the first line, from the given one on, in which the pattern is found."""
         deadline = time.monotonic() + BOUND

@@ -1,0 +1,61 @@
+"""Runs under Slurm whose driver is killed: the next one finds the jobs and steps, with the workers in them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.engines.slurm.batch import TRAIN, Batch
+from tests.engines.slurm.cluster import Cluster
+from tests.engines.slurm.submitting import submitting
+from tests.process.test_resume import Resumed, assert_every_step_once, environ_of, kill, wait_for_steps
+
+pytestmark = pytest.mark.engines
+
+
+def test_jobs_of_the_run_are_those_of_the_next_driver(slurm: Cluster, tmp_path: Path) -> None:
+    environ = environ_of(tmp_path, EPOCHS="40000")
+    with submitting(slurm, tmp_path, "main", "-np", "2", "--min-np", "1", **environ) as run:
+        run.line("rank 1 passed step 5")
+        pids, jobs = run.pids(), slurm.jobs("%i")
+        kill(run)
+        wait_for_steps(tmp_path / "reports", 20)
+        resumed = Resumed(run, tmp_path, environ=slurm.environ)
+        resumed.line("another driver has taken over, number 2 of this run")
+        resumed.line("rank 0 passed step")
+        assert slurm.jobs("%i") == jobs
+        os.kill(pids[1], signal.SIGKILL)
+        lost = resumed.line(r"worker 2 \(rank 1, \S+\.job(\d+):0\) was killed by SIGKILL")[1]
+        resumed.line(rf"rank 0 of 1 pid {pids[0]} at step ")  # it was never restarted
+        slurm.command("scancel", lost)
+        resumed.line("submitted 1 job to Slurm's partition main")
+        resumed.process.send_signal(signal.SIGINT)
+        assert resumed.end() == 130, resumed.text
+        assert run.gone(), run.left_behind()
+        slurm.wait(slurm.quiet, "nothing of the run is left")
+    assert_every_step_once(tmp_path / "reports")
+    assert list((tmp_path / "state" / "edriver").glob("agents-*.json")) == []
+
+
+def test_in_an_allocation(slurm: Cluster, tmp_path: Path) -> None:
+    """As the job's script does it: the command line again, with the run's name."""
+    environ = environ_of(tmp_path, EPOCHS="40000")
+    args = ["--run", "big", "--slurm", "-np", "2", "--min-np", "1", *TRAIN]
+    script = "{command} & echo $! > driver.pid; wait; {command}"
+    directives = ["--nodes=2", "--ntasks-per-node=1"]
+    batch = Batch(slurm, tmp_path, directives, args, environ, script)
+    batch.line("rank 1 passed step 5")
+    pids = {int(match) for match in batch.found(r"rank \d of 2 pid (\d+) at step 0")}
+    os.kill(int((tmp_path / "driver.pid").read_text()), signal.SIGKILL)
+    batch.line("another driver has taken over, number 2 of this run")
+    after = len(batch.lines)
+    batch.line("rank 1 passed step", after)
+    assert len(pids) == 2
+    assert {int(match) for match in batch.found(r"rank \d of 2 pid (\d+) at step")} == pids
+    slurm.command("scancel", batch.job)
+    batch.end()
+    slurm.wait(slurm.quiet, "nothing of the run is left")
+    assert_every_step_once(tmp_path / "reports")
