@@ -34,9 +34,8 @@ def run_or_resume(flags: argparse.Namespace, options: RunOptions, arguments: Seq
         UsageError: there is something wrong with the flags.
         JournalError: the run's journal cannot be had.
     """
-    if flags.etcd is None and (flags.standby or flags.driver_addresses):
-        given = "--standby" if flags.standby else "--driver-addresses"
-        raise UsageError(f"{given} is for drivers that share a journal: give --etcd, too")
+    if flags.etcd is None and flags.standby:
+        raise UsageError("--standby is for drivers that share a journal: give --etcd, too")
     if flags.etcd is not None:
         from edriver.cli.resuming.etcd_run import go_on, journal_in_etcd, lead
 

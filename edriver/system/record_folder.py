@@ -23,8 +23,11 @@ USAGE_FILE = "usage.jsonl"
 JOURNAL_FILE: Final = "journal.sqlite3"
 """And, while it lasts, what another driver could take it over from."""
 
-JOURNAL_FILES: Final = tuple(f"{JOURNAL_FILE}{ending}" for ending in ("-shm", "-wal", ""))
-"""The same with the files that SQLite puts beside it."""
+LEASE_FILE: Final = "journal.lease"
+"""Says which driver has it."""
+
+JOURNAL_FILES: Final = (*(f"{JOURNAL_FILE}{ending}" for ending in ("-shm", "-wal", "")), LEASE_FILE)
+"""Both, and the files that SQLite puts beside them."""
 
 MAX_KEPT_RUNS: Final = 100
 """Runs that are kept in the default folder."""

@@ -25,7 +25,6 @@ from edriver.common.join_config import JoinConfig
         ("--run a --etcd http://10.0.0.1:1,http://127.0.0.1:1", "which http:// shows to the network"),
         ("--run a --etcd http://127.0.0.1:1", r"etcd \(127.0.0.1:1\) cannot be read: 127.0.0.1:1: "),
         ("--standby", "--standby is for drivers that share a journal: give --etcd, too"),
-        ("--driver-addresses a:1", "--driver-addresses is for drivers that share a journal"),
         ("--run a --etcd http://127.0.0.1:1 --driver-addresses a", "--driver-addresses: 'a' is no HOST:PORT"),
     ],
 )

@@ -34,6 +34,6 @@ def add_resume_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--driver-addresses",
         metavar="HOST:PORT,...",
-        help="with --etcd: where hosts look for the run's driver if it is not where it was: this driver and those that "
-        "stand by, each with its --port",
+        help="where hosts look for the run's driver if it is not where it was: on this machine and those on which the "
+        "run may be resumed, each with its --port",
     )

@@ -2,7 +2,7 @@
 
 The database is in write-ahead mode and not synced at each commit: a driver that is killed loses nothing; a power cut
 may cost the last moments, and never tears what is older (https://www.sqlite.org/pragma.html#pragma_synchronous). It is
-locked as long as its driver lives, so that there are never two.
+locked as long as its driver lives, so that there are never two. Where locks do not hold, a lease does: file_lease.py.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from edriver.common.release import VERSION
 from edriver.driver.journal.entries import Entry, event_from_bytes, event_to_bytes
-from edriver.driver.journal.journal import FORMAT, AgentLink, Head, Journal, JournalError, Turn
+from edriver.driver.journal.file_lease import FileLease
+from edriver.driver.journal.journal import FORMAT, AgentLink, Head, Journal, JournalError, JournalLostError, Turn
 from edriver.system.private_files import open_private
-from edriver.system.record_folder import JOURNAL_FILES
+from edriver.system.record_folder import JOURNAL_FILES, LEASE_FILE
 
 APPLICATION_ID: Final = 0x65647276
 """Marks the file as a journal (https://www.sqlite.org/fileformat.html#application_id): "edrv"."""
@@ -44,22 +45,30 @@ class SqliteJournal(Journal):
         path: where it is; the file's name is JOURNAL_FILE.
     """
 
-    def __init__(self, path: Path, database: sqlite3.Connection) -> None:
+    def __init__(self, path: Path, database: sqlite3.Connection, lease: FileLease) -> None:
         super().__init__()
         self.path = path
         self.name = str(path)
         self._database = database
+        self._lease = lease
 
     @classmethod
-    def create(cls, path: Path, head: Head) -> SqliteJournal:
+    def create(cls, path: Path, head: Head, lease: FileLease | None = None) -> SqliteJournal:
         """Begin one.
+
+        Args:
+            path: where it is to be.
+            head: its head.
+            lease: this driver's claim to the folder; None: the usual one.
 
         Raises:
             JournalError: it cannot be made.
         """
         try:
             os.close(open_private(path, os.O_EXCL))
-            journal = cls(path, _open(path))
+            lease = lease or FileLease(path.with_name(LEASE_FILE))
+            lease.take()
+            journal = cls(path, _open(path), lease)
             with journal._database:
                 marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT};"
                 journal._database.executescript(f"BEGIN; {marks} {_SCHEMA} COMMIT;")
@@ -69,12 +78,13 @@ class SqliteJournal(Journal):
         return journal
 
     @classmethod
-    def take_over(cls, path: Path, run_id: str = "") -> SqliteJournal:
+    def take_over(cls, path: Path, run_id: str = "", lease: FileLease | None = None) -> SqliteJournal:
         """Open one that another driver has left; nothing in it is changed.
 
         Args:
             path: where it is.
             run_id: the run whose it is to be; empty: any.
+            lease: this driver's claim to the folder; None: the usual one.
 
         Raises:
             JournalError: it is none, or damaged, of another version or run, or its driver lives.
@@ -84,8 +94,12 @@ class SqliteJournal(Journal):
         if not path.stat().st_size:
             raise JournalError(f"{path} is not the journal of a run")  # SQLite would make a database of it
         try:
-            journal = cls(path, _open(path))
+            lease = lease or FileLease(path.with_name(LEASE_FILE))
+            journal = cls(path, _open(path), lease)
             journal._check(run_id)
+            lease.take()
+        except OSError as error:
+            raise JournalError(f"the journal {path} cannot be taken over: {_reason(error)}") from None
         except sqlite3.Error as error:
             if getattr(error, "sqlite_errorname", "").startswith(_LOCKED):
                 raise JournalError(
@@ -166,19 +180,27 @@ class SqliteJournal(Journal):
         """See Journal."""
         with contextlib.suppress(sqlite3.Error):
             self._database.close()
+        self._lease.release()
+
+    def on_lost(self, leave: Callable[[JournalLostError], None]) -> None:
+        """See Journal."""
+        self._lease.on_lost(leave)
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
         """Commit all that is executed, or nothing of it.
 
         Raises:
+            JournalLostError: another driver has the journal, or may have had it meanwhile.
             JournalError: it cannot be written.
         """
+        self._lease.check()
         try:
             with self._database:
                 yield
         except sqlite3.Error as error:
             raise JournalError(f"the journal {self.path} cannot be written: {_reason(error)}") from None
+        self._lease.check()
 
     def _value(self, key: str) -> str:
         found = self._database.execute("SELECT value FROM head WHERE key = ?", (key,)).fetchone()

@@ -1,0 +1,170 @@
+"""Which driver has the journal in a folder, written beside it: for file systems whose locks hold within one machine, or
+not at all.
+
+A driver renews the file once a second. Another one on the same machine looks whether that driver's process lives. On
+another machine it watches the file for as long as a lease: clocks are not compared. Before each write, a driver looks
+whether the file is still its own. One that is stopped between this look and the write may still write an event, so
+etcd is what to use where that matters; it decides nothing more, for the look comes again after the write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from edriver.driver.journal.journal import JournalError, JournalLostError
+from edriver.system.private_files import open_private
+
+LEASE: Final = 5.0
+"""Seconds for which the file of a driver on another machine must stay as it is before the journal is taken."""
+
+RENEWAL_PERIOD: Final = 1.0
+"""Seconds between two renewals."""
+
+LOOK_PERIOD: Final = 0.25
+"""Seconds between two looks at another driver's file."""
+
+MAX_BYTES: Final = 1000
+
+
+class Holder(NamedTuple):
+    """What the file says.
+
+    Attributes:
+        token: the driver's own.
+        machine: see `this_machine`.
+        process: its process there, and when that was started.
+        renewals: how many there were.
+    """
+
+    token: str
+    machine: str
+    process: str
+    renewals: str
+
+
+def this_machine() -> str:
+    """Names this machine since its start, and the processes that can be seen from here."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{socket.gethostname()} {boot} {Path('/proc/self/ns/pid').readlink()}"
+
+
+def process_name(process: int) -> str:
+    """Names a process that lives as no other of this machine: by its id, and the time of its start (proc(5), stat).
+
+    Returns:
+        the name; empty: it has ended, though its parent may not know it yet.
+    """
+    with contextlib.suppress(OSError, IndexError):
+        state, *rest = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        if state not in "ZX":
+            return f"{process} {rest[18]}"
+    return ""
+
+
+class FileLease:
+    """A driver's claim to the journal in a folder.
+
+    Args:
+        path: the file.
+        machine: this machine.
+        clock: seconds, monotonic.
+        sleep: waits for so many seconds.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        machine: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._path = path
+        self._machine = this_machine() if machine is None else machine
+        self._clock = clock
+        self._sleep = sleep
+        self._token = secrets.token_hex(8)
+        self._renewals = 0
+        self._released = threading.Event()
+        self._renewer = threading.Thread(target=self._renew_until_released, name="journal-lease", daemon=True)
+        self._on_lost: Callable[[JournalLostError], None] = lambda _: None
+
+    def take(self) -> None:
+        """Have the journal, from now on until `release`.
+
+        Raises:
+            JournalError: another driver has it.
+            OSError: the file cannot be written.
+        """
+        found = self._read()
+        if found is not None and self._lives(found):
+            where = found.machine.partition(" ")[0]
+            raise JournalError(f"the driver of this run lives on {where}: it renews {self._path}. Stop it first")
+        self._write()
+        self._renewer.start()
+
+    def check(self) -> None:
+        """See that no other driver has the journal. A file that was removed is no other driver's.
+
+        Raises:
+            JournalLostError: another one has it.
+        """
+        found = self._read()
+        if found is not None and found.token != self._token:
+            where = found.machine.partition(" ")[0]
+            raise JournalLostError(f"{self._path} is another driver's: a driver on {where} has it now")
+
+    def on_lost(self, leave: Callable[[JournalLostError], None]) -> None:
+        """Have this called, from another thread, when it is found that another driver has the journal."""
+        self._on_lost = leave
+
+    def release(self) -> None:
+        """Let the journal go."""
+        self._released.set()
+        if self._renewer.is_alive() and threading.current_thread() is not self._renewer:
+            self._renewer.join()
+        with contextlib.suppress(OSError, JournalLostError):
+            self.check()
+            self._path.unlink()
+
+    def _lives(self, other: Holder) -> bool:
+        if other.machine == self._machine:
+            return process_name(int(other.process.partition(" ")[0] or 0)) == other.process != ""
+        deadline = self._clock() + LEASE
+        while self._clock() < deadline:
+            self._sleep(LOOK_PERIOD)
+            if self._read() not in (other, None):
+                return True
+        return False
+
+    def _read(self) -> Holder | None:
+        """What the file says; None: it says nothing."""
+        try:
+            return Holder(*self._path.read_bytes()[:MAX_BYTES].decode().splitlines())
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def _write(self) -> None:
+        text = "\n".join(Holder(self._token, self._machine, process_name(os.getpid()), f"{self._renewals:012}"))
+        with os.fdopen(open_private(self._path), "r+b", buffering=0) as file:  # in place: a full disk is no matter
+            file.write(text.encode())
+            file.truncate()
+
+    def _renew_until_released(self) -> None:
+        while not self._released.wait(RENEWAL_PERIOD):
+            try:
+                self.check()
+                self._renewals += 1
+                self._write()
+            except JournalLostError as error:
+                self._on_lost(error)
+                return
+            except OSError:
+                pass  # a full disk: another driver would see it as silence, and this one that it has the file
