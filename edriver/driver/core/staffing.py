@@ -5,7 +5,7 @@ dismissed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import takewhile
+from itertools import chain, islice, takewhile
 from typing import Final
 
 from edriver.driver.core import events
@@ -19,6 +19,12 @@ from edriver.driver.core.settings import Settings
 PLACEMENT_WINDOW: Final = 3.0
 """Seconds from the first agent's start within which workers are started in the order of discovery: for that long, a
 host waits for those before it."""
+
+SPARE_HOSTS: Final = 64
+"""Hosts that have an agent beside those whose slots the run can use, so that what is lost is replaced at once."""
+
+MAX_TROUBLES: Final = 8
+"""Reasons, at most, that are part of a cause: thousands of hosts may be out of reach. Each host's status has its own."""
 
 
 class DiscoveryTrouble:
@@ -98,9 +104,10 @@ class Staffing:
         return list(self._roster.on(host))
 
     def tend_hosts(self, now: float) -> Iterator[Action]:
-        """An agent for every host that discovery names; none for a removed host without workers."""
+        """An agent for each host that the run can use, and for some more; none for a removed host without workers."""
+        chosen = self._hosts_to_start(now)
         for record in list(self._roster.hosts.values()):
-            if record.wanted and record.agent_id is None and record.start.free_at <= now:
+            if record.name in chosen:
                 self._agents += 1
                 if self._in_order_until is None:
                     self._in_order_until = now + PLACEMENT_WINDOW
@@ -113,6 +120,23 @@ class Staffing:
                 if not record.present:
                     del self._roster.hosts[record.name]
                     self._trouble.pop(record.name, None)
+
+    def _hosts_to_start(self, now: float) -> set[str]:
+        """The hosts that get an agent now. Those that have failed least go first, then the oldest."""
+        wanted = [record for record in self._roster.hosts.values() if record.wanted]
+        due = [record for record in wanted if record.agent_id is None and record.start.free_at <= now]
+        if not due:
+            return set()
+        unusable = self.quarantine.excluded_hosts(now) | self._trouble.keys()
+        taken = [record for record in wanted if record.agent_id is not None and record.name not in unusable]
+        room, spare, chosen = self.most, SPARE_HOSTS, set[str]()
+        for record in chain(taken, sorted(due, key=lambda record: record.start.failures)):
+            if room <= 0 and spare <= 0:
+                break
+            room, spare = (room - record.open_count, spare) if room > 0 else (room, spare - 1)
+            if record.agent_id is None:
+                chosen.add(record.name)
+        return chosen
 
     def steer(self, wish: events.DrainRequested | events.UndrainRequested | events.ResizeRequested) -> None:
         """Take in an operator's request. One that is out of range is ignored: the service has already refused it."""
@@ -222,7 +246,7 @@ class Staffing:
         return not any(self._untried(record, slot) for record, slot in self._roster.free_slots(now))
 
     def troubles(self, now: float, late: bool = False) -> tuple[Cause, ...]:
-        """Why hosts and slots are not used; empty if all are.
+        """Why hosts and slots are not used, MAX_TROUBLES reasons at most; empty if all are.
 
         Args:
             now: the time.
@@ -230,7 +254,7 @@ class Staffing:
         """
         trouble = self.discovery.last if late else self.discovery.first
         discovery = [Cause(CauseKind.DISCOVERY_FAILED, detail=ReportedText(trouble))] if trouble else []
-        return (*discovery, *self.host_problems(now, late))
+        return tuple(islice(chain(discovery, self.host_problems(now, late)), MAX_TROUBLES))
 
     def host_problems(self, now: float, late: bool = False) -> Iterator[Cause]:
         """Of each host that is not used, or not in all of its slots, why. Arguments as above."""

@@ -1,0 +1,114 @@
+"""What is done to a run, one function a case. Each returns what it has seen, and asserts that the run went on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from edriver.system.own_addresses import own_addresses
+from tests.process.running import edriver, wait_for_exit
+from tests.trouble.overload.watched import Watched, reported, watched
+
+TWO = ("-np", "2", "--min-np", "1")
+
+
+def script(folder: Path, text: str) -> str:
+    """A discovery script."""
+    path = folder / "discover.sh"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def seen(run: Watched, code: int) -> list[str]:
+    """The end of a case: it ended well, and a report of it can be made."""
+    report = edriver("report", str(run.own_records), "--output", str(run.folder / "report.html"))
+    run.said["exit code"], run.said["report"] = code, report.returncode
+    assert code == 0, run.run.text[-4000:]
+    assert report.returncode == 0, report.stderr
+    return reported(run)
+
+
+def flapping(folder: Path, seconds: float = 600.0, period: int = 1) -> list[str]:
+    """A second host is there, and is not there, in turn: each state lasts for so many answers."""
+    on = f"n=$(cat n 2>/dev/null || echo 0); echo $((n+1)) > n; [ $(( n / {period} % 2 )) = 0 ] || echo 127.0.0.1:1"
+    flags = ("-np", "1", "--max-np", "2", "--host-discovery-script", script(folder, f"echo localhost:1; {on}"))
+    with watched(folder, flags) as run:
+        run.wait_for_steps()
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            time.sleep(1.0)
+        status = run.status()
+        run.said["hosts"] = [(h["name"], h["state"], [o.get("text") for o in h["obstacles"]]) for h in status["hosts"]]
+        run.said["rounds"] = status["rounds"]
+        run.wait_for_steps()
+        return seen(run, run.end())
+
+
+def hosts(folder: Path, count: int = 10_000, seconds: float = 120.0) -> list[str]:
+    """So many hosts appear at once, beside one that trains: ssh reaches none of them, and needs five seconds for that."""
+    ssh = folder / "bin" / "ssh"
+    ssh.parent.mkdir()
+    ssh.write_text("#!/bin/sh\nsleep 5\necho 'ssh: connect to host: Connection timed out' >&2\nexit 255\n")
+    ssh.chmod(0o755)
+    own = own_addresses()[0]
+    (folder / "hosts").write_text(f"{own}:1\n")
+    flags = ("-np", "1", "--max-np", "8", "--host-discovery-script", script(folder, "cat hosts"))
+    with watched(folder, flags, {"PATH": f"{ssh.parent}:{os.environ['PATH']}"}) as run:
+        run.wait_for_steps()
+        (folder / "new").write_text(f"{own}:1\n" + "".join(f"h{n}.invalid:1\n" for n in range(count)))
+        (folder / "new").rename(folder / "hosts")
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            run.note_most("ssh at a time", sum("bin/ssh" in line for line in run.run.left_behind()))
+            run.said["hosts in status"] = len(run.status()["hosts"])
+            time.sleep(1.0)
+        run.wait_for_steps()
+        return seen(run, run.end())
+
+
+def output(folder: Path, seconds: float = 60.0) -> list[str]:
+    """A worker prints 100 MB a second."""
+    with watched(folder, TWO, {"FLOOD": "100e6"}) as run:
+        run.wait_for_steps()
+        time.sleep(seconds)
+        run.said["status"] = run.status()["activity"]["text"]
+        run.wait_for_steps()
+        return seen(run, run.end())
+
+
+@contextmanager
+def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
+    """A file system of so many megabytes. Takes root."""
+    place = folder / "disk"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=700", "tmpfs", str(place)], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def stopped(folder: Path, seconds: float = 8.0, kill: bool = False) -> list[str]:
+    """The driver is stopped for a while; a worker may be killed meanwhile."""
+    with watched(folder, TWO) as run:
+        run.wait_for_steps()
+        run.run.process.send_signal(signal.SIGSTOP)
+        try:
+            if kill:
+                victim = run.run.pids()[1]
+                os.kill(victim, signal.SIGKILL)
+                wait_for_exit(victim)
+            time.sleep(seconds)
+        finally:
+            run.run.process.send_signal(signal.SIGCONT)
+        run.wait_for_steps()
+        time.sleep(3.0)
+        status = run.status()
+        run.said["rounds"], run.said["size"] = status["rounds"], status["size"]
+        return seen(run, run.end())
