@@ -12,6 +12,7 @@ from edriver.driver.core import events
 from edriver.driver.core.actions import Action, Skip, StartAgent, StartWorker, StopAgent, StopWorker
 from edriver.driver.core.cause import AgentFault, Cause, CauseKind, Count, DrainTarget, ReportedText
 from edriver.driver.core.failures.quarantine import Quarantine
+from edriver.driver.core.hosts_to_start import hosts_to_start
 from edriver.driver.core.roster import HostRecord, Roster, Slot, Worker, WorkerState
 from edriver.driver.core.rounds.round import Round
 from edriver.driver.core.settings import Settings
@@ -20,11 +21,8 @@ PLACEMENT_WINDOW: Final = 3.0
 """Seconds from the first agent's start within which workers are started in the order of discovery: for that long, a
 host waits for those before it."""
 
-SPARE_HOSTS: Final = 64
-"""Hosts that have an agent beside those whose slots the run can use, so that what is lost is replaced at once."""
-
 MAX_TROUBLES: Final = 8
-"""Reasons, at most, that are part of a cause: thousands of hosts may be out of reach. Each host's status has its own."""
+"""Reasons that are part of a cause, at most: thousands of hosts may be out of reach. A host's status has its own."""
 
 
 class DiscoveryTrouble:
@@ -105,7 +103,8 @@ class Staffing:
 
     def tend_hosts(self, now: float) -> Iterator[Action]:
         """An agent for each host that the run can use, and for some more; none for a removed host without workers."""
-        chosen = self._hosts_to_start(now)
+        unusable = self.quarantine.excluded_hosts(now) | self._trouble.keys()
+        chosen = hosts_to_start(self._roster, self.most, unusable, now)
         for record in list(self._roster.hosts.values()):
             if record.name in chosen:
                 self._agents += 1
@@ -120,23 +119,6 @@ class Staffing:
                 if not record.present:
                     del self._roster.hosts[record.name]
                     self._trouble.pop(record.name, None)
-
-    def _hosts_to_start(self, now: float) -> set[str]:
-        """The hosts that get an agent now. Those that have failed least go first, then the oldest."""
-        wanted = [record for record in self._roster.hosts.values() if record.wanted]
-        due = [record for record in wanted if record.agent_id is None and record.start.free_at <= now]
-        if not due:
-            return set()
-        unusable = self.quarantine.excluded_hosts(now) | self._trouble.keys()
-        taken = [record for record in wanted if record.agent_id is not None and record.name not in unusable]
-        room, spare, chosen = self.most, SPARE_HOSTS, set[str]()
-        for record in chain(taken, sorted(due, key=lambda record: record.start.failures)):
-            if room <= 0 and spare <= 0:
-                break
-            room, spare = (room - record.open_count, spare) if room > 0 else (room, spare - 1)
-            if record.agent_id is None:
-                chosen.add(record.name)
-        return chosen
 
     def steer(self, wish: events.DrainRequested | events.UndrainRequested | events.ResizeRequested) -> None:
         """Take in an operator's request. One that is out of range is ignored: the service has already refused it."""

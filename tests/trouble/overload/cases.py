@@ -7,11 +7,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from edriver.system.own_addresses import own_addresses
-from tests.process.running import edriver, wait_for_exit
+from tests.process.running import ROOT, edriver
 from tests.trouble.overload.watched import Watched, reported, watched
 
 TWO = ("-np", "2", "--min-np", "1")
@@ -46,12 +46,13 @@ def flapping(folder: Path, seconds: float = 600.0, period: int = 1) -> list[str]
         status = run.status()
         run.said["hosts"] = [(h["name"], h["state"], [o.get("text") for o in h["obstacles"]]) for h in status["hosts"]]
         run.said["rounds"] = status["rounds"]
+        run.said["warnings"] = [(w["cause"]["text"], w["count"]) for w in status["warnings"]]
         run.wait_for_steps()
         return seen(run, run.end())
 
 
 def hosts(folder: Path, count: int = 10_000, seconds: float = 120.0) -> list[str]:
-    """So many hosts appear at once, beside one that trains: ssh reaches none of them, and needs five seconds for that."""
+    """So many hosts appear at once, beside one that trains: ssh reaches none of them, after five seconds each."""
     ssh = folder / "bin" / "ssh"
     ssh.parent.mkdir()
     ssh.write_text("#!/bin/sh\nsleep 5\necho 'ssh: connect to host: Connection timed out' >&2\nexit 255\n")
@@ -77,7 +78,7 @@ def output(folder: Path, seconds: float = 60.0) -> list[str]:
     with watched(folder, TWO, {"FLOOD": "100e6"}) as run:
         run.wait_for_steps()
         time.sleep(seconds)
-        run.said["status"] = run.status()["activity"]["text"]
+        run.said["warnings"] = [(w["cause"]["text"], w["count"]) for w in run.status()["warnings"]]
         run.wait_for_steps()
         return seen(run, run.end())
 
@@ -94,21 +95,80 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
+def disk(folder: Path, what: str = "records", seconds: float = 15.0) -> list[str]:
+    """A disk of few megabytes is full for a while: that of the records, or of the files of the workers' output."""
+    with small_disk(folder, 4) as place:
+        (place / "logs").mkdir()
+        more, environ = place / "ballast", {}
+        flags = list(TWO)
+        if what == "logs":
+            flags += ["--output-filename", str(place / "logs")]
+            environ = {"FLOOD": "1e6"}
+        with watched(folder, flags, environ, records=place if what == "records" else None) as run:
+            run.wait_for_steps()
+            fill(more)
+            victim = pids_of(run)[1]
+            os.kill(victim, signal.SIGKILL)  # so that there is something to write
+            run.wait_for_steps(60)
+            time.sleep(seconds)
+            run.said["status"] = [w["cause"]["text"] for w in run.status()["warnings"]]
+            more.unlink()
+            run.wait_for_steps()
+            time.sleep(2.0)
+            run.said["after"] = [w["cause"]["text"] for w in run.status()["warnings"]]
+            return seen(run, run.end())
+
+
+def pids_of(run: Watched) -> dict[int, int]:
+    """The workers' process ids, by rank."""
+    return {worker["rank"]: worker["pid"] for worker in run.status()["workers"]}
+
+
+def fill(path: Path) -> None:
+    """Write a file until the disk is full."""
+    with path.open("wb", buffering=0) as file:
+        for size in (65536, 1):
+            with suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+
+
+def clock(folder: Path, seconds: float = 3600.0) -> list[str]:
+    """The machine's clock is set by so many seconds for all processes of a run, and another worker is started then."""
+    offset = folder / "offset"
+    offset.write_text("0")
+    fake = Path(__file__).with_name("set_clock")
+    with watched(folder, TWO, {"PYTHONPATH": f"{ROOT}:{fake}", "CLOCK_OFFSET": str(offset)}) as run:
+        run.wait_for_steps()
+        (folder / "new").write_text(f"{seconds}")
+        (folder / "new").rename(offset)
+        time.sleep(3.0)
+        os.kill(pids_of(run)[1], signal.SIGKILL)
+        run.wait("two workers again", lambda: run.status()["size"] == 2 and run.status()["rounds"] >= 3)
+        run.wait_for_steps(200)
+        status = run.status()
+        run.said["warnings"] = [w["cause"]["text"] for w in status["warnings"]]
+        times = [event["time"] for event in run.events() if "time" in event]
+        run.said["times in order"] = times == sorted(times)
+        run.said["time spent"] = status["time_spent"]
+        return seen(run, run.end())
+
+
 def stopped(folder: Path, seconds: float = 8.0, kill: bool = False) -> list[str]:
     """The driver is stopped for a while; a worker may be killed meanwhile."""
     with watched(folder, TWO) as run:
         run.wait_for_steps()
+        victim = pids_of(run)[1]
         run.run.process.send_signal(signal.SIGSTOP)
         try:
             if kill:
-                victim = run.run.pids()[1]
                 os.kill(victim, signal.SIGKILL)
-                wait_for_exit(victim)
             time.sleep(seconds)
         finally:
             run.run.process.send_signal(signal.SIGCONT)
         run.wait_for_steps()
-        time.sleep(3.0)
+        run.wait("two workers again", lambda: run.status()["size"] == 2)
         status = run.status()
-        run.said["rounds"], run.said["size"] = status["rounds"], status["size"]
+        run.said["rounds"] = status["rounds"]
+        run.said["warnings"] = [w["cause"]["text"] for w in status["warnings"]]
         return seen(run, run.end())

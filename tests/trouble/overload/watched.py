@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -113,7 +114,7 @@ class Watched:
     def longest_pause(self) -> float:
         """Seconds of the longest time between two steps of rank 0."""
         times = [at for _, at in self.steps()]
-        return max((b - a for a, b in zip(times, times[1:], strict=False)), default=0.0)
+        return max((b - a for a, b in pairwise(times)), default=0.0)
 
     def note_most(self, name: str, value: float) -> None:
         """Note the greatest of some values."""
