@@ -133,15 +133,24 @@ def fill(path: Path) -> None:
                     file.write(bytes(size))
 
 
+def fake_clock(folder: Path) -> dict[str, str]:
+    """The environment of a run whose machine's clock can be set (set_clock/sitecustomize.py)."""
+    set_clock(folder, 0.0)
+    seam = Path(__file__).with_name("set_clock")
+    return {"PYTHONPATH": f"{ROOT}:{seam}", "CLOCK_OFFSET": str(folder / "offset")}
+
+
+def set_clock(folder: Path, seconds: float) -> None:
+    """Set it by so many seconds from what it really is."""
+    (folder / "offset.new").write_text(str(seconds))
+    (folder / "offset.new").rename(folder / "offset")
+
+
 def clock(folder: Path, seconds: float = 3600.0) -> list[str]:
     """The machine's clock is set by so many seconds for all processes of a run, and another worker is started then."""
-    offset = folder / "offset"
-    offset.write_text("0")
-    fake = Path(__file__).with_name("set_clock")
-    with watched(folder, TWO, {"PYTHONPATH": f"{ROOT}:{fake}", "CLOCK_OFFSET": str(offset)}) as run:
+    with watched(folder, TWO, fake_clock(folder)) as run:
         run.wait_for_steps()
-        (folder / "new").write_text(f"{seconds}")
-        (folder / "new").rename(offset)
+        set_clock(folder, seconds)
         time.sleep(3.0)
         os.kill(pids_of(run)[1], signal.SIGKILL)
         run.wait("two workers again", lambda: run.status()["size"] == 2 and run.status()["rounds"] >= 3)

@@ -69,6 +69,10 @@ class Watched:
         lines = (self.own_records / "events.jsonl").read_text().splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
+    def warnings(self) -> dict[str, str]:
+        """What its status says has impaired it: the kind of each cause, and its text."""
+        return {warning["cause"]["kind"]: warning["cause"]["text"] for warning in self.status()["warnings"]}
+
     def causes(self) -> dict[str, int]:
         """How often each kind of cause stands in the event log."""
         found: dict[str, int] = {}
