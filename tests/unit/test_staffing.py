@@ -84,6 +84,15 @@ def test_a_host_that_cannot_be_reached_makes_room_for_one_that_was_not_tried() -
     assert started(site.observe(answer, now=100.0, connect=False)) == ["h0"]
 
 
+def test_a_host_whose_agent_is_silent_makes_room_for_another() -> None:
+    site = Site(max_np=1)
+    names = [f"h{n}" for n in range(SPARE_HOSTS + 2)]
+    answer = " ".join(f"{name}:1" for name in names)
+    assert started(site.observe(answer)) == names[:-1]
+    site.staffing.agent_silent("h0", 1, AgentFault(AgentFaultKind.SILENT, seconds=5.0))
+    assert started(site.observe(answer)) == names[-1:]
+
+
 def test_the_reasons_why_thousands_of_hosts_are_not_used_are_not_thousands() -> None:
     site = Site(max_np=10_000)
     names = [f"h{n}" for n in range(1000)]

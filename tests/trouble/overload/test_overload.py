@@ -27,11 +27,8 @@ from edriver.driver.rpc.mailbox import Mailbox
 from edriver.driver.rpc.status import StatusServer
 from edriver.v1 import status_pb2
 from tests.trouble.overload.__main__ import CASES
-from tests.trouble.overload.cases import fake_clock, script, set_clock
+from tests.trouble.overload.cases import MAX_MEMORY, fake_clock, script, set_clock
 from tests.trouble.overload.watched import watched
-
-MAX_MEMORY = 250_000_000
-"""Bytes that a driver or an agent may take, whatever comes: several times what it takes in quiet."""
 
 ALL = {"HOST_UNSTEADY", "OUTPUT_OMITTED", "UNWRITTEN", "DRIVER_PAUSED", "CLOCK_SET"}
 
