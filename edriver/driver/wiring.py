@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -149,14 +150,15 @@ class Wiring:
             resumable=journal is not None,
         )
         worker_output = WorkerOutput(wall_clock) if options.logs_kept else None
+        omitted: Counter[str] = Counter()
 
         def forward(host: str, batch: agent_pb2.ForwardOutputRequest) -> None:
             output.forward(host, batch)
             if worker_output is not None:
                 worker_output.add(host, batch)
             if batch.dropped:
-                detail = Count(batch.dropped)
-                self.loop.warn(Cause(CauseKind.OUTPUT_OMITTED, host=host, detail=detail), said=True)
+                omitted[host] += batch.dropped
+                self.loop.warn(Cause(CauseKind.OUTPUT_OMITTED, host=host, detail=Count(omitted[host])), said=True)
 
         self.dial_in_hosts = dial_in_hosts = options.dial_in_hosts
         self.server = AgentServer(
