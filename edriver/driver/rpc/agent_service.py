@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import urllib.parse
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Final
@@ -54,7 +53,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         on_stacks: and with each answer where one stands.
         on_usage: called with each host and its heartbeat that says what is used there.
         on_memory_kill: called with each kill of a process that a worker had started.
-        clock: the run's, in seconds since the epoch.
+        clock: the run's, in seconds since the epoch; None: agents keep their own.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         on_stacks: Callable[[agent_pb2.WorkerStacksTaken], None] = lambda _: None,
         on_usage: Callable[[str, agent_pb2.Heartbeat], None] = lambda _host, _heartbeat: None,
         on_memory_kill: Callable[[agent_pb2.MemoryKill], None] = lambda _: None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._clock = clock
         self._registry = registry
@@ -95,7 +94,8 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
             return
         assert hello is not None, "a stream without a first message is refused"
         try:
-            welcome.now.CopyFrom(timestamp(self._clock()))
+            if self._clock is not None:
+                welcome.now.CopyFrom(timestamp(self._clock()))
             stream = self._registry.connect(peer, hello, welcome)
         except ValueError as error:
             self._faults.complain(peer.host, str(error))
