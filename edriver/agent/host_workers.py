@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -145,7 +144,7 @@ class HostWorkers:
         except (SpawnError, OSError) as error:
             code = error.code if isinstance(error, SpawnError) else NOT_STARTED_CODE
             cause = cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_NOT_STARTED, detail=wire_text(str(error), DETAIL_LIMIT))
-            self._report_exit(order.worker_id, code, "", time.time(), cause)
+            self._report_exit(order.worker_id, code, "", self._terms.clock(), cause)
             files.life.unlink(missing_ok=True)
             return
         self._all_gone.clear()
@@ -263,7 +262,7 @@ class HostWorkers:
         worker = next((worker for worker in self._workers.values() if worker.pid == pid), None)
         if worker is None:
             return  # a standby that was not needed any more
-        task = self._loop.create_task(self._part_from(worker, code, worker.reaped(), time.time()))
+        task = self._loop.create_task(self._part_from(worker, code, worker.reaped(), self._terms.clock()))
         self._exit_reports.add(task)
         task.add_done_callback(self._exit_reports.discard)
 

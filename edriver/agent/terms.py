@@ -17,8 +17,9 @@ from edriver.agent.workers.worker_environment import (
     worker_environment,
 )
 from edriver.agent.workers.worker_files import WorkerFiles
+from edriver.common.clocks.run_clock import RunClock
 from edriver.common.tls_files import write_tls_files
-from edriver.common.wire import span_seconds
+from edriver.common.wire import epoch_seconds, span_seconds
 from edriver.system.own_addresses import is_loopback
 from edriver.v1 import agent_pb2
 
@@ -40,6 +41,7 @@ class Terms:
         stall_limits: seconds that each phase may last; 0, or none: for ever.
         restart_mode: what workers in restart mode have to know; None: the run is in another mode.
         logs: where their output goes once they have a place; None: all of it to the driver.
+        clock: the run's, in seconds since the epoch.
     """
 
     def __init__(self, settings: AgentSettings, environment: Mapping[str, str]) -> None:
@@ -50,6 +52,7 @@ class Terms:
         self._papers: Path | None = None
         self._observed_address = ""
         self._output_folder = ""
+        self.clock = RunClock()
         self.command: Sequence[str] = ()
         self.worker_lease = 0.0
         self.exit_timeout = 0.0
@@ -62,6 +65,8 @@ class Terms:
         self._observed_address = welcome.observed_address
         self._output_folder = welcome.output_folder
         self.command = welcome.command
+        if welcome.HasField("now"):
+            self.clock.follow(epoch_seconds(welcome.now))
         self.worker_lease = span_seconds(welcome.worker_lease)
         self.exit_timeout = span_seconds(welcome.exit_timeout)
         self.stall_limits = {phase: span_seconds(limit) for phase, limit in welcome.stall_limits.items()}
@@ -106,6 +111,7 @@ class Terms:
             # A script that torchrun runs sees all of its host's GPUs, and takes the one of its LOCAL_RANK.
             devices=() if restart else cuda_devices(self._environment),
             stall_limits=self.stall_limits,
+            clock_ahead=self.clock.ahead,
             script_defaults={} if restart else ELASTIC_DEFAULTS,
         )
         if restart:

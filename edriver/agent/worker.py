@@ -6,7 +6,6 @@ import asyncio
 import logging
 import signal
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -210,7 +209,7 @@ class Worker:
             priority.restore(self.pid)
         if life.wait_for_end():
             self._trainer_ended = True
-            ending = agent_pb2.WorkerEnding(worker_id=self.worker_id, detect_time=timestamp(time.time()))
+            ending = agent_pb2.WorkerEnding(worker_id=self.worker_id, detect_time=timestamp(self._terms.clock()))
             with suppress(RuntimeError):  # the loop is closed: the agent is ending
                 self._loop.call_soon_threadsafe(self._send, agent_pb2.ConnectRequest(worker_ending=ending))
             priority.lower(self.pid, priority.ENDED_NICENESS)  # its memory is freed while others are to continue

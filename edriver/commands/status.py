@@ -101,6 +101,8 @@ def lines(run: Run) -> Iterator[str]:
         yield f"recovery {recovery_text(run.recoveries)}"
     if run.HasField("last_failure"):
         yield failure_text(run.last_failure)
+    for warning in run.warnings:
+        yield warning_text(warning, epoch_seconds(run.now))
     for host in run.hosts:
         used = f"; {host_usage_text(host.usage)}" if host.HasField("usage") else ""
         yield f"host {host.name} ({count_text(host.slots, 'slot')}) {host_text(host)}{used}"
@@ -112,6 +114,13 @@ def failure_text(failure: status_pb2.WorkerFailure) -> str:
     text = f"last failure: {failure.cause.text}"
     last_line = failure.traceback.strip().rpartition("\n")[2]
     return text if text.endswith(last_line) else f"{text}: {last_line}"
+
+
+def warning_text(warning: status_pb2.Warning, now: float) -> str:
+    """What has impaired the run, how often, and how long ago."""
+    ago = f"{time_text(now - epoch_seconds(warning.last_time))} ago"
+    often = f"{warning.count} times, the last {ago}" if warning.count > 1 else ago
+    return f"warning: {warning.cause.text} ({often})"
 
 
 def counts(run: Run) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from edriver.driver.core import actions, events
-from edriver.driver.core.cause import Cause, CauseKind, MemoryKill
+from edriver.driver.core.cause import Cause, CauseKind, MemoryKill, ReportedText
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.rounds.ranks import RoundPlan
 from edriver.driver.journal.draws import Draws
@@ -220,10 +220,11 @@ class CoreLoop:
             self._give_up_journal(error)
 
     def _give_up_journal(self, error: JournalError) -> None:
-        _log.warning("%s: the run goes on, and ends if this driver does", error)
         assert self._journal is not None
         self._journal.discard()
         self._journal = None
+        text = f"{error}: the run goes on, and ends if this driver does"
+        self.warn(Cause(CauseKind.UNWRITTEN, detail=ReportedText(text)))
 
     def memory_killed(self, kill: agent_pb2.MemoryKill) -> None:
         """The kernel has killed a process that a worker had started: nothing follows from it by itself."""
@@ -231,9 +232,22 @@ class CoreLoop:
         if worker is not None:
             limit = kill.memory_limit if kill.HasField("memory_limit") else None
             detail = MemoryKill(kill.pid, limit, kill.uncertain)
-            line = Line(Cause(CauseKind.CHILD_OUT_OF_MEMORY, worker.name, detail=detail))
+            self._remark(Line(Cause(CauseKind.CHILD_OUT_OF_MEMORY, worker.name, detail=detail)))
+
+    def warn(self, cause: Cause, said: bool = False) -> None:
+        """Something impairs the run or its records, and nothing follows from it by itself.
+
+        Args:
+            cause: what it is.
+            said: whether it has been printed.
+        """
+        if self._event_history.warnings.add(cause, self._event_history.now()):
+            self._remark(Line(cause), said)
+
+    def _remark(self, line: Line, said: bool = False) -> None:
+        if not said:
             _log.warning("%s", line.text)
-            self.publish(self._event_history.take(events.Ticked(), (), None, [line]))
+        self.publish(self._event_history.take(events.Ticked(), (), None, [line]))
 
     def publish(self, new_events: list[status_pb2.Event]) -> None:
         """Pass events on to all who watch."""

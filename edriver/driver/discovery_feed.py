@@ -11,6 +11,7 @@ from edriver.common.limits import MAX_ERROR_LENGTH
 from edriver.discovery.errors import DiscoveryError, UnusableSourceError
 from edriver.discovery.poll_filter import PollFilter, Polls, Verdict
 from edriver.discovery.sources import HostSource
+from edriver.discovery.steadiness import Steadiness
 from edriver.driver.core import events
 from edriver.driver.rpc.agents.received import Inbound
 from edriver.driver.rpc.mailbox import Mailbox
@@ -21,6 +22,9 @@ _log = logging.getLogger("edriver.discovery")
 POLL_INTERVAL: Final = 1.0
 """Seconds from the end of one poll to the start of the next, so that polls never overlap."""
 
+MAX_NOTES: Final = 100
+"""Notes that are remembered, so that they are not logged again."""
+
 
 class DiscoveryFeed:
     """Polls one source, one poll at a time. No failure of the source ends it, unless the source cannot be used at all.
@@ -30,6 +34,7 @@ class DiscoveryFeed:
         inbox: takes the events.
         clock: seconds since the epoch.
         sleep: waits for a number of seconds.
+        on_unsteady: called with a host that comes and goes, and how often it has changed, while that lasts.
 
     Attributes:
         polls: how the source has answered so far.
@@ -41,7 +46,11 @@ class DiscoveryFeed:
         inbox: Mailbox[Inbound],
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        on_unsteady: Callable[[str, int], None] = lambda _host, _changes: None,
     ) -> None:
+        self._on_unsteady = on_unsteady
+        self._steadiness = Steadiness()
+        self._said: set[str] = set()
         self._source = source
         self._inbox = inbox
         self._clock = clock
@@ -60,6 +69,8 @@ class DiscoveryFeed:
         while True:
             self._log_note(verdict, error)
             self._tell_core(verdict)
+            if self._steadiness.unsteady:
+                self._on_unsteady(*self._steadiness.unsteady)
             await self._sleep(POLL_INTERVAL)
             verdict, error = await self._poll()
 
@@ -71,7 +82,9 @@ class DiscoveryFeed:
 
     async def _ask(self) -> tuple[Verdict, Exception | None]:
         try:
-            return self._filter.accept(await self._source.find()), None
+            answer = await self._source.find()
+            self._steadiness.accept(answer)
+            return self._filter.accept(answer), None
         except DiscoveryError as error:
             return self._filter.fail(wire_text(str(error), MAX_ERROR_LENGTH)), error
         except Exception as error:  # noqa: BLE001  a source may be the user's own
@@ -79,10 +92,13 @@ class DiscoveryFeed:
             return self._filter.fail(wire_text(text, MAX_ERROR_LENGTH)), error
 
     def _log_note(self, verdict: Verdict, error: Exception | None) -> None:
-        """Log a note when it changes."""
+        """Log a note when it changes; while hosts come and go, each once."""
         bug = error if error is not None and not isinstance(error, DiscoveryError) else None
         waits = verdict.error and not verdict.hosts and not bug  # the run says why it waits
-        if verdict.note and verdict.note != self._note and not waits:
+        if not self._steadiness.unsteady or len(self._said) > MAX_NOTES:
+            self._said.clear()
+        if verdict.note and verdict.note != self._note and verdict.note not in self._said and not waits:
+            self._said.add(verdict.note)
             _log.log(logging.WARNING if error else logging.INFO, "%s", verdict.note, exc_info=bug)
         self._note = verdict.note
 

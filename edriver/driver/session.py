@@ -15,6 +15,7 @@ from typing import NoReturn
 import grpc.aio
 import uvloop
 
+from edriver.common.clocks.run_clock import RunClock
 from edriver.common.lease import ProcessClock
 from edriver.common.release import VERSION
 from edriver.common.wire import timestamp
@@ -26,7 +27,7 @@ from edriver.driver.observe.console.failure_report import Tally, failure_report,
 from edriver.driver.observe.console.output import Output
 from edriver.driver.observe.records.recorder import describe, describe_failure
 from edriver.driver.options import RunOptions
-from edriver.driver.pace_watch import watch_pace
+from edriver.driver.pace_watch import DriverWatch, watch_pace
 from edriver.driver.progress_lines import tell_progress
 from edriver.driver.rpc.agent_service import SERVER_OPTIONS
 from edriver.driver.rpc.agents.received import Received
@@ -147,7 +148,7 @@ class Session:
         records: the folder for its records; None: it has none.
         journal: what another driver could take it over from; None: there is none.
         clock: seconds, monotonic.
-        wall_clock: seconds since the epoch, for users' listeners.
+        run_clock: seconds since the epoch, for all that is written of the run; None: as the machine's clock says now.
 
     Attributes:
         resumes: whether another driver had it before.
@@ -163,14 +164,15 @@ class Session:
         journal: Journal | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
+        run_clock: RunClock | None = None,
     ) -> None:
         self.resumes = False
         self.over = False
         self._began = clock()
         self._real_clock = clock
         self._clock = ProcessClock(clock, 2 * HEARTBEAT_INTERVAL)
-        self._wall_clock = HeldClock(wall_clock)
+        self._run_clock = run_clock or RunClock()
+        self._wall_clock = HeldClock(self._run_clock)
         self._options = options
         self._head = head
         self._output = output
@@ -195,6 +197,7 @@ class Session:
         """
         self.resumes = True
         self._ended = replay(self._parts, journal, self._records, self._set_clocks)
+        self._run_clock.go_on_after(self._wall_clock())  # another machine's clock may be behind
         self._wall_clock.release()
 
     async def run(self) -> int:
@@ -235,7 +238,10 @@ class Session:
                         self._clock,
                     )
                 )
-                watching = tasks.create_task(watch_pace(parts.event_history, parts.loop.publish))
+                driver = DriverWatch(self._real_clock, self._run_clock.behind_machine, lambda: parts.recorder.fault)
+                watching = tasks.create_task(
+                    watch_pace(parts.event_history, parts.loop.publish, driver, parts.loop.warn)
+                )
                 finish = self._ended or await parts.loop.run()
                 watching.cancel()
                 discovering.cancel()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from edriver.common.probes.health_port import HealthPort
 from edriver.common.wire import duration
 from edriver.driver.broker_feed import BrokerFeed, UnusedHosts
 from edriver.driver.core import events
-from edriver.driver.core.cause import AgentFault, AgentFaultKind
+from edriver.driver.core.cause import AgentFault, AgentFaultKind, Cause, CauseKind, Count
 from edriver.driver.core.demand import demand_of
 from edriver.driver.core.membership import Membership
 from edriver.driver.core_loop import CoreLoop, DriverState
@@ -134,7 +135,7 @@ class Wiring:
             writers.append(EventLogWriter(RecordFile(options.event_log, "event log"), progress=False))
         self.recorder = Recorder(writers, self.event_history.began, wall_clock)
         sleep = options.dial_in_hosts.sleep if options.dial_in_hosts else asyncio.sleep
-        self.discovery = DiscoveryFeed(options.source, self.inbox, wall_clock, sleep)
+        self.discovery = DiscoveryFeed(options.source, self.inbox, wall_clock, sleep, self._unsteady)
         self.stops = StopRequests(self.inbox)
         self.registry = AgentRegistry(self.inbox, clock, self._agent_ended, draws.secret)
         if state is not None:
@@ -151,11 +152,15 @@ class Wiring:
             resumable=journal is not None,
         )
         worker_output = WorkerOutput(wall_clock) if options.logs_kept else None
+        omitted: Counter[str] = Counter()
 
         def forward(host: str, batch: agent_pb2.ForwardOutputRequest) -> None:
             output.forward(host, batch)
             if worker_output is not None:
                 worker_output.add(host, batch)
+            if batch.dropped:
+                omitted[host] += batch.dropped
+                self.loop.warn(Cause(CauseKind.OUTPUT_OMITTED, host=host, detail=Count(omitted[host])), said=True)
 
         self.dial_in_hosts = dial_in_hosts = options.dial_in_hosts
         self.server = AgentServer(
@@ -171,6 +176,7 @@ class Wiring:
             on_stacks=lambda taken: self.stacks.answered(taken),
             on_usage=self.usage.record,
             on_memory_kill=lambda kill: self.loop.memory_killed(kill),
+            clock=wall_clock,
         )
         self._address = interface_address(options.network_interface) if options.network_interface else ""
         self.stacks = StackQuestions(self.registry.ask, clock)
@@ -232,6 +238,9 @@ class Wiring:
             leave,
             state.announcements if state else None,
         )
+
+    def _unsteady(self, host: str, changes: int) -> None:
+        self.loop.warn(Cause(CauseKind.HOST_UNSTEADY, host=host, detail=Count(changes)))
 
     async def _note_network(self, endpoint: TcpEndpoint) -> None:
         made = endpoint.run_credentials

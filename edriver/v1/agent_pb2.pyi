@@ -324,6 +324,7 @@ class Welcome(_message.Message):
     RESTART_MODE_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     RESUMABLE_FIELD_NUMBER: _builtins.int
+    NOW_FIELD_NUMBER: _builtins.int
     output_folder: _builtins.str
     """Folder for the output files of the workers. If empty, none are written."""
     observed_address: _builtins.str
@@ -368,6 +369,10 @@ class Welcome(_message.Message):
     def restart_mode(self) -> Global___RestartMode:
         """Settings of restart mode; absent in elastic mode."""
 
+    @_builtins.property
+    def now(self) -> _timestamp_pb2.Timestamp:
+        """The run's time when this was sent. An agent whose clock differs noticeably goes by it, and so do its workers."""
+
     def __init__(
         self,
         *,
@@ -384,10 +389,11 @@ class Welcome(_message.Message):
         restart_mode: Global___RestartMode | None = ...,
         incarnation: _builtins.int = ...,
         resumable: _builtins.bool = ...,
+        now: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["credentials", b"credentials", "driver_lease", b"driver_lease", "exit_timeout", b"exit_timeout", "restart_mode", b"restart_mode", "worker_lease", b"worker_lease"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["credentials", b"credentials", "driver_lease", b"driver_lease", "exit_timeout", b"exit_timeout", "now", b"now", "restart_mode", b"restart_mode", "worker_lease", b"worker_lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "command", b"command", "credentials", b"credentials", "driver_lease", b"driver_lease", "exit_timeout", b"exit_timeout", "incarnation", b"incarnation", "observed_address", b"observed_address", "output_folder", b"output_folder", "restart_mode", b"restart_mode", "resumable", b"resumable", "secret", b"secret", "stall_limits", b"stall_limits", "worker_lease", b"worker_lease"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "command", b"command", "credentials", b"credentials", "driver_lease", b"driver_lease", "exit_timeout", b"exit_timeout", "incarnation", b"incarnation", "now", b"now", "observed_address", b"observed_address", "output_folder", b"output_folder", "restart_mode", b"restart_mode", "resumable", b"resumable", "secret", b"secret", "stall_limits", b"stall_limits", "worker_lease", b"worker_lease"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -203,6 +203,16 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     """An operator has set the maximum number of workers to `count`."""
     CAUSE_KIND_DRIVER_RESUMED: _CauseKind.ValueType  # 64
     """Another driver has taken the run over, after the one before had ended. It is number `count`."""
+    CAUSE_KIND_HOST_UNSTEADY: _CauseKind.ValueType  # 65
+    """The host comes and goes: it has `count` changes in discovery's latest answers."""
+    CAUSE_KIND_OUTPUT_OMITTED: _CauseKind.ValueType  # 66
+    """The host's workers print more than is read: `count` lines were left out so far."""
+    CAUSE_KIND_UNWRITTEN: _CauseKind.ValueType  # 67
+    """A file of the run's records, or its journal, cannot be written. `detail` has the file and the reason."""
+    CAUSE_KIND_DRIVER_PAUSED: _CauseKind.ValueType  # 68
+    """The driver's process, or its machine, stood still for `duration`."""
+    CAUSE_KIND_CLOCK_SET: _CauseKind.ValueType  # 69
+    """The clock of the driver's machine was set by `duration`. The run's own times do not follow it."""
     CAUSE_KIND_RUN_CALL_AWAITED: _CauseKind.ValueType  # 58
     """No worker has called edriver.run within `duration` of the start. The script may never call it."""
     CAUSE_KIND_ATTRIBUTES_DIFFER: _CauseKind.ValueType  # 59
@@ -356,6 +366,16 @@ CAUSE_KIND_RESIZED: CauseKind.ValueType  # 53
 """An operator has set the maximum number of workers to `count`."""
 CAUSE_KIND_DRIVER_RESUMED: CauseKind.ValueType  # 64
 """Another driver has taken the run over, after the one before had ended. It is number `count`."""
+CAUSE_KIND_HOST_UNSTEADY: CauseKind.ValueType  # 65
+"""The host comes and goes: it has `count` changes in discovery's latest answers."""
+CAUSE_KIND_OUTPUT_OMITTED: CauseKind.ValueType  # 66
+"""The host's workers print more than is read: `count` lines were left out so far."""
+CAUSE_KIND_UNWRITTEN: CauseKind.ValueType  # 67
+"""A file of the run's records, or its journal, cannot be written. `detail` has the file and the reason."""
+CAUSE_KIND_DRIVER_PAUSED: CauseKind.ValueType  # 68
+"""The driver's process, or its machine, stood still for `duration`."""
+CAUSE_KIND_CLOCK_SET: CauseKind.ValueType  # 69
+"""The clock of the driver's machine was set by `duration`. The run's own times do not follow it."""
 CAUSE_KIND_RUN_CALL_AWAITED: CauseKind.ValueType  # 58
 """No worker has called edriver.run within `duration` of the start. The script may never call it."""
 CAUSE_KIND_ATTRIBUTES_DIFFER: CauseKind.ValueType  # 59
@@ -417,12 +437,14 @@ class Cause(_message.Message):
     agent_fault: Global___AgentFault.ValueType
     """What is wrong with the host's agent."""
     count: _builtins.int
-    """A number of slots. For a resize, a number of workers."""
+    """A number of slots. For a resize, a number of workers; for output, of lines; for an unsteady host, of changes."""
     requester: _builtins.str
     """The operator who requested a drain, an undrain, a resize or a stop, according to the client. Empty if not known."""
     @_builtins.property
     def duration(self) -> _duration_pb2.Duration:
-        """How long the worker, agent or host has failed to do what was expected of it. For a quarantine, how long it lasts."""
+        """How long the worker, agent or host has failed to do what was expected of it. For a quarantine, how long it lasts. For a
+        clock that was set, by how much: negative if it was set back.
+        """
 
     def __init__(
         self,

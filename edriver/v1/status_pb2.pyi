@@ -591,6 +591,7 @@ class Run(_message.Message):
     TAGS_FIELD_NUMBER: _builtins.int
     HOLD_UP_FIELD_NUMBER: _builtins.int
     STRAGGLERS_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run's ID."""
     version: _builtins.str
@@ -685,6 +686,10 @@ class Run(_message.Message):
     def stragglers(self) -> _containers.RepeatedCompositeFieldContainer[_pace_pb2.Straggler]:
         """Members that slow the others down in each step, the slowest first, at most 8."""
 
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Warning]:
+        """What has impaired the run or its records although training went on, the latest last, at most 16."""
+
     def __init__(
         self,
         *,
@@ -719,10 +724,11 @@ class Run(_message.Message):
         tags: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         hold_up: _pace_pb2.HoldUp | None = ...,
         stragglers: _abc.Iterable[_pace_pb2.Straggler] | None = ...,
+        warnings: _abc.Iterable[Global___Warning] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "activity", b"activity", "hold_up", b"hold_up", "interruption", b"interruption", "last_failure", b"last_failure", "now", b"now", "progress", b"progress", "recoveries", b"recoveries", "round_id", b"round_id", "start_time", b"start_time", "time_spent", b"time_spent", "uptime", b"uptime"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "activity", b"activity", "command", b"command", "failures", b"failures", "hold_up", b"hold_up", "hosts", b"hosts", "interruption", b"interruption", "last_failure", b"last_failure", "max_np", b"max_np", "min_np", b"min_np", "mode", b"mode", "name", b"name", "now", b"now", "np", b"np", "preemptions", b"preemptions", "progress", b"progress", "recoveries", b"recoveries", "resizes", b"resizes", "round_id", b"round_id", "rounds", b"rounds", "run_id", b"run_id", "size", b"size", "size_limit", b"size_limit", "start_time", b"start_time", "steps_lost", b"steps_lost", "stragglers", b"stragglers", "tags", b"tags", "time_spent", b"time_spent", "unproven", b"unproven", "uptime", b"uptime", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_round_id", b"_round_id", "activity", b"activity", "command", b"command", "failures", b"failures", "hold_up", b"hold_up", "hosts", b"hosts", "interruption", b"interruption", "last_failure", b"last_failure", "max_np", b"max_np", "min_np", b"min_np", "mode", b"mode", "name", b"name", "now", b"now", "np", b"np", "preemptions", b"preemptions", "progress", b"progress", "recoveries", b"recoveries", "resizes", b"resizes", "round_id", b"round_id", "rounds", b"rounds", "run_id", b"run_id", "size", b"size", "size_limit", b"size_limit", "start_time", b"start_time", "steps_lost", b"steps_lost", "stragglers", b"stragglers", "tags", b"tags", "time_spent", b"time_spent", "unproven", b"unproven", "uptime", b"uptime", "version", b"version", "warnings", b"warnings", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
     _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015
@@ -734,6 +740,46 @@ class Run(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__round_id) -> _WhichOneofReturnType__round_id | None: ...
 
 Global___Run: _TypeAlias = Run  # noqa: Y015
+
+@_typing.final
+class Warning(_message.Message):
+    """Warning is something that has impaired a run or its records, and that may have happened several times."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CAUSE_FIELD_NUMBER: _builtins.int
+    FIRST_TIME_FIELD_NUMBER: _builtins.int
+    LAST_TIME_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    count: _builtins.int
+    """How often it has happened."""
+    @_builtins.property
+    def cause(self) -> _cause_pb2.Cause:
+        """What it is, with a text: as it was last."""
+
+    @_builtins.property
+    def first_time(self) -> _timestamp_pb2.Timestamp:
+        """When it happened for the first time."""
+
+    @_builtins.property
+    def last_time(self) -> _timestamp_pb2.Timestamp:
+        """When it happened last."""
+
+    def __init__(
+        self,
+        *,
+        cause: _cause_pb2.Cause | None = ...,
+        first_time: _timestamp_pb2.Timestamp | None = ...,
+        last_time: _timestamp_pb2.Timestamp | None = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "first_time", b"first_time", "last_time", b"last_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "count", b"count", "first_time", b"first_time", "last_time", b"last_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Warning: _TypeAlias = Warning  # noqa: Y015
 
 @_typing.final
 class TimeSpent(_message.Message):

@@ -99,6 +99,16 @@ OF_A_HOST: list[tuple[CauseKind, Detail | None, str]] = [
     (CauseKind.HOST_REMOVED, None, "host b is no longer named by discovery"),
     (CauseKind.HOST_RESIZED, why.Count(1), "host b has 1 slot now"),
     (CauseKind.HOST_UNANSWERED, None, "host b has not answered yet"),
+    (
+        CauseKind.HOST_UNSTEADY,
+        why.Count(6),
+        "host b comes and goes: it has changed 6 times in discovery's latest answers",
+    ),
+    (
+        CauseKind.OUTPUT_OMITTED,
+        why.Count(3),
+        "host b has workers that print faster than it can be read: 3 lines left out",
+    ),
     (CauseKind.DRAINED, why.DrainTarget(None, "it runs hot"), "host b is drained: it runs hot"),
     (CauseKind.DRAINED, why.DrainTarget(None, ""), "host b is drained: requested by an operator"),
     (CauseKind.DRAINED, why.DrainTarget(1, "it runs hot"), "slot 1 of host b is drained: it runs hot"),
@@ -317,6 +327,22 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
     (CauseKind.DISCOVERY_FAILED, why.ReportedText("exit code 1"), "discovery failed: exit code 1"),
     (CauseKind.DRIVER_RESUMED, why.Count(2), "another driver has taken over, number 2 of this run"),
     (CauseKind.RESIZED, why.Count(2), "at most 2 workers from now on: requested by an operator"),
+    (CauseKind.UNWRITTEN, why.ReportedText("the record /r cannot be written"), "the record /r cannot be written"),
+    (
+        CauseKind.DRIVER_PAUSED,
+        why.Duration(8.04),
+        "the driver stood still for 8.0 s: its process, or its machine, was stopped or overloaded",
+    ),
+    (
+        CauseKind.CLOCK_SET,
+        why.Duration(3600.2),
+        "the clock of the driver's machine was set forward by 3600 s: this run's times go on as before",
+    ),
+    (
+        CauseKind.CLOCK_SET,
+        why.Duration(-3600.0),
+        "the clock of the driver's machine was set back by 3600 s: this run's times go on as before",
+    ),
 ]
 
 ABOUT_A_WORKER: list[tuple[CauseKind, Detail | None, str]] = [

@@ -11,6 +11,7 @@ import pytest
 from edriver.discovery.errors import DiscoveryError, UnusableSourceError
 from edriver.discovery.hosts import HostSet, parse_host_list
 from edriver.discovery.poll_filter import Polls
+from edriver.discovery.steadiness import ANSWERS_CONSIDERED, MIN_CHANGES
 from edriver.driver.core import events
 from edriver.driver.discovery_feed import POLL_INTERVAL, DiscoveryFeed
 from edriver.driver.rpc.agents.received import Inbound
@@ -43,11 +44,12 @@ class Watch:
         self.slept: list[float] = []
         self.now = 100.0
         self.ended = False
+        self.unsteady: list[tuple[str, int]] = []
         asyncio.run(self._run(steps))
 
     async def _run(self, steps: Sequence[HostSet | Exception]) -> None:
         inbox: Mailbox[Inbound] = Mailbox(100)
-        feed = DiscoveryFeed(ScriptedSource(steps), inbox, self._clock, self._sleep)
+        feed = DiscoveryFeed(ScriptedSource(steps), inbox, self._clock, self._sleep, self._note_unsteady)
         try:
             await feed.run()
             self.ended = True
@@ -59,6 +61,9 @@ class Watch:
         """A quarter of a second passes with each look."""
         self.now += 0.25
         return self.now
+
+    def _note_unsteady(self, host: str, changes: int) -> None:
+        self.unsteady.append((host, changes))
 
     async def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -143,3 +148,25 @@ def test_a_clock_that_is_set_back_makes_no_negative_length() -> None:
     polls = Polls()
     polls.add(100.0, 90.0, believed=True)
     assert polls.seconds == 0.0
+
+
+@pytest.mark.parametrize("period", [1, 3])
+def test_a_host_that_comes_and_goes_is_named_and_each_note_is_logged_once(
+    caplog: pytest.LogCaptureFixture, period: int
+) -> None:
+    caplog.set_level(logging.INFO, logger="edriver.discovery")
+    watch = Watch(*([AB] * period + [A] * period) * 100)
+    assert watch.unsteady[0] == ("b", MIN_CHANGES)
+    assert {host for host, _ in watch.unsteady} == {"b"}
+    assert len(caplog.messages) < 20
+    observed = [event for event in watch.reported if isinstance(event, events.HostsObserved)]
+    assert len(observed) == (1 if period == 1 else 200)
+
+
+def test_a_host_that_has_become_steady_again_is_not_named_any_more() -> None:
+    watch = Watch(*[AB, A] * MIN_CHANGES, *[AB] * (2 * ANSWERS_CONSIDERED))
+    assert len(watch.unsteady) <= 2 * ANSWERS_CONSIDERED - MIN_CHANGES
+
+
+def test_hosts_that_change_now_and_then_are_steady() -> None:
+    assert Watch(*([AB] * 30 + [A] * 30) * 4).unsteady == []

@@ -240,6 +240,8 @@ def test_an_event_log_has_no_progress(tmp_path: Path) -> None:
 class StuckBook:
     """On a file server that hangs."""
 
+    fault = ""
+
     def __init__(self) -> None:
         self.reached = threading.Event()
         self.goes_on = threading.Event()

@@ -6,9 +6,10 @@ import pytest
 
 from edriver.driver.core.actions import Action, StartAgent, StartWorker, StopAgent, StopWorker
 from edriver.driver.core.cause import AgentFault, AgentFaultKind, Cause, CauseKind
+from edriver.driver.core.hosts_to_start import SPARE_HOSTS
 from edriver.driver.core.roster import Roster, Worker, WorkerState
 from edriver.driver.core.settings import Settings
-from edriver.driver.core.staffing import PLACEMENT_WINDOW, Staffing
+from edriver.driver.core.staffing import MAX_TROUBLES, PLACEMENT_WINDOW, Staffing
 from tests.unit.test_hosts import hosts
 
 
@@ -54,6 +55,51 @@ def test_each_host_gets_one_agent_oldest_host_first() -> None:
     site = Site()
     assert site.observe("b:1 a:2") == [StartAgent("b", 1), StartAgent("a", 2)]
     assert site.observe("b:1 a:4") == []
+
+
+def started(orders: list[Action]) -> list[str]:
+    return [order.host for order in orders if isinstance(order, StartAgent)]
+
+
+def test_of_ten_thousand_hosts_those_that_the_run_can_use_get_an_agent_and_some_more() -> None:
+    site = Site(max_np=8)
+    names = [f"h{n}" for n in range(10_000)]
+    found = started(site.observe(" ".join(f"{name}:2" for name in names)))
+    assert found == names[: 4 + SPARE_HOSTS]
+    assert site.observe(" ".join(f"{name}:2" for name in names), now=1.0) == []
+    assert len(site.start()) == 8
+
+
+def test_a_host_that_cannot_be_reached_makes_room_for_one_that_was_not_tried() -> None:
+    site = Site(max_np=1)
+    names = [f"h{n}" for n in range(SPARE_HOSTS + 3)]
+    answer = " ".join(f"{name}:1" for name in names)
+    assert started(site.observe(answer, connect=False)) == names[:-2]
+    site.staffing.agent_lost("h0", 1, AgentFault(AgentFaultKind.ENDED, "no route"), now=0.0)
+    assert started(site.observe(answer, now=0.0, connect=False)) == names[-2:-1]
+    site.staffing.agent_lost("h1", 2, AgentFault(AgentFaultKind.ENDED, "no route"), now=0.0)
+    # h0 may be tried again by now; one that has not failed goes first.
+    assert started(site.observe(answer, now=100.0, connect=False)) == names[-1:]
+    site.staffing.agent_lost("h2", 3, AgentFault(AgentFaultKind.ENDED, "no route"), now=100.0)
+    assert started(site.observe(answer, now=100.0, connect=False)) == ["h0"]
+
+
+def test_a_host_whose_agent_is_silent_makes_room_for_another() -> None:
+    site = Site(max_np=1)
+    names = [f"h{n}" for n in range(SPARE_HOSTS + 2)]
+    answer = " ".join(f"{name}:1" for name in names)
+    assert started(site.observe(answer)) == names[:-1]
+    site.staffing.agent_silent("h0", 1, AgentFault(AgentFaultKind.SILENT, seconds=5.0))
+    assert started(site.observe(answer)) == names[-1:]
+
+
+def test_the_reasons_why_thousands_of_hosts_are_not_used_are_not_thousands() -> None:
+    site = Site(max_np=10_000)
+    names = [f"h{n}" for n in range(1000)]
+    site.observe(" ".join(f"{name}:1" for name in names), connect=False)
+    for agent_id, name in enumerate(names, start=1):
+        site.staffing.agent_lost(name, agent_id, AgentFault(AgentFaultKind.ENDED, "no route"), now=0.0)
+    assert [cause.host for cause in site.staffing.troubles(0.0)] == names[:MAX_TROUBLES]
 
 
 def test_an_empty_host_that_is_gone_loses_its_agent_and_its_record() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from edriver.common import stall_limits as limits
+from edriver.common.clocks.run_clock import CLOCK_VARIABLE
 from edriver.system.own_addresses import is_loopback
 
 MALLOC_DEFAULTS = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
@@ -62,6 +63,7 @@ def worker_environment(
     interface: str | None = None,
     devices: Sequence[str] = (),
     stall_limits: Mapping[str, float] | None = None,
+    clock_ahead: float | None = None,
     script_defaults: Mapping[str, str] = ELASTIC_DEFAULTS,
 ) -> dict[str, str]:
     """The environment of a worker.
@@ -82,6 +84,7 @@ def worker_environment(
         devices: the host's GPUs. A slot always has the one with its number, independently of the rank of its worker; if
             there are more slots than GPUs, they share them in turn.
         stall_limits: seconds that each phase may last, by name; a missing one has no limit.
+        clock_ahead: of the run's clock (RunClock); None: the worker reads its machine's.
         script_defaults: what else is set unless the user has.
     """
     # As torchrun does: several workers on one host that each take all its cores slow one another down.
@@ -105,6 +108,8 @@ def worker_environment(
     }
     if stall_limits:
         ours["EDRIVER_STALL_LIMITS"] = limits.text_of(stall_limits)
+    if clock_ahead is not None:
+        ours[CLOCK_VARIABLE] = repr(clock_ahead)
     if tls_folder:
         ours["EDRIVER_TLS_FOLDER"] = str(tls_folder)
     if devices:

@@ -90,6 +90,11 @@ class CauseKind(enum.Enum):
     DISCOVERY_FAILED = "discovery-failed"  # ReportedText
     RESIZED = "resized"  # Count: most workers from now on
     DRIVER_RESUMED = "driver-resumed"  # Count: which driver of the run it is
+    HOST_UNSTEADY = "host-unsteady"  # Count: changes of it in discovery's latest answers
+    OUTPUT_OMITTED = "output-omitted"  # Count: lines of the host's workers that are left out
+    UNWRITTEN = "unwritten"  # ReportedText: which file of the run cannot be written, and why
+    DRIVER_PAUSED = "driver-paused"  # Duration: for how long the driver stood still
+    CLOCK_SET = "clock-set"  # Duration: by how much the clock of its machine was set forward; below 0: back
 
 
 class RoundEnd(enum.Enum):
@@ -130,13 +135,7 @@ class AgentFaultKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class AgentFault:
-    """What is wrong with a host's agent.
-
-    Attributes:
-        kind: what it is.
-        reason: the launcher's explanation, or the agent's release.
-        seconds: for how long.
-    """
+    """What is wrong with a host's agent: with the launcher's explanation or the agent's release, or for how long."""
 
     kind: AgentFaultKind
     reason: str = ""

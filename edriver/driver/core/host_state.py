@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 from edriver.driver.core.cause import Cause, CauseKind, SpareSlots
 from edriver.driver.core.roster import HostRecord
@@ -44,6 +45,10 @@ class HostStanding:
     quarantined_until: float | None
 
 
+GONE: Final = HostStanding(HostState.GONE, 0, (), None)
+"""How a host stands that the core no longer knows."""
+
+
 def host_standings(run: RunState) -> dict[str, HostStanding]:
     """The state of every host."""
     there = Counter(worker.host for worker in run.roster.workers.values())
@@ -56,7 +61,7 @@ def host_standing(run: RunState, host: str) -> HostStanding:
     """The state of one host; one that is no longer known is gone."""
     record = run.roster.hosts.get(host)
     if record is None:
-        return HostStanding(HostState.GONE, 0, (), None)
+        return GONE
     there = list(run.roster.on(host))
     return _Look(run).at(record, len(there), sum(worker.live for worker in there))
 
@@ -90,7 +95,7 @@ class _Look:
         if record.name in self._excluded:
             return HostState.QUARANTINED
         if not record.connected:
-            return HostState.STARTING
+            return HostState.STARTING if record.agent_id is not None else HostState.IDLE
         if live >= record.slots:
             return HostState.USED
         return HostState.PARTLY_USED if live else HostState.IDLE
@@ -103,7 +108,7 @@ class _Look:
         if state not in (HostState.PARTLY_USED, HostState.IDLE):
             return
         spare = len(record.ready_slots(run.now)) - live
-        if spare > 0 and self._has_most:
+        if spare > 0 and (self._has_most or record.agent_id is None):
             most = run.staffing.most
             detail = SpareSlots(spare, most, resized=most < run.settings.max_np)
             yield Cause(CauseKind.SLOTS_SPARE, host=record.name, detail=detail)

@@ -5,13 +5,14 @@ dismissed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import takewhile
+from itertools import chain, islice, takewhile
 from typing import Final
 
 from edriver.driver.core import events
 from edriver.driver.core.actions import Action, Skip, StartAgent, StartWorker, StopAgent, StopWorker
 from edriver.driver.core.cause import AgentFault, Cause, CauseKind, Count, DrainTarget, ReportedText
 from edriver.driver.core.failures.quarantine import Quarantine
+from edriver.driver.core.hosts_to_start import hosts_to_start
 from edriver.driver.core.roster import HostRecord, Roster, Slot, Worker, WorkerState
 from edriver.driver.core.rounds.round import Round
 from edriver.driver.core.settings import Settings
@@ -19,6 +20,9 @@ from edriver.driver.core.settings import Settings
 PLACEMENT_WINDOW: Final = 3.0
 """Seconds from the first agent's start within which workers are started in the order of discovery: for that long, a
 host waits for those before it."""
+
+MAX_TROUBLES: Final = 8
+"""Reasons that are part of a cause, at most: thousands of hosts may be out of reach. A host's status has its own."""
 
 
 class DiscoveryTrouble:
@@ -98,9 +102,11 @@ class Staffing:
         return list(self._roster.on(host))
 
     def tend_hosts(self, now: float) -> Iterator[Action]:
-        """An agent for every host that discovery names; none for a removed host without workers."""
+        """An agent for each host that the run can use, and for some more; none for a removed host without workers."""
+        unusable = self.quarantine.excluded_hosts(now) | self._trouble.keys()
+        chosen = hosts_to_start(self._roster, self.most, unusable, now)
         for record in list(self._roster.hosts.values()):
-            if record.wanted and record.agent_id is None and record.start.free_at <= now:
+            if record.name in chosen:
                 self._agents += 1
                 if self._in_order_until is None:
                     self._in_order_until = now + PLACEMENT_WINDOW
@@ -222,7 +228,7 @@ class Staffing:
         return not any(self._untried(record, slot) for record, slot in self._roster.free_slots(now))
 
     def troubles(self, now: float, late: bool = False) -> tuple[Cause, ...]:
-        """Why hosts and slots are not used; empty if all are.
+        """Why hosts and slots are not used, MAX_TROUBLES reasons at most; empty if all are.
 
         Args:
             now: the time.
@@ -230,7 +236,7 @@ class Staffing:
         """
         trouble = self.discovery.last if late else self.discovery.first
         discovery = [Cause(CauseKind.DISCOVERY_FAILED, detail=ReportedText(trouble))] if trouble else []
-        return (*discovery, *self.host_problems(now, late))
+        return tuple(islice(chain(discovery, self.host_problems(now, late)), MAX_TROUBLES))
 
     def host_problems(self, now: float, late: bool = False) -> Iterator[Cause]:
         """Of each host that is not used, or not in all of its slots, why. Arguments as above."""

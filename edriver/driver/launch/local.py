@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Final
 
 from edriver.driver.launch.launcher import Bootstrap, LaunchContext, agent_command
@@ -20,6 +21,9 @@ from edriver.text.phrases import exit_text
 RESOLVE_TIMEOUT: Final = 3.0
 """How long looking up a host's name may take. This machine's own name is in a file; one for which a name server needs
 longer (a question is repeated after 5 s) is another machine's, and ssh, which may know it, is not kept waiting."""
+
+MAX_OTHERS: Final = 64
+"""Other hosts that are looked up, at most, to find the address by which they reach this machine."""
 
 
 async def address_here(name: str) -> str | None:
@@ -56,7 +60,7 @@ async def address_among(name: str, others: Iterable[str], chosen: str = "") -> s
 
     Args:
         name: the host.
-        others: the run's hosts.
+        others: the run's hosts; the first MAX_OTHERS count.
         chosen: the address of this machine that the operator has chosen; empty: any.
     """
     own = await address_here(name)
@@ -64,7 +68,7 @@ async def address_among(name: str, others: Iterable[str], chosen: str = "") -> s
         return chosen
     if own is None or not is_loopback(own):
         return own
-    for other in others:
+    for other in islice(others, MAX_OTHERS):
         there = await address_here(other)
         seen = await address_towards(other) if there is None else there
         if seen is not None and not is_loopback(seen):

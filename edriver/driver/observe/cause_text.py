@@ -161,6 +161,10 @@ def host_words(cause: Cause) -> str:
             return "may be used again: its cooldown is over"
         case CauseKind.QUARANTINE_WAIVED, why.Count(count):
             return f"is used in spite of its quarantine: --min-np {count} cannot be reached without it"
+        case CauseKind.HOST_UNSTEADY, why.Count(count):
+            return f"comes and goes: it has changed {count} times in discovery's latest answers"
+        case CauseKind.OUTPUT_OMITTED, why.Count(count):
+            return f"has workers that print faster than it can be read: {count_text(count, 'line')} left out"
     return ""
 
 
@@ -272,6 +276,14 @@ def _doing(cause: Cause) -> str:
             return f"at most {count_text(count, 'worker')} from now on: {_request_text(cause)}"
         case CauseKind.DRIVER_RESUMED, why.Count(incarnation):
             return f"another driver has taken over, number {incarnation} of this run"
+        case CauseKind.UNWRITTEN, why.ReportedText(text):
+            return text
+        case CauseKind.DRIVER_PAUSED, why.Duration(seconds):
+            return f"the driver stood still for {seconds:.1f} s: its process, or its machine, was stopped or overloaded"
+        case CauseKind.CLOCK_SET, why.Duration(seconds):
+            where = "forward" if seconds > 0 else "back"
+            text = f"the clock of the driver's machine was set {where} by {abs(seconds):.0f} s"
+            return f"{text}: this run's times go on as before"
     return ""
 
 

@@ -24,6 +24,7 @@ from edriver.driver.observe.progress_history import ProgressHistory
 from edriver.driver.observe.snapshots import run_ended, worker_status
 from edriver.driver.observe.time_ledger import TimeLedger
 from edriver.driver.observe.timeline import Timeline
+from edriver.driver.observe.warnings import Warnings
 from edriver.v1 import agent_pb2, status_pb2
 
 _WAITS: Final = (
@@ -52,6 +53,7 @@ class EventHistory:
         progress: how far training was.
         pace: who holds it up.
         events: the latest events.
+        warnings: what has impaired the run although training went on.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class EventHistory:
         self.began = clock()
         self.pace = Pace(clock, self._takes_part)
         self._timeline = Timeline(self.began, membership.settings.mode.members_survive, self.pace)
+        self.warnings = Warnings()
         self.over = False
 
     @property

@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from edriver.common import message_limits
 from edriver.common.grpc_streams import NO_BANDWIDTH_PROBE, SILENT_PEER_SERVER_OPTIONS
 from edriver.common.limits import OutOfBoundsError
+from edriver.common.wire import timestamp
 from edriver.driver.rpc.agents.admission import Admission, RefusedError
 from edriver.driver.rpc.agents.agent_messages import AgentMessages, progress_of
 from edriver.driver.rpc.agents.fault_log import FaultLog
@@ -54,6 +55,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         on_stacks: and with each answer where one stands.
         on_usage: called with each host and its heartbeat that says what is used there.
         on_memory_kill: called with each kill of a process that a worker had started.
+        clock: the run's, in seconds since the epoch; None: agents keep their own.
     """
 
     def __init__(
@@ -70,7 +72,9 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         on_stacks: Callable[[agent_pb2.WorkerStacksTaken], None] = lambda _: None,
         on_usage: Callable[[str, agent_pb2.Heartbeat], None] = lambda _host, _heartbeat: None,
         on_memory_kill: Callable[[agent_pb2.MemoryKill], None] = lambda _: None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
+        self._clock = clock
         self._registry = registry
         self._inbox = inbox
         self._forward = forward
@@ -92,6 +96,8 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
             return
         assert hello is not None, "a stream without a first message is refused"
         try:
+            if self._clock is not None:
+                welcome.now.CopyFrom(timestamp(self._clock()))
             stream = self._registry.connect(peer, hello, welcome)
         except ValueError as error:
             self._faults.complain(peer.host, str(error))

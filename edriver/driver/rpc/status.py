@@ -271,6 +271,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
             tags=self._labels[1],
             hold_up=event_history.pace.hold_up(),
             stragglers=event_history.pace.stragglers(),
+            warnings=event_history.warnings.messages(),
         )
         if self._usage is not None:
             self._usage.fill(run)

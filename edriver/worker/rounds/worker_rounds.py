@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from edriver.common.clocks.run_clock import RunClock
 from edriver.common.stall_limits import Phase, collective_timeout, limits_of
 from edriver.common.wire import epoch_seconds
 from edriver.system import stack_dump
@@ -39,7 +40,7 @@ class WorkerRounds:
 
     Args:
         environ: what the agent passed to the worker: EDRIVER_RUN_ID, EDRIVER_WORKER_ID, EDRIVER_SOCKET, EDRIVER_READY,
-            EDRIVER_LIFE, EDRIVER_STALL_LIMITS.
+            EDRIVER_LIFE, EDRIVER_STALL_LIMITS, EDRIVER_CLOCK.
         group: the process group.
         looks_like_peer_loss: tells a broken collective from an exception of the script's own.
         orphaned: called on the notification thread when the agent is gone for good: ends the process.
@@ -55,8 +56,9 @@ class WorkerRounds:
         self.notifications = NotificationManager()
         self._participant = Participant()
         self._changed = threading.Condition(threading.Lock())
-        self._times = RoundTimes()
-        self._step_times = StepTimes()
+        clock = RunClock.of(environ)
+        self._times = RoundTimes(clock)
+        self._step_times = StepTimes(wall_clock=clock)
         self._server = NotificationServer(
             environ["EDRIVER_SOCKET"],
             environ["EDRIVER_RUN_ID"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from edriver.driver.core.cause import Cause, CauseKind, Count
-from edriver.driver.core.host_state import host_standing
+from edriver.driver.core.host_state import GONE, HostStanding, host_standing, host_standings
 from edriver.driver.core.membership import Membership
 from edriver.driver.observe.snapshots import host_status
 from edriver.v1 import status_pb2
@@ -33,20 +33,24 @@ class HostHistory:
 
     def observed(self, now: float) -> Iterator[tuple[status_pb2.HostStatus, Cause]]:
         """Discovery has answered: the hosts whose slots have changed, each with what has happened to it."""
-        hosts = self._membership.roster.hosts
+        hosts, standings = self._membership.roster.hosts, host_standings(self._membership.state)
         for name in [*hosts, *(name for name in self._slots if name not in hosts)]:
             slots = hosts[name].slots if name in hosts else 0
             if (before := self._slots.get(name, 0)) != slots:
                 self._slots[name] = slots
                 kind = CauseKind.HOST_RESIZED if before else CauseKind.HOST_ADDED
                 removed = Cause(CauseKind.HOST_REMOVED, host=name)
-                yield self.status(name, now), Cause(kind, host=name, detail=Count(slots)) if slots else removed
+                status = self._status(name, now, standings.get(name, GONE))
+                yield status, Cause(kind, host=name, detail=Count(slots)) if slots else removed
 
     def status(self, name: str, now: float) -> status_pb2.HostStatus:
         """How a host stands. One that the core no longer knows is forgotten."""
+        return self._status(name, now, host_standing(self._membership.state, name))
+
+    def _status(self, name: str, now: float, standing: HostStanding) -> status_pb2.HostStatus:
         state, record = self._membership.state, self._membership.roster.hosts.get(name)
         since = self._since.setdefault(name, now)
-        status = host_status(name, record, host_standing(state, name), since, now - state.now)
+        status = host_status(name, record, standing, since, now - state.now)
         if record is None:
             self._slots.pop(name, None)
             del self._since[name]

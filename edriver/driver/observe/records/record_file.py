@@ -38,6 +38,9 @@ class RecordFile:
         opening: what an empty file gets in place of the first character.
         gap: makes the piece that reports how many pieces are missing; None: the file has none.
         kept: see MAX_BACKLOG_BYTES.
+
+    Attributes:
+        fault: why nothing is written now; empty: all is.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class RecordFile:
         self._missing = 0
         self._behind = False
         self._full = False
+        self.fault = ""
 
     def append(self, pieces: Iterable[str]) -> None:
         """Append these, a portion at a time. A portion is written whole, now or later."""
@@ -86,16 +90,14 @@ class RecordFile:
                 _log.warning("the %s %s %s", self._name, self.path, words)
                 self._missing = 0
         except OSError as error:
+            reason = f"the {self._name} {self.path} cannot be written: {error.strerror}"
             if not self._behind:
-                _log.warning(
-                    "the %s %s cannot be written: %s; events are kept in memory and written later",
-                    *(self._name, self.path, error.strerror),
-                )
-            self._behind = True
+                _log.warning("%s; events are kept in memory and written later", reason)
+            self._behind, self.fault = True, reason
             return False
         if self._behind:
             _log.info("the %s %s is written again", self._name, self.path)
-        self._behind = False
+            self._behind, self.fault = False, ""
         return True
 
     def close(self) -> None:
@@ -120,9 +122,9 @@ class RecordFile:
             data = (text if before else self._opening + text[len(self._opening) :]).encode()
             if self._largest is not None and before + len(data) > self._largest:
                 self._full = True
-                _log.warning(
-                    "the %s %s has %.0f MiB: nothing more will be written to it", self._name, self.path, before / 2**20
-                )
+                size = before / 2**20
+                self.fault = f"the {self._name} {self.path} has {size:.0f} MiB: nothing more will be written to it"
+                _log.warning("%s", self.fault)
                 return
             left = memoryview(data)
             try:

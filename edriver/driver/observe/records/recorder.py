@@ -64,6 +64,11 @@ def progress_is_due(age: float, last: float) -> bool:
 class RecordWriter(Protocol):
     """One thing that is written of a run."""
 
+    @property
+    def fault(self) -> str:
+        """Why nothing is written now; empty: all is."""
+        ...
+
     def events(self, new_events: Iterable[status_pb2.Event]) -> None:
         """These have happened."""
         ...
@@ -97,6 +102,11 @@ class EventLogWriter:
         self._file = file
         self._progress = progress
 
+    @property
+    def fault(self) -> str:
+        """See RecordWriter."""
+        return self._file.fault
+
     def events(self, new_events: Iterable[status_pb2.Event]) -> None:
         """See RecordWriter."""
         self._file.append(map(event_line, new_events))
@@ -129,6 +139,11 @@ class TraceWriter:
     def __init__(self, file: RecordFile, trace: Trace) -> None:
         self._file = file
         self._trace = trace
+
+    @property
+    def fault(self) -> str:
+        """See RecordWriter."""
+        return self._file.fault
 
     def events(self, new_events: Iterable[status_pb2.Event]) -> None:
         """See RecordWriter."""
@@ -164,6 +179,11 @@ class UsageWriter:
 
     def __init__(self, file: RecordFile) -> None:
         self._file = file
+
+    @property
+    def fault(self) -> str:
+        """See RecordWriter."""
+        return self._file.fault
 
     def events(self, new_events: Iterable[status_pb2.Event]) -> None:
         """See RecordWriter; none is written here."""
@@ -276,6 +296,11 @@ class Recorder:
         if self._writers and age - self._last_usage >= USAGE_AGE_FRACTION * age:
             self._last_usage = age
             self._put([(sample, sample.ByteSize())])
+
+    @property
+    def fault(self) -> str:
+        """What is not written now, and why; empty: all is."""
+        return next(filter(None, (writer.fault for writer in self._writers)), "")
 
     def end_with(self, last: Callable[[], object]) -> None:
         """Have the thread do this once all is written."""
