@@ -4,6 +4,8 @@ The records are made up (100 losses, each replaced after ten minutes, ten report
 browser are real. Prints one JSON object; times are milliseconds.
 
 - records: of the run opened from its records: their MiB, and `read`: how long the server takes to read them, once.
+  `first` and `again`: from the request until all charts are drawn, by a server and a browser that have never seen them,
+  and by those that have.
 - live: the same run as if it went on, followed from memory. `first` and `again`: from the request until all charts are
   drawn, by a browser that has never seen the page, and by one that has. Then for each gesture, `answer`: until the
   chart that was touched is drawn, and `all`: until every chart is; the medians of --turns. `long_tasks`: how many times
@@ -295,6 +297,10 @@ async def measure(root: Path, turns: int, minutes: float) -> dict[str, Any]:
     read = {"ms": round(1000 * (time.time() - began)), "cpu": round(1000 * (time.process_time() - used))}
     size = round((folder / "events.jsonl").stat().st_size / 2**20)
     found: dict[str, Any] = {"records": {"MiB": size, "read": read}}
+    async with serving(None, root) as url, browser() as page:
+        opened = Opened(page)
+        for turn in ("first", "again"):
+            found["records"][turn] = await opened.open(f"{url}run?run=dddddddd")
     history.ended = None
     feed = Followed(history)
     async with serving(feed, root) as url, browser() as page:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from edriver.common.wire import epoch_seconds
-from edriver.history.records import message_of
+from edriver.history.message_reader import message_of
 from edriver.system.record_folder import EVENTS_FILE, RUN_FILE, is_run_id
 from edriver.text.cause_names import RUN_END_NAMES
 from edriver.v1 import status_pb2
