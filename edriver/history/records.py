@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from edriver.common.ids import RoundId
 from edriver.common.wire import round_id_of
-from edriver.history.message_reader import message_of
 from edriver.system.record_folder import EVENTS_FILE, FAILURE_FILE, RUN_FILE, USAGE_FILE, default_root
+from edriver.text.message_reader import message_of
 from edriver.v1 import resources_pb2, status_pb2
 
 MAX_FAILURE_CHARACTERS: Final = 1024 * 1024
