@@ -4,10 +4,13 @@ The records are made up (100 losses, each replaced after ten minutes, ten report
 browser are real. Prints one JSON object; times are milliseconds.
 
 - records: of the run opened from its records: their MiB, and `read`: how long the server takes to read them, once.
-- live: the same run as if it went on, followed from memory. `first` and `again`: from the request until all charts are
-  drawn, by a browser that has never seen the page, and by one that has. Then for each gesture, `answer`: until the
+  `first` and `again`: opened by a server and a browser that have never seen them, and by those that have.
+- live: the same run as if it went on, followed from memory. `first` and `again`: by a browser that has never seen the
+  page, and by one that has. Then for each gesture, `answer`: until the
   chart that was touched is drawn, and `all`: until every chart is; the medians of --turns. `long_tasks`: how many times
   the page did not answer for 50 ms or more meanwhile, and the longest.
+- `ms` of a page that is opened is from the request until all charts are drawn, `shown` until those are that are in the
+  window.
 - `cpu` beside each of these is the processor time that it took (the page's own thread, or the server): on a machine
   with other things to do, that tells more than the clock.
 - hour: what an hour brings (3,600 samples, 60 rounds) sent to that page in --minutes: MiB of its heap after each fifth,
@@ -74,6 +77,11 @@ CROSSHAIR = """
 """
 
 ALL = "charts.length && charts.every((chart) => chart.last > 0)"
+
+SHOWN = """
+Math.max(...charts.filter((chart) => chart.at.getBoundingClientRect().top < innerHeight).map((chart) => chart.last))
+"""
+"""When the charts that are in the window were drawn, in ms since the page was asked for."""
 
 
 class Followed(Feed):
@@ -159,7 +167,7 @@ class Opened:
         await self._session.send("HeapProfiler.collectGarbage")
 
     async def open(self, url: str, there: str = ALL) -> dict[str, float]:
-        """Open it; returns how long it took until all was drawn."""
+        """Open it; returns how long it took until it was drawn."""
         await self.page.goto("about:blank")
         before = (await self.metrics())["TaskDuration"]
         began = time.time()
@@ -167,7 +175,8 @@ class Opened:
         await until(self.page, there)
         took, used = time.time() - began, (await self.metrics())["TaskDuration"]
         used = used - before if used > before else used  # it may have got another process
-        return {"ms": round(1000 * took), "cpu": round(1000 * used)}
+        found: dict[str, float] = {"ms": round(1000 * took), "cpu": round(1000 * used)}
+        return found if there != ALL else {"shown": round(await self.page.evaluate(SHOWN)), **found}
 
 
 # ---- gestures --------------------------------------------------------------------------------------------------------
@@ -295,6 +304,10 @@ async def measure(root: Path, turns: int, minutes: float) -> dict[str, Any]:
     read = {"ms": round(1000 * (time.time() - began)), "cpu": round(1000 * (time.process_time() - used))}
     size = round((folder / "events.jsonl").stat().st_size / 2**20)
     found: dict[str, Any] = {"records": {"MiB": size, "read": read}}
+    async with serving(None, root) as url, browser() as page:
+        opened = Opened(page)
+        for turn in ("first", "again"):
+            found["records"][turn] = await opened.open(f"{url}run?run=dddddddd")
     history.ended = None
     feed = Followed(history)
     async with serving(feed, root) as url, browser() as page:

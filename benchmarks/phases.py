@@ -13,7 +13,7 @@ from pathlib import Path
 
 from edriver.common.wire import epoch_seconds, round_id_of, round_times_of
 from edriver.driver.observe.recovery_phases import spans
-from edriver.history.records import message_of
+from edriver.text.message_reader import message_of
 from edriver.v1 import status_pb2
 
 STAGES = ("notified", "stopped", "waiting", "assigned", "built", "synced", "stepped")

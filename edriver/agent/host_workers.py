@@ -17,6 +17,7 @@ from edriver.agent.worker import Worker
 from edriver.agent.workers import error_file
 from edriver.agent.workers.capture import OutputFile
 from edriver.agent.workers.log_files import ERROR_FILE
+from edriver.agent.workers.pipes import Pipes
 from edriver.agent.workers.processes import Processes, SpawnError
 from edriver.agent.workers.standbys import STANDBY_DELAY, Standbys
 from edriver.agent.workers.worker_files import WorkerFiles
@@ -77,6 +78,7 @@ class HostWorkers:
         self._forward = forward
         self._loop = asyncio.get_running_loop()
         self._processes = Processes(self._exited, guard)
+        self._pipes = Pipes()
         self._standbys = Standbys(self._processes)
         self._standby_timer: asyncio.TimerHandle | None = None
         self._workers: dict[int, Worker] = {}
@@ -154,6 +156,7 @@ class HostWorkers:
             self._terms,
             process,
             life,
+            self._pipes,
             self._processes.signal_group,
             self._report,
             self._forward,

@@ -19,6 +19,7 @@ from edriver.agent.settings import AgentSettings
 from edriver.agent.terms import Terms
 from edriver.agent.workers import priority, py_spy
 from edriver.agent.workers.capture import Capture
+from edriver.agent.workers.pipes import Pipes
 from edriver.agent.workers.stack_taker import StackTaker
 from edriver.agent.workers.worker_files import WorkerFiles
 from edriver.agent.workers.worker_link import WorkerLink
@@ -49,6 +50,7 @@ class Worker:
         terms: how long the worker may be silent, and where its output is written.
         process: its process id, and the ends to read of its pipes (Processes.start).
         life: held by its process that trains.
+        pipes: have its output read.
         signal_group: sends a signal to its process group, while there is one.
         send: sends the driver a message.
         forward: sends the driver a line of output.
@@ -77,6 +79,7 @@ class Worker:
         terms: Terms,
         process: tuple[int, int, int],
         life: LifeLock,
+        pipes: Pipes,
         signal_group: Callable[[int, signal.Signals], None],
         send: Callable[[agent_pb2.ConnectRequest], None],
         forward: Callable[[agent_pb2.OutputLine], None],
@@ -106,7 +109,7 @@ class Worker:
             self._lives,
         )
         destinations = terms.destinations(order)
-        self.capture = Capture(order.worker_id, order.slot, stdout, stderr, forward, self._printed, destinations)
+        self.capture = Capture(order.worker_id, order.slot, stdout, stderr, pipes, forward, self._printed, destinations)
         self.memory = MemoryWatch(self.pid)
         self.unresponsive = UnresponsiveWatch(self._ask_where_it_stands)
         self.stacks = StackTaker(

@@ -32,10 +32,10 @@ PAGE_SCRIPTS: Final = (
     "resources.js",
     "page.js",
 )
-"""Ours for the page of a run, in the order in which they are loaded, after plotly's;"""
+"""Ours for the page of a run, in the order in which they are loaded;"""
 
 COMPARE_SCRIPTS: Final = (*_CURVE_SCRIPTS, "compare.js")
-"""for the page that lays runs over one another, after plotly's;"""
+"""for the page that lays runs over one another;"""
 
 LIST_SCRIPTS: Final = ("story.js", "runs.js")
 """and for the list of runs."""
@@ -65,10 +65,17 @@ def plotly_script() -> Path:
     return path
 
 
-def linked(*names: str) -> str:
-    """The elements by which a page that is served asks for its style and these scripts."""
+def linked(*names: str, charts: bool = False) -> str:
+    """The elements by which a page that is served asks for its style and these scripts.
+
+    Args:
+        names: of the scripts, in the order in which they run.
+        charts: whether it asks for plotly, too. The others do not wait for that: it is large, and the page has a lot to
+            say before there are charts.
+    """
+    library = ['<script src="plotly.js" async></script>'] if charts else []
     scripts = [f'<script src="{name}" defer></script>' for name in names]
-    return "\n".join(['<link rel="stylesheet" href="page.css">', *scripts])
+    return "\n".join(['<link rel="stylesheet" href="page.css">', *library, *scripts])
 
 
 def filled(template: str, **parts: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from edriver.dashboard.known_runs import KnownRuns
 from edriver.dashboard.report import RecordedRun, page_data, recorded_run, script_safe, summary
-from edriver.history.records import Records
+from edriver.history.records import Records, UnreadableLine, read
 
 MAX_KEPT_RECORDS: Final = 8
 """Runs that are kept as they were read, those that were asked for last."""
@@ -27,6 +27,15 @@ class RecordPages:
         self._runs = runs
         self._lock = asyncio.Lock()
         self._kept: dict[str, tuple[tuple[int, int], tuple[str, str], dict[str, Any]]] = {}
+
+    async def check(self, run_id: str) -> None:
+        """Whether there is something to read, which takes no time, other than reading it.
+
+        Raises:
+            RecordError: there are no records of it, or they have no event.
+            OSError: they cannot be read.
+        """
+        await asyncio.to_thread(lambda: _check(self._runs.records(run_id)))
 
     async def page(self, run_id: str) -> tuple[str, str]:
         """What can be read without a script, as HTML, and all data, as an element that holds it.
@@ -58,6 +67,11 @@ class RecordPages:
             if len(self._kept) > MAX_KEPT_RECORDS:
                 del self._kept[next(iter(self._kept))]
             return kept
+
+
+def _check(records: Records) -> None:
+    if all(isinstance(entry, UnreadableLine) for entry in read(records.events)):
+        recorded_run(records)  # says why there is none
 
 
 def _read(records: Records, run_id: str) -> tuple[tuple[str, str], dict[str, Any]]:

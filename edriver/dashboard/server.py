@@ -137,13 +137,13 @@ class PageServer:
         self.callers = Callers()
         self.app = web.Application(middlewares=[self._guard], client_max_size=MAX_REQUEST_BYTES)
         self.app.router.add_get("/{secret}/", self._first_page)
-        self.app.router.add_get("/{secret}/events", self._stream)
+        self.app.router.add_get("/{secret}/events", self._stream, allow_head=False)
         self.app.router.add_get("/{secret}/output", self._output)
         self.app.router.add_get("/{secret}/stacks", self._stacks)
         if runs is not None:
             self.app.router.add_get("/{secret}/runs", self._list_page)
             self.app.router.add_get("/{secret}/runs.json", self._list)
-            self.app.router.add_get("/{secret}/run", self._run_page)
+            self.app.router.add_get("/{secret}/run", self._run_page, allow_head=False)
             self.app.router.add_get("/{secret}/compare", self._compare_page)
             self.app.router.add_get("/{secret}/curves", self._curves)
         self.app.router.add_get("/{secret}/plotly.js", self._library)
@@ -186,24 +186,25 @@ class PageServer:
         """Whether the request may change something: it goes to the one path at which such requests are taken."""
         return request.method == "POST" and request.path.endswith("/steer") and self._may_steer(request)
 
-    def _page(self, title: str, summary: str = "", data: str = "", steers: bool = False) -> web.Response:
+    def _page(self, title: str, steers: bool = False) -> web.Response:
+        text = filled(page_file("index.html"), **self._parts(title, steers), summary="", data="")
+        return web.Response(text=text, content_type="text/html", headers={"Cache-Control": "no-store"})
+
+    def _parts(self, title: str, steers: bool = False) -> dict[str, str]:
+        """What the frame of a run's page is filled with, but for the run itself."""
         scripts, steering = list(PAGE_SCRIPTS), ""
         if steers and self._steering is not None:
             scripts.insert(-1, STEERING_SCRIPT)
             steering = filled(page_file("steering.html"), secret=self._steering.new_page())
-        text = filled(
-            page_file("index.html"),
-            title=escape(title),
-            head=linked("plotly.js", *scripts),
-            steering=steering,
-            curves=page_file("curves.html"),
-            way_back="" if self._runs is None else '<nav><a href="runs">all runs</a></nav>',
-            summary=summary,
-            data=data,
-        )
-        return web.Response(text=text, content_type="text/html", headers={"Cache-Control": "no-store"})
+        return {
+            "title": escape(title),
+            "head": linked(*scripts, charts=True),
+            "steering": steering,
+            "curves": page_file("curves.html"),
+            "way_back": "" if self._runs is None else '<nav><a href="runs">all runs</a></nav>',
+        }
 
-    async def _run_page(self, request: web.Request) -> web.Response:
+    async def _run_page(self, request: web.Request) -> web.StreamResponse:
         """A run's page: one that goes on is followed, of another the records are read."""
         run_id = _run_of(request)
         feed = await self._feed_of(run_id)
@@ -211,8 +212,21 @@ class PageServer:
             return self._page(f"edriver run {run_id}", steers=feed is self._feed and self._may_steer(request))
         assert self._records is not None
         with _as_not_found():
-            summary, data = await self._records.page(run_id)
-        return self._page(f"edriver run {run_id}", summary, data)
+            await self._records.check(run_id)
+        return await self._record_page(request, run_id, self._records)
+
+    async def _record_page(self, request: web.Request, run_id: str, records: RecordPages) -> web.StreamResponse:
+        """The page of a run with records. Its beginning goes first: the browser loads scripts while they are read."""
+        begin, _, end = page_file("index.html").partition("<!--summary-->")
+        parts = self._parts(f"edriver run {run_id}")
+        response = web.StreamResponse(headers={**SECURITY_HEADERS, "Cache-Control": "no-store"})
+        response.content_type, response.charset = "text/html", "utf-8"
+        await response.prepare(request)
+        await response.write(filled(begin, **parts).encode())
+        summary, data = await records.page(run_id)
+        await response.write(f"{summary}{filled(end, **parts, data=data)}".encode())
+        await response.write_eof()
+        return response
 
     async def _list_page(self, _request: web.Request) -> web.Response:
         text = filled(page_file("runs.html"), head=linked(*LIST_SCRIPTS))
@@ -221,7 +235,7 @@ class PageServer:
     async def _compare_page(self, _request: web.Request) -> web.Response:
         text = filled(
             page_file("compare.html"),
-            head=linked("plotly.js", *COMPARE_SCRIPTS),
+            head=linked(*COMPARE_SCRIPTS, charts=True),
             curves=page_file("curves.html"),
         )
         return web.Response(text=text, content_type="text/html", headers={"Cache-Control": "no-store"})
@@ -284,7 +298,7 @@ class PageServer:
 
     async def _library(self, _request: web.Request) -> web.Response:
         if not self._plotly:
-            self._plotly = await asyncio.to_thread(lambda: gzip.compress(plotly_script().read_bytes(), 6))
+            self._plotly = await asyncio.to_thread(lambda: gzip.compress(plotly_script().read_bytes(), 1))
         headers = {"Content-Encoding": "gzip", "Cache-Control": "private, max-age=86400"}
         return web.Response(body=self._plotly, content_type="text/javascript", headers=headers)
 

@@ -132,13 +132,11 @@ class History:
             "max_np": run.max_np,
             "size_limit": run.size_limit,
         }
-        self._take_counts(run)
+        self._take_totals(run)
         if run.HasField("last_failure"):
             self.failure = run.last_failure
         self.hosts.replace(self.revision, run.hosts)
         self.usage.look(self.revision, run)
-        if run.HasField("recoveries"):
-            self._recoveries = run.recoveries
         if (self.curve.latest is None or self.time_spent is None) and run.HasField("time_spent"):
             self.time_spent = run.time_spent
         self.pace.look(run)
@@ -176,9 +174,7 @@ class History:
                     self.curve.add(self.revision, time, event.run_ended.progress, last=True)
                 if event.run_ended.HasField("time_spent"):
                     self.time_spent = event.run_ended.time_spent
-                if event.run_ended.HasField("recoveries"):
-                    self._recoveries = event.run_ended.recoveries
-                self._take_counts(event.run_ended)
+                self._take_totals(event.run_ended)
                 if event.run_ended.worker_failures:
                     self.failure = event.run_ended.worker_failures[0]
             case "hold_up":
@@ -216,10 +212,12 @@ class History:
         self.revision += 1
         self.usage.add(self.revision, sample)
 
-    def _take_counts(self, message: status_pb2.Run | status_pb2.RunEnded) -> None:
-        """The last round of a run that fails has no successor, whose cause would be counted."""
+    def _take_totals(self, message: status_pb2.Run | status_pb2.RunEnded) -> None:
+        """What the driver has counted: the last round of a run that fails has no successor, whose cause would be."""
         for kind in self._reported_counts:
             self._reported_counts[kind] = getattr(message, kind)
+        if message.HasField("recoveries"):
+            self._recoveries = message.recoveries
 
     def count(self, kind: str) -> int:
         """How many rounds ended so: "failures", "preemptions", "resizes" or "unproven"."""

@@ -121,7 +121,8 @@ class Lanes:
         """These train from now on."""
         for member in members:
             place = (member.host, member.slot)
-            self.of_slots.setdefault(place, Lane())
+            if place not in self.of_slots:
+                self.of_slots[place] = Lane()
             self._change(revision, time, place, SlotState.TRAINING, member.worker_id)
 
     def end(self, revision: int, time: float, left: Collection[int] = ()) -> None:

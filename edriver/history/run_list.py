@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from edriver.common.wire import epoch_seconds
-from edriver.history.records import message_of
 from edriver.system.record_folder import EVENTS_FILE, RUN_FILE, is_run_id
 from edriver.text.cause_names import RUN_END_NAMES
+from edriver.text.message_reader import message_of
 from edriver.v1 import status_pb2
 
 TAIL_BYTES: Final = 256 * 1024

@@ -12,6 +12,7 @@ MAX_VALUE_NAMES: Final = MAX_REPORTED_NAMES
 """Most names that a script may report values under."""
 
 
+@dataclass(slots=True)
 class _Commits:
     """All commits of this process, of whichever state. Others read it at any time.
 
@@ -21,10 +22,9 @@ class _Commits:
         seconds: and for how long the script waited.
     """
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.nbytes = 0
-        self.seconds = 0.0
+    count: int = 0
+    nbytes: int = 0
+    seconds: float = 0.0
 
     def add(self, nbytes: int, seconds: float) -> None:
         """Count one."""
@@ -36,6 +36,7 @@ class _Commits:
 commits = _Commits()
 
 
+@dataclass(slots=True)
 class _CheckpointsWritten:
     """All checkpoints that this process has written to disk. Others read it at any time.
 
@@ -47,12 +48,11 @@ class _CheckpointsWritten:
         steps: the steps of the last one.
     """
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.nbytes = 0
-        self.seconds = 0.0
-        self.failures = 0
-        self.steps = 0
+    count: int = 0
+    nbytes: int = 0
+    seconds: float = 0.0
+    failures: int = 0
+    steps: int = 0
 
     def add(self, steps: int, nbytes: int, seconds: float) -> None:
         """Count one."""

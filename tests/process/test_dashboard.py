@@ -140,7 +140,7 @@ def test_the_page_follows_a_kill_a_resize_and_the_end(browser: Browser, tmp_path
             page.locator("#usage-of").select_option("memory")
             expect(page.locator("#usage .scatterlayer .trace")).to_have_count(1, timeout=WAIT)
             expect(page.locator("#usage")).to_have_attribute(
-                "aria-label", re.compile("memory in use, by host.* GiB now")
+                "aria-label", re.compile("memory in use, by host.* GiB now"), timeout=WAIT
             )
             output = page.locator("#output")
             expect(output).to_contain_text("[0] rank 0 passed step 5", timeout=WAIT)

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Download, Page, expect
+from playwright.sync_api import Browser, Download, Page, Route, expect
 
 from tests.made_runs import MadeRun
 from tests.process.accessibility import reach_all_by_tab, violations
@@ -77,6 +77,20 @@ def test_every_sample_is_saved_with_every_digit(browser: Browser, url: str) -> N
         sum(row["run"] == run.run_id for row in rows) for run in (BASE, WIDE)
     ]
     assert [len(run["interruptions"]) for run in found["runs"]] == [5, 9]
+    watched.check(url)
+
+
+def test_the_page_does_not_wait_for_what_draws_its_charts(browser: Browser, url: str) -> None:
+    watched = Watched(browser)
+    held: list[Route] = []
+    watched.page.route("**/plotly.js", lambda route: held.append(route))
+    watched.page.goto(f"{url}run?run=aaaaaaaa", timeout=WAIT, wait_until="domcontentloaded")
+    expect(watched.page.locator("#state-word")).to_have_text("done", timeout=WAIT)
+    expect(watched.page.locator("#log li")).not_to_have_count(0)
+    expect(watched.page.locator(".js-plotly-plot")).to_have_count(0)
+    (library,) = held
+    library.continue_()
+    expect(watched.page.locator("#curve-0 .scatterlayer")).to_be_visible(timeout=WAIT)
     watched.check(url)
 
 

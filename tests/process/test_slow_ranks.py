@@ -21,7 +21,7 @@ from playwright.sync_api import Browser, expect
 from edriver.client import Client, WorkerStatus, here
 from edriver.commands.stack import stack
 from edriver.commands.status import status as status_command
-from edriver.common.wire import span_seconds
+from edriver.common.wire import epoch_seconds, span_seconds
 from edriver.v1 import pace_pb2, stacks_pb2, status_pb2
 from tests.process.running import BOUND, SCRIPTS, Run, running
 from tests.process.test_dashboard import WAIT, Watched, browser, dashboard  # noqa: F401  browser is a fixture
@@ -70,6 +70,14 @@ class Paced:
     def events(self, kind: str) -> list[status_pb2.Event]:
         return [event for event in self.client.events() if event.WhichOneof("kind") == kind]
 
+    def stall_at(self, time: float) -> status_pb2.Interruption | None:
+        """The interruption, now over, in which this was."""
+        for event in self.events("interruption"):
+            start = epoch_seconds(event.interruption.start_time)
+            if start <= time <= start + span_seconds(event.interruption.duration):
+                return event.interruption
+        return None
+
 
 @pytest.fixture(scope="module")
 def paced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Paced]:
@@ -109,9 +117,13 @@ def test_one_that_is_stopped_is_named_within_two_seconds(paced: Paced) -> None:
     finally:
         os.kill(pid, signal.SIGCONT)
     paced.until(lambda status: not status.HasField("hold_up"))
-    paced.until(lambda _: bool(paced.events("interruption")[-1].interruption.HasField("hold_up")))
-    assert paced.events("hold_up")[-1].hold_up.waited_for[0].rank == 1
-    assert paced.events("interruption")[-1].interruption.hold_up.waited_for[0].rank == 1
+    paced.until(lambda _: paced.stall_at(took) is not None)
+    stall = paced.stall_at(took)
+    assert stall is not None
+    held_up = [event.hold_up for event in paced.events("hold_up")]  # a busy machine may have more of them
+    announced = next(each for each in held_up if abs(epoch_seconds(each.start_time) - began) < 0.5)
+    for hold_up in (announced, stall.hold_up):
+        assert [each.rank for each in hold_up.waited_for] == [1]
 
 
 def test_one_whose_interpreter_is_locked(paced: Paced) -> None:

@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import re
+import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from edriver.dashboard import known_runs, record_pages
 from edriver.dashboard.feeds import Feeds
 from edriver.dashboard.known_runs import KnownRuns
 from edriver.dashboard.server import PageServer, runner_of
+from edriver.history.records import Records
 from tests.made_runs import MadeRun
 
 SECRET = "hush"
@@ -79,6 +81,29 @@ def test_the_list_and_a_run_that_is_opened(root: Path) -> None:
             data = await answer.json()
             assert (data["link"], "lanes" in data, "log" in data) == ("record", False, False)
             assert data["curve"]["points"][0][1:3] == [0, 5.0]
+
+    serve(root, work)
+
+
+def test_a_browser_loads_what_draws_a_run_while_its_records_are_read(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, may_read = record_pages._read, threading.Event()
+
+    def held_back(records: Records, run_id: str) -> Any:
+        assert may_read.wait(30.0)
+        return read(records, run_id)
+
+    monkeypatch.setattr(record_pages, "_read", held_back)
+
+    async def work(get: Callable[[str], Any]) -> None:
+        async with get("run?run=aaaaaaaa") as answer:
+            begin = await answer.content.readuntil(b"</header>")
+            assert b"plotly.js" in begin
+            assert b"page.js" in begin
+            may_read.set()
+            rest = await answer.text()
+            assert rest.index('<section class="summary"') < rest.index('id="main"') < rest.index('id="data"')
 
     serve(root, work)
 

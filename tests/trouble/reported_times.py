@@ -17,7 +17,7 @@ from statistics import median
 from benchmarks.history import History, Round
 from edriver.common.stall_limits import MIN_STALL_SECONDS, STALL_FACTOR
 from edriver.common.wire import epoch_seconds, span_seconds
-from edriver.history.records import message_of
+from edriver.text.message_reader import message_of
 from edriver.v1 import status_pb2
 
 SHARE, SECONDS = 0.01, 0.05

@@ -19,6 +19,7 @@ from edriver.agent.workers.capture import (
     Tail,
 )
 from edriver.agent.workers.log_files import Destination
+from edriver.agent.workers.pipes import Pipes
 from edriver.v1 import agent_pb2
 
 
@@ -123,7 +124,7 @@ def test_lines_before_a_place_is_known_wait_for_it(
     async def read() -> None:
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
-        reader = PipeReader(reading, lambda line, shown: lines.append((line, shown)))
+        reader = PipeReader(reading, Pipes(), lambda line, shown: lines.append((line, shown)))
         reader.lead_to(Destination(held=True))
         for start in range(0, len(early), 4096):
             os.write(writing, early[start : start + 4096])

@@ -8,13 +8,15 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from google.protobuf import json_format
 from google.protobuf.json_format import SerializeToJsonError
 from google.protobuf.message import Message
 
-from edriver.common.wire import epoch_seconds
-from edriver.history.records import RecordError, UnreadableLine, message_of, read, records_of
+from edriver.common.wire import epoch_seconds, timestamp
+from edriver.history.records import RecordError, UnreadableLine, read, records_of
 from edriver.text.event_lines import event_line, plain
-from edriver.v1 import rounds_pb2, status_pb2
+from edriver.text.message_reader import message_of
+from edriver.v1 import resources_pb2, rounds_pb2, status_pb2
 from tests.fuzz.messages import Fuzzer
 
 LINES = (
@@ -49,6 +51,18 @@ def test_what_the_event_log_writes_is_read_back(tmp_path: Path) -> None:
             written.append(message)
     path.write_text("".join(lines))
     assert [as_text(each) for each in read(path) if isinstance(each, Message)] == [as_text(each) for each in written]
+
+
+@pytest.mark.parametrize("kind", [status_pb2.Event, status_pb2.ProgressSample, resources_pb2.UsageSample])
+def test_a_message_is_what_protobuf_itself_reads(kind: type[Message]) -> None:
+    fuzzer, compared = Fuzzer(2), 0
+    while compared < 100:
+        message = fuzzer.message(kind)
+        with suppress(SerializeToJsonError):
+            parsed = json.loads(json.dumps(plain(message)))
+            back = json_format.ParseDict(parsed, kind())
+            assert as_text(message_of(kind, parsed)) == as_text(back)
+            compared += 1
 
 
 def test_ids_and_enums_and_what_is_no_number() -> None:
@@ -90,6 +104,19 @@ def test_the_members_of_a_round_are_read_once(tmp_path: Path) -> None:
         [(7, "a", 3)],
         [(7, "a", 3)],
     ]
+
+
+def test_a_host_with_a_bracket_in_its_name_hides_nothing(tmp_path: Path) -> None:
+    member = status_pb2.Member(worker_id=7, host='a], "members": [{ [b', slot=3)
+    assigned = status_pb2.Round(round_id=rounds_pb2.RoundId(incarnation=1, n=1), members=[member, member])
+    under_way = status_pb2.Round(first_step_time=timestamp(6.0), steps_lost=5)
+    under_way.MergeFrom(assigned)
+    lines = [
+        event_line(status_pb2.Event(seq=seq, time=timestamp(5.0), round=each))
+        for seq, each in enumerate((assigned, under_way), start=1)
+    ]
+    found = list(read(folder(tmp_path / "r", "".join(lines)) / "events.jsonl"))
+    assert [each.round for each in found if isinstance(each, status_pb2.Event)] == [assigned, under_way]
 
 
 def test_events_and_progress_in_their_order(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from edriver.agent.settings import AgentSettings
 from edriver.agent.terms import Terms
 from edriver.agent.workers.capture import Capture
 from edriver.agent.workers.log_files import TO_DRIVER, Destination, LogFiles, worker_files
+from edriver.agent.workers.pipes import Pipes
 from edriver.driver.rpc.translate import worker_logs_message
 from edriver.driver.worker_logs import StreamChoice, Streams, WorkerLogs, local_ranks
 from edriver.v1 import agent_pb2
@@ -120,7 +121,9 @@ class Captured:
         (out, self.stdout), (err, self.stderr) = os.pipe(), os.pipe()
         for fd in (out, err):
             os.set_blocking(fd, False)
-        self.capture = Capture(1, 0, out, err, lambda line: self.lines.append(line.text), self._hear, destinations)
+        self.capture = Capture(
+            1, 0, out, err, Pipes(), lambda line: self.lines.append(line.text), self._hear, destinations
+        )
 
     def _hear(self) -> None:
         self.heard += 1

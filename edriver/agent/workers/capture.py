@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 from collections import deque
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from edriver.agent.workers.log_files import TO_DRIVER, Destination
+from edriver.agent.workers.pipes import Pipes
 from edriver.system.private_files import open_private
 from edriver.v1 import agent_pb2
 
@@ -120,17 +120,19 @@ class PipeReader:
 
     Args:
         fd: its end to read, non-blocking; closed by `finish`.
+        pipes: have it read.
         on_line: called with each line, and whether to show it.
     """
 
-    def __init__(self, fd: int, on_line: Callable[[bytes, bool], None]) -> None:
+    def __init__(self, fd: int, pipes: Pipes, on_line: Callable[[bytes, bool], None]) -> None:
         self._fd = fd
+        self._pipes = pipes
         self._file: OutputFile | None = None
         self._shown = True
         self._held: bytearray | None = None
         self._on_line = on_line
         self._splitter = LineSplitter()
-        asyncio.get_running_loop().add_reader(fd, self._read)
+        pipes.add(fd, self._read)
 
     def lead_to(self, destination: Destination) -> None:
         """What is read from now on goes there, after what was held back; if its file cannot be written, it is shown
@@ -152,7 +154,7 @@ class PipeReader:
         except BlockingIOError:
             return 0
         if not data:
-            asyncio.get_running_loop().remove_reader(self._fd)
+            self._pipes.remove(self._fd)
             return 0
         if self._held is not None and len(self._held) + len(data) <= MAX_HELD_BYTES:
             self._held += data
@@ -187,7 +189,7 @@ class PipeReader:
             left -= count
         self._release()
         self._pass_on(self._splitter.flush())
-        asyncio.get_running_loop().remove_reader(self._fd)
+        self._pipes.remove(self._fd)
         os.close(self._fd)
         if self._file:
             self._file.close()
@@ -201,6 +203,7 @@ class Capture:
         slot: and its slot: both are put on each line.
         stdout: the ends to read of its pipes, non-blocking; closed by `finish`.
         stderr: see above.
+        pipes: have them read.
         forward: called with each line to show, in the order in which they are read.
         on_line: called for each line.
         destinations: where its stdout and its stderr go.
@@ -215,6 +218,7 @@ class Capture:
         slot: int,
         stdout: int,
         stderr: int,
+        pipes: Pipes,
         forward: Callable[[agent_pb2.OutputLine], None],
         on_line: Callable[[], None],
         destinations: tuple[Destination, Destination] = TO_DRIVER,
@@ -225,7 +229,7 @@ class Capture:
         self._forward = forward
         self._on_line = on_line
         self._tail = Tail()
-        self._readers = (self._reader(stdout, is_stderr=False), self._reader(stderr, is_stderr=True))
+        self._readers = (self._reader(stdout, pipes, is_stderr=False), self._reader(stderr, pipes, is_stderr=True))
         self.lead_to(destinations)
 
     def lead_to(self, destinations: tuple[Destination, Destination]) -> None:
@@ -243,8 +247,8 @@ class Capture:
             reader.finish()
         return self._tail.text()
 
-    def _reader(self, fd: int, *, is_stderr: bool) -> PipeReader:
-        return PipeReader(fd, lambda line, shown: self._take(line, is_stderr, shown))
+    def _reader(self, fd: int, pipes: Pipes, *, is_stderr: bool) -> PipeReader:
+        return PipeReader(fd, pipes, lambda line, shown: self._take(line, is_stderr, shown))
 
     def _take(self, line: bytes, is_stderr: bool, shown: bool) -> None:
         self._tail.add(line)

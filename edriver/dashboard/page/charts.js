@@ -100,9 +100,9 @@ function redraw(which) {
   later();
 }
 
-// Soon, and once: what is due is done in the next free frames.
+// Soon, and once: what is due is done in the next free frames. The page does not wait for plotly, which is large.
 function later() {
-  if (pending || document.hidden || !view.ready()) return;
+  if (pending || document.hidden || !window.Plotly || !view.ready()) return;
   pending = true;
   requestAnimationFrame(() => {
     pending = false;

@@ -46,7 +46,8 @@ class Pace:
         self._round_id = NO_ROUND
         self._members: dict[int, _Member] = {}
         self._watch = HoldUpWatch()
-        self._hold_up: pace_pb2.HoldUp | None = None  # the latest, which may be over
+        self._hold_up: pace_pb2.HoldUp | None = None  # the latest, which may be over,
+        self._held_since: float | None = None  # and the watch's `since` of it
         self._announced = False
         self._stragglers: dict[int, pace_pb2.Straggler] = {}
         self._judged_at = 0.0
@@ -108,8 +109,9 @@ class Pace:
         """Who is waited for now; None: steps are being made, or it is not known yet."""
         members = [each.standing for each in self._members.values() if self._takes_part(each.standing.worker_id)]
         found = self._watch.look(members, self._clock())
-        if found is not None:
-            self._hold_up = found
+        # One that wakes up may say that it waits, too, before the next step: that does not change who was waited for.
+        if found is not None and (found.waited_for or self._held_since != self._watch.since):
+            self._hold_up, self._held_since = found, self._watch.since
         return found
 
     def hold_up_in(self, interruption: status_pb2.Interruption) -> pace_pb2.HoldUp | None:
