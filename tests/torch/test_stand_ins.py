@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 USES = """
-import importlib, sys
+import importlib.util, sys
 from tests import torch_stand_ins
 import torch
 
@@ -28,7 +28,8 @@ with FakeTensorMode():
     assert type(torch.ones(2)).__name__ == "FakeTensor"
 assert torch.vmap(lambda x: x + 1)(ones).tolist() == [2, 2]  # torch took it by name from a stand-in
 for name in torch_stand_ins.UNUSED - {torch_stand_ins.COMPILER}:  # which takes seconds
-    assert not hasattr(importlib.import_module(name), "no_such_name")
+    if importlib.util.find_spec(name):  # dill and opt_einsum may not be installed
+        assert not hasattr(importlib.import_module(name), "no_such_name")
 assert stand_ins() <= {torch_stand_ins.COMPILER}, stand_ins()
 """
 
