@@ -15,8 +15,9 @@ The garbage collector does not look through what is being imported again and aga
 interpreter ends. Stand-ins replace modules that torch imports and no script here uses. A script that is done skips
 the teardown of torch's modules.
 
-Not for all scripts: ending.py, which is about a process' end, those of examples and documents, and the ranks of
-tests/torch start as a user's do. Those of restart mode know nothing of it: see `QUICK_RESTARTS` in tests/process.
+Not for all scripts: those of examples and documents, and the ranks of tests/torch start as a user's do, and ending.py,
+which is about a process' end, has the stand-ins alone. Those of restart mode know nothing of it: see `QUICK_WORKERS` in
+tests/process.
 """
 
 from __future__ import annotations

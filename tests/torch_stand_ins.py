@@ -1,7 +1,8 @@
-"""Stand-ins for parts of torch: a process that imports this before torch imports it in two thirds of the time.
+"""Stand-ins for parts of torch: a process that imports this before torch imports it in half of the time.
 
 Torch imports them as it is imported, or with the first process group, and looks into none of them where a small model
-is trained and nothing is compiled. Each becomes the real module as soon as anything else is taken from it.
+is trained and nothing is compiled. Each becomes the real module as soon as anything else is taken from it; what torch
+takes from one by name while it is imported itself (`from torch.func import vmap`), as soon as it is used.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -22,64 +23,172 @@ META_FUNCTIONS = "torch._meta_registrations"
 UNUSED = {
     COMPILER,
     META_FUNCTIONS,
+    "dill",
+    "opt_einsum",
+    "torch._higher_order_ops",
+    "torch._native",
+    "torch._subclasses",
     "torch.ao",
     "torch.distributions",
     "torch.export",
+    "torch.func",
+    "torch.hub",
     "torch.masked",
     "torch.nn.intrinsic",
     "torch.nn.qat",
     "torch.nn.quantizable",
     "torch.nn.quantized",
     "torch.quantization",
+    "torchgen",
+    "unittest",
 }
+
+IN_CIRCLES = ["torch.func", "torch._higher_order_ops", "torch._prims"]
+"""What imports one another in circles, which hold if all come in this order, as where torch is imported as a whole."""
+
+PARTS_OF_CIRCLES = {
+    "torch._decomp",
+    "torch._dispatch",
+    "torch._functorch._aot_autograd",
+    "torch._functorch.eager_transforms",
+    "torch._prims",
+    "torch._refs",
+    "torch.fx.experimental.const_fold",
+    "torch.fx.experimental.proxy_tensor",
+    "torch.fx.passes",
+    "torch.utils._debug_mode",
+    "torch.utils.checkpoint",
+}
+"""The rest of those circles, which torch imports with them: where one of these is imported, all of it is."""
 
 
 def _keep(function: Any, recursive: bool = True, wrapping: bool = True) -> Any:
     return function
 
 
-COMPILER_PARTS = {
-    "utils": SimpleNamespace(get_optimize_ddp_mode=lambda: "ddp_optimizer"),
-    "trace_rules": SimpleNamespace(clear_lru_cache=lambda: None),
-    "disable": _keep,
-    "graph_break": lambda: None,
+PARTS: dict[str, dict[str, Any]] = {
+    COMPILER: {
+        "utils": SimpleNamespace(get_optimize_ddp_mode=lambda: "ddp_optimizer"),
+        "trace_rules": SimpleNamespace(clear_lru_cache=lambda: None),
+        "disable": _keep,
+        "graph_break": lambda: None,
+    },
+    "dill": {"extend": lambda use_dill: None},
 }
-"""What of torch's compiler is called where nothing is compiled."""
+"""What of them is called where nothing is compiled, nor pickled with dill."""
 
 
 class _StandIn(ModuleType):
-    """An empty module, which becomes the real one as soon as something is taken from it."""
+    """An empty module, which becomes the real one, in place, as soon as something is taken from it."""
+
+    def __init__(self, name: str, loader: Any) -> None:
+        super().__init__(name)
+        self._loader = loader
 
     def __getattr__(self, name: str) -> Any:
-        stands_in = sys.modules.get(self.__name__) is self
-        if name.startswith("__") and not (stands_in and name == "__path__"):  # what is asked of every module
+        importing = _torch_is_being_imported()
+        if name.startswith("__") and (importing or name != "__all__"):  # what is asked of every module
             raise AttributeError(name)
-        if stands_in:
-            UNUSED.discard(self.__name__)
-            del sys.modules[self.__name__]
-            for part in COMPILER_PARTS:
-                vars(self).pop(part, None)
-            importlib.import_module("torch._prims")  # in a circle with others, which holds if it comes first
-        return getattr(importlib.import_module(self.__name__), name)
+        if importing:
+            return _Name(self, name)
+        _become_real(self)
+        return getattr(self, name)
+
+
+class _Name:
+    """What torch took from a stand-in by name while it was imported itself."""
+
+    def __init__(self, module: ModuleType, name: str) -> None:
+        self._module = module
+        self._name = name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self._module, self._name)(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(getattr(self._module, self._name), name)
+
+    def __or__(self, other: object) -> Any:  # in an annotation
+        return Any
+
+
+def _torch_is_being_imported() -> bool:
+    return "torch" in sys.modules and bool(vars(sys.modules["torch"].__spec__)["_initializing"])
+
+
+def _become_real(module: ModuleType) -> None:
+    if module.__name__.startswith("torch."):
+        _import_circles()
+    if (parent := _parent(module.__name__)) is not None:
+        _become_real(parent)
+    if isinstance(module, _StandIn):  # still: one of those may have taken something from it
+        loader = module.__dict__.pop("_loader")
+        for part in PARTS.get(module.__name__, ()):
+            del module.__dict__[part]
+        spec: Any = module.__spec__
+        module.__loader__ = spec.loader = loader
+        module.__class__ = ModuleType  # type: ignore[assignment]
+        loader.exec_module(module)
+
+
+def _import_circles() -> None:
+    names = IN_CIRCLES.copy()
+    IN_CIRCLES.clear()
+    for name in names:
+        _become_real(importlib.import_module(name))
+
+
+def _parent(name: str) -> ModuleType | None:
+    return sys.modules.get(name.rpartition(".")[0])
+
+
+class _Loader:
+    """Makes a stand-in, which may later be loaded by the real loader."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _StandIn(spec.name, self._real)
+
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module).update(PARTS.get(module.__name__, {}))
+        if module.__name__ == META_FUNCTIONS:
+            importlib.import_module("torch._subclasses")  # torch's own code takes it from torch, without importing it
+            torch = sys.modules["torch"]  # without this, which torch._prims does, there is no torch.Generator
+            torch._C._set_generator_metaclass(importlib.import_module("torch._opaque_base").OpaqueBaseMeta)
+
+
+class _Imported:
+    """Loads what has been imported already."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+        self._spec = module.__spec__
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec
 
 
 class _Finder:
-    """Finds a stand-in where the module would be imported for the first time."""
+    """Finds a stand-in where one of those, or a part of one, would be imported for the first time."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        return ModuleSpec(name, self) if name in UNUSED else None  # type: ignore[arg-type]  # it is all of a loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return _StandIn(spec.name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        if module.__name__ == COMPILER:
-            vars(module).update(COMPILER_PARTS)
-        elif module.__name__ == META_FUNCTIONS:
-            torch = sys.modules["torch"]  # without this, which torch._prims does, there is no torch.Generator
-            torch._C._set_generator_metaclass(importlib.import_module("torch._opaque_base").OpaqueBaseMeta)
+        if name in PARTS_OF_CIRCLES and IN_CIRCLES and not _torch_is_being_imported():
+            _import_circles()
+            if (module := sys.modules.get(name)) is not None:
+                module.__spec__ = ModuleSpec(name, _Imported(module))  # type: ignore[arg-type]  # it is all of a loader
+                return module.__spec__  # where a module is there after it was looked for, importlib takes its own
+        if name not in UNUSED and not isinstance(_parent(name), _StandIn):
+            return None
+        if (spec := PathFinder.find_spec(name, path)) is not None:
+            spec.loader = _Loader(spec.loader)  # type: ignore[assignment]  # it is all of a loader
+        return spec
 
 
 sys.meta_path.insert(0, _Finder())

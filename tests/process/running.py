@@ -23,8 +23,8 @@ BOUND = 300.0
 SOON = 10.0
 """Seconds within which nothing is left of a run whose driver has ended, in whatever way, on a machine that is busy."""
 
-QUICK_RESTARTS = {"PYTHONPATH": f"{ROOT}{os.pathsep}{Path(__file__).parent / 'quick_restarts'}"}
-"""For a run in restart mode: its workers and standbys import torch with stand-ins (tests/torch_stand_ins.py)."""
+QUICK_WORKERS = {"PYTHONPATH": f"{ROOT}{os.pathsep}{Path(__file__).parent / 'quick_workers'}"}
+"""For a run in restart mode, of `edriver.launch`, or of torchrun: it gets the stand-ins of tests/torch_stand_ins.py."""
 
 PATIENT = ("--start-timeout", f"{BOUND:g}")
 """The first round has all workers, however long they take on a loaded machine. A test's own flags come after."""

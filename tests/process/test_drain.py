@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,26 +55,21 @@ def goes_on_without(run: Run, staying: list[int], after: int) -> None:
     assert "was killed" not in run.text
 
 
-@pytest.mark.parametrize(
-    ("place", "name"),
-    [
-        pytest.param("127.0.0.1", "host 127.0.0.1", id="host"),
-        pytest.param("127.0.0.1:0", "slot 0 of host 127.0.0.1", id="slot"),
-    ],
-)
-def test_a_host_or_a_slot_is_drained_and_used_again(tmp_path: Path, place: str, name: str) -> None:
+def test_a_host_and_then_a_slot_is_drained_and_used_again(tmp_path: Path) -> None:
     with running([*FLAGS, *TRAIN], tmp_path, {"EPOCHS": "20000"}) as run:
-        staying, after = all_train(run), len(run.lines)
-        done = steered(run, "drain", place, "--reason", "it runs hot")
-        assert (done.returncode, done.stderr) == (0, "")
-        assert f"{place} is being drained; there will be 2 slots to use" in done.stdout
-        who = re.escape(own_name())
-        run.line(rf"{re.escape(name)} is drained: it runs hot \(requested by {who}\)", after)
-        goes_on_without(run, staying, after)
-        after = len(run.lines)
-        assert steered(run, "undrain", place).returncode == 0
-        run.line(rf"{re.escape(name)} may be used again: requested by {who}", after)
-        run.line(r"rank 2 of 3 .* at step ([5-9]|\d\d)", after)
+        staying = all_train(run)
+        for place, name in (("127.0.0.1", "host 127.0.0.1"), ("127.0.0.1:0", "slot 0 of host 127.0.0.1")):
+            after = len(run.lines)
+            done = steered(run, "drain", place, "--reason", "it runs hot")
+            assert (done.returncode, done.stderr) == (0, "")
+            assert f"{place} is being drained; there will be 2 slots to use" in done.stdout
+            who = re.escape(own_name())
+            run.line(rf"{re.escape(name)} is drained: it runs hot \(requested by {who}\)", after)
+            goes_on_without(run, staying, after)
+            after = len(run.lines)
+            assert steered(run, "undrain", place).returncode == 0
+            run.line(rf"{re.escape(name)} may be used again: requested by {who}", after)
+            run.line(r"rank 2 of 3 .* at step ([5-9]|\d\d)", after)
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
         assert run.gone(), run.left_behind()
@@ -91,6 +87,14 @@ def test_a_signal_to_an_agent_drains_its_host(tmp_path: Path, number: signal.Sig
         assert run.gone(), run.left_behind()
 
 
+@pytest.fixture(scope="module")
+def waiting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """A run of one worker, which it cannot do without."""
+    with running(["-np", "1", "sh", "-c", "sleep 3600"], tmp_path_factory.mktemp("waiting")) as run:
+        run.line("waiting")
+        yield run
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -100,14 +104,12 @@ def test_a_signal_to_an_agent_drains_its_host(tmp_path: Path, number: signal.Sig
         pytest.param(["drain", "localhost:x"], "'localhost:x' is no HOST or HOST:SLOT", id="no-slot"),
     ],
 )
-def test_drains_that_are_refused(tmp_path: Path, words: list[str], sentence: str) -> None:
-    with running(["-np", "1", "sh", "-c", "sleep 60"], tmp_path) as run:
-        run.line("waiting")
-        refused = steered(run, *words)
-        assert refused.returncode == 1
-        assert refused.stderr.startswith("edriver: ")
-        assert sentence in refused.stderr
-        assert run.process.poll() is None
+def test_drains_that_are_refused(waiting: Run, words: list[str], sentence: str) -> None:
+    refused = steered(waiting, *words)
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("edriver: ")
+    assert sentence in refused.stderr
+    assert waiting.process.poll() is None
 
 
 def test_a_run_that_is_not_there(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.process.running import QUICK_RESTARTS, SCRIPTS, Hosts, running
+from tests.process.running import QUICK_WORKERS, SCRIPTS, Hosts, running
 
 
 def test_horovods_imagenet_example(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_horovods_imagenet_example(tmp_path: Path) -> None:
 
 def test_torchs_fault_tolerance_tutorial(tmp_path: Path) -> None:
     shutil.copy(SCRIPTS / "ddp_tutorial.py", tmp_path)
-    with running(["-np", "2", sys.executable, "ddp_tutorial.py", "40", "10"], tmp_path, QUICK_RESTARTS) as run:
+    with running(["-np", "2", sys.executable, "ddp_tutorial.py", "40", "10"], tmp_path, QUICK_WORKERS) as run:
         run.line(r"restart mode \(ddp_tutorial.py does not use edriver\)")
         run.line(r"\[Rank 0\] Epoch 12 ")
         victim = run.line(r"\[Rank 1\] Epoch 12 \| pid (\d+)")

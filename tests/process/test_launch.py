@@ -14,9 +14,15 @@ import pytest
 
 import edriver
 from edriver.calls.parcels import ParcelError
-from tests.process.running import BOUND, ROOT
+from tests.process.running import BOUND, QUICK_WORKERS
 
 PATIENT = ["--start-timeout", f"{BOUND:g}"]
+
+
+@pytest.fixture(autouse=True)
+def quick_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in QUICK_WORKERS.items():
+        monkeypatch.setenv(name, value)
 
 
 def left_folders() -> set[Path]:
@@ -148,7 +154,7 @@ print("end of the script")
 def script(text: str, tmp_path: Path) -> subprocess.Popen[str]:
     (tmp_path / "script.py").write_text(text)
     command = [sys.executable, str(tmp_path / "script.py")]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "EDRIVER_TEST": "launch"}
+    environ = {**os.environ, "EDRIVER_TEST": "launch"}
     return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

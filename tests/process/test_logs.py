@@ -50,7 +50,7 @@ def test_the_last_words_of_a_worker_that_was_killed(tmp_path: Path) -> None:
 
 
 def test_they_are_followed_to_the_end(tmp_path: Path) -> None:
-    with running(["-np", "1", *TRAIN], tmp_path) as run:
+    with running(["-np", "1", *TRAIN], tmp_path, {"PAUSE": "0.1"}) as run:  # until `edriver logs` has started
         run.line("rank 0 of 1")
         followed = edriver("logs", "0", "--follow", "--run", id_of(run))
         assert run.end() == 0

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.process.running import ROOT, SCRIPTS, Printing, edriver
+from tests.process.running import QUICK_WORKERS, SCRIPTS, Printing, edriver
 from tests.rendezvous_server import Server, serving
 from tests.strict_json import strict
 
@@ -28,7 +28,7 @@ class Node(Printing):
                 *(str(SCRIPTS / "torchrun_job.py"), str(folder / "end")),
             ],
             environ={
-                "PYTHONPATH": str(ROOT),
+                **QUICK_WORKERS,
                 "NODE": name,
                 "EDRIVER_RENDEZVOUS_CREDENTIALS": str(server.credentials_file),
             },

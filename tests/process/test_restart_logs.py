@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.running import QUICK_RESTARTS, SCRIPTS, Run, edriver, running
+from tests.process.running import QUICK_WORKERS, SCRIPTS, Run, edriver, running
 
 
 def folder_with(script: str, path: Path) -> Path:
@@ -26,7 +26,7 @@ def id_of(run: Run) -> str:
 def test_streams_go_to_files_by_host_attempt_and_local_rank(tmp_path: Path) -> None:
     flags = ["-H", "localhost:2,127.0.0.2:1", "-np", "3", "--log-dir", "logs", "-r", "3", "-t", "0:1"]
     command = [sys.executable, "plain.py"]
-    with running([*flags, *command], folder_with("plain.py", tmp_path), {"STEPS": "1000000", **QUICK_RESTARTS}) as run:
+    with running([*flags, *command], folder_with("plain.py", tmp_path), {"STEPS": "1000000", **QUICK_WORKERS}) as run:
         run_id = id_of(run)
         run.line(r"^\[0\]<stdout>:rank 0 of 3 pid .* after 0 failures")
         run.line(r"^\[2\]<stdout>:rank 2 passed step 5")
@@ -50,7 +50,7 @@ def test_streams_go_to_files_by_host_attempt_and_local_rank(tmp_path: Path) -> N
 
 def test_output_of_filtered_ranks_is_not_shown(tmp_path: Path) -> None:
     flags = ["-np", "2", "--local-ranks-filter", "0"]
-    with running([*flags, sys.executable, "plain.py"], folder_with("plain.py", tmp_path), QUICK_RESTARTS) as run:
+    with running([*flags, sys.executable, "plain.py"], folder_with("plain.py", tmp_path), QUICK_WORKERS) as run:
         assert run.end() == 0, run.text
         assert "[0]<stdout>:rank 0 is done" in run.text
         assert "rank 1" not in run.text
@@ -69,7 +69,7 @@ def test_the_error_file_tells_what_ended_a_process_that_says_nothing(
 ) -> None:
     flags = ["-np", "2", "--max-restarts", "0", "--records", "records", "--log-dir", "logs"]
     command = [sys.executable, "recorded.py"]
-    with running([*flags, *command], folder_with("recorded.py", tmp_path), {"HOW": how, **QUICK_RESTARTS}) as run:
+    with running([*flags, *command], folder_with("recorded.py", tmp_path), {"HOW": how, **QUICK_WORKERS}) as run:
         run_id = id_of(run)
         assert run.end() == 1
         run.line(rf"^edriver: failed: {first}")
@@ -87,7 +87,7 @@ def test_the_error_file_tells_what_ended_a_process_that_says_nothing(
 
 def test_an_error_file_that_is_torn_says_nothing(tmp_path: Path) -> None:
     flags = ["-np", "2", "--max-restarts", "0", sys.executable, "recorded.py"]
-    with running(flags, folder_with("recorded.py", tmp_path), {"HOW": "torn", **QUICK_RESTARTS}) as run:
+    with running(flags, folder_with("recorded.py", tmp_path), {"HOW": "torn", **QUICK_WORKERS}) as run:
         assert run.end() == 1
         run.line(r"^edriver: failed: worker 2 \(rank 1, localhost:1\) exited with code 7$")
         assert "ValueError" not in run.text
@@ -97,7 +97,7 @@ def test_status_shows_the_mode_and_the_latest_failure(tmp_path: Path) -> None:
     with running(
         ["-np", "2", sys.executable, "recorded.py"],
         folder_with("recorded.py", tmp_path),
-        {"HOW": "abort", **QUICK_RESTARTS},
+        {"HOW": "abort", **QUICK_WORKERS},
     ) as run:
         run.line("round 1.1 ended: worker 2")
         run.line("round 1.2: 2 workers")

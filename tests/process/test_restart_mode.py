@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.running import QUICK_RESTARTS, SCRIPTS, Hosts, running
+from tests.process.running import QUICK_WORKERS, SCRIPTS, Hosts, running
 
 PLAIN = [sys.executable, "plain.py"]
-FOREVER = {"STEPS": "1000000", **QUICK_RESTARTS}
+FOREVER = {"STEPS": "1000000", **QUICK_WORKERS}
 
 
 def _folder(path: Path) -> Path:
@@ -97,7 +97,7 @@ def test_a_script_may_save_before_it_is_resized(tmp_path: Path, script: str, how
 )
 def test_an_error_is_the_runs_answer(tmp_path: Path, how: dict[str, str], said: str) -> None:
     flags = ["-np", "2", "--max-restarts", "0", *PLAIN]
-    with running(flags, _folder(tmp_path), {"FAIL": "3", **how, **QUICK_RESTARTS}) as run:
+    with running(flags, _folder(tmp_path), {"FAIL": "3", **how, **QUICK_WORKERS}) as run:
         assert run.end() == 1
         report = run.text[run.text.index("edriver: failed: worker 2 (rank 1") :]
         assert "1 round ended by a failure, more than --reset-limit 0" in report
@@ -109,9 +109,7 @@ def test_an_error_is_the_runs_answer(tmp_path: Path, how: dict[str, str], said: 
 def test_a_script_that_hangs_at_its_end_is_named_restarted_once_and_given_up(tmp_path: Path) -> None:
     script = 'print("rank", os.environ["RANK"], flush=True)\nos.environ["RANK"] == "0" or time.sleep(3600)'
     (tmp_path / "hangs.py").write_text(f"import os, time\n{script}")
-    with running(
-        ["-np", "2", "--stall-timeout", "step=2", sys.executable, "hangs.py"], tmp_path, QUICK_RESTARTS
-    ) as run:
+    with running(["-np", "2", "--stall-timeout", "step=2", sys.executable, "hangs.py"], tmp_path, QUICK_WORKERS) as run:
         hang = (
             r"a script hangs: worker \d \(rank 0, localhost:0\) is done; worker \d \(rank 1, localhost:1\) is idle, "
             "without output or use of a processor"

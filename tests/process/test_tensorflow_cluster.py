@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.process.running import QUICK_RESTARTS, SCRIPTS, running
+from tests.process.running import QUICK_WORKERS, SCRIPTS, running
 
 
 def test_each_round_has_a_cluster_of_its_own(tmp_path: Path) -> None:
@@ -16,7 +16,7 @@ def test_each_round_has_a_cluster_of_its_own(tmp_path: Path) -> None:
     package = tmp_path / "packages" / "tensorflow"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("import os\nCONFIG = os.environ['TF_CONFIG']\n")
-    path = os.pathsep.join([str(package.parent), QUICK_RESTARTS["PYTHONPATH"]])
+    path = os.pathsep.join([str(package.parent), QUICK_WORKERS["PYTHONPATH"]])
     environ = {"PYTHONPATH": path, "TF_CONFIG": "the user's own, of another cluster"}
     with running(["-np", "2", sys.executable, "cluster.py"], tmp_path, environ) as run:
         run.line(r"restart mode \(cluster.py does not use edriver\)")

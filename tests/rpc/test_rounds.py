@@ -8,7 +8,6 @@ import os
 import queue
 import select
 import signal
-import socket
 import threading
 import weakref
 from collections.abc import Iterator
@@ -18,10 +17,8 @@ import grpc
 import pytest
 
 from edriver.common.ids import RoundId, Version
-from edriver.common.store_address import StoreAddress
-from edriver.common.wire import round_id_message, timestamp, version_of
-from edriver.system.life_lock import LifeLock
-from edriver.v1 import cause_pb2, notification_pb2_grpc, rounds_pb2
+from edriver.common.wire import timestamp, version_of
+from edriver.v1 import cause_pb2, rounds_pb2
 from edriver.v1 import notification_pb2 as pb
 from edriver.worker import topology
 from edriver.worker.assignment import Assignment
@@ -29,83 +26,7 @@ from edriver.worker.errors import HostsUpdatedInterrupt, PeerLostError, Swallowe
 from edriver.worker.rounds import notification
 from edriver.worker.rounds.worker_rounds import WorkerRounds
 from edriver.worker.state.object_state import ObjectState
-
-BOUND = 120.0
-
-
-class Group:
-    """A process group that only remembers what was asked of it."""
-
-    store = StoreAddress("127.0.0.1", 1)
-
-    def __init__(self) -> None:
-        self.severed = threading.Event()
-
-    def build(self, place: Assignment, timeout: float) -> None:
-        self.severed.clear()
-
-    @property
-    def gloo_only(self) -> bool:
-        return True
-
-    def sever(self, round_id: RoundId) -> int:
-        self.severed.set()
-        return 1
-
-    def teardown(self) -> None:
-        pass
-
-
-class Agent:
-    """The agent's end of the stream."""
-
-    def __init__(self, folder: Path) -> None:
-        self.environ = {
-            "EDRIVER_SOCKET": str(folder / "w.sock"),
-            "EDRIVER_READY": str(folder / "ready.sock"),
-            "EDRIVER_LIFE": str(folder / "w.life"),
-            "EDRIVER_RUN_ID": "run",
-            "EDRIVER_WORKER_ID": "7",
-        }
-        LifeLock.create(folder / "w.life")
-        self._ready = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._ready.bind(self.environ["EDRIVER_READY"])
-        self._ready.settimeout(BOUND)
-        self._requests: queue.Queue[pb.AttachRequest | None] = queue.Queue()
-
-    def attach(self, run_id: str = "run", worker_id: int = 7) -> None:
-        self.channel = grpc.insecure_channel(f"unix:{self.environ['EDRIVER_SOCKET']}")
-        self.say(pb.Notice(attached=pb.Attached(run_id=run_id, worker_id=worker_id)))
-        stub = notification_pb2_grpc.NotificationServiceStub(self.channel)
-        self.answers: Iterator[pb.AttachResponse] = stub.Attach(iter(self._requests.get, None), timeout=BOUND)
-
-    def announced(self) -> int:
-        return int(self._ready.recv(64).split()[0])
-
-    def say(self, notice: pb.Notice) -> None:
-        self._requests.put(pb.AttachRequest(notice=notice))
-
-    def hear(self, kind: str) -> pb.Report:
-        report = next(self.answers).report
-        if report.WhichOneof("kind") == "first_boundary" != kind:
-            report = next(self.answers).report
-        assert report.WhichOneof("kind") == kind, report
-        return report
-
-    def assign(self, n: int) -> None:
-        seat = rounds_pb2.RankAssignment(worker_id=7, rank=0, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
-        store = rounds_pb2.StoreAddress(host="h", port=1)
-        shared = rounds_pb2.RoundAssignment(round_id=round_id(n), size=1, store=store)
-        self.say(pb.Notice(assign_place=pb.AssignPlace(round=shared, member=seat)))
-
-    def close(self) -> None:
-        self._requests.put(None)
-        self.channel.close()
-        self._ready.close()
-
-
-def round_id(n: int) -> rounds_pb2.RoundId:
-    return round_id_message(RoundId(1, n))
+from tests.rpc.hand_made_agent import BOUND, Agent, Group, in_thread, round_id, rounds_of
 
 
 class SlowState(ObjectState):
@@ -124,23 +45,6 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
     yield agent
     agent.close()
     topology.leave()
-
-
-def rounds_of(agent: Agent, group: Group) -> WorkerRounds:
-    return WorkerRounds(agent.environ, group, looks_like_peer_loss=lambda error: False, orphaned=lambda: None)
-
-
-def in_thread(rounds: WorkerRounds, function: object, state: ObjectState) -> queue.Queue[object]:
-    outcome: queue.Queue[object] = queue.Queue()
-
-    def call() -> None:
-        try:
-            outcome.put(rounds.run(function, state, (), {}))  # type: ignore[arg-type]
-        except BaseException as error:  # noqa: BLE001  the test looks at whatever it is
-            outcome.put(error)
-
-    threading.Thread(target=call, daemon=True).start()
-    return outcome
 
 
 def test_from_the_first_word_to_the_last(agent: Agent) -> None:

@@ -1,5 +1,8 @@
 """A training that is done at once, and a process that takes its time to end: AT_EXIT says how."""
 
+import tests.torch_stand_ins  # noqa: F401  before torch
+
+# isort: split
 import atexit
 import os
 import time

@@ -1,5 +1,8 @@
 """The training job of train.py, on a system where a process does not find its Gloo connections."""
 
+import tests.quick_start  # noqa: F401  before torch
+
+# isort: split
 import runpy
 from pathlib import Path
 
