@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 import secrets
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -40,8 +41,11 @@ def run_or_resume(flags: argparse.Namespace, options: RunOptions, arguments: Seq
         from edriver.cli.resuming.etcd_run import go_on, journal_in_etcd, lead
 
         journal = journal_in_etcd(flags, os.environ)
-        if not lead(journal, flags.run, standby=flags.standby):
-            return 0
+        try:
+            if not lead(journal, flags.run, standby=flags.standby):
+                return 0
+        except KeyboardInterrupt:
+            return 128 + signal.SIGINT
         if journal.holds_run:
             return go_on(journal, port=options.port, verbose=options.verbose)
         return _start(flags, options, arguments, None, journal.begin)

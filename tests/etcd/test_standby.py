@@ -35,8 +35,8 @@ class Standby(Printing):
 class Pair:
     """A run with a driver and a standby, and two hosts that have dialled in and train."""
 
-    def __init__(self, run: Run, agents: Agents, standby: Standby) -> None:
-        self.run, self.agents, self.standby = run, agents, standby
+    def __init__(self, run: Run, agents: Agents, standby: Standby, command: list[str]) -> None:
+        self.run, self.agents, self.standby, self.standby_command = run, agents, standby, command
         self.pids = run.pids()
 
 
@@ -54,7 +54,7 @@ def pair(cluster: Cluster, folder: Path, **environ: str) -> Iterator[Pair]:
         standby = Standby(command, folder)
         try:
             standby.line("standing by for run big, whose driver is ")
-            yield Pair(run, agents, standby)
+            yield Pair(run, agents, standby, command)
         finally:
             standby.process.kill()
             standby.process.wait()
@@ -104,6 +104,10 @@ def test_a_run_has_one_driver_and_its_end_is_that_of_the_standby(cluster: Cluste
         assert second.returncode == 2
         assert "edriver: run big has a driver: " in second.stderr
         assert "Give --standby to have this one wait until that is gone" in second.stderr
+        other = Standby(both.standby_command, tmp_path)
+        other.line("standing by for run big")
+        other.process.send_signal(signal.SIGINT)
+        assert (other.end(), len(other.lines)) == (130, 1), other.text
         both.run.process.send_signal(signal.SIGINT)
         assert both.run.end() == 130
         both.standby.line("run big has ended")
