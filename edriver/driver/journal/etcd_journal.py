@@ -257,7 +257,7 @@ class EtcdJournal(Journal):
         except LockLostError as error:
             raise JournalLostError(str(error)) from None
         except EtcdUnreachableError as error:
-            raise JournalLostError(f"etcd was not reached for {MAX_OUTAGE} s ({error})") from None
+            raise JournalLostError(f"etcd was not reached for {MAX_OUTAGE:g} s ({error})") from None
         except EtcdError as error:
             raise JournalError(f"the journal {self.name} cannot be written: {error}") from None
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from edriver.driver.journal.etcd_client import EtcdClient, EtcdError, EtcdUnreachableError
 
-LEASE: Final = 5
+LEASE: Final = 5.0
 """Seconds after which etcd gives the lock of a process that is silent to another. A driver that is stopped for longer
 loses its run to a standby, which costs nothing."""
 
@@ -69,7 +69,7 @@ class EtcdLock:
             EtcdError: see EtcdClient.
         """
         rpc = self._client.messages
-        grant = rpc.LeaseGrantRequest(TTL=LEASE)
+        grant = rpc.LeaseGrantRequest(TTL=int(LEASE))
         granted = self._client.call(
             lambda rpc, channel, timeout: rpc.LeaseStub(channel).LeaseGrant(grant, timeout=timeout)
         )
@@ -137,7 +137,7 @@ class EtcdLock:
                     lost = self._gone()
             except EtcdUnreachableError as error:
                 if self._clock() - renewed > LEASE:
-                    lost = LockLostError(f"etcd was not reached for {LEASE} s ({error})")
+                    lost = LockLostError(f"etcd was not reached for {LEASE:g} s ({error})")
             except EtcdError as error:
                 lost = LockLostError(f"etcd refuses to renew its lease: {error}")
         if lost is not None:
@@ -159,4 +159,4 @@ class EtcdLock:
         except EtcdError:
             other = ""
         now = f"{other} has it now" if other else "no other has it yet"
-        return LockLostError(f"its lease in etcd has expired, after a silence of more than {LEASE} s; {now}")
+        return LockLostError(f"its lease in etcd has expired, after a silence of more than {LEASE:g} s; {now}")
