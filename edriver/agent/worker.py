@@ -152,7 +152,7 @@ class Worker:
 
     def assign(self, shared: rounds_pb2.RoundAssignment, member: rounds_pb2.RankAssignment) -> None:
         """It has a place in a round: its output has that rank from now on, and goes where that place's does."""
-        self.capture.rank = member.rank
+        self.capture.begin_round(member.rank)
         self.unresponsive.round_id.CopyFrom(shared.round_id)
         self.in_round = True
         if logs := self._terms.logs:

@@ -14,6 +14,7 @@ from edriver.agent.workers.capture import (
     MAX_LINE_BYTES,
     MAX_TAIL_BYTES,
     MAX_TAIL_LINES,
+    Capture,
     LineSplitter,
     PipeReader,
     Tail,
@@ -145,3 +146,24 @@ def test_lines_before_a_place_is_known_wait_for_it(
     assert [line for line, visible in lines if visible] == shown
     if place:
         assert log.read_bytes() == early + b"late\n"
+
+
+def test_what_was_printed_before_a_round_does_not_get_its_rank() -> None:
+    async def ranks() -> list[tuple[bytes, int | None]]:
+        found: list[agent_pb2.OutputLine] = []
+        paused = asyncio.Event()
+        (out, write), (err, other) = os.pipe2(os.O_NONBLOCK), os.pipe2(os.O_NONBLOCK)
+        pipes = Pipes(lambda _, watch: paused.set())
+        capture = Capture(1, 0, out, err, pipes, found.append, lambda: None)
+        os.write(write, b"first\n")
+        await paused.wait()  # the pipes have been read, and are left alone from now on
+        os.write(write, b"before\n")
+        capture.begin_round(6)
+        os.write(write, b"after\n")
+        capture.finish()
+        capture.begin_round(7)  # too late, and of no effect
+        for end in (write, other):
+            os.close(end)
+        return [(line.text, line.rank if line.HasField("rank") else None) for line in found]
+
+    assert asyncio.run(ranks()) == [(b"first", None), (b"before", None), (b"after", 6)]

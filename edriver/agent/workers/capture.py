@@ -179,18 +179,23 @@ class PipeReader:
         for line in lines:
             self._on_line(line, shown)
 
+    def read_all(self) -> None:
+        """Take what is in the pipe now, unless it is closed."""
+        left = MAX_DRAIN_BYTES if self._fd >= 0 else 0
+        while left > 0 and (count := self._read()):
+            left -= count
+
     def finish(self) -> None:
         """The worker has exited: take what is in the pipe, and close it.
 
         Never waits for the pipe's end: a process that the worker has left may hold it open.
         """
-        left = MAX_DRAIN_BYTES
-        while left > 0 and (count := self._read()):
-            left -= count
+        self.read_all()
         self._release()
         self._pass_on(self._splitter.flush())
         self._pipes.remove(self._fd)
         os.close(self._fd)
+        self._fd = -1
         if self._file:
             self._file.close()
 
@@ -208,8 +213,6 @@ class Capture:
         on_line: called for each line.
         destinations: where its stdout and its stderr go.
 
-    Attributes:
-        rank: the worker's rank in the current round, for its lines from now on; None before its first round.
     """
 
     def __init__(
@@ -231,6 +234,12 @@ class Capture:
         self._tail = Tail()
         self._readers = (self._reader(stdout, pipes, is_stderr=False), self._reader(stderr, pipes, is_stderr=True))
         self.lead_to(destinations)
+
+    def begin_round(self, rank: int) -> None:
+        """The worker's lines have this rank from now on. What its pipes hold was printed before."""
+        for reader in self._readers:
+            reader.read_all()
+        self.rank = rank
 
     def lead_to(self, destinations: tuple[Destination, Destination]) -> None:
         """What is read from now on of its stdout, and of its stderr, goes there."""
