@@ -16,7 +16,7 @@ buf := .venv/buf-$(BUF)/node_modules/.bin/buf
 
 export PYTHONDONTWRITEBYTECODE = # else each of the thousand processes of the tests compiles edriver anew
 
-.PHONY: demo test lint format types docs proto proto-check proto-baseline unit sim fuzz attacks long libraries engines churn bench soak kills trouble matrix installable dist clean
+.PHONY: demo test lint format types docs proto proto-check proto-baseline unit sim fuzz attacks long libraries s3 engines churn bench soak kills trouble matrix installable dist clean
 
 demo: .venv/ready ## the digits job on this machine, with a kill and a resize shown live
 	$(py) examples/digits/demo.py
@@ -98,6 +98,10 @@ long: .venv/ready ## the tests that take minutes, which make test leaves out
 
 libraries: .venv/libraries-ready ## scripts of Hugging Face, Lightning and others, unchanged, through the loss of a worker
 	$(py) -m pytest -m libraries
+
+s3: .venv/ready ## checkpoints in a server that answers as S3 does
+	$(py) -m pip install --quiet --target .venv/s3 "moto[server]" s3fs
+	PYTHONPATH=.venv/s3 $(py) -m pytest tests/torch/test_checkpoints.py -m s3
 
 engines: .venv/engines-ready ## under Slurm, Ray and a fake of Kubernetes, as far as they are here: apt-get install slurm-wlm munge
 	$(py) -m pytest tests/engines -m engines

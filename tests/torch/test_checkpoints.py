@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -64,9 +64,31 @@ def train(state: TorchState, steps: int) -> None:
         state.commit()
 
 
-@pytest.fixture(params=["path", "memory"])
+@pytest.fixture(params=["path", "memory", pytest.param("s3", marks=pytest.mark.s3)])
 def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "s3":
+        return f"s3://{request.getfixturevalue('bucket')}/{uuid.uuid4().hex}"
     return str(tmp_path / "c") if request.param == "path" else f"memory://{uuid.uuid4().hex}"
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    """The name of a bucket in a server that answers as S3 does, on this machine (`make s3`)."""
+    moto, s3fs = pytest.importorskip("moto.server"), pytest.importorskip("s3fs")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {
+            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }.items():
+            patch.setenv(name, value)
+        s3fs.S3FileSystem().mkdir("checkpoints")
+        yield "checkpoints"
+    server.stop()
 
 
 def test_a_fresh_state_that_loads_it_goes_on_as_the_old_one(location: str) -> None:
