@@ -99,9 +99,7 @@ def join_config_of(arguments: Sequence[str]) -> JoinConfig:
         run = JoinConfig.from_json(credentials)
     except OSError as error:
         raise ValueError(f"--credentials {flags.credentials}: {error.strerror}") from None
-    drivers = (*run.drivers, *run.other_drivers) if flags.driver is None else _addresses_of(flags.driver)
-    if not drivers:
-        raise ValueError(f"--credentials {flags.credentials} does not say where the driver is: give --driver HOST:PORT")
+    drivers = _drivers_of(flags, run)
     if flags.no_wait:
         _see_that_it_listens(drivers)
     limits.check_host(flags.host, "--host")
@@ -121,13 +119,20 @@ def join_config_of(arguments: Sequence[str]) -> JoinConfig:
     )
 
 
-def _addresses_of(text: str) -> tuple[str, ...]:
-    addresses = tuple(text.split(","))
-    for address in addresses:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal():
-            raise ValueError(f"--driver {address!r} is no HOST:PORT")
-    return addresses
+def _drivers_of(flags: argparse.Namespace, run: JoinConfig) -> tuple[str, ...]:
+    """Where the driver may be: as the flag says, or the credentials.
+
+    Raises:
+        ValueError: neither says it.
+    """
+    if flags.driver is not None:
+        try:
+            return limits.addresses_of(flags.driver)
+        except ValueError as error:
+            raise ValueError(f"--driver {error}") from None
+    if drivers := (*run.drivers, *run.other_drivers):
+        return drivers
+    raise ValueError(f"--credentials {flags.credentials} does not say where the driver is: give --driver HOST:PORT")
 
 
 def _see_that_it_listens(drivers: Sequence[str]) -> None:

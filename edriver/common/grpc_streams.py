@@ -28,10 +28,8 @@ CHANNEL_OPTIONS = (
 SILENT_PEER_OPTIONS = (
     ("grpc.keepalive_time_ms", 2000),
     ("grpc.keepalive_timeout_ms", 2000),
-    (
-        "grpc.http2.ping_timeout_ms",
-        2000,
-    ),  # newer versions of gRPC wait for the longer of the two, of which this is 60 s
+    # Newer versions of gRPC wait for the longer of the two, and this is 60 s if it is not set.
+    ("grpc.http2.ping_timeout_ms", 2000),
 )
 """For the channel to a driver that others may replace: after four seconds without a word, be its machine gone or its
 process stopped, the connection is broken, and the others are looked for. Drivers speak once a second."""

@@ -97,6 +97,20 @@ def check_host(name: str, what: str) -> str:
     return name
 
 
+def addresses_of(text: str) -> tuple[str, ...]:
+    """The addresses in a list of HOST:PORT, with commas between them.
+
+    Raises:
+        ValueError: one is no such address, as the message says.
+    """
+    addresses = tuple(text.split(","))
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal():
+            raise ValueError(f"{address!r} is no HOST:PORT")
+    return addresses
+
+
 def is_host_name(name: str) -> bool:
     """Whether a host may be called so. A name never begins with "-": on a command line it would be an option."""
     if _HOST_PATTERN.fullmatch(name):

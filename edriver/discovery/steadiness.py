@@ -15,7 +15,7 @@ MIN_CHANGES: Final = 6
 
 
 class Steadiness:
-    """Counts how often each host has come or gone.
+    """Counts how often each host was added or removed.
 
     Attributes:
         unsteady: the host that has changed most, and how often; None: all are steady.

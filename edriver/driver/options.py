@@ -398,12 +398,10 @@ def _port_of(flag: str, port: int | None) -> int | None:
 
 
 def _addresses_of(text: str | None) -> tuple[str, ...]:
-    addresses = tuple(text.split(",")) if text else ()
-    for address in addresses:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal():
-            raise UsageError(f"--driver-addresses: {address!r} is no HOST:PORT")
-    return addresses
+    try:
+        return bounds.addresses_of(text) if text else ()
+    except ValueError as error:
+        raise UsageError(f"--driver-addresses: {error}") from None
 
 
 def _dial_in_of(flags: argparse.Namespace) -> Path | None:

@@ -1,4 +1,4 @@
-"""Which driver has a journal where locks do not hold: SQLite is told here to lock nothing (its VFS "unix-none")."""
+"""Which driver has a journal where locks do not hold: SQLite locks nothing here (its VFS "unix-none")."""
 
 from __future__ import annotations
 
@@ -57,8 +57,7 @@ def first(folder: Path, machine: str = "here x y") -> SqliteJournal:
 
 def stop(journal: SqliteJournal) -> None:
     """Have its driver renew nothing any more."""
-    journal._lease._released.set()
-    journal._lease._renewer.join()
+    journal._lease._renewal.end()
 
 
 def test_two_connections_do_not_see_each_other_here(tmp_path: Path) -> None:

@@ -216,7 +216,7 @@ class Members:
         Args:
             steps: how many.
             under_way: whether all members make them.
-            told: whether any of them are told of before the round has ended.
+            told: whether workers report any of them before the round has ended.
         """
         self.assigned()
         self.surprised = self.surprised or not told

@@ -89,9 +89,7 @@ def lead(journal: EtcdJournal, run_name: str, *, standby: bool) -> bool:
 def go_on(journal: EtcdJournal, *, port: int, verbose: bool) -> int:
     """Go on with the run in this journal, to its end; returns the exit code."""
     try:
-        return go_on_with(
-            journal, lambda options: _records_of(options, journal.head.run_id), verbose=verbose, port=port
-        )
+        return go_on_with(journal, _records_of, verbose=verbose, port=port)
     except JournalError as error:
         journal.close()
         sys.stderr.write(f"edriver: {error}\n")

@@ -91,12 +91,12 @@ def take_run_over(path: Path, arguments: Sequence[str] | None = None, *, verbose
     path = path.resolve()
     folder = path.parent
     journal = SqliteJournal.take_over(path, folder.name if is_run_id(folder.name) else "")
-    return go_on_with(journal, lambda _: folder, arguments, verbose=verbose)
+    return go_on_with(journal, lambda _options, _run_id: folder, arguments, verbose=verbose)
 
 
 def go_on_with(
     journal: Journal,
-    records_of: Callable[[RunOptions], Path | None],
+    records_of: Callable[[RunOptions, str], Path | None],
     arguments: Sequence[str] | None = None,
     *,
     verbose: bool,
@@ -106,7 +106,7 @@ def go_on_with(
 
     Args:
         journal: the journal.
-        records_of: finds the folder of the run's records.
+        records_of: finds the folder of the run's records, by its options and its ID.
         arguments: the command line that asks for this run (--run); None: none does.
         verbose: whether every event is logged.
         port: where this driver is to listen; 0: where the last one did.
@@ -140,6 +140,6 @@ def go_on_with(
     try:
         from edriver.driver.session import resume
 
-        return resume(options, journal, records_of(options), output, port)
+        return resume(options, journal, records_of(options, head.run_id), output, port)
     finally:
         output.close()

@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 import grpc
 import tenacity
 
+from edriver.common.join_config import at_port
+
 CALL_TIMEOUT: Final = 1.0
 """Seconds that one member may take to answer; then the next one is asked."""
 
@@ -77,7 +79,7 @@ class EtcdAddress:
         schemes = {url.scheme for url in urls}
         if len(schemes) != 1 or not schemes <= {"http", "https"} or not all(url.hostname for url in urls):
             raise ValueError(f"{text!r} are no URLs of etcd: give them as https://HOST:PORT,https://HOST:PORT")
-        members = tuple(_member(url.hostname or "", url.port or DEFAULT_PORT) for url in urls)
+        members = tuple(at_port(url.hostname or "", url.port or DEFAULT_PORT) for url in urls)
         if schemes == {"http"}:
             return cls(members)
         names = ("ETCDCTL_CACERT", "ETCDCTL_CERT", "ETCDCTL_KEY")
@@ -89,10 +91,6 @@ class EtcdAddress:
     def __str__(self) -> str:
         """The members, for messages."""
         return ", ".join(self.members)
-
-
-def _member(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _read(variable: str, path: str) -> bytes:
@@ -154,6 +152,15 @@ class EtcdClient:
         request = self.messages.RangeRequest(key=start, range_end=end, limit=limit)
         found = self.call(lambda rpc, channel, timeout: rpc.KVStub(channel).Range(request, timeout=timeout))
         return list(found.kvs)
+
+    def transact(self, condition: Any, operations: Sequence[Any]) -> Any:
+        """Have all of this done, or nothing of it if the condition does not hold; returns etcd's answer.
+
+        Raises:
+            EtcdError: see `call`.
+        """
+        request = self.messages.TxnRequest(compare=[condition], success=operations)
+        return self.call(lambda rpc, channel, timeout: rpc.KVStub(channel).Txn(request, timeout=timeout))
 
     def close(self) -> None:
         """Close the channels."""

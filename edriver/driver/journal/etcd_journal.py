@@ -17,7 +17,7 @@ import tenacity
 from edriver.common.release import VERSION
 from edriver.driver.journal.entries import Entry, event_from_bytes, event_to_bytes
 from edriver.driver.journal.etcd_client import EtcdClient, EtcdError, EtcdUnreachableError
-from edriver.driver.journal.etcd_lock import LEASE, EtcdLock, LockLostError
+from edriver.driver.journal.etcd_lock import LEASE, EtcdLock
 from edriver.driver.journal.journal import FORMAT, AgentLink, Head, Journal, JournalError, JournalLostError, Turn
 
 ROOT: Final = "/edriver"
@@ -128,7 +128,7 @@ class EtcdJournal(Journal):
 
     def on_lost(self, leave: Callable[[JournalLostError], None]) -> None:
         """See Journal."""
-        self._lock.on_lost(lambda error: leave(JournalLostError(str(error))))
+        self._lock.on_lost(leave)
 
     # ---- what is written -------------------------------------------------------------------------------------
 
@@ -254,8 +254,6 @@ class EtcdJournal(Journal):
         )
         try:
             attempts(self._lock.write, operations)
-        except LockLostError as error:
-            raise JournalLostError(str(error)) from None
         except EtcdUnreachableError as error:
             raise JournalLostError(f"etcd was not reached for {MAX_OUTAGE:g} s ({error})") from None
         except EtcdError as error:

@@ -8,12 +8,13 @@ nothing any more, whatever it believes.
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from edriver.driver.journal.etcd_client import EtcdClient, EtcdError, EtcdUnreachableError
+from edriver.driver.journal.journal import JournalLostError
+from edriver.driver.journal.renewal import Renewal
 
 LEASE: Final = 5.0
 """Seconds after which etcd gives the lock of a process that is silent to another. A driver that is stopped for longer
@@ -21,10 +22,6 @@ loses its run to a standby, which costs nothing."""
 
 KEEP_ALIVE_PERIOD: Final = LEASE / 5
 """Seconds between two renewals."""
-
-
-class LockLostError(Exception):
-    """The lock is another process's, or may be. The message says why."""
 
 
 class EtcdLock:
@@ -35,6 +32,9 @@ class EtcdLock:
         key: the lock.
         holder: what stands in it, for others to read.
         clock: seconds, monotonic.
+
+    Attributes:
+        on_lost: see Renewal.
     """
 
     def __init__(
@@ -46,11 +46,9 @@ class EtcdLock:
         self._clock = clock
         self._lease = 0
         self._revision = 0
-        self._released = threading.Event()
-        self._keeper = threading.Thread(target=self._keep, name="etcd-lock", daemon=True)
-        self._on_lost: Callable[[LockLostError], None] = lambda _: None
-        self._lost: LockLostError | None = None
-        self._changing = threading.Lock()
+        self._renewed = 0.0
+        self._renewal = Renewal(self._renew, KEEP_ALIVE_PERIOD)
+        self.on_lost = self._renewal.on_lost
 
     @property
     def holder(self) -> str:
@@ -70,49 +68,38 @@ class EtcdLock:
         """
         rpc = self._client.messages
         grant = rpc.LeaseGrantRequest(TTL=int(LEASE))
+        began = self._clock()
         granted = self._client.call(
             lambda rpc, channel, timeout: rpc.LeaseStub(channel).LeaseGrant(grant, timeout=timeout)
         )
         free = rpc.Compare(key=self._key, target=rpc.Compare.CREATE, result=rpc.Compare.EQUAL, create_revision=0)
         take = rpc.RequestOp(request_put=rpc.PutRequest(key=self._key, value=self._holder.encode(), lease=granted.ID))
-        request = rpc.TxnRequest(compare=[free], success=[take])
-        taken = self._client.call(lambda rpc, channel, timeout: rpc.KVStub(channel).Txn(request, timeout=timeout))
+        taken = self._client.transact(free, [take])
         if not taken.succeeded:
             self._revoke(granted.ID)
             return False
         self._lease, self._revision = granted.ID, taken.header.revision
-        self._keeper.start()
+        self._renewed = began
+        self._renewal.start()
         return True
 
     def write(self, operations: Sequence[Any]) -> None:
         """Have etcd do all of this, or nothing of it, while this process has the lock.
 
         Raises:
-            LockLostError: it has it no more, and nothing was done.
+            JournalLostError: it has it no more, and nothing was done.
             EtcdError: see EtcdClient.
         """
         rpc = self._client.messages
         ours = rpc.Compare(
             key=self._key, target=rpc.Compare.CREATE, result=rpc.Compare.EQUAL, create_revision=self._revision
         )
-        request = rpc.TxnRequest(compare=[ours], success=operations)
-        done = self._client.call(lambda rpc, channel, timeout: rpc.KVStub(channel).Txn(request, timeout=timeout))
-        if not done.succeeded:
+        if not self._client.transact(ours, operations).succeeded:
             raise self._gone()
-
-    def on_lost(self, leave: Callable[[LockLostError], None]) -> None:
-        """Have this called once, from any thread, when the lock is lost."""
-        with self._changing:
-            self._on_lost = leave
-            lost = self._lost
-        if lost is not None:
-            leave(lost)
 
     def release(self) -> None:
         """Let it go."""
-        self._released.set()
-        if self._keeper.is_alive():
-            self._keeper.join()
+        self._renewal.end()
         lease, self._lease = self._lease, 0
         if lease:
             self._revoke(lease)
@@ -124,39 +111,29 @@ class EtcdLock:
                 lambda rpc, channel, timeout: rpc.LeaseStub(channel).LeaseRevoke(request, timeout=timeout)
             )
 
-    def _keep(self) -> None:
-        """Renew the lease until it is released or lost."""
-        renewed = self._clock()
-        lost = None
-        while lost is None and not self._released.wait(KEEP_ALIVE_PERIOD):
-            began = self._clock()
-            try:
-                if self._renew():
-                    renewed = began
-                else:
-                    lost = self._gone()
-            except EtcdUnreachableError as error:
-                if self._clock() - renewed > LEASE:
-                    lost = LockLostError(f"etcd was not reached for {LEASE:g} s ({error})")
-            except EtcdError as error:
-                lost = LockLostError(f"etcd refuses to renew its lease: {error}")
-        if lost is not None:
-            with self._changing:
-                self._lost = lost
-                leave = self._on_lost
-            leave(lost)
-
-    def _renew(self) -> bool:
+    def _renew(self) -> None:
+        began = self._clock()
         request = self._client.messages.LeaseKeepAliveRequest(ID=self._lease)
-        answer = self._client.call(
-            lambda rpc, channel, timeout: next(rpc.LeaseStub(channel).LeaseKeepAlive(iter([request]), timeout=timeout))
-        )
-        return bool(answer.TTL > 0)
+        try:
+            answer = self._client.call(
+                lambda rpc, channel, timeout: next(
+                    rpc.LeaseStub(channel).LeaseKeepAlive(iter([request]), timeout=timeout)
+                )
+            )
+        except EtcdUnreachableError as error:
+            if self._clock() - self._renewed > LEASE:
+                raise JournalLostError(f"etcd was not reached for {LEASE:g} s ({error})") from None
+            return
+        except EtcdError as error:
+            raise JournalLostError(f"etcd refuses to renew its lease: {error}") from None
+        if answer.TTL <= 0:
+            raise self._gone()
+        self._renewed = began
 
-    def _gone(self) -> LockLostError:
+    def _gone(self) -> JournalLostError:
         try:
             other = self.holder
         except EtcdError:
             other = ""
         now = f"{other} has it now" if other else "no other has it yet"
-        return LockLostError(f"its lease in etcd has expired, after a silence of more than {LEASE:g} s; {now}")
+        return JournalLostError(f"its lease in etcd has expired, after a silence of more than {LEASE:g} s; {now}")

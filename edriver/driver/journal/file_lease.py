@@ -13,14 +13,15 @@ import contextlib
 import os
 import secrets
 import socket
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from edriver.driver.journal.journal import JournalError, JournalLostError
+from edriver.driver.journal.renewal import Renewal
 from edriver.system.private_files import open_private
+from edriver.system.proc_stat import START_FIELD, STATE_FIELD, stat_fields
 
 LEASE: Final = 5.0
 """Seconds for which the file of a driver on another machine must stay as it is before the journal is taken."""
@@ -63,9 +64,9 @@ def process_name(process: int) -> str:
         the name; empty: it has ended, though its parent may not know it yet.
     """
     with contextlib.suppress(OSError, IndexError):
-        state, *rest = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        if state not in "ZX":
-            return f"{process} {rest[18]}"
+        fields = stat_fields(Path(f"/proc/{process}/stat"))
+        if fields[STATE_FIELD] not in "ZX":
+            return f"{process} {fields[START_FIELD]}"
     return ""
 
 
@@ -77,6 +78,9 @@ class FileLease:
         machine: this machine.
         clock: seconds, monotonic.
         sleep: waits for so many seconds.
+
+    Attributes:
+        on_lost: see Renewal.
     """
 
     def __init__(
@@ -92,9 +96,8 @@ class FileLease:
         self._sleep = sleep
         self._token = secrets.token_hex(8)
         self._renewals = 0
-        self._released = threading.Event()
-        self._renewer = threading.Thread(target=self._renew_until_released, name="journal-lease", daemon=True)
-        self._on_lost: Callable[[JournalLostError], None] = lambda _: None
+        self._renewal = Renewal(self._renew, RENEWAL_PERIOD)
+        self.on_lost = self._renewal.on_lost
 
     def take(self) -> None:
         """Have the journal, from now on until `release`.
@@ -108,7 +111,7 @@ class FileLease:
             where = found.machine.partition(" ")[0]
             raise JournalError(f"the driver of this run lives on {where}: it renews {self._path}. Stop it first")
         self._write()
-        self._renewer.start()
+        self._renewal.start()
 
     def check(self) -> None:
         """See that no other driver has the journal. A file that was removed is no other driver's.
@@ -121,15 +124,9 @@ class FileLease:
             where = found.machine.partition(" ")[0]
             raise JournalLostError(f"{self._path} is another driver's: a driver on {where} has it now")
 
-    def on_lost(self, leave: Callable[[JournalLostError], None]) -> None:
-        """Have this called, from another thread, when it is found that another driver has the journal."""
-        self._on_lost = leave
-
     def release(self) -> None:
         """Let the journal go."""
-        self._released.set()
-        if self._renewer.is_alive() and threading.current_thread() is not self._renewer:
-            self._renewer.join()
+        self._renewal.end()
         with contextlib.suppress(OSError, JournalLostError):
             self.check()
             self._path.unlink()
@@ -157,14 +154,8 @@ class FileLease:
             file.write(text.encode())
             file.truncate()
 
-    def _renew_until_released(self) -> None:
-        while not self._released.wait(RENEWAL_PERIOD):
-            try:
-                self.check()
-                self._renewals += 1
-                self._write()
-            except JournalLostError as error:
-                self._on_lost(error)
-                return
-            except OSError:
-                pass  # a full disk: another driver would see it as silence, and this one that it has the file
+    def _renew(self) -> None:
+        self.check()
+        with contextlib.suppress(OSError):  # another driver would see it as silence, and this one that it has the file
+            self._renewals += 1
+            self._write()

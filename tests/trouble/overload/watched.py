@@ -22,7 +22,7 @@ LOOK = 0.5
 """Seconds between two looks at a process's memory."""
 
 MAX_DISTANCE = 100
-"""Steps after which a run ends that is told to: all its workers have read that by then."""
+"""Steps after which a run ends once it was asked to: all its workers have read the request by then."""
 
 
 @dataclass
