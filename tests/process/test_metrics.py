@@ -54,7 +54,7 @@ def test_the_dashboard_has_data_from_a_real_run(tmp_path: Path) -> None:
                 'edriver_rounds_total{cause="failure"} >= 1',
                 'edriver_rounds_total{cause="resize"} >= 1',
                 'edriver_recovery_seconds_count{cause="resize",phase="first_step"} >= 1',
-                'edriver_recovery_seconds_sum{cause="failure",phase="abort"} > 0',
+                'sum(edriver_recovery_seconds_sum{cause="failure"}) > 0',  # abort is 0 if survivors knew first
                 "edriver_size == 3",
                 "edriver_commits_total > 20",
                 "edriver_commit_bytes_total > 0",

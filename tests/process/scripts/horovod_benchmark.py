@@ -94,6 +94,7 @@ def validate() -> float:
 @hvd.elastic.run
 def full_train(state: hvd.elastic.TorchState) -> None:
     print(f"rank {hvd.rank()} of {hvd.size()} pid {os.getpid()} at step {state.steps}", flush=True)
+    state.was_fewer = state.was_fewer or hvd.size() < WORKERS  # here, as fewer may not be there for a whole epoch
     while not state.ended:
         state.rates.append(1 / timeit.timeit(lambda: train(state), number=1))
         loss = validate()
@@ -102,7 +103,6 @@ def full_train(state: hvd.elastic.TorchState) -> None:
         state.epoch += 1
         state.batch = 0
         state.train_sampler.set_epoch(state.epoch)
-        state.was_fewer = state.was_fewer or hvd.size() < WORKERS
         state.ended = state.was_fewer and hvd.size() == WORKERS
         state.commit()
         print(f"rank {hvd.rank()} passed epoch {state.epoch}, loss {loss:.3f}", flush=True)
