@@ -1,4 +1,4 @@
-"""A real etcd cluster on this machine: three members, on loopback."""
+"""A real etcd cluster on this machine: three members, on loopback, with TLS if asked for."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trustme
 
 from edriver.driver.journal.etcd_client import EtcdAddress, EtcdClient, EtcdError
 
@@ -19,16 +20,47 @@ MEMBERS = 3
 START_TIMEOUT = 60.0
 
 
+class TlsFiles:
+    """An authority, a certificate that it has signed for the members and for who calls them, and that one's key."""
+
+    def __init__(self, folder: Path) -> None:
+        authority = trustme.CA()
+        issued = authority.issue_cert("127.0.0.1")
+        self.authority, self.certificate, self.key = (folder / f"{name}.pem" for name in ("authority", "cert", "key"))
+        authority.cert_pem.write_to_path(str(self.authority))
+        issued.cert_chain_pems[0].write_to_path(str(self.certificate))
+        issued.private_key_pem.write_to_path(str(self.key))
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """As etcdctl has them."""
+        return {
+            "ETCDCTL_CACERT": str(self.authority),
+            "ETCDCTL_CERT": str(self.certificate),
+            "ETCDCTL_KEY": str(self.key),
+        }
+
+    @property
+    def words(self) -> dict[str, str]:
+        """As a member has them, which wants one of those who call it, too."""
+        return {
+            "trusted-ca-file": str(self.authority),
+            "cert-file": str(self.certificate),
+            "key-file": str(self.key),
+            "client-cert-auth": "true",
+        }
+
+
 class Cluster:
     """Its members, by number."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, tls: TlsFiles | None = None) -> None:
         self._folder = folder
+        self._tls = tls
         self._held = [socket.create_server(("127.0.0.1", 0)) for _ in range(2 * MEMBERS)]
         ports = [held.getsockname()[1] for held in self._held]
-        self._clients, self._peers = [
-            [f"http://127.0.0.1:{port}" for port in some] for some in (ports[::2], ports[1::2])
-        ]
+        self._clients = [f"{'https' if tls else 'http'}://127.0.0.1:{port}" for port in ports[::2]]
+        self._peers = [f"http://127.0.0.1:{port}" for port in ports[1::2]]
         self.urls = ",".join(self._clients)
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -54,6 +86,7 @@ class Cluster:
             "initial-cluster": ",".join(f"m{k}={peer}" for k, peer in enumerate(self._peers)),
             "logger": "zap",
             "log-outputs": str(self._folder / f"m{n}.log"),
+            **(self._tls.words if self._tls else {}),
         }
         command = ["etcd", *(f"--{name}={value}" for name, value in words.items())]
         self._processes[n] = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -68,7 +101,7 @@ class Cluster:
             process.send_signal(number)
 
     def client(self) -> EtcdClient:
-        return EtcdClient(EtcdAddress.parse(self.urls, {}))
+        return EtcdClient(EtcdAddress.parse(self.urls, self._tls.environ if self._tls else {}))
 
     def close(self) -> None:
         for n in [*self._processes]:
@@ -99,12 +132,12 @@ class Waiter:
 
 
 @contextlib.contextmanager
-def etcd_cluster(folder: Path) -> Iterator[Cluster]:
+def etcd_cluster(folder: Path, tls: TlsFiles | None = None) -> Iterator[Cluster]:
     if shutil.which("etcd") is None:
         if os.environ.get("CI"):
             raise AssertionError("etcd is missing: apt-get install etcd-server")
         pytest.skip("etcd is missing: apt-get install etcd-server")
-    cluster = Cluster(folder)
+    cluster = Cluster(folder, tls)
     try:
         cluster.start()
         yield cluster

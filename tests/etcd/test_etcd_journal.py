@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import grpc
 import pytest
 
 from edriver.driver.core import events
 from edriver.driver.journal.entries import Entry
-from edriver.driver.journal.etcd_client import EtcdAddress
+from edriver.driver.journal.etcd_client import EtcdAddress, EtcdClient
 from edriver.driver.journal.etcd_journal import PART_BYTES, EtcdJournal
 from edriver.driver.journal.journal import Head, JournalError, JournalLostError, Turn
-from tests.etcd.cluster import Cluster, etcd_cluster
+from tests.etcd.cluster import Cluster, TlsFiles, etcd_cluster
 
 HEAD = Head("5d2f01aa", ("-np", "2", "train.py"), "/there", {"A": "b"}, b"k" * 32, "/tmp/f", began=(3.5, 7.25))
 
@@ -181,9 +183,51 @@ def test_another_version_and_damage_are_sentences(cluster: Cluster, drivers: Dri
         journal.head  # noqa: B018
 
 
-def test_no_etcd_is_a_sentence() -> None:
-    from edriver.driver.journal.etcd_client import EtcdClient
+def test_a_member_that_waited_for_others_in_vain_is_one_that_does_not_answer() -> None:
+    client = EtcdClient(EtcdAddress.parse("http://127.0.0.1:1,http://127.0.0.1:2", {}))
 
+    class TimedOut(grpc.RpcError):
+        def code(self) -> grpc.StatusCode:
+            return grpc.StatusCode.UNKNOWN
+
+        def details(self) -> str:
+            return "context deadline exceeded"  # etcd 3.4, a member of which had just been killed
+
+    asked: list[grpc.Channel] = []
+
+    def call(_rpc: object, channel: grpc.Channel, _timeout: float) -> str:
+        asked.append(channel)
+        if len(asked) == 1:
+            raise TimedOut
+        return "from the other one"
+
+    assert client.call(call) == "from the other one"
+    assert len({*asked}) == 2
+    client.close()
+
+
+def test_with_tls(tmp_path: Path) -> None:
+    tls, foreign = (TlsFiles(folder) for folder in (tmp_path, Path(tempfile.mkdtemp(dir=tmp_path))))
+    with etcd_cluster(tmp_path, tls) as cluster:
+
+        def journal(environ: dict[str, str]) -> EtcdJournal:
+            return EtcdJournal(EtcdClient(EtcdAddress.parse(cluster.urls, environ)), "run", "me")
+
+        first = journal(tls.environ)
+        assert first.acquire()
+        first.begin(HEAD)
+        first.append([tick(0)])
+        assert list(first.entries()) == [tick(0).entry]
+        trusting_another = {**tls.environ, "ETCDCTL_CACERT": foreign.environ["ETCDCTL_CACERT"]}
+        unknown_there = {**foreign.environ, "ETCDCTL_CACERT": tls.environ["ETCDCTL_CACERT"]}
+        without_any = {"ETCDCTL_CACERT": tls.environ["ETCDCTL_CACERT"]}
+        for environ in (trusting_another, unknown_there, without_any):
+            with pytest.raises(JournalError, match=r"; if it is up, check ETCDCTL_CACERT, ETCDCTL_CERT, ETCDCTL_KEY$"):
+                journal(environ).acquire()
+        first.discard()
+
+
+def test_no_etcd_is_a_sentence() -> None:
     journal = EtcdJournal(EtcdClient(EtcdAddress.parse("http://127.0.0.1:1,http://127.0.0.1:2", {})), "run", "me")
     with pytest.raises(
         JournalError, match=r"/edriver/run in etcd \(127\.0\.0\.1:1, 127\.0\.0\.1:2\) cannot be read: 127"

@@ -23,6 +23,9 @@ CALL_TIMEOUT: Final = 1.0
 
 DEFAULT_PORT: Final = 2379
 
+TLS_VARIABLES: Final = ("ETCDCTL_CACERT", "ETCDCTL_CERT", "ETCDCTL_KEY")
+"""Name the authority's certificate, that of who calls, and its key, as for etcdctl."""
+
 _CHANNEL_OPTIONS: Final = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -33,6 +36,9 @@ _ELSEWHERE: Final = frozenset(
     {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 )
 """Status codes after which another member may answer: this one is down, cut off, or without a leader."""
+
+_TIMED_OUT: Final = "context deadline exceeded"
+"""What a member says, with code UNKNOWN, that waited for others in vain: before 3.5, etcd passes on Go's error."""
 
 Call: TypeAlias = Callable[[Any, grpc.Channel, float], Any]
 """Makes one call, given the module of the stubs, a channel, and the seconds that it may take."""
@@ -82,8 +88,7 @@ class EtcdAddress:
         members = tuple(at_port(url.hostname or "", url.port or DEFAULT_PORT) for url in urls)
         if schemes == {"http"}:
             return cls(members)
-        names = ("ETCDCTL_CACERT", "ETCDCTL_CERT", "ETCDCTL_KEY")
-        authority, certificate, key = (_read(name, environ.get(name, "")) for name in names)
+        authority, certificate, key = (_read(name, environ.get(name, "")) for name in TLS_VARIABLES)
         if bool(certificate) != bool(key):
             raise ValueError("ETCDCTL_CERT and ETCDCTL_KEY go together: set both, or none")
         return cls(members, True, authority, certificate, key)
@@ -138,10 +143,11 @@ class EtcdClient:
             return call(self.messages, self._channels[asked], CALL_TIMEOUT)
         except grpc.RpcError as error:
             code, details = error.code(), error.details()
-            if code not in _ELSEWHERE:
+            if code not in _ELSEWHERE and details != _TIMED_OUT:
                 raise EtcdError(details) from None
             self._answers = (asked + 1) % len(self._channels)
-            raise EtcdUnreachableError(f"{self.address.members[asked]}: {details}") from None
+            hint = f"; if it is up, check {', '.join(TLS_VARIABLES)}" if self.address.secure else ""
+            raise EtcdUnreachableError(f"{self.address.members[asked]}: {details}{hint}") from None
 
     def range(self, start: bytes, end: bytes = b"", limit: int = 0) -> Sequence[Any]:
         """The keys from `start` up to `end`, in their order, with their values; without `end`: that one.
