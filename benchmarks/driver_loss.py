@@ -1,28 +1,24 @@
-"""What the loss of a driver costs: python -m benchmarks.driver_loss [--repeats 5]
+"""What the loss of a driver costs, and that of all workers.
 
 Four hosts with a real sshd, each a network namespace, train a small model, 20 steps a second. Their driver is killed
-with SIGKILL; `edriver resume` takes the run over. Then the same with a worker that is killed while there is no driver.
-Last, two hosts that have dialled in, a driver that is killed, and a standby beside a real etcd of three members.
-
-What training did is read from what rank 0 wrote down, step by step.
+with SIGKILL; `edriver resume` takes the run over. What training did is read from what rank 0 wrote down, step by step.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
+import shutil
 import signal
-import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from benchmarks.jobs import HarnessError
 from tests.etcd.cluster import etcd_cluster
 from tests.etcd.test_standby import pair
-from tests.process.running import Printing, Run
+from tests.process.running import Printing, Run, running, wait_for_exit
 from tests.process.sites import Site, site
 from tests.process.test_resume import TRAIN, Resumed, environ_of, kill, steps_of, wait_for_steps
 
@@ -35,24 +31,13 @@ ESTABLISHED = "01"  # in /proc/net/tcp: see proc(5)
 SSH_PORT = 22
 
 
-def main() -> None:
-    """Measure, and print the medians with all values."""
-    flags = argparse.ArgumentParser(prog="python -m benchmarks.driver_loss", description=__doc__.splitlines()[0])
-    flags.add_argument("--repeats", type=int, default=5)
-    repeats = flags.parse_args().repeats
-    for name, measure in (
-        ("driver killed", _resumed),
-        ("and a worker", _resumed_with_a_loss),
-        ("standby", _standby),
-    ):
-        found = [measure() for _ in range(repeats)]
-        for key in found[0]:
-            values = sorted(each[key] for each in found)
-            every = " ".join(f"{value:.3f}" for value in values)
-            print(f"{name}: {key}: {statistics.median(values):.3f} ({every})", flush=True)
+def present() -> bool:
+    """Whether there is what this needs: an etcd, an sshd, and the right to make network namespaces."""
+    return os.geteuid() == 0 and all(map(shutil.which, ("etcd", "ip", "sshd")))
 
 
-def _resumed() -> dict[str, float]:
+def driver_killed() -> dict[str, float]:
+    """Train without a driver, and with the next one."""
     with _run_on_hosts() as (there, run, folder):
         reports = folder / "reports"
         alive = _time(lambda: wait_for_steps(reports, STEPS))
@@ -61,16 +46,17 @@ def _resumed() -> dict[str, float]:
         began = time.monotonic()
         resumed = _resume(there, run, folder)
         in_charge = time.monotonic() - began
-        attached = _attached(resumed, HOSTS, began)
+        attached = _attached(resumed, HOSTS, began, folder)
         _end(resumed)
     return {
-        "speed without a driver / with": alive / dead,
-        "in charge, s": in_charge,
-        "all agents attached, s": attached,
+        "steps a second without a driver, by with one": alive / dead,
+        "resume to in charge": in_charge,
+        "resume to all agents attached": attached,
     }
 
 
-def _resumed_with_a_loss() -> dict[str, float]:
+def worker_killed_meanwhile() -> dict[str, float]:
+    """Kill a worker while there is no driver."""
     with _run_on_hosts() as (there, run, folder):
         reports = folder / "reports"
         pids = run.pids()
@@ -78,19 +64,44 @@ def _resumed_with_a_loss() -> dict[str, float]:
         os.kill(pids[HOSTS - 1], signal.SIGKILL)
         before = _when_still(reports)
         resumed = _resume(there, run, folder)
-        waited = _time(lambda: _await(lambda: len(steps_of(reports)) > before))
+        waited = _time(lambda: _await(lambda: len(steps_of(reports)) > before, folder))
         _end(resumed)
-    return {"the survivors' next step after it is in charge, s": waited}
+    return {"worker killed meanwhile: in charge to the survivors' next step": waited}
 
 
-def _standby() -> dict[str, float]:
+def driver_killed_with_a_standby() -> dict[str, float]:
+    """Kill the driver of two hosts that have dialled in, beside a standby and a real etcd of three members."""
     with _folder() as folder, etcd_cluster(folder) as cluster, pair(cluster, folder, EPOCHS="40000") as both:
         both.run.process.kill()
         began = time.monotonic()
         both.standby.line("another driver has taken over")
         in_charge = time.monotonic() - began
         _end(both.standby)
-    return {"in charge after the kill, s": in_charge}
+    return {"standby: kill to in charge": in_charge}
+
+
+def all_workers_killed() -> dict[str, float]:
+    """Kill all workers of a run that writes checkpoints; what a launch takes is what a boot and a first step take."""
+    with _folder() as folder:
+        reports = folder / "reports"
+        reports.touch()
+        environ = environ_of(folder, CHECKPOINT=str(folder / "checkpoints"), EPOCHS="40000")
+        began = time.monotonic()
+        with running(["-np", "2", "--min-np", "1", *TRAIN], folder, environ) as run:
+            _await(lambda: steps_of(reports) != [], folder)
+            launched = time.monotonic() - began
+            run.line("rank 0 passed step 40")
+            pids = run.pids().values()
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+            began = time.monotonic()
+            for pid in pids:
+                wait_for_exit(pid)
+            before = len(steps_of(reports))
+            _await(lambda: len(steps_of(reports)) > before, folder)
+            lost = time.monotonic() - began
+            _end(run)
+    return {"all workers killed: to the next step": lost, "all workers killed: that beyond a launch": lost - launched}
 
 
 @contextmanager
@@ -118,7 +129,7 @@ def _resume(there: Site, run: Run, folder: Path) -> Resumed:
 
 
 def _end(driver: Printing) -> None:
-    driver.process.send_signal(signal.SIGINT)
+    driver.process.terminate()
     driver.end()
 
 
@@ -128,11 +139,11 @@ def _time(action: Callable[[], object]) -> float:
     return time.monotonic() - began
 
 
-def _await(holds: Callable[[], bool]) -> None:
+def _await(holds: Callable[[], bool], folder: Path) -> None:
     deadline = time.monotonic() + BOUND
     while not holds():
         if time.monotonic() > deadline:
-            sys.exit("what was awaited has not come")
+            raise HarnessError(f"what was awaited has not come within {BOUND:g} s", folder)
         time.sleep(0.002)
 
 
@@ -145,9 +156,9 @@ def _when_still(reports: Path) -> int:
     return count
 
 
-def _attached(driver: Printing, hosts: int, began: float) -> float:
+def _attached(driver: Printing, hosts: int, began: float, folder: Path) -> float:
     """Wait until so many hosts have a connection to the driver; seconds since then."""
-    _await(lambda: len(_callers(driver.process.pid)) == hosts)
+    _await(lambda: len(_callers(driver.process.pid)) == hosts, folder)
     return time.monotonic() - began
 
 
@@ -161,7 +172,3 @@ def _callers(pid: int) -> set[str]:
             if state == ESTABLISHED and SSH_PORT not in ports:
                 found.add(remote.rpartition(":")[0][-8:])
     return found
-
-
-if __name__ == "__main__":
-    main()

@@ -76,6 +76,10 @@ UNITS = {
     "adoption": SECONDS,
     "end of the lease": SECONDS,
     "a node killed": SECONDS,
+    "steps a second without a driver, by with one": RATIO,
+    "standby: kill to in charge": SECONDS,
+    "all workers killed: to the next step": SECONDS,
+    "all workers killed: that beyond a launch": SECONDS,
     "a node added: to its first step": SECONDS,
 }
 """The units of figures by name; others are times, and are written in milliseconds unless their name tells a speed."""

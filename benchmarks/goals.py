@@ -118,6 +118,33 @@ def _on_ray() -> list[Goal]:
     ]
 
 
+def _journal() -> list[Goal]:
+    quantities = (("K1", "downtime"), ("K1", "launch to the first step"), ("UP", "longest pause"))
+    return [
+        Goal(
+            f"{part}: {name}, against a run without a journal",
+            _ours(part, name),
+            1.1,
+            over=Key(part, "no journal", name),
+        )
+        for part, name in quantities
+    ]
+
+
+def _driver() -> list[Goal]:
+    most = {
+        "resume to all agents attached": 1.0,
+        "worker killed meanwhile: in charge to the survivors' next step": 0.150,
+        "standby: kill to in charge": 6.0,
+        "all workers killed: that beyond a launch": 2.0,
+    }
+    alone = "steps a second without a driver, by with one"
+    return [
+        Goal(f"DRIVER: {alone}", _ours("DRIVER", alone), least=0.98),
+        *(Goal(f"DRIVER: {name}", _ours("DRIVER", name), most=bound) for name, bound in most.items()),
+    ]
+
+
 GOALS = (
     *_kill("K1"),
     *_kill("K0"),
@@ -163,6 +190,8 @@ GOALS = (
         least=0.8,
         over=_ours("SYNC", "broadcast speed"),
     ),
+    *_journal(),
+    *_driver(),
     *_on_ray(),
     Goal("driver: memory", _ours("QUIET", "memory of the driver"), most=80e6),
     Goal("driver: processor", _ours("QUIET", "processor of the driver"), most=0.02),

@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from benchmarks import driver_loss
 from benchmarks.goodput import goodput
 from benchmarks.jobs import Workload
 from benchmarks.micro import measured, present
 from benchmarks.quiet import quiet
 from benchmarks.scenarios import killed, on_ray, resized, stopped, without_ray
 from benchmarks.speed import speed
-from benchmarks.under_edriver import EdriverJob
+from benchmarks.under_edriver import EdriverJob, EdriverWithoutJournalJob
 from benchmarks.under_nothing import BareJob
 from benchmarks.under_ray import EdriverOnRayJob, FourHostsJob, RayTrainJob, ray_train_installed
 from benchmarks.under_restart_mode import RestartJob
@@ -63,6 +64,9 @@ def trials(commit_steps: int, seed: int) -> list[Trial]:
     def torchrun(workers: int) -> TorchrunJob:
         return TorchrunJob(Workload(), workers)
 
+    def without_journal() -> EdriverWithoutJournalJob:
+        return EdriverWithoutJournalJob(ours)
+
     found = []
     for part, rank in (("K1", 2), ("K0", 0)):
         found += [
@@ -80,6 +84,8 @@ def trials(commit_steps: int, seed: int) -> list[Trial]:
             Trial(part, "torchrun", 22, partial(resized, partial(torchrun, 2), before, after)),
         ]
     found += [
+        Trial("K1", "no journal", 16, partial(killed, without_journal, 2)),
+        Trial("UP", "no journal", 14, partial(resized, without_journal, 2, 4)),
         Trial("STOP", "edriver", 27, partial(stopped, edriver, 2)),
         Trial("SPEED", "edriver", 62, speed),
         Trial("GOODPUT", "edriver", 200, partial(goodput, edriver, seed), once=True),
@@ -87,6 +93,13 @@ def trials(commit_steps: int, seed: int) -> list[Trial]:
         Trial("GOODPUT", "torchrun", 200, partial(goodput, partial(torchrun, 2), seed), once=True),
         Trial("QUIET", "edriver", 40, quiet, once=True),
     ]
+    if driver_loss.present():
+        found += [
+            Trial("DRIVER", "edriver", 15, driver_loss.driver_killed),
+            Trial("DRIVER", "edriver", 15, driver_loss.worker_killed_meanwhile),
+            Trial("DRIVER", "edriver", 15, driver_loss.driver_killed_with_a_standby),
+            Trial("DRIVER", "edriver", 10, driver_loss.all_workers_killed),
+        ]
     if ray_train_installed():
         found += [
             Trial("RAY", "edriver", 60, partial(without_ray, lambda: FourHostsJob(ours))),

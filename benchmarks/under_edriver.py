@@ -31,6 +31,9 @@ class EdriverJob(Job):
     script = "benchmarks.churn_job"
     """The module that trains."""
 
+    flags: Sequence[str] = ()
+    """More of the driver's flags."""
+
     def __init__(
         self, workload: Workload, through: Sequence[str] = (), environ: Mapping[str, str] | None = None
     ) -> None:
@@ -90,6 +93,7 @@ class EdriverJob(Job):
             "edriver",
             *sizes,
             *log,
+            *self.flags,
             *flags,
             "--host-discovery-script",
             str(self._script),
@@ -128,6 +132,12 @@ class EdriverJob(Job):
         to_monotonic = time.monotonic() - time.time()
         times = (float(at) + to_monotonic for at, *hosts in lines if hosts == wanted)
         return [at for at in times if at > after]
+
+
+class EdriverWithoutJournalJob(EdriverJob):
+    """A run under edriver that keeps no records, and so no journal."""
+
+    flags = ("--no-records",)
 
 
 @functools.cache
