@@ -184,7 +184,7 @@ def running(
         yield run
     finally:
         if run.process.poll() is None:
-            run.process.send_signal(signal.SIGINT)
+            run.process.terminate()  # not SIGINT: a shell lets what it starts in the background ignore that
             try:
                 run.process.wait(timeout=60)
             except subprocess.TimeoutExpired:

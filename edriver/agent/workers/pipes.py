@@ -7,7 +7,7 @@ import select
 from collections.abc import Callable
 from typing import Final
 
-READ_PAUSE: Final = 0.2
+READ_PAUSE: Final = 0.25
 """Seconds for which pipes are left alone after they were read. Workers print at the same step: to be woken by each line
 of each of them, and to send each, was most of what an agent cost."""
 
@@ -27,7 +27,8 @@ class Pipes:
         self._later = later or self._loop.call_later
         self._ready = select.epoll()  # can itself be waited for: it is readable while one of its pipes is
         self._reads: dict[int, Callable[[], int]] = {}
-        self._watch()
+        self._waits = False
+        self._wait(True)
 
     def add(self, fd: int, read: Callable[[], int]) -> None:
         """Have a pipe read.
@@ -44,11 +45,16 @@ class Pipes:
         if self._reads.pop(fd, None):
             self._ready.unregister(fd)
 
-    def _watch(self) -> None:
-        self._loop.add_reader(self._ready.fileno(), self._read)
-
     def _read(self) -> None:
         most = max((self._reads[fd]() for fd, _ in self._ready.poll(0) if fd in self._reads), default=0)
-        if most < FULL_READ:
+        pauses = 0 < most < FULL_READ
+        self._wait(not pauses)
+        if pauses:
+            self._later(READ_PAUSE, self._read)  # what is there by then is read without waiting for it
+
+    def _wait(self, waits: bool) -> None:
+        if waits and not self._waits:
+            self._loop.add_reader(self._ready.fileno(), self._read)
+        elif self._waits and not waits:
             self._loop.remove_reader(self._ready.fileno())
-            self._later(READ_PAUSE, self._watch)
+        self._waits = waits
