@@ -59,9 +59,16 @@ class Lane:
         """What stands in it now."""
         return self.steps[-1][1] if self.steps else SlotState.EMPTY
 
+    def holds(self, state: SlotState, worker_id: int) -> bool:
+        """Whether this worker stands in it now, in this state."""
+        if not self.steps:
+            return False
+        _, present, of = self.steps[-1]
+        return present is state and of == worker_id
+
     def change(self, revision: int, time: float, state: SlotState, worker_id: int) -> bool:
         """From this time on it is so; returns whether that is news."""
-        if self.steps and self.steps[-1][1:] == (state, worker_id):
+        if self.holds(state, worker_id):
             return False
         self.steps.append((max(time, self.steps[-1][0]) if self.steps else time, state, worker_id))
         self._revisions.append(revision)
@@ -121,8 +128,11 @@ class Lanes:
         """These train from now on."""
         for member in members:
             place = (member.host, member.slot)
-            if place not in self.of_slots:
+            lane = self.of_slots.get(place)
+            if lane is None:
                 self.of_slots[place] = Lane()
+            elif lane.holds(SlotState.TRAINING, member.worker_id):
+                continue  # as nearly all of them in nearly each round
             self._change(revision, time, place, SlotState.TRAINING, member.worker_id)
 
     def end(self, revision: int, time: float, left: Collection[int] = ()) -> None:

@@ -10,7 +10,7 @@ from base64 import b64decode
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache, partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
@@ -18,8 +18,8 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 Kind = TypeVar("Kind", bound=Message)
-Reader = Callable[[Any, Any], object]
-"""Puts a parsed value into a message."""
+Convert: TypeAlias = Callable[[Any], Any]
+"""Makes of a parsed value what a message's constructor takes."""
 
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 _DAY: Final = 86400
@@ -33,102 +33,84 @@ def message_of(kind: type[Kind], parsed: object) -> Kind:
     Raises:
         ValueError, OverflowError: it has not.
     """
-    message = kind()
     try:
-        _fill(message, parsed)
+        return kind(**_arguments(_conversions(kind.DESCRIPTOR), parsed))
     except (AttributeError, TypeError) as error:
-        raise ValueError(f"it is no {message.DESCRIPTOR.name}: {error}") from None
-    return message
+        raise ValueError(f"it is no {kind.DESCRIPTOR.name}: {error}") from None
 
 
-def _fill(message: Any, parsed: Any) -> None:
-    readers = _readers(message.DESCRIPTOR)
+def _arguments(conversions: dict[str, Convert | None], parsed: Any) -> dict[str, Any]:
+    """What the constructor of a message takes: parts of it as dictionaries, too."""
+    found = {}
     for name, value in parsed.items():
-        if value is not None and name in readers:
-            readers[name](message, value)
+        if value is not None and name in conversions:
+            convert = conversions[name]
+            found[name] = value if convert is None else convert(value)
+    return found
 
 
 @cache
-def _readers(descriptor: Descriptor) -> dict[str, Reader]:
-    return {field.name: _reader(field) for field in descriptor.fields}
+def _conversions(descriptor: Descriptor) -> dict[str, Convert | None]:
+    """By field; None: its value is taken as it is."""
+    return {field.name: _conversion(field) for field in descriptor.fields}
 
 
-def _reader(field: FieldDescriptor) -> Reader:
+def _conversion(field: FieldDescriptor) -> Convert | None:
     message = field.message_type
-    if message is None:
-        return partial(_add_values if field.is_repeated else _set_value, field.name, _convert(field))
-    if not message.GetOptions().map_entry:
-        return partial(_add_messages if field.is_repeated else _set_message, field.name, _filler(message))
-    value = message.fields_by_name["value"]
-    if value.message_type is None:
-        return partial(_put_values, field.name, _convert(value))
-    return partial(_put_messages, field.name, _filler(value.message_type))
+    if message is not None and message.GetOptions().map_entry:
+        convert = _conversion_of_one(message.fields_by_name["value"])
+        return convert and partial(_convert_values, convert)
+    convert = _conversion_of_one(field)
+    return partial(_convert_all, convert) if convert is not None and field.is_repeated else convert
 
 
-def _set_value(name: str, convert: Callable[[Any], Any], message: Any, value: Any) -> None:
-    setattr(message, name, convert(value))
+def _convert_all(convert: Convert, values: Any) -> list[Any]:
+    return [convert(value) for value in values]
 
 
-def _add_values(name: str, convert: Callable[[Any], Any], message: Any, values: Any) -> None:
-    getattr(message, name).extend(map(convert, values))
+def _convert_values(convert: Convert, values: Any) -> dict[Any, Any]:
+    return {key: convert(value) for key, value in values.items()}
 
 
-def _put_values(name: str, convert: Callable[[Any], Any], message: Any, values: Any) -> None:
-    into = getattr(message, name)
-    for key, value in values.items():
-        into[key] = convert(value)
-
-
-def _set_message(name: str, fill: Reader, message: Any, value: Any) -> None:
-    part = getattr(message, name)
-    part.SetInParent()
-    fill(part, value)
-
-
-def _add_messages(name: str, fill: Reader, message: Any, values: Any) -> None:
-    add = getattr(message, name).add
-    for value in values:
-        fill(add(), value)
-
-
-def _put_messages(name: str, fill: Reader, message: Any, values: Any) -> None:
-    into = getattr(message, name)
-    for key, value in values.items():
-        fill(into[key], value)
-
-
-def _filler(descriptor: Descriptor) -> Reader:
-    if descriptor is Timestamp.DESCRIPTOR:
-        return _fill_time
-    if descriptor is Duration.DESCRIPTOR:
-        return Duration.FromJsonString
-    return _fill
-
-
-def _fill_time(message: Timestamp, value: str) -> None:
-    if len(value) > _MOST_DIGITS:
-        message.FromJsonString(value)
-        return
-    since = datetime.fromisoformat(value) - _EPOCH
-    message.seconds, message.nanos = since.days * _DAY + since.seconds, since.microseconds * 1000
-
-
-def _convert(field: FieldDescriptor) -> Callable[[Any], Any]:
-    """What makes a field's value of a parsed one: 64-bit integers are texts, and so is what is no number."""
+def _conversion_of_one(field: FieldDescriptor) -> Convert | None:
+    """64-bit integers are texts, and so is what is no number."""
+    if field.message_type is not None:
+        return _conversion_of_message(field.message_type)
     if field.enum_type is not None:
         return partial(_number_of, field.enum_type)
     if field.type == FieldDescriptor.TYPE_BYTES:
         return b64decode
-    return {FieldDescriptor.CPPTYPE_DOUBLE: float, FieldDescriptor.CPPTYPE_FLOAT: float}.get(
-        field.cpp_type, _as_it_is if field.cpp_type in _PLAIN_TYPES else int
-    )
+    if field.cpp_type in (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT):
+        return float
+    return None if field.cpp_type in _PLAIN_TYPES else int
 
 
 _PLAIN_TYPES: Final = (FieldDescriptor.CPPTYPE_STRING, FieldDescriptor.CPPTYPE_BOOL)
 
 
-def _as_it_is(value: Any) -> Any:
-    return value
+def _conversion_of_message(descriptor: Descriptor) -> Convert:
+    if descriptor is Timestamp.DESCRIPTOR:
+        return _time
+    if descriptor is Duration.DESCRIPTOR:
+        return _duration
+    return lambda parsed: _arguments(
+        _conversions(descriptor), parsed
+    )  # looked up later: a message may hold its own kind
+
+
+def _time(value: str) -> Timestamp | dict[str, int]:
+    if len(value) > _MOST_DIGITS:
+        exact = Timestamp()
+        exact.FromJsonString(value)
+        return exact
+    since = datetime.fromisoformat(value) - _EPOCH
+    return {"seconds": since.days * _DAY + since.seconds, "nanos": since.microseconds * 1000}
+
+
+def _duration(value: str) -> Duration:
+    found = Duration()
+    found.FromJsonString(value)
+    return found
 
 
 def _number_of(kind: EnumDescriptor, value: Any) -> Any:
