@@ -32,6 +32,7 @@ def test_a_kill_restarts_all_from_the_scripts_checkpoint_in_processes_that_waite
         trained = set(run.pids().values())
         while len(waiting := set(_workers(run.left_behind())) - trained) < 2:
             run.line("rank 0 passed step", after=len(run.lines))
+        run.line("rank 0 passed step 5$")
         os.kill(run.pids()[1], signal.SIGKILL)
         run.line(r"round 1.1 ended: worker 2 \(rank 1, localhost:1\) was killed by SIGKILL")
         again = run.line(r"rank 0 of 2 pid \d+ at step (\d+) after 1 failures")

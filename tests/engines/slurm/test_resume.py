@@ -59,3 +59,33 @@ def test_in_an_allocation(slurm: Cluster, tmp_path: Path) -> None:
     batch.end()
     slurm.wait(slurm.quiet, "nothing of the run is left")
     assert_every_step_once(tmp_path / "reports")
+
+
+@pytest.mark.parametrize("nodes_fail", [False, True], ids=["by-request", "nodes-fail"])
+def test_a_job_that_slurm_requeues_goes_on_from_disk(slurm: Cluster, tmp_path: Path, nodes_fail: bool) -> None:
+    """The same script in a new allocation, in which no worker lives any more: one command line for both."""
+    checkpoints = tmp_path / "checkpoints"
+    environ = environ_of(tmp_path, CHECKPOINT=str(checkpoints), EPOCHS="40000")
+    args = ["--run", "big", "--slurm", "-np", "2", "--min-np", "1", *TRAIN]
+    directives = ["--nodes=2", "--ntasks-per-node=1", "--requeue"]
+    batch = Batch(slurm, tmp_path, directives, args, environ)
+    batch.line("rank 1 passed step 25")
+    if nodes_fail:
+        lost = [name for name in slurm.nodes if slurm.tasks(name)]
+        for name in lost:
+            slurm.lose_node(name)
+    else:
+        slurm.command("scontrol", "requeue", batch.job)
+    slurm.wait(lambda: slurm.jobs("%T") == ["PENDING"], "the job is in the queue again")
+    if nodes_fail:
+        for name in lost:
+            slurm.start_node(name)
+    after = len(batch.lines)
+    slurm.command("scontrol", "update", f"JobId={batch.job}", "StartTime=now")
+    begun = batch.line(r"from the checkpoint of step (\d+)$", after)
+    assert int(begun[1]) >= 20
+    batch.line(f"rank 0 of 2 pid .* at step {begun[1]}$", after)
+    batch.line("rank 1 passed step", after)
+    slurm.command("scancel", batch.job)
+    batch.end()
+    slurm.wait(slurm.quiet, "nothing of the run is left")
