@@ -7,7 +7,7 @@ import logging
 import os
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -84,7 +84,16 @@ def run(
     return _run(Session(options, head, output, records, journal), folder, journal)
 
 
-def resume(options: RunOptions, journal: Journal, records: Path | None, output: Output, port: int = 0) -> int:
+def resume(
+    options: RunOptions,
+    journal: Journal,
+    records: Path | None,
+    output: Output,
+    environment: Mapping[str, str],
+    *,
+    port: int = 0,
+    agents_gone: str = "",
+) -> int:
     """Take a run over whose driver is gone, and run it to the end; returns the exit code.
 
     Args:
@@ -92,19 +101,21 @@ def resume(options: RunOptions, journal: Journal, records: Path | None, output: 
         journal: what the driver has left.
         records: the folder of the run's records, which another machine may not have yet; None: it has none.
         output: where everything is printed.
+        environment: the run's environment from now on.
         port: where this driver is to listen; 0: where the last one did.
+        agents_gone: why none of the last driver's agents can live; empty: they may.
 
     Raises:
         JournalError: what it holds is damaged; it is as it was.
     """
     head = journal.head
-    head = replace(head, incarnation=head.incarnation + 1, port=port or head.port)
+    head = replace(head, incarnation=head.incarnation + 1, port=port or head.port, environment=environment)
     folder = Path(head.folder)
     (folder / f"{LOCK_NAME}.new").unlink(missing_ok=True)
     (folder / SOCKET_NAME).unlink(missing_ok=True)
     try:
         session = Session(options, head, output, records, journal)
-        session.resume(journal)
+        session.resume(journal, agents_gone)
     except ValueError as error:
         raise journal.damaged(str(error)) from None
     journal.update(head)
@@ -168,6 +179,7 @@ class Session:
     ) -> None:
         self.resumes = False
         self.over = False
+        self._agents_gone = ""
         self._began = clock()
         self._real_clock = clock
         self._clock = ProcessClock(clock, 2 * HEARTBEAT_INTERVAL)
@@ -186,16 +198,18 @@ class Session:
         self._wall_clock.release()
         self._ended: actions.FinishRun | None = None
 
-    def resume(self, journal: Journal) -> None:
+    def resume(self, journal: Journal, agents_gone: str) -> None:
         """Stand where another driver has stopped, before `run`.
 
         Args:
             journal: what it has left.
+            agents_gone: why none of its agents can live; empty: they may.
 
         Raises:
             JournalError: it cannot be read.
         """
         self.resumes = True
+        self._agents_gone = agents_gone
         self._ended = replay(self._parts, journal, self._records, self._set_clocks)
         self._run_clock.go_on_after(self._wall_clock())  # another machine's clock may be behind
         self._wall_clock.release()
@@ -212,7 +226,7 @@ class Session:
 
             self._journal.on_lost(lost)
         if self.resumes:
-            await await_agents(parts, self._head)
+            await await_agents(parts, self._head, self._agents_gone)
         parts.recorder.start(self._begin_records)
         service = await self._serve()
         try:

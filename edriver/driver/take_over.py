@@ -44,12 +44,13 @@ def replay(
     return ended
 
 
-async def await_agents(parts: Wiring, head: Head) -> None:
+async def await_agents(parts: Wiring, head: Head, gone: str) -> None:
     """Wait for the agents of the driver before.
 
     Args:
         parts: of the run, after `replay`.
         head: of this driver.
+        gone: why none of them can live; empty: they may.
 
     Raises:
         OSError: the port at which agents of other hosts look for the driver cannot be opened.
@@ -58,8 +59,9 @@ async def await_agents(parts: Wiring, head: Head) -> None:
     hosts = parts.membership.roster.hosts
     adopted = []
     for host, agent_id, connected in parts.registry.await_agents():
-        if not connected:
-            parts.inbox.put(events.AgentLost(host, agent_id, AgentFault(AgentFaultKind.ENDED, NEVER_STARTED)))
+        if gone or not connected:
+            fault = AgentFault(AgentFaultKind.ENDED, gone or NEVER_STARTED)
+            parts.inbox.put(events.AgentLost(host, agent_id, fault))
             continue
         adopted.append((host, agent_id))
         if parts.dial_in_hosts is not None and host in hosts:

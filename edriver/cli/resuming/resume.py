@@ -117,16 +117,21 @@ def go_on_with(
     head = journal.head
 
     from edriver.cli.main import parser as run_parser
+    from edriver.driver.engines.slurm import requeue
+    from edriver.driver.flags.engine_flags import with_engine
     from edriver.driver.flags.usage_error import UsageError
     from edriver.driver.observe.console.output import Output
     from edriver.driver.options import options_of
 
+    environment = requeue.present_environment(head.environment, os.environ)
+    requeued = requeue.requeued(head.environment, os.environ)
     try:
         os.chdir(head.directory)
         os.environ.clear()
-        os.environ.update(head.environment)
+        os.environ.update(environment)
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-        options = options_of(run_parser().parse_known_args(head.arguments)[0])
+        flags = run_parser().parse_known_args(head.arguments)[0]
+        options = options_of(flags)
     except OSError as error:
         raise JournalError(f"the run's folder {head.directory} cannot be entered: {error.strerror}") from None
     except UsageError as error:
@@ -140,6 +145,8 @@ def go_on_with(
     try:
         from edriver.driver.session import resume
 
-        return resume(options, journal, records_of(options, head.run_id), output, port)
+        records = records_of(options, head.run_id)
+        agents_gone = requeued if with_engine(flags).launcher == requeue.LAUNCHER else ""
+        return resume(options, journal, records, output, environment, port=port, agents_gone=agents_gone)
     finally:
         output.close()

@@ -70,22 +70,19 @@ def test_a_job_that_slurm_requeues_goes_on_from_disk(slurm: Cluster, tmp_path: P
     directives = ["--nodes=2", "--ntasks-per-node=1", "--requeue"]
     batch = Batch(slurm, tmp_path, directives, args, environ)
     batch.line("rank 1 passed step 25")
+    after = len(batch.lines)
     if nodes_fail:
-        lost = [name for name in slurm.nodes if slurm.tasks(name)]
-        for name in lost:
+        for name in [name for name in slurm.nodes if slurm.tasks(name)]:
             slurm.lose_node(name)
     else:
         slurm.command("scontrol", "requeue", batch.job)
-    slurm.wait(lambda: slurm.jobs("%T") == ["PENDING"], "the job is in the queue again")
-    if nodes_fail:
-        for name in lost:
-            slurm.start_node(name)
-    after = len(batch.lines)
-    slurm.command("scontrol", "update", f"JobId={batch.job}", "StartTime=now")
+        slurm.wait(lambda: slurm.jobs("%T") == ["PENDING"], "the job is in the queue again")
+        slurm.command("scontrol", "update", f"JobId={batch.job}", "StartTime=now")
     begun = batch.line(r"from the checkpoint of step (\d+)$", after)
     assert int(begun[1]) >= 20
     batch.line(f"rank 0 of 2 pid .* at step {begun[1]}$", after)
     batch.line("rank 1 passed step", after)
+    print(batch.text)
     slurm.command("scancel", batch.job)
     batch.end()
     slurm.wait(slurm.quiet, "nothing of the run is left")
