@@ -10,7 +10,7 @@ from edriver.driver.core import actions, events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.journal.entries import Entry
 from edriver.driver.journal.journal import Head, Journal
-from edriver.driver.observe.records.last_event import NONE_WRITTEN, last_event
+from edriver.driver.observe.records.log_end import LogEnd, log_end
 from edriver.driver.wiring import Wiring
 from edriver.system.record_folder import EVENTS_FILE
 
@@ -39,8 +39,9 @@ def replay(
     for link in journal.links():
         parts.registry.resume(*link)
     # Events wait for a moment to be written, so the last ones were not.
-    written = last_event(records / EVENTS_FILE) if records is not None else NONE_WRITTEN
-    parts.recorder.events(parts.event_history.events.go_on_after(*written))
+    written = log_end(records / EVENTS_FILE) if records is not None else LogEnd()
+    parts.recorder.events(parts.event_history.events.go_on_after(written.seq, written.time))
+    parts.event_history.tracker.go_on_after(written.steps)
     return ended
 
 

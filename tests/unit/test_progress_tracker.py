@@ -290,3 +290,13 @@ def test_checkpoints_of_a_run_add_up_over_its_workers() -> None:
 def test_nonsense_about_checkpoints_is_refused() -> None:
     with pytest.raises(ValueError, match="checkpoints"):
         Story().says(1, 1, 1, checkpoints=2**50)
+
+
+def test_a_driver_that_takes_over_counts_what_the_one_before_has_written_as_made() -> None:
+    story = Story()
+    story.tracker.go_on_after(7)  # of no round: nothing follows
+    story.round(1, NO_VERSION, 1, 2)
+    story.tracker.go_on_after(30)
+    story.tracker.go_on_after(0)  # nothing was written
+    candidates = [Candidate(3, "a", 0, NO_VERSION, StoreAddress("a", 4000), checkpoint=20)]
+    assert story.tracker.assigned(plan_round(RoundId(1, 2), 1, candidates, first=True)) == 10

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edriver.driver.observe.event_buffer import EventBuffer
-from edriver.driver.observe.records.last_event import last_event
+from edriver.driver.observe.records.log_end import LogEnd, log_end
 from edriver.text.event_lines import event_line
 from edriver.v1 import status_pb2
 
@@ -40,7 +40,7 @@ def test_the_last_event_of_a_log_is_found(tmp_path: Path, end: str) -> None:
     log = tmp_path / "events.jsonl"
     buffer = replayed(3)
     log.write_text("".join(map(event_line, buffer.since(0, 10))) + end)
-    assert last_event(log) == (3, 103.0)
+    assert log_end(log) == LogEnd(3, 103.0)
 
 
 @pytest.mark.parametrize("text", [None, "", "no event\n"])
@@ -48,4 +48,18 @@ def test_a_log_may_have_none(tmp_path: Path, text: str | None) -> None:
     log = tmp_path / "events.jsonl"
     if text is not None:
         log.write_text(text)
-    assert last_event(log) == (0, 0.0)
+    assert log_end(log) == LogEnd()
+
+
+def test_the_steps_after_the_last_event_are_found(tmp_path: Path) -> None:
+    log = tmp_path / "events.jsonl"
+    buffer = replayed(1)
+
+    def progress(steps: int) -> str:
+        return f'{{"time": "2026-03-01T12:00:00Z", "progress": {{"steps": "{steps}"}}}}\n'
+
+    log.write_text(progress(7) + event_line(buffer.since(0, 10)[0]))
+    assert log_end(log) == LogEnd(1, 101.0)
+    with log.open("a") as file:
+        file.write(progress(12) + progress(14) + '{"time": "2026')
+    assert log_end(log) == LogEnd(1, 101.0, 14)

@@ -198,6 +198,11 @@ class ProgressTracker:
         self.steps_lost += lost
         return lost
 
+    def go_on_after(self, steps: int) -> None:
+        """Another driver has written that so many steps were made; what workers report is not replayed."""
+        if self._plan is not None:
+            self._reached = max(self._reached, steps - self._before[self._plan.round_id])
+
     def record_progress(self, report: agent_pb2.WorkerHeartbeat) -> None:
         """Record a worker's progress.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -16,25 +16,37 @@ TAIL_BYTES: Final = 4 * 1024 * 1024
 lines about the progress."""
 
 
-NONE_WRITTEN: Final = (0, 0.0)
-"""What `last_event` returns where there is no event."""
+class LogEnd(NamedTuple):
+    """Where an event log ends.
+
+    Attributes:
+        seq: the number of its last event; 0: there is none.
+        time: of that event, in seconds since the epoch.
+        steps: how far training had come by the last line after that event; 0: no line says.
+    """
+
+    seq: int = 0
+    time: float = 0.0
+    steps: int = 0
 
 
-def last_event(path: Path) -> tuple[int, float]:
-    """The number of the last event in an event log, and its time in seconds since the epoch; or NONE_WRITTEN."""
+def log_end(path: Path) -> LogEnd:
+    """Read the end of an event log; there may be none."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
             lines = file.read().splitlines()
     except OSError:
-        return NONE_WRITTEN
+        return LogEnd()
+    steps = 0
     for line in reversed(lines):
         try:
             found = json.loads(line)
             if found.get("seq") is not None:
                 at = Timestamp()
                 at.FromJsonString(found["time"])
-                return int(found["seq"]), epoch_seconds(at)
+                return LogEnd(int(found["seq"]), epoch_seconds(at), steps)
+            steps = steps or int(found["progress"]["steps"])
         except (ValueError, AttributeError, TypeError, LookupError):
             continue  # cut off: at the beginning by us, at the end by the end of its writer
-    return NONE_WRITTEN
+    return LogEnd()
