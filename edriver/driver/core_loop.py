@@ -167,7 +167,8 @@ class CoreLoop:
             self._perform(action, host_of, entry.wall_clock)
         # Act first, then print: workers that wait for their next round must not wait for output.
         lines = [*self._announcements.lines(loss, step)]
-        lost_before = self._event_history.tracker.steps_lost
+        tracker = self._event_history.tracker
+        round_before, lost_before = tracker.round_id, tracker.steps_lost
         new_events = self._event_history.take(event, step, loss, lines)
         if replayed:
             if self._metrics:
@@ -176,9 +177,11 @@ class CoreLoop:
         for line in lines:
             _log.info("%s", line.text)
         self.publish(new_events)
-        if any(isinstance(action, RoundPlan) and action.checkpoint for action in step):
-            lost = self._event_history.tracker.steps_lost - lost_before
-            _log.info("no worker holds the state: it is loaded from disk; %s lost", count_text(lost, "step"))
+        for plan in [action for action in step if isinstance(action, RoundPlan) and action.checkpoint]:
+            # The last steps before a driver died were reported to that one alone.
+            bound = "at least " if 0 < round_before.incarnation < plan.round_id.incarnation else ""
+            lost = count_text(tracker.steps_lost - lost_before, "step")
+            _log.info("no worker holds the state: it is loaded from disk; %s%s lost", bound, lost)
         if loss and isinstance(event, events.WorkerStalled):
             _log.info("its threads are at\n%s", event.stacks)
         return finish

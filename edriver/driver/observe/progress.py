@@ -250,6 +250,11 @@ class ProgressTracker:
             self._pace.add(now, passed, steps, self.samples.total)
 
     @property
+    def round_id(self) -> RoundId:
+        """The round that is on, or else the last one; NO_ROUND: there was none."""
+        return NO_ROUND if self._plan is None else self._plan.round_id
+
+    @property
     def first(self) -> int | None:
         """Rank 0 of the current round, or else of the last one."""
         return None if self._plan is None else self._plan.workers[0]
