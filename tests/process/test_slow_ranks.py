@@ -172,12 +172,24 @@ def test_where_both_stand(paced: Paced) -> None:
 def test_one_that_is_slow_in_each_step(
     paced: Paced, rank: int, what: str, reason: pace_pb2.StragglerReason.ValueType
 ) -> None:
-    assert not paced.client.status().stragglers
+    paced.until(lambda status: not status.stragglers)  # on a busy machine there may have been one
     paced.slow(rank, what)
-    status = paced.until(lambda status: bool(status.stragglers))
+    try:
+        is_named_as_slow(paced, rank, reason)
+    finally:
+        paced.quick(rank)
+    paced.until(lambda status: not status.stragglers)
+    begun, ended = paced.events("straggler")[-2:]
+    assert begun.straggler.rank == ended.straggler.rank == rank
+    assert not begun.straggler.HasField("end_time")
+    assert ended.straggler.HasField("end_time")
+
+
+def is_named_as_slow(paced: Paced, rank: int, reason: pace_pb2.StragglerReason.ValueType) -> None:
+    # At first, steps from before it was slow count, too.
+    status = paced.until(lambda status: any(each.ratio > 1.5 for each in status.stragglers))
     (slow,) = status.stragglers
     assert (slow.rank, slow.reason) == (rank, reason)
-    assert slow.ratio > 1.5
     shown = edriver("status", "--run", id_of(paced.run)).stdout
     assert re.search(rf"rank {rank} \(localhost:{rank}\) is \d+\.\d times slower than the median of the others", shown)
     begun_at = time.time()
@@ -196,12 +208,6 @@ def test_one_that_is_slow_in_each_step(
     assert span_seconds(times.step) - span_seconds(times.waiting) > 0.08
     other = paced.worker(1 - rank).step_times
     assert span_seconds(other.waiting) > 0.05
-    paced.quick(rank)
-    paced.until(lambda status: not status.stragglers)
-    begun, ended = paced.events("straggler")[-2:]
-    assert begun.straggler.rank == ended.straggler.rank == rank
-    assert not begun.straggler.HasField("end_time")
-    assert ended.straggler.HasField("end_time")
 
 
 def test_the_page_says_it_and_shows_where_a_worker_stands(paced: Paced, browser: Browser, tmp_path: Path) -> None:  # noqa: F811
