@@ -46,7 +46,8 @@ def driver_killed() -> dict[str, float]:
         began = time.monotonic()
         resumed = _resume(there, run, folder)
         in_charge = time.monotonic() - began
-        attached = _attached(resumed, HOSTS, began, folder)
+        _await(lambda: len(_callers(resumed.process.pid)) == HOSTS, folder)
+        attached = time.monotonic() - began
         _end(resumed)
     return {
         "steps a second without a driver, by with one": alive / dead,
@@ -154,12 +155,6 @@ def _when_still(reports: Path) -> int:
         count = len(steps_of(reports))
         time.sleep(1.0)
     return count
-
-
-def _attached(driver: Printing, hosts: int, began: float, folder: Path) -> float:
-    """Wait until so many hosts have a connection to the driver; seconds since then."""
-    _await(lambda: len(_callers(driver.process.pid)) == hosts, folder)
-    return time.monotonic() - began
 
 
 def _callers(pid: int) -> set[str]:

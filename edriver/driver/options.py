@@ -69,6 +69,7 @@ class RunOptions:
         command: a worker's program and arguments; empty only if nothing is to be started.
         source: the host source.
         launcher: makes what starts the agents of all hosts; None: for each host what suits it.
+        launcher_name: the launcher's entry point; empty: none was chosen.
         broker: what asks an engine for hosts; None: no engine is asked.
         ssh: how other hosts are reached.
         network_interface: through which interface hosts reach one another; empty: whichever leads there.
@@ -105,6 +106,7 @@ class RunOptions:
     command: tuple[str, ...]
     source: HostSource
     launcher: Callable[[LaunchContext], Launcher] | None = None
+    launcher_name: str = ""
     broker: BrokerChoice | None = None
     ssh: SshOptions = field(default_factory=SshOptions)
     network_interface: str = ""
@@ -182,6 +184,7 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
         mode=mode,
         source=_source_of(flags, settings, dial_in_hosts),
         launcher=_launcher_of(flags),
+        launcher_name=flags.launcher or "",
         broker=_broker_of(flags),
         ssh=_ssh_of(flags),
         port=_port_of("--port", flags.port) or 0,

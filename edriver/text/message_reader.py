@@ -18,6 +18,7 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 Kind = TypeVar("Kind", bound=Message)
+Span = TypeVar("Span", Timestamp, Duration)
 Convert: TypeAlias = Callable[[Any], Any]
 """Makes of a parsed value what a message's constructor takes."""
 
@@ -92,23 +93,19 @@ def _conversion_of_message(descriptor: Descriptor) -> Convert:
     if descriptor is Timestamp.DESCRIPTOR:
         return _time
     if descriptor is Duration.DESCRIPTOR:
-        return _duration
-    return lambda parsed: _arguments(
-        _conversions(descriptor), parsed
-    )  # looked up later: a message may hold its own kind
+        return partial(_from_text, Duration)
+    return lambda parsed: _arguments(_conversions(descriptor), parsed)  # looked up when called: messages may nest
 
 
 def _time(value: str) -> Timestamp | dict[str, int]:
     if len(value) > _MOST_DIGITS:
-        exact = Timestamp()
-        exact.FromJsonString(value)
-        return exact
+        return _from_text(Timestamp, value)
     since = datetime.fromisoformat(value) - _EPOCH
     return {"seconds": since.days * _DAY + since.seconds, "nanos": since.microseconds * 1000}
 
 
-def _duration(value: str) -> Duration:
-    found = Duration()
+def _from_text(kind: type[Span], value: str) -> Span:
+    found = kind()
     found.FromJsonString(value)
     return found
 

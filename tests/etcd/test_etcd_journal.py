@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -207,7 +206,8 @@ def test_a_member_that_waited_for_others_in_vain_is_one_that_does_not_answer() -
 
 
 def test_with_tls(tmp_path: Path) -> None:
-    tls, foreign = (TlsFiles(folder) for folder in (tmp_path, Path(tempfile.mkdtemp(dir=tmp_path))))
+    (tmp_path / "foreign").mkdir()
+    tls, foreign = TlsFiles(tmp_path), TlsFiles(tmp_path / "foreign")
     with etcd_cluster(tmp_path, tls) as cluster:
 
         def journal(environ: dict[str, str]) -> EtcdJournal:

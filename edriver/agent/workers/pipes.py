@@ -50,7 +50,7 @@ class Pipes:
         pauses = 0 < most < FULL_READ
         self._wait(not pauses)
         if pauses:
-            self._later(READ_PAUSE, self._read)  # what is there by then is read without waiting for it
+            self._later(READ_PAUSE, self._read)  # pending output is read as soon as the pause ends
 
     def _wait(self, waits: bool) -> None:
         if waits and not self._waits:

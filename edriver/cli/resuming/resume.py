@@ -118,7 +118,6 @@ def go_on_with(
 
     from edriver.cli.main import parser as run_parser
     from edriver.driver.engines.slurm import requeue
-    from edriver.driver.flags.engine_flags import with_engine
     from edriver.driver.flags.usage_error import UsageError
     from edriver.driver.observe.console.output import Output
     from edriver.driver.options import options_of
@@ -130,8 +129,7 @@ def go_on_with(
         os.environ.clear()
         os.environ.update(environment)
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-        flags = run_parser().parse_known_args(head.arguments)[0]
-        options = options_of(flags)
+        options = options_of(run_parser().parse_known_args(head.arguments)[0])
     except OSError as error:
         raise JournalError(f"the run's folder {head.directory} cannot be entered: {error.strerror}") from None
     except UsageError as error:
@@ -146,7 +144,7 @@ def go_on_with(
         from edriver.driver.session import resume
 
         records = records_of(options, head.run_id)
-        agents_gone = requeued if with_engine(flags).launcher == requeue.LAUNCHER else ""
+        agents_gone = requeued if options.launcher_name == requeue.LAUNCHER else ""
         return resume(options, journal, records, output, environment, port=port, agents_gone=agents_gone)
     finally:
         output.close()
