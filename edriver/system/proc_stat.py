@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+PROC_ROOT: Final = Path("/proc")
+
 STATE_FIELD: Final = 0
 """Place of the state: R runs, S and D sleep, T and t are stopped, Z has exited."""
 
@@ -15,21 +17,17 @@ PARENT_FIELD: Final = 1
 SESSION_FIELD: Final = 3
 """Place of the session's id."""
 
-USER_TIME_FIELD, SYSTEM_TIME_FIELD = 11, 12
-"""Places of the processor time used, in ticks,"""
+OWN_TIME_FIELDS: Final = (11, 12)
+"""Places of the processor time that it has used, in ticks: in its own code, and in the kernel's."""
 
-CHILDREN_USER_TIME_FIELD, CHILDREN_SYSTEM_TIME_FIELD = 13, 14
-"""and of that of its children that it has waited for."""
+REAPED_TIME_FIELDS: Final = (13, 14)
+"""Places of the same of its children that it has waited for."""
 
 START_FIELD: Final = 19
 """Place of the time at which it was started, in ticks since the machine was."""
 
 RESIDENT_FIELD: Final = 21
 """Place of the number of its pages in memory."""
-
-CHILD_TIME_FIELDS: Final = (13, 14)
-"""Places of what children have used that have been reaped."""
-
 
 READ_BYTES: Final = 64 * 1024
 
@@ -60,6 +58,11 @@ def stat_fields(stat: Path) -> list[str]:
         OSError: the process or thread has ended.
     """
     return fields_of(kernel_text(stat))
+
+
+def ticks(fields: list[str], places: tuple[int, ...]) -> int:
+    """Processor time: the sum of the fields at these places, OWN_TIME_FIELDS for example."""
+    return sum(int(fields[place]) for place in places)
 
 
 def fields_of(text: str) -> list[str]:

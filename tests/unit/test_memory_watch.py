@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from edriver.agent.health.memory_watch import END_BOUND, LOOK_INTERVAL, MemoryWatch, limit_of, memory_groups, oom_kills
+from edriver.agent.cgroups import kills_in, memory_groups
+from edriver.agent.health.memory_watch import END_BOUND, LOOK_INTERVAL, MemoryWatch
 from edriver.v1.cause_pb2 import CAUSE_KIND_MAYBE_OUT_OF_MEMORY, CAUSE_KIND_OUT_OF_MEMORY, Cause
 
 V2 = "0::/kubepods.slice/pod7.slice/worker.scope\n"
@@ -26,28 +27,33 @@ VMSTAT = "nr_free_pages 1\noom_kill {}\nnuma_hit 7\n"
         pytest.param("", None, id="empty"),
     ],
 )
-def test_kills(text: str, kills: int | None) -> None:
-    assert oom_kills(text) == kills
+def test_kills(tmp_path: Path, text: str, kills: int | None) -> None:
+    (tmp_path / "counts").write_text(text)
+    assert kills_in(tmp_path / "counts") == kills
 
 
 @pytest.mark.parametrize(
     ("text", "limit"),
     [
-        pytest.param("2147483648\n", 2 << 30, id="v2"),
+        pytest.param("2147483648\n", 2 << 30, id="set"),
         pytest.param("max\n", None, id="v2-none"),
         pytest.param("9223372036854771712\n", None, id="v1-none"),
     ],
 )
-def test_limit(text: str, limit: int | None) -> None:
-    assert limit_of(text) == limit
+def test_limit(tmp_path: Path, text: str, limit: int | None) -> None:
+    (tmp_path / "memory.max").write_text(text)
+    (group,) = memory_groups("0::/\n", tmp_path)
+    assert group.limit() == limit
 
 
-def test_where_the_files_are() -> None:
-    root = Path("/c")
-    v2 = [group.folder for group in memory_groups(V2, root)]
-    assert v2 == [root / "kubepods.slice/pod7.slice/worker.scope", root]
-    v1 = [(group.folder, group.events) for group in memory_groups(V1, root)][:2]
-    assert v1 == [(root / "memory/docker/4f", "memory.oom_control"), (root / "memory", "memory.oom_control")]
+def test_where_the_files_are(tmp_path: Path) -> None:
+    lowest, in_v1 = tmp_path / "kubepods.slice/pod7.slice/worker.scope", tmp_path / "memory/docker/4f"
+    lowest.mkdir(parents=True)
+    in_v1.mkdir(parents=True)
+    v2 = [(group.folder, group.files.kills) for group in memory_groups(V2, tmp_path)]
+    assert v2 == [(folder, "memory.events") for folder in (lowest, lowest.parent, lowest.parent.parent, tmp_path)]
+    v1 = [(group.folder, group.files.kills) for group in memory_groups(V1, tmp_path)][1:]
+    assert v1 == [(folder, "memory.oom_control") for folder in (in_v1, in_v1.parent, in_v1.parent.parent)]
 
 
 class Machine:

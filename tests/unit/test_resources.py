@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from edriver.agent.resources.cgroups import cpu_limit, memory_limit
 from edriver.agent.resources.changes import REFRESH_INTERVAL, UsageChanges
 from edriver.agent.resources.gpus import GpuReading, NoGpus, gpus_of, open_gpus
 from edriver.agent.resources.host import Host, interfaces_that_count
+from edriver.agent.resources.limits import cpu_limit, memory_limit
 from edriver.agent.resources.processes import (
     LOOKS_BETWEEN_FULL_ONES,
     ProcessorTime,

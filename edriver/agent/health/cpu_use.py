@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edriver.system.proc_stat import (
-    CHILD_TIME_FIELDS,
+    OWN_TIME_FIELDS,
     PARENT_FIELD,
-    SYSTEM_TIME_FIELD,
-    USER_TIME_FIELD,
+    REAPED_TIME_FIELDS,
     stat_fields,
+    ticks,
 )
 
 CPU_WINDOW = 10.0
@@ -28,7 +28,7 @@ def processor_seconds(pid: int) -> float:
         fields = stat_fields(Path(f"/proc/{pid}/stat"))
     except OSError:
         return 0.0
-    return (int(fields[USER_TIME_FIELD]) + int(fields[SYSTEM_TIME_FIELD])) / os.sysconf("SC_CLK_TCK")
+    return ticks(fields, OWN_TIME_FIELDS) / os.sysconf("SC_CLK_TCK")
 
 
 def family_seconds(pid: int) -> float:
@@ -42,8 +42,7 @@ def family_seconds(pid: int) -> float:
             except OSError:
                 continue  # closed meanwhile
             children[int(fields[PARENT_FIELD])].append(int(name))
-            places = (USER_TIME_FIELD, SYSTEM_TIME_FIELD, *CHILD_TIME_FIELDS)
-            used[int(name)] = sum(int(fields[place]) for place in places) / os.sysconf("SC_CLK_TCK")
+            used[int(name)] = ticks(fields, OWN_TIME_FIELDS + REAPED_TIME_FIELDS) / os.sysconf("SC_CLK_TCK")
     total, left = 0.0, [pid]
     while left:
         member = left.pop()

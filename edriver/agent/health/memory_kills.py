@@ -11,14 +11,11 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
 
-from edriver.agent.health.memory_watch import END_BOUND, MemoryGroup, counting_group, kills_in, kills_of, lowest_limit
-from edriver.system.proc_stat import kernel_text
+from edriver.agent.cgroups import CGROUP_ROOT, MemoryGroup, kills_in
+from edriver.agent.health.memory_watch import END_BOUND, counting_groups, kills_of, lowest_limit
+from edriver.system.proc_stat import PROC_ROOT, kernel_text
 from edriver.v1 import agent_pb2
-
-PROC_ROOT: Final = Path("/proc")
-CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
 
 
 class KillCount:
@@ -30,22 +27,22 @@ class KillCount:
         root: and cgroups(7).
 
     Attributes:
-        group: the cgroup; None: the machine's are counted.
+        groups: the cgroup and those above it; empty: the machine's are counted.
     """
 
     def __init__(self, proc: Path = PROC_ROOT, root: Path = CGROUP_ROOT) -> None:
         self._machine = proc / "vmstat"
-        self.group: MemoryGroup | None = None
+        self.groups: tuple[MemoryGroup, ...] = ()
         with suppress(OSError):  # a kernel without cgroups
-            self.group = counting_group(kernel_text(proc / str(os.getpid()) / "cgroup"), root)
+            self.groups = counting_groups(kernel_text(proc / str(os.getpid()) / "cgroup"), root)
 
     def now(self) -> int:
         """So far; 0 if the kernel does not say."""
-        return (kills_in(self._machine) if self.group is None else kills_of(self.group)) or 0
+        return (kills_of(self.groups) if self.groups else kills_in(self._machine)) or 0
 
     def limit(self) -> int | None:
         """Bytes that the cgroup may use; None: it has no limit, or is not known."""
-        return None if self.group is None else lowest_limit(self.group)
+        return lowest_limit(self.groups)
 
 
 class MemoryKills:
@@ -129,6 +126,6 @@ class MemoryKills:
     def _report(self, worker_id: int, pid: int) -> None:
         self._unexplained -= 1
         kill = agent_pb2.MemoryKill(
-            worker_id=worker_id, pid=pid, memory_limit=self._count.limit(), uncertain=self._count.group is None
+            worker_id=worker_id, pid=pid, memory_limit=self._count.limit(), uncertain=not self._count.groups
         )
         self._send(kill)

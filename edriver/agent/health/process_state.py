@@ -10,13 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from edriver.system.proc_stat import STATE_FIELD, kernel_text, stat_fields
+from edriver.agent.cgroups import CGROUP_ROOT, cgroup_folders
+from edriver.system.proc_stat import PROC_ROOT, STATE_FIELD, kernel_text, stat_fields
 
 STOPPED_STATES: Final = "Tt"
 """Of proc(5), /proc/PID/stat: stopped by a signal, or by a debugger."""
-
-PROC_ROOT: Final = Path("/proc")
-CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
 
 
 def stands_still(pid: int, proc: Path = PROC_ROOT, cgroups: Path = CGROUP_ROOT) -> bool:
@@ -30,6 +28,6 @@ def stands_still(pid: int, proc: Path = PROC_ROOT, cgroups: Path = CGROUP_ROOT) 
     with suppress(OSError, IndexError):
         if stat_fields(proc / str(pid) / "stat")[STATE_FIELD] in STOPPED_STATES:
             return True
-        group = kernel_text(proc / str(pid) / "cgroup").strip().rpartition("0::/")[2]
-        return "frozen 1" in kernel_text(cgroups / group / "cgroup.events")
+        lowest = next(cgroup_folders(kernel_text(proc / str(pid) / "cgroup"), cgroups, ""), cgroups)
+        return "frozen 1" in kernel_text(lowest / "cgroup.events")
     return False

@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 
 import psutil
 
-from edriver.agent.resources.cgroups import CGROUP_ROOT, cpu_limit, memory_limit
-from edriver.agent.resources.processes import PROC_ROOT
-from edriver.system.proc_stat import kernel_text
+from edriver.agent.cgroups import CGROUP_ROOT
+from edriver.agent.resources.limits import cpu_limit, memory_limit
+from edriver.system.proc_stat import PROC_ROOT, kernel_text
 
 NETWORK_ROOT: Final = Path("/sys/class/net")
 

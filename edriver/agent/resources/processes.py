@@ -8,19 +8,17 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from edriver.system.proc_stat import (
-    CHILDREN_SYSTEM_TIME_FIELD,
-    CHILDREN_USER_TIME_FIELD,
+    OWN_TIME_FIELDS,
     PARENT_FIELD,
+    PROC_ROOT,
+    REAPED_TIME_FIELDS,
     RESIDENT_FIELD,
     SESSION_FIELD,
     START_FIELD,
     STATE_FIELD,
-    SYSTEM_TIME_FIELD,
-    USER_TIME_FIELD,
     fields_of,
+    ticks,
 )
-
-PROC_ROOT: Final = Path("/proc")
 
 LOOKS_BETWEEN_FULL_ONES: Final = 30
 """Looks for which a process that is no worker's is not looked at again: there may be thousands."""
@@ -74,8 +72,8 @@ def process_stat(pid: int, root: str = str(PROC_ROOT)) -> ProcessStat | None:
         int(fields[PARENT_FIELD]),
         int(fields[SESSION_FIELD]),
         fields[STATE_FIELD],
-        int(fields[USER_TIME_FIELD]) + int(fields[SYSTEM_TIME_FIELD]),
-        int(fields[CHILDREN_USER_TIME_FIELD]) + int(fields[CHILDREN_SYSTEM_TIME_FIELD]),
+        ticks(fields, OWN_TIME_FIELDS),
+        ticks(fields, REAPED_TIME_FIELDS),
         max(0, int(fields[RESIDENT_FIELD])),
     )
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from edriver.agent.resources.processes import PROC_ROOT, ProcessStat
-from edriver.system.proc_stat import kernel_text
+from edriver.agent.resources.processes import ProcessStat
+from edriver.system.proc_stat import PROC_ROOT, kernel_text
 
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
