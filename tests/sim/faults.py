@@ -12,8 +12,9 @@ from edriver.driver.core.cause import CauseKind
 from edriver.driver.core.rounds.ranks import RoundPlan
 from edriver.driver.core.settings import HOST_COOLDOWN, Settings
 from tests.sim.invariants import Violation, check
+from tests.sim.sim_driver import ROUNDING
 from tests.sim.trainee import BUG_LINE, Job
-from tests.sim.world import ROUNDING, World
+from tests.sim.world import World
 
 NAMES = ("a", "b", "c", "d")
 
@@ -93,7 +94,7 @@ class Nemesis:
         self.rng = rng
         self.world = World(seed, settings, job, log)
         if others.random() < 0.12:
-            self.world.bad_hosts = {others.choice(NAMES)}
+            self.world.workers.bad_hosts = {others.choice(NAMES)}
         self.ends = rng.uniform(5, 30)
         self._swallows_at = variants.uniform(1, self.ends) if variants.random() < 0.2 else None
         self._disasters = disk.randint(0, 2) if job.checkpoint_every else 0
@@ -102,8 +103,8 @@ class Nemesis:
         self._glitches = 1
         self._accidents = 0
         self._calm = False
-        self.world.ordered = self._react
-        self.world.happened = self._surprise
+        self.world.driver.ordered = self._react
+        self.world.driver.happened = self._surprise
 
     def run(self) -> actions.FinishRun:
         """Run to the end.
@@ -112,7 +113,7 @@ class Nemesis:
             Violation: an invariant does not hold, or the run does not end.
         """
         world, clockwork = self.world, self.world.clockwork
-        clockwork.after(0.0, lambda: world.discover(*self._some_hosts()))
+        clockwork.after(0.0, lambda: world.driver.discover(*self._some_hosts()))
         at = 0.0
         while at < self.ends:
             at += self.rng.expovariate(0.7)
@@ -125,16 +126,16 @@ class Nemesis:
             for _ in range(self._crashes.randint(1, 4)):
                 at = self._crashes.uniform(0, 1.2 * self.ends)
                 away = self._crashes.choice((0.0, 0.0, self._crashes.uniform(0, 1), self._crashes.uniform(0, 20)))
-                clockwork.after(at, partial(world.crash_driver, away))
+                clockwork.after(at, partial(world.driver.crash, away))
                 if self._crashes.random() < 0.5:
                     clockwork.after(at + away / 2, self._kill_a_member)
         clockwork.after(self.ends, self._calm_down)
-        if not clockwork.run(lambda: world.outcome is not None, self.ends + LIVENESS_BOUND):
-            raise Violation(f"the run does not end: {world.core.state.doing.cause}")
-        assert world.outcome is not None
-        broken = world.outcome.cause.kind is CauseKind.COLLECTIVES_BROKEN
+        if not clockwork.run(lambda: world.driver.outcome is not None, self.ends + LIVENESS_BOUND):
+            raise Violation(f"the run does not end: {world.driver.core.state.doing.cause}")
+        assert world.driver.outcome is not None
+        broken = world.driver.outcome.cause.kind is CauseKind.COLLECTIVES_BROKEN
         check(not broken, "one glitch and some unproven connections are taken for a bad link")
-        return world.outcome
+        return world.driver.outcome
 
     def _some_hosts(self) -> list[tuple[str, int]]:
         count = self.rng.randint(1, len(NAMES))
@@ -144,13 +145,13 @@ class Nemesis:
         """The faults end: all hosts are there and stay. Soon all that may train does."""
         self.world.clockwork.after(CONVERGENCE_BOUND, self._check_convergence)
         self._calm = True
-        self.world.launch_fails.clear()
-        self.world.bad_hosts.clear()
-        self.world.slow.clear()
-        self.world.discover(*((name, 4) for name in NAMES))
+        self.world.agents.launch_fails.clear()
+        self.world.workers.bad_hosts.clear()
+        self.world.workers.slow.clear()
+        self.world.driver.discover(*((name, 4) for name in NAMES))
 
     def _check_convergence(self) -> None:
-        core, now = self.world.core, self.world.now
+        core, now = self.world.driver.core, self.world.driver.now
         healed = max(record.rest.free_at for record in core.roster.hosts.values()) + CONVERGENCE_BOUND
         if healed > now:  # a host in quarantine may not be used yet
             check(healed - now <= HOST_COOLDOWN[1] + CONVERGENCE_BOUND, "a host is quarantined without end")
@@ -164,12 +165,12 @@ class Nemesis:
         if all(p.frozen for p in awaited):  # there is none who could go on
             return
         check(not core.state.suspects, "a worker stays suspected: it is neither killed nor answers again")
-        if self.world.outcome is None and current and current.running and not self.world.job.bug:
-            size, wanted = len(current.plan.seats), self.world.core.settings.max_np
+        if self.world.driver.outcome is None and current and current.running and not self.world.job.bug:
+            size, wanted = len(current.plan.seats), self.world.driver.core.settings.max_np
             check(size == wanted, f"{size} of {wanted} workers train {CONVERGENCE_BOUND:g} s after the last fault")
 
     def _strike(self) -> None:
-        if self._calm or self.world.outcome:
+        if self._calm or self.world.driver.outcome:
             return
         world, rng = self.world, self.rng
         members, processes = world.members(), world.processes()
@@ -177,40 +178,40 @@ class Nemesis:
         world.log(f"fault  {kind}")
         victims = processes if rng.random() < 0.3 else members
         if kind == "hosts":
-            world.discover(*self._some_hosts())
+            world.driver.discover(*self._some_hosts())
         elif kind == "undo":
-            before = [(h.name, h.slots) for h in world.discovered]
-            world.discover(*self._some_hosts())
+            before = [(h.name, h.slots) for h in world.driver.discovered]
+            world.driver.discover(*self._some_hosts())
             world.clockwork.after(rng.uniform(0, 0.02), lambda: self._undo(before))
         elif kind == "launch":
-            world.launch_fails = {rng.choice(NAMES)}
+            world.agents.launch_fails = {rng.choice(NAMES)}
         elif kind == "drain":
             self._drain(rng.choice(NAMES))
         elif len(victims) > 1 or (victims and rng.random() < 0.05):
             victim = rng.choice(victims)
             if kind == "kill":
-                world.kill(victim)
+                world.workers.kill(victim)
             elif kind == "agent":
-                world.kill_agent(victim.host)
+                world.agents.kill(victim.host)
             elif kind == "cut":
-                world.cut(victim.host, rng.uniform(0.1, 8))
+                world.agents.cut(victim.host, rng.uniform(0.1, 8))
             elif kind == "cut all":
                 seconds = rng.uniform(4, 15)
                 for host in {id(p.host): p.host for p in processes}.values():
-                    world.cut(host, seconds + rng.uniform(0, 0.01))
+                    world.agents.cut(host, seconds + rng.uniform(0, 0.01))
             elif kind == "freeze all":
                 seconds = rng.uniform(4, 15)
                 for process in processes:
-                    world.freeze(process, seconds + rng.uniform(0, 0.5))
+                    world.workers.freeze(process, seconds + rng.uniform(0, 0.5))
             elif kind == "freeze":
-                world.freeze(victim, LONG_STOP if rng.random() < 0.2 else rng.uniform(0.1, 15))
+                world.workers.freeze(victim, LONG_STOP if rng.random() < 0.2 else rng.uniform(0.1, 15))
             elif kind == "stall":
-                world.stall(victim, rng.uniform(0.1, 15))
+                world.workers.stall(victim, rng.uniform(0.1, 15))
             elif kind == "explode":
                 self._accidents += 1
                 victim.trainee.explode_at = BUG_LINE + self._accidents
             elif kind == "slow":
-                world.slow = {victim.worker_id}
+                world.workers.slow = {victim.worker_id}
             elif kind == "glitch" and self._glitches:
                 self._glitches -= 1
                 victim.trainee.glitch = True
@@ -229,20 +230,20 @@ class Nemesis:
         for process in self.world.processes():
             if process in self.world.members() or self._disaster_rng.random() < 0.7:
                 self.world.log("fault  kill, with all others")
-                self.world.kill(process)
+                self.world.workers.kill(process)
 
     def _drain(self, host: str) -> None:
         """A host, or its first slot, is to be left; sometimes that is taken back, else at the end of the faults."""
         slot = 0 if self.rng.random() < 0.3 else None
-        self.world.feed(events.DrainRequested(host, slot, "the operator wants it"))
+        self.world.driver.feed(events.DrainRequested(host, slot, "the operator wants it"))
         self.world.clockwork.after(
             self.rng.choice((self.rng.uniform(0, 0.1), max(0.0, self.ends - self.world.clockwork.now))),
-            lambda: self.world.feed(events.UndrainRequested(host, slot)),
+            lambda: self.world.driver.feed(events.UndrainRequested(host, slot)),
         )
 
     def _undo(self, hosts: list[tuple[str, int]]) -> None:
         if not self._calm:
-            self.world.discover(*hosts)
+            self.world.driver.discover(*hosts)
 
     def _react(self, order: actions.Action) -> None:
         """Inject a fault at the worst moment: while a round is being built, synced, stopped or aborted."""
@@ -254,10 +255,10 @@ class Nemesis:
     def _surprise(self, event: events.Event) -> None:
         """Change the hosts at the very end of a round, when some members are done and others are not."""
         if isinstance(event, events.WorkerDone) and not self._calm and self.rng.random() < 0.3:
-            self.world.clockwork.after(0.0, lambda: self.world.discover(*self._some_hosts()))
+            self.world.clockwork.after(0.0, lambda: self.world.driver.discover(*self._some_hosts()))
 
     def _kill_a_member(self) -> None:
         members = self.world.members()
         if len(members) > 1 and not self._calm:
             self.world.log("fault  kill, in reaction")
-            self.world.kill(self.rng.choice(members))
+            self.world.workers.kill(self.rng.choice(members))

@@ -47,6 +47,16 @@ def check(holds: bool, text: str) -> None:
         raise Violation(text)
 
 
+def check_seats(plan: RoundPlan) -> None:
+    """A round's ranks and slots by themselves."""
+    seats = plan.seats
+    check([seat.rank for seat in seats] == list(range(len(seats))), "ranks are not 0..n-1")
+    hosts = [seat.host for seat in seats]
+    runs = [host for place, host in enumerate(hosts) if place == 0 or hosts[place - 1] != host]
+    check(len(runs) == len(set(runs)), f"ranks of a host are not contiguous: {hosts}")
+    check(len({(seat.host, seat.slot) for seat in seats}) == len(seats), "two members share a slot")
+
+
 class Invariants:
     """Watches a world."""
 
@@ -75,17 +85,17 @@ class Invariants:
             match order:
                 case RoundPlan() as plan:
                     self._check_plan(plan)
-                    self._open_at = self._world.now + self._world.core.settings.resize_pause
+                    self._open_at = self._world.driver.now + self._world.driver.core.settings.resize_pause
                 case actions.Notify(_, round_id, _, HostUpdateResult.ADDED):
-                    waited = self._world.now >= self._open_at
+                    waited = self._world.driver.now >= self._open_at
                     check(waited, f"round {round_id} is interrupted for newcomers before {self._open_at:g} s")
                 case actions.StartWorker():
-                    kept = len(self._world.core.roster.fitting())
-                    check(kept <= self._world.core.settings.max_np, f"a worker is started: {kept} are too many")
+                    kept = len(self._world.driver.core.roster.fitting())
+                    check(kept <= self._world.driver.core.settings.max_np, f"a worker is started: {kept} are too many")
                 case actions.StopWorker(worker_id, _, 0.0):
                     self._check_spared({worker_id})
                 case actions.AbandonAgent(host, agent_id):
-                    self._check_spared(self._world.workers_of(host, agent_id))
+                    self._check_spared(self._world.agents.workers_of(host, agent_id))
                 case actions.Leave(worker_id):
                     self._sent_off.add(worker_id)
                 case actions.Abort(_, _, cause):
@@ -151,12 +161,12 @@ class Invariants:
     # ---- the parts --------------------------------------------------------------------------------------------
 
     def _check_roster(self) -> None:
-        places = Counter((w.host, w.slot) for w in self._world.core.roster.workers.values())
+        places = Counter((w.host, w.slot) for w in self._world.driver.core.roster.workers.values())
         check(not places or max(places.values()) == 1, f"two workers share a slot: {places}")
 
     def _check_spared(self, killed: set[int]) -> None:
         """No holder of the state is killed on a suspicion, unless another one waits for its next round."""
-        plan, known = self._plan, self._world.core.roster.workers
+        plan, known = self._plan, self._world.driver.core.roster.workers
         if plan is None or plan.round_id in self._finished:
             return
         processes = self._world.processes()
@@ -170,14 +180,14 @@ class Invariants:
         waiting += [
             w.offer.version
             for w in map(known.__getitem__, ended)
-            if w.offer and w.waits_in(self._world.core.state.ordinal)
+            if w.offer and w.waits_in(self._world.driver.core.state.ordinal)
         ]
         offered = any(version != NO_VERSION or not self._begun for version in waiting)
         check(offered, f"of workers {killed}, which are killed, one is the last holder of the state")
 
     def _check_quarantine(self) -> None:
         """Quarantine never keeps a run from having --min-np workers."""
-        core, now = self._world.core, self._world.now
+        core, now = self._world.driver.core, self._world.driver.now
         left_out = core.state.staffing.quarantine.excluded_hosts(now)
         if not left_out or core.state.ended:
             return
@@ -193,8 +203,8 @@ class Invariants:
 
     def _check_outlived(self) -> None:
         """A command that goes on without its training process keeps its slot for a while only."""
-        core, now = self._world.core, self._world.now
-        for host in self._world.hosts.values():
+        core, now = self._world.driver.core, self._world.driver.now
+        for host in self._world.agents.hosts.values():
             for worker_id, since in host.outlived.items():
                 worker = core.roster.workers.get(worker_id)
                 if worker and worker.state is not WorkerState.FINISHED:  # then it has --exit-timeout
@@ -202,20 +212,15 @@ class Invariants:
                     check(kept, f"worker {worker_id} trains no more since {since:.1f}, and its command keeps its slot")
 
     def _check_plan(self, plan: RoundPlan) -> None:
-        settings, roster = self._world.core.settings, self._world.core.roster
+        settings, roster = self._world.driver.core.settings, self._world.driver.core.roster
         check(plan.round_id > self._assigned, f"round {plan.round_id} follows round {self._assigned}")
-        seats = plan.seats
-        check([s.rank for s in seats] == list(range(len(seats))), "ranks are not 0..n-1")
-        hosts = [s.host for s in seats]
-        runs = [h for i, h in enumerate(hosts) if i == 0 or hosts[i - 1] != h]
-        check(len(runs) == len(set(runs)), f"ranks of a host are not contiguous: {hosts}")
-        check(len({(s.host, s.slot) for s in seats}) == len(seats), "two members share a slot")
-        keepers = [s for s in seats if s.worker_id not in roster.fitting()]
+        check_seats(plan)
+        keepers = [seat for seat in plan.seats if seat.worker_id not in roster.fitting()]
         check(len(keepers) <= 1, "more than one member without a slot")
-        size = len(seats) - len(keepers)
+        size = len(plan.seats) - len(keepers)
         check(settings.min_np <= size <= settings.max_np, f"size {size} is not within the limits")
         self._check_state_goes_on(plan)
-        budgets = self._world.core.state.budgets
+        budgets = self._world.driver.core.state.budgets
         spent = (budgets.failures, budgets.preemptions, budgets.resizes, budgets.unproven)
         ended = sum(budget.total for budget in spent)
         check(self._rounds <= ended + len(self._finished), f"round {plan.round_id}: what ended the last is not counted")
@@ -240,7 +245,7 @@ class Invariants:
             if seat.worker_id in offers and offers[seat.worker_id] != best and not loads:
                 check(seat.rank in plan.receivers, f"worker {seat.worker_id} is behind and receives nothing")
         check(not self._begun or plan.version != NO_VERSION or plan.checkpoint > 0, "training starts from scratch")
-        newest = self._world.newest()
+        newest = self._world.disk.newest()
         if plan.checkpoint:
             steps = 0 if newest is None else newest.steps
             check(plan.checkpoint == steps, f"it goes on from step {plan.checkpoint}, and step {steps} is on disk")
@@ -248,7 +253,7 @@ class Invariants:
         last = self._plan
         if last is None or last.round_id in self._finished:
             return
-        known = self._world.core.roster.workers
+        known = self._world.driver.core.roster.workers
         for survivor in (trainees[w] for w in last.workers if w in trainees and w in known):
             heard_of = survivor.worker_id in plan.workers or known[survivor.worker_id].state is WorkerState.WAITING
             if heard_of and survivor.participant.stage is Stage.WAITING:
@@ -273,10 +278,10 @@ class Invariants:
                     for t in trainees
                     if t.participant.committed != NO_VERSION and t.worker_id not in self._sent_off
                 }
-                left = [w for w in self._plan.workers if w in holders - self._world.given_up]
+                left = [w for w in self._plan.workers if w in holders - self._world.agents.given_up]
                 failed = {f.worker.worker_id for f in end.failures}
                 check(not set(left) - failed, f"the run was given up although {left} hold its state")
-                check(self._world.newest() is None, "the run was given up although a checkpoint is on disk")
+                check(self._world.disk.newest() is None, "the run was given up although a checkpoint is on disk")
             case CauseKind.START_FAILED:
                 check(self._plan is None, "given up as if training had never begun")
             case CauseKind.UNEVEN_STEPS:
@@ -290,7 +295,7 @@ class Invariants:
 
     def _check_history(self) -> None:
         models = set(self._models.values())
-        if not models and self._world.any_outlived:
+        if not models and self._world.workers.any_outlived:
             return  # all members were killed once they were done, and their commands ended well all the same
         check(len(models) == 1, f"{len(models)} different results")
         job = self._world.job
@@ -303,4 +308,4 @@ class Invariants:
         for epoch, counts in seen.items():
             check(len(counts) == job.samples, f"epoch {epoch} leaves out {job.samples - len(counts)} samples")
             padding = counts.total() - job.samples
-            check(padding <= self._world.core.settings.max_np, f"epoch {epoch} repeats {padding} samples")
+            check(padding <= self._world.driver.core.settings.max_np, f"epoch {epoch} repeats {padding} samples")

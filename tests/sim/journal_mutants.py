@@ -11,8 +11,8 @@ from edriver.driver.core import actions, events
 from edriver.driver.core.membership import Membership
 from edriver.driver.journal.entries import event_from_bytes
 from tests.sim.mutants import Patch
+from tests.sim.sim_driver import SimDriver
 from tests.sim.sim_journal import SimJournal
-from tests.sim.world import World
 
 
 def the_last_event_is_not_written(patch: pytest.MonkeyPatch) -> None:
@@ -51,13 +51,13 @@ def discovery_is_not_written(patch: pytest.MonkeyPatch) -> None:
 def events_are_replayed_at_the_time_of_the_replay(patch: pytest.MonkeyPatch) -> None:
     """Times are not written."""
 
-    def successor(self: World) -> Membership:
+    def successor(self: SimDriver) -> Membership:
         core = self.journal.restored()
         for _, event, _ in self.journal.entries:
             core.step(event_from_bytes(event), self.now)
         return core
 
-    patch.setattr(World, "successor", successor)
+    patch.setattr(SimDriver, "successor", successor)
 
 
 def draws_begin_anew(patch: pytest.MonkeyPatch) -> None:
@@ -102,48 +102,48 @@ def a_snapshot_is_taken_before_its_last_event(patch: pytest.MonkeyPatch) -> None
 
 def replayed_orders_are_given_again(patch: pytest.MonkeyPatch) -> None:
     """Agents get what the driver before has ordered once more, as new orders."""
-    original = World.successor
+    original = SimDriver.successor
 
-    def successor(self: World) -> Membership:
+    def successor(self: SimDriver) -> Membership:
         core = original(self)
         for _, _, orders in list(self.journal.entries):
             for order in orders:
                 self._perform(order)
         return core
 
-    patch.setattr(World, "successor", successor)
+    patch.setattr(SimDriver, "successor", successor)
 
 
 def an_open_interrupt_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Members that wait for a verdict get none from the next driver."""
-    original = World.successor
+    original = SimDriver.successor
 
-    def successor(self: World) -> Membership:
+    def successor(self: SimDriver) -> Membership:
         core = original(self)
         if core.state.round is not None:
             core.state.round.interrupt = None
         return core
 
-    patch.setattr(World, "successor", successor)
+    patch.setattr(SimDriver, "successor", successor)
 
 
 def the_older_driver_goes_on_deciding(patch: pytest.MonkeyPatch) -> None:
     """Nothing keeps a driver from giving orders once another has taken over."""
-    original_crash, original_feed = World.crash_driver, World.feed
+    original_crash, original_feed = SimDriver.crash, SimDriver.feed
     older: list[Membership] = []
 
-    def crash_driver(self: World, seconds: float) -> None:
+    def crash(self: SimDriver, seconds: float) -> None:
         older[:] = [self.core]
         original_crash(self, seconds)
 
-    def feed(self: World, event: events.Event) -> None:
+    def feed(self: SimDriver, event: events.Event) -> None:
         original_feed(self, event)
         if older and not self.outcome and not isinstance(event, events.DriverResumed):
             for order in older[0].step(event, self.now):
                 self._perform(order)
 
-    patch.setattr(World, "crash_driver", crash_driver)
-    patch.setattr(World, "feed", feed)
+    patch.setattr(SimDriver, "crash", crash)
+    patch.setattr(SimDriver, "feed", feed)
 
 
 def without_a_driver_none_are_freed(patch: pytest.MonkeyPatch) -> None:

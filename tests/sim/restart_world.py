@@ -22,7 +22,9 @@ from edriver.v1 import notification_pb2 as pb
 from tests.sim.faults import Nemesis
 from tests.sim.invariants import AVOIDABLE, check
 from tests.sim.restart_trainee import RestartJob, RestartTrainee
+from tests.sim.sim_agents import SimAgents
 from tests.sim.sim_hosts import Process
+from tests.sim.sim_workers import SimWorkers
 from tests.sim.world import World
 
 SAVE_BOUND = 600.0
@@ -39,12 +41,12 @@ class RestartInvariants:
         self._stop_ordered: tuple[RoundId, float] | None = None
 
     def after_step(self, orders: list[actions.Action]) -> None:
-        core = self._world.core
+        core = self._world.driver.core
         limit = core.settings.reset_limit
         for order in orders:
             match order:
                 case actions.StopAt(round_id=round_id):
-                    self._stop_ordered = round_id, self._world.now
+                    self._stop_ordered = round_id, self._world.driver.now
                 case actions.Abort(_, round_id, cause) if cause.kind is CauseKind.MEMBERS_CHANGE:
                     self._check_saved(round_id)
                 case actions.Abort(_, _, cause):
@@ -53,7 +55,7 @@ class RestartInvariants:
                     spent = plan.failures
                     check(spent <= limit, f"a round begins after {spent} failures, of which {limit} are allowed")
                 case actions.FinishRun() if order.end is actions.RunEnd.DONE:
-                    seats = self._world.seats
+                    seats = self._world.driver.seats
                     whole = [r for r, ended in self._ended.items() if ended == set(seats[r].values())]
                     check(bool(whole), f"success, and in no round have all scripts ended: {self._ended}")
 
@@ -61,7 +63,7 @@ class RestartInvariants:
         """Scripts that save on request by a call have saved their last step, unless they are silent or slow."""
         if self._stop_ordered is None or self._stop_ordered[0] != round_id:
             return
-        now, at = self._world.now, self._stop_ordered[1]
+        now, at = self._world.driver.now, self._stop_ordered[1]
         members = [p for p in self._world.processes() if p.trainee.participant.round_id == round_id]
         if self._world.restart_job.way not in ("call", "rank 0") or now - at > SAVE_BOUND:
             return
@@ -93,18 +95,28 @@ class RestartInvariants:
         raise AttributeError(name)
 
 
+class RestartAgents(SimAgents):
+    """Agents of a run in restart mode."""
+
+    def note_loss(self, process: Process) -> None:
+        """They free none: the driver restarts all."""
+
+
+class RestartWorkers(SimWorkers):
+    """Workers of a run in restart mode."""
+
+    def _trainee(self, worker_id: int, report: Callable[[pb.Report], None]) -> Any:
+        world: Any = self._world
+        boot, step_time = world.rng.uniform(0.5, 3), partial(self._step_time, worker_id)
+        return RestartTrainee(worker_id, world.restart_job, report, world.invariants, boot, step_time)
+
+
 class RestartWorld(World):
     """A simulated run in restart mode."""
 
+    agents_type = RestartAgents
+    workers_type = RestartWorkers
     restart_job: RestartJob
-
-    def _trainee(self, worker_id: int, report: Callable[[pb.Report], None]) -> Any:
-        watcher: Any = self.invariants
-        boot, step_time = self.rng.uniform(0.5, 3), partial(self._step_time, worker_id)
-        return RestartTrainee(worker_id, self.restart_job, report, watcher, boot, step_time)
-
-    def _note_loss(self, process: Process) -> None:
-        """Agents free none: the driver restarts all."""
 
 
 class RestartNemesis(Nemesis):
@@ -114,20 +126,20 @@ class RestartNemesis(Nemesis):
         super().__init__(seed, log)
         draw = random.Random(seed ^ 0x2E57)
         limit = draw.choice((None, None, None, 1, 3))
-        settings: Settings = replace(self.world.core.settings, mode=Mode.RESTART, reset_limit=limit)
-        bad = self.world.bad_hosts
+        settings: Settings = replace(self.world.driver.core.settings, mode=Mode.RESTART, reset_limit=limit)
+        bad = self.world.workers.bad_hosts
         self.world = RestartWorld(seed, settings, self.world.job, log)
         watcher: Any = RestartInvariants(self.world)
         self.world.invariants = watcher
         self.world.fabric.completed_in = lambda _round: None
-        self.world.bad_hosts = bad
+        self.world.workers.bad_hosts = bad
         self.world.restart_job = RestartJob(
             steps=draw.choice((10, 100, 300)),
             save_every=draw.choice((1, 5, 20)),
             way=draw.choice(("", "signal", "call", "rank 0")),
             last_evaluation=draw.choice((0.0, 0.0, 10.0)),
         )
-        self.world.ordered, self.world.happened = self._react, self._surprise
+        self.world.driver.ordered, self.world.driver.happened = self._react, self._surprise
 
     def _check_convergence(self) -> None:
         """After some have run the whole script, a round keeps its size."""
