@@ -249,9 +249,8 @@ class Comparison:
     def last_line(self, output: str, recorded: Reported) -> None:
         """The run's last line in the terminal."""
         found = re.search(r"edriver: done: .* goodput (.*)$", output, re.MULTILINE)
-        self.text(
-            "last line", "goodput", found[1] if found else output[-300:], f"{100 * (recorded.goodput or 0):.1f} %"
-        )
+        good = f"{100 * (recorded.goodput or 0):.1f} %"
+        self.text("last line", "goodput", found[1] if found else output[-300:], good)
 
     def text(self, where: str, what: str, shown: str, wanted: str) -> None:
         """A text that is shown is the one that should be."""

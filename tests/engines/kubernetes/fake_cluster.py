@@ -61,7 +61,7 @@ class FakeCluster:
         self._port = 0
         self._closed = False
         self.call(self._start_api())
-        self._write_kubeconfig()
+        self.kubeconfig.write_text(kubeconfig_text(self._port))
         self.call(self._apply())
 
     def call(self, what: Coroutine[Any, Any, Answer]) -> Answer:
@@ -141,15 +141,6 @@ class FakeCluster:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
-
-    def _write_kubeconfig(self) -> None:
-        found = {
-            "clusters": [{"name": "fake", "cluster": {"server": f"http://127.0.0.1:{self._port}"}}],
-            "users": [{"name": "driver", "user": {"token": "driver"}}],
-            "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": "driver"}}],
-            "current-context": "fake",
-        }
-        self.kubeconfig.write_text(yaml.safe_dump(found))
 
     async def _apply(self) -> None:
         plural = {"Job": "jobs", "StatefulSet": "statefulsets", "JobSet": "jobsets", "Secret": "secrets"}
@@ -265,19 +256,11 @@ class FakeCluster:
         await self.api.put("pods", pod)
 
     async def _start_container(self, name: str, container: Object) -> Process:
-        secret = self.api.get("secrets", next(n for n in self._secret_names() if n.endswith("-agent")))
+        (secret,) = (each for each in self.api.all("secrets") if each["metadata"]["name"].endswith("-agent"))
         credentials = self.folder / f"{name}.json"
         credentials.write_bytes(base64.b64decode(secret["data"]["agent.json"]))
         credentials.chmod(0o600)
-        words = {
-            "$(POD_NAME)": name,
-            "/etc/edriver/agent.json": str(credentials),
-            next(
-                word for word in container["command"] if word.endswith("-driver:7777")
-            ): f"127.0.0.1:{self.driver_port}",
-            "7778": "0",  # pods share this machine's ports
-        }
-        command = [words.get(word, word) for word in container["command"][1:]]
+        command = agent_words(container["command"], name, credentials, self.driver_port)
         environ = {**os.environ, "PYTHONPATH": str(ROOT), **self._environ}
         with self.output.open("ab") as output:
             return await asyncio.create_subprocess_exec(
@@ -289,9 +272,6 @@ class FakeCluster:
                 start_new_session=True,
             )
 
-    def _secret_names(self) -> list[str]:
-        return [each["metadata"]["name"] for each in self.api.all("secrets")]
-
     async def _close(self) -> None:
         for process in self._processes.values():
             with contextlib.suppress(ProcessLookupError):
@@ -302,6 +282,25 @@ class FakeCluster:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
+
+
+def kubeconfig_text(port: int) -> str:
+    """A file with which the driver reaches the API server at a port of this machine."""
+    found = {
+        "clusters": [{"name": "fake", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+        "users": [{"name": "driver", "user": {"token": "driver"}}],
+        "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": "driver"}}],
+        "current-context": "fake",
+    }
+    return yaml.safe_dump(found)
+
+
+def agent_words(command: list[str], pod: str, credentials: Path, driver_port: int) -> list[str]:
+    """An agent's command line of the manifest, with this machine's files and ports."""
+    driver = next(word for word in command if word.endswith("-driver:7777"))
+    words = {"$(POD_NAME)": pod, "/etc/edriver/agent.json": str(credentials), driver: f"127.0.0.1:{driver_port}"}
+    words["7778"] = "0"  # pods share this machine's ports
+    return [words.get(word, word) for word in command[1:]]
 
 
 @contextlib.contextmanager
