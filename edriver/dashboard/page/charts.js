@@ -62,17 +62,26 @@ class Chart {
     this.took = this.last - began;
   }
 
+  // Its reader looks at it: of all that are to be drawn, it is the first.
+  comeFirst() {
+    this.last = -Infinity;
+  }
+
   listen(at) {
     this.listens = true;
     if (!this.time && !this.zoomed) return;
     at.on("plotly_relayout", (change) => {
       if (!("xaxis.range[0]" in change)) return;
       const ends = [change["xaxis.range[0]"], change["xaxis.range[1]"]];
-      this.last = -Infinity; // of all that are to be drawn, it comes first
+      this.comeFirst();
       if (this.zoomed) this.zoomed(ends);
       else zoomTo(ends.map(secondsOf));
     });
-    at.on("plotly_doubleclick", () => (this.zoomed ? this.zoomed(null) : zoomTo(null)));
+    at.on("plotly_doubleclick", () => {
+      this.comeFirst();
+      if (this.zoomed) this.zoomed(null);
+      else zoomTo(null);
+    });
     if (this.hover) at.on("plotly_hover", this.hover);
     crosshair.attach(this, at);
   }

@@ -212,9 +212,13 @@ class Curves {
   }
 
   zoomed(ends) {
-    const found = ends && ends.map(scaleOf(this.axis, this.ends()).value);
-    if (this.axis === "wall" && this.single) return zoomTo(found);
-    this.zooms[this.axis] = found;
+    this.show(ends && ends.map(scaleOf(this.axis, this.ends()).value));
+  }
+
+  // Show this stretch of the axis; null: everything.
+  show(ends) {
+    if (this.axis === "wall" && this.single) return zoomTo(ends);
+    this.zooms[this.axis] = ends;
     this.redraw();
   }
 
@@ -230,12 +234,13 @@ class Curves {
     const at = crosshair.place === null || (chart.placeOf && chart.placeOf(crosshair.time, crosshair.place) === null) ? (from + to) / 2 : chart.placeOf(crosshair.time, crosshair.place);
     const step = (to - from) / (event.shiftKey ? 10 : 100);
     const moves = {ArrowLeft: at - step, ArrowRight: at + step, Home: from, End: to};
-    const zoom = (factor) => this.axis === "wall" && this.single ? zoomTo([at - (at - from) * factor, at + (to - at) * factor]) : (this.zooms[this.axis] = [at - (at - from) * factor, at + (to - at) * factor], this.redraw());
+    const factors = {"+": 0.5, "=": 0.5, "-": 2};
     if (event.key in moves) crosshair.show(chart, Math.min(to, Math.max(from, moves[event.key])));
-    else if (event.key === "+" || event.key === "=") zoom(0.5);
-    else if (event.key === "-") zoom(2);
-    else if (event.key === "0") this.zoomed(null);
-    else return;
+    else if (event.key in factors || event.key === "0") {
+      const factor = factors[event.key];
+      chart.comeFirst();
+      this.show(factor ? [at - (at - from) * factor, at + (to - at) * factor] : null);
+    } else return;
     event.preventDefault();
   }
 
