@@ -177,9 +177,8 @@ class Membership:
             run.give_up(trouble)
             return
         parts = run.settings, run.roster, run.staffing, run.suspects
-        waiting_reason = Waiting(*parts, run.round, run.best, run.checkpoints, run.started, run.now).waiting_reason(
-            chosen
-        )
+        disk = run.checkpoints, run.awaits_checkpoint
+        waiting_reason = Waiting(*parts, run.round, run.best, *disk, run.started, run.now).waiting_reason(chosen)
         if waiting_reason is None:
             version, equal = chosen.version, not run.unequal(chosen.version)
             trouble = self._breakage.repeated_failure(run.round, version, run.roster)

@@ -38,6 +38,7 @@ class Waiting(NamedTuple):
         last: the last round; None before the first.
         best: the highest version that was ever offered.
         checkpoints: whether the state is written to disk, so that new workers may find a checkpoint.
+        awaits_checkpoint: whether one may be written now, by a worker that is ending.
         started: when the run began.
         now: the time.
     """
@@ -49,6 +50,7 @@ class Waiting(NamedTuple):
     last: Round | None
     best: Version
     checkpoints: bool
+    awaits_checkpoint: bool
     started: float
     now: float
 
@@ -62,7 +64,7 @@ class Waiting(NamedTuple):
             return found
         if chosen.all and chosen.version == NO_VERSION != self.best:
             held = not all(w.state is WorkerState.WAITING for w in self.roster.live() if w.rank is not None)
-            if held or (self.checkpoints and any(w.may_write for w in self.roster.workers.values())):
+            if held or self.awaits_checkpoint:
                 return Obstacle(Cause(CauseKind.HOLDER_AWAITED, detail=self.best))
             if not chosen.checkpoint:
                 if self.checkpoints and self.staffing.booting():  # where that runs there may be one
