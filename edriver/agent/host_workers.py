@@ -273,7 +273,7 @@ class HostWorkers:
         cause = worker.memory.verdict() if code in KILLED_CODES and not worker.stopped else None
         await worker.link.ended(LAST_REPORT_TIMEOUT if code >= 0 else 0)
         files = WorkerFiles(self._settings.folder, worker.worker_id)
-        recorded = None if code == 0 else _recorded_error(files.error, worker.log_folder)
+        recorded = None if code == 0 else _recorded_error(files.error, worker)
         self._report_exit(worker.worker_id, 0 if worker.outstayed else code, tail, reaped, cause, recorded)
         await worker.close()
         for left in (files.life, files.store, files.error, files.stacks):
@@ -311,11 +311,11 @@ def assignment_notices(
         yield member, notification_pb2.Notice(assign_place=assignment)
 
 
-def _recorded_error(path: Path, log_folder: Path | None) -> agent_pb2.RecordedError | None:
-    """What the script has written to its error file, of which a copy is kept beside its other files."""
+def _recorded_error(path: Path, worker: Worker) -> agent_pb2.RecordedError | None:
+    """What a worker's script has written to its error file, of which a copy is kept beside its other files."""
     data, changed = error_file.read(path)
-    if data and log_folder:
-        copy = OutputFile(log_folder / ERROR_FILE)
+    if data and worker.log_folder:
+        copy = OutputFile(worker.log_folder / ERROR_FILE, append=False, on_unwritten=worker.note_unwritten)
         copy.write(data)
         copy.close()
     return error_file.recorded_error(data, changed) if data else None

@@ -109,7 +109,8 @@ class Worker:
             self._lives,
         )
         destinations = terms.destinations(order)
-        self.capture = Capture(order.worker_id, order.slot, stdout, stderr, pipes, forward, self._printed, destinations)
+        output = stdout, stderr, pipes, forward, self._printed, self.note_unwritten
+        self.capture = Capture(order.worker_id, order.slot, *output, destinations)
         self.memory = MemoryWatch(self.pid)
         self.unresponsive = UnresponsiveWatch(self._ask_where_it_stands)
         self.stacks = StackTaker(
@@ -241,6 +242,11 @@ class Worker:
         self.link.show_life()
         if self._standstill is not None:
             self._standstill.hear()
+
+    def note_unwritten(self, file: Path, reason: str) -> None:
+        """A file of its output, or of its error, cannot be written: the driver reports that."""
+        lost = agent_pb2.OutputUnwritten(worker_id=self.worker_id, file=str(file), reason=reason)
+        self._send(agent_pb2.ConnectRequest(output_unwritten=lost))
 
     def _report(self, message: notification_pb2.Report) -> None:
         if message.HasField("stacks_taken"):

@@ -237,6 +237,10 @@ class CoreLoop:
             detail = MemoryKill(kill.pid, limit, kill.uncertain)
             self._remark(Line(Cause(CauseKind.CHILD_OUT_OF_MEMORY, worker.name, detail=detail)))
 
+    def output_unwritten(self, host: str, lost: agent_pb2.OutputUnwritten) -> None:
+        """A file of a worker's output cannot be written: the output is shown all the same."""
+        self.warn(Cause(CauseKind.OUTPUT_UNWRITTEN, host=host, detail=ReportedText(f"{lost.file}: {lost.reason}")))
+
     def warn(self, cause: Cause, said: bool = False) -> None:
         """Something impairs the run or its records, and nothing follows from it by itself.
 

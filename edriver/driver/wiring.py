@@ -176,6 +176,7 @@ class Wiring:
             on_stacks=lambda taken: self.stacks.answered(taken),
             on_usage=self.usage.record,
             on_memory_kill=lambda kill: self.loop.memory_killed(kill),
+            on_output_unwritten=lambda host, lost: self.loop.output_unwritten(host, lost),
             clock=wall_clock,
         )
         self._address = interface_address(options.network_interface) if options.network_interface else ""

@@ -74,6 +74,7 @@ class ConnectRequest(_message.Message):
     WORKER_QUIET_FIELD_NUMBER: _builtins.int
     EXIT_OVERDUE_FIELD_NUMBER: _builtins.int
     MEMORY_KILL_FIELD_NUMBER: _builtins.int
+    OUTPUT_UNWRITTEN_FIELD_NUMBER: _builtins.int
     WORKER_STACKS_TAKEN_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     """Counts this side's messages from 1; 0 for messages that are not sent again (Hello, Heartbeat)."""
@@ -128,6 +129,10 @@ class ConnectRequest(_message.Message):
         """The kernel has killed a process that a worker had started."""
 
     @_builtins.property
+    def output_unwritten(self) -> Global___OutputUnwritten:
+        """A file of a worker's output cannot be written."""
+
+    @_builtins.property
     def worker_stacks_taken(self) -> Global___WorkerStacksTaken:
         """Answers TakeWorkerStacks."""
 
@@ -148,13 +153,14 @@ class ConnectRequest(_message.Message):
         worker_quiet: Global___WorkerQuiet | None = ...,
         exit_overdue: Global___ExitOverdue | None = ...,
         memory_kill: Global___MemoryKill | None = ...,
+        output_unwritten: Global___OutputUnwritten | None = ...,
         worker_stacks_taken: Global___WorkerStacksTaken | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["agent_ending", b"agent_ending", "exit_overdue", b"exit_overdue", "heartbeat", b"heartbeat", "hello", b"hello", "host_leaving", b"host_leaving", "kind", b"kind", "lease_expired", b"lease_expired", "lease_renewed", b"lease_renewed", "memory_kill", b"memory_kill", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_quiet", b"worker_quiet", "worker_report", b"worker_report", "worker_stacks_taken", b"worker_stacks_taken"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent_ending", b"agent_ending", "exit_overdue", b"exit_overdue", "heartbeat", b"heartbeat", "hello", b"hello", "host_leaving", b"host_leaving", "kind", b"kind", "lease_expired", b"lease_expired", "lease_renewed", b"lease_renewed", "memory_kill", b"memory_kill", "output_unwritten", b"output_unwritten", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_quiet", b"worker_quiet", "worker_report", b"worker_report", "worker_stacks_taken", b"worker_stacks_taken"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "agent_ending", b"agent_ending", "exit_overdue", b"exit_overdue", "heartbeat", b"heartbeat", "hello", b"hello", "host_leaving", b"host_leaving", "kind", b"kind", "lease_expired", b"lease_expired", "lease_renewed", b"lease_renewed", "memory_kill", b"memory_kill", "seq", b"seq", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_quiet", b"worker_quiet", "worker_report", b"worker_report", "worker_stacks_taken", b"worker_stacks_taken"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "agent_ending", b"agent_ending", "exit_overdue", b"exit_overdue", "heartbeat", b"heartbeat", "hello", b"hello", "host_leaving", b"host_leaving", "kind", b"kind", "lease_expired", b"lease_expired", "lease_renewed", b"lease_renewed", "memory_kill", b"memory_kill", "output_unwritten", b"output_unwritten", "seq", b"seq", "worker_ending", b"worker_ending", "worker_exited", b"worker_exited", "worker_quiet", b"worker_quiet", "worker_report", b"worker_report", "worker_stacks_taken", b"worker_stacks_taken"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "heartbeat", "worker_report", "worker_exited", "lease_expired", "worker_ending", "host_leaving", "agent_ending", "lease_renewed", "worker_quiet", "exit_overdue", "memory_kill", "worker_stacks_taken"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "heartbeat", "worker_report", "worker_exited", "lease_expired", "worker_ending", "host_leaving", "agent_ending", "lease_renewed", "worker_quiet", "exit_overdue", "memory_kill", "output_unwritten", "worker_stacks_taken"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -1127,6 +1133,36 @@ class MemoryKill(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_limit) -> _WhichOneofReturnType__memory_limit | None: ...
 
 Global___MemoryKill: _TypeAlias = MemoryKill  # noqa: Y015
+
+@_typing.final
+class OutputUnwritten(_message.Message):
+    """OutputUnwritten reports that a worker's output is no longer written to a file."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    FILE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    worker_id: _builtins.int
+    """The worker."""
+    file: _builtins.str
+    """The file, on the agent's host."""
+    reason: _builtins.str
+    """Why it cannot be written, as the operating system says."""
+    def __init__(
+        self,
+        *,
+        worker_id: _builtins.int = ...,
+        file: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["file", b"file", "reason", b"reason", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OutputUnwritten: _TypeAlias = OutputUnwritten  # noqa: Y015
 
 @_typing.final
 class ForwardOutputRequest(_message.Message):

@@ -207,6 +207,8 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     """The host comes and goes: it has `count` changes in discovery's latest answers."""
     CAUSE_KIND_OUTPUT_OMITTED: _CauseKind.ValueType  # 66
     """The host's workers print more than is read: `count` lines were left out so far."""
+    CAUSE_KIND_OUTPUT_UNWRITTEN: _CauseKind.ValueType  # 70
+    """A file of the output of the host's workers cannot be written. `detail` has the file and the reason."""
     CAUSE_KIND_UNWRITTEN: _CauseKind.ValueType  # 67
     """A file of the run's records, or its journal, cannot be written. `detail` has the file and the reason."""
     CAUSE_KIND_DRIVER_PAUSED: _CauseKind.ValueType  # 68
@@ -370,6 +372,8 @@ CAUSE_KIND_HOST_UNSTEADY: CauseKind.ValueType  # 65
 """The host comes and goes: it has `count` changes in discovery's latest answers."""
 CAUSE_KIND_OUTPUT_OMITTED: CauseKind.ValueType  # 66
 """The host's workers print more than is read: `count` lines were left out so far."""
+CAUSE_KIND_OUTPUT_UNWRITTEN: CauseKind.ValueType  # 70
+"""A file of the output of the host's workers cannot be written. `detail` has the file and the reason."""
 CAUSE_KIND_UNWRITTEN: CauseKind.ValueType  # 67
 """A file of the run's records, or its journal, cannot be written. `detail` has the file and the reason."""
 CAUSE_KIND_DRIVER_PAUSED: CauseKind.ValueType  # 68

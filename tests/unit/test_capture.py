@@ -125,7 +125,9 @@ def test_lines_before_a_place_is_known_wait_for_it(
     async def read() -> None:
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
-        reader = PipeReader(reading, Pipes(), lambda line, shown: lines.append((line, shown)))
+        reader = PipeReader(
+            reading, Pipes(), lambda line, shown: lines.append((line, shown)), lambda _file, _reason: None
+        )
         reader.lead_to(Destination(held=True))
         for start in range(0, len(early), 4096):
             os.write(writing, early[start : start + 4096])
@@ -154,7 +156,7 @@ def test_what_was_printed_before_a_round_does_not_get_its_rank() -> None:
         paused = asyncio.Event()
         (out, write), (err, other) = os.pipe2(os.O_NONBLOCK), os.pipe2(os.O_NONBLOCK)
         pipes = Pipes(lambda _, watch: paused.set())
-        capture = Capture(1, 0, out, err, pipes, found.append, lambda: None)
+        capture = Capture(1, 0, out, err, pipes, found.append, lambda: None, lambda _file, _reason: None)
         os.write(write, b"first\n")
         await paused.wait()  # the pipes have been read, and are left alone from now on
         os.write(write, b"before\n")

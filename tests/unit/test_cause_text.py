@@ -109,6 +109,11 @@ OF_A_HOST: list[tuple[CauseKind, Detail | None, str]] = [
         why.Count(3),
         "host b has workers that print faster than it can be read: 3 lines left out",
     ),
+    (
+        CauseKind.OUTPUT_UNWRITTEN,
+        why.ReportedText("/f: No space left on device"),
+        "host b no longer writes all of its workers' output to files: /f: No space left on device",
+    ),
     (CauseKind.DRAINED, why.DrainTarget(None, "it runs hot"), "host b is drained: it runs hot"),
     (CauseKind.DRAINED, why.DrainTarget(None, ""), "host b is drained: requested by an operator"),
     (CauseKind.DRAINED, why.DrainTarget(1, "it runs hot"), "slot 1 of host b is drained: it runs hot"),

@@ -116,13 +116,18 @@ class Captured:
 
     def __init__(self, destinations: tuple[Destination, Destination]) -> None:
         self.lines: list[bytes] = []
+        self.unwritten: list[tuple[Path, str]] = []
         self.heard = 0
         self.changed = asyncio.Event()
         (out, self.stdout), (err, self.stderr) = os.pipe(), os.pipe()
         for fd in (out, err):
             os.set_blocking(fd, False)
         self.capture = Capture(
-            1, 0, out, err, Pipes(), lambda line: self.lines.append(line.text), self._hear, destinations
+            *(1, 0, out, err, Pipes()),
+            lambda line: self.lines.append(line.text),
+            self._hear,
+            lambda file, reason: self.unwritten.append((file, reason)),
+            destinations,
         )
 
     def _hear(self) -> None:
@@ -171,6 +176,22 @@ def test_output_whose_file_cannot_be_written_is_shown(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     hidden = (Destination(tmp_path / "file" / "stdout.log", shown=False), Destination())
     assert captured([(b"trains\n", hidden)])[0] == [b"trains"]
+
+
+@pytest.mark.parametrize(
+    ("file", "reason"), [("/dev/null/stdout.log", "Not a directory"), ("/dev/full", "No space left on device")]
+)
+def test_a_file_that_cannot_be_written_is_reported_once(file: str, reason: str) -> None:
+    async def reported() -> list[tuple[Path, str]]:
+        process = Captured((Destination(Path(file), append=True), Destination()))
+        for _ in range(2):
+            process.changed.clear()
+            os.write(process.stdout, b"trains\n")
+            await process.changed.wait()
+        process.end()
+        return process.unwritten
+
+    assert asyncio.run(asyncio.wait_for(reported(), 60)) == [(Path(file), reason)]
 
 
 def test_the_files_of_output_filename_have_the_worker_in_their_names(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections import deque
 from collections.abc import Callable
@@ -13,8 +12,6 @@ from edriver.agent.workers.log_files import TO_DRIVER, Destination
 from edriver.agent.workers.pipes import Pipes
 from edriver.system.private_files import open_private
 from edriver.v1 import agent_pb2
-
-logger = logging.getLogger("edriver.agent")
 
 MAX_LINE_BYTES = 64 * 1024
 """Maximum length of a line in bytes; a longer one is split."""
@@ -75,15 +72,17 @@ class Tail:
 
 
 class OutputFile:
-    """One file of a worker's output. A disk that is full or gone is logged once and does not affect the worker.
+    """One file of a worker's output. A disk that is full or gone is reported once and does not affect the worker.
 
     Args:
         path: the file. It is made private to the user, its folder is made, too.
         append: whether what it has stays.
+        on_unwritten: called if it cannot be written, with the path and the reason.
     """
 
-    def __init__(self, path: Path, *, append: bool = False) -> None:
+    def __init__(self, path: Path, *, append: bool, on_unwritten: Callable[[Path, str], None]) -> None:
         self._path = path
+        self._on_unwritten = on_unwritten
         self._file: BinaryIO | None = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -111,8 +110,8 @@ class OutputFile:
             self._file = None
 
     def _give_up(self, error: OSError) -> None:
-        logger.warning("the worker's output goes on, but not to %s: %s", self._path, error.strerror)
         self.close()
+        self._on_unwritten(self._path, error.strerror or str(error))
 
 
 class PipeReader:
@@ -122,15 +121,23 @@ class PipeReader:
         fd: its end to read, non-blocking; closed by `finish`.
         pipes: have it read.
         on_line: called with each line, and whether to show it.
+        on_unwritten: called with each file that cannot be written, and the reason.
     """
 
-    def __init__(self, fd: int, pipes: Pipes, on_line: Callable[[bytes, bool], None]) -> None:
+    def __init__(
+        self,
+        fd: int,
+        pipes: Pipes,
+        on_line: Callable[[bytes, bool], None],
+        on_unwritten: Callable[[Path, str], None],
+    ) -> None:
         self._fd = fd
         self._pipes = pipes
         self._file: OutputFile | None = None
         self._shown = True
         self._held: bytearray | None = None
         self._on_line = on_line
+        self._on_unwritten = on_unwritten
         self._splitter = LineSplitter()
         pipes.add(fd, self._read)
 
@@ -141,7 +148,7 @@ class PipeReader:
         if self._file:
             self._file.close()
         path = destination.file
-        self._file = OutputFile(path, append=destination.append) if path else None
+        self._file = OutputFile(path, append=destination.append, on_unwritten=self._on_unwritten) if path else None
         self._shown = destination.shown
         self._release()
         if destination.held:
@@ -211,8 +218,8 @@ class Capture:
         pipes: have them read.
         forward: called with each line to show, in the order in which they are read.
         on_line: called for each line.
+        on_unwritten: called with each file that cannot be written, and the reason.
         destinations: where its stdout and its stderr go.
-
     """
 
     def __init__(
@@ -224,6 +231,7 @@ class Capture:
         pipes: Pipes,
         forward: Callable[[agent_pb2.OutputLine], None],
         on_line: Callable[[], None],
+        on_unwritten: Callable[[Path, str], None],
         destinations: tuple[Destination, Destination] = TO_DRIVER,
     ) -> None:
         self.rank: int | None = None
@@ -231,6 +239,7 @@ class Capture:
         self._slot = slot
         self._forward = forward
         self._on_line = on_line
+        self._on_unwritten = on_unwritten
         self._tail = Tail()
         self._readers = (self._reader(stdout, pipes, is_stderr=False), self._reader(stderr, pipes, is_stderr=True))
         self.lead_to(destinations)
@@ -257,7 +266,7 @@ class Capture:
         return self._tail.text()
 
     def _reader(self, fd: int, pipes: Pipes, *, is_stderr: bool) -> PipeReader:
-        return PipeReader(fd, pipes, lambda line, shown: self._take(line, is_stderr, shown))
+        return PipeReader(fd, pipes, lambda line, shown: self._take(line, is_stderr, shown), self._on_unwritten)
 
     def _take(self, line: bytes, is_stderr: bool, shown: bool) -> None:
         self._tail.add(line)

@@ -165,6 +165,8 @@ def host_words(cause: Cause) -> str:
             return f"comes and goes: it has changed {count} times in discovery's latest answers"
         case CauseKind.OUTPUT_OMITTED, why.Count(count):
             return f"has workers that print faster than it can be read: {count_text(count, 'line')} left out"
+        case CauseKind.OUTPUT_UNWRITTEN, why.ReportedText(text):
+            return f"no longer writes all of its workers' output to files: {text}"
     return ""
 
 

@@ -55,6 +55,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         on_stacks: and with each answer where one stands.
         on_usage: called with each host and its heartbeat that says what is used there.
         on_memory_kill: called with each kill of a process that a worker had started.
+        on_output_unwritten: called with the host of each file of a worker's output that cannot be written.
         clock: the run's, in seconds since the epoch; None: agents keep their own.
     """
 
@@ -72,6 +73,7 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         on_stacks: Callable[[agent_pb2.WorkerStacksTaken], None] = lambda _: None,
         on_usage: Callable[[str, agent_pb2.Heartbeat], None] = lambda _host, _heartbeat: None,
         on_memory_kill: Callable[[agent_pb2.MemoryKill], None] = lambda _: None,
+        on_output_unwritten: Callable[[str, agent_pb2.OutputUnwritten], None] = lambda _host, _file: None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self._clock = clock
@@ -81,7 +83,14 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         self._faults = FaultLog()
         self._admission = Admission(run_id, welcome, registry, dial_in_hosts, credentials, self._faults)
         self._messages = AgentMessages(
-            welcome, on_progress, on_agent_ended, self._faults, on_stacks, on_usage, on_memory_kill
+            welcome,
+            on_progress,
+            on_agent_ended,
+            self._faults,
+            on_stacks,
+            on_usage,
+            on_memory_kill,
+            on_output_unwritten,
         )
 
     async def Connect(  # noqa: N802

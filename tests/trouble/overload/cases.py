@@ -131,7 +131,7 @@ def disk(folder: Path, what: str = "records", seconds: float = 15.0) -> list[str
             run.wait_for_steps()
             time.sleep(2.0)
             run.said["after"] = [w["cause"]["text"] for w in run.status()["warnings"]]
-            return seen(run, "UNWRITTEN" if what == "records" else "")
+            return seen(run, "UNWRITTEN" if what == "records" else "OUTPUT_UNWRITTEN")
 
 
 def pids_of(run: Watched) -> dict[int, int]:

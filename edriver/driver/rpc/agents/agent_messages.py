@@ -23,6 +23,7 @@ _OF_A_WORKER: Final = frozenset(
         "lease_renewed",
         "exit_overdue",
         "memory_kill",
+        "output_unwritten",
         "worker_stacks_taken",
     }
 )
@@ -40,6 +41,7 @@ class AgentMessages:
         on_stacks: called with each answer where a worker stands.
         on_usage: called with each host and its heartbeat that says what is used there; of its workers only its own.
         on_memory_kill: called with each kill of a process that a worker had started.
+        on_output_unwritten: called with the host of each file of a worker's output that cannot be written.
     """
 
     def __init__(
@@ -51,9 +53,11 @@ class AgentMessages:
         on_stacks: Callable[[agent_pb2.WorkerStacksTaken], None] = lambda _: None,
         on_usage: Callable[[str, agent_pb2.Heartbeat], None] = lambda _host, _heartbeat: None,
         on_memory_kill: Callable[[agent_pb2.MemoryKill], None] = lambda _: None,
+        on_output_unwritten: Callable[[str, agent_pb2.OutputUnwritten], None] = lambda _host, _file: None,
     ) -> None:
         self._on_usage = on_usage
         self._on_memory_kill = on_memory_kill
+        self._on_output_unwritten = on_output_unwritten
         self._welcome = welcome
         self._on_progress = on_progress
         self._on_agent_ended = on_agent_ended
@@ -75,6 +79,9 @@ class AgentMessages:
                 return None
             case "memory_kill":
                 self._on_memory_kill(message.memory_kill)
+                return None
+            case "output_unwritten":
+                self._on_output_unwritten(peer.host, message.output_unwritten)
                 return None
             case "worker_report":
                 report = message.worker_report
