@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -85,7 +86,8 @@ class OutputFile:
         self._on_unwritten = on_unwritten
         self._file: BinaryIO | None = None
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):  # it is no folder: to open the file says so better
+                path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.fdopen(open_private(path, os.O_APPEND if append else os.O_TRUNC), "wb", buffering=0)
         except OSError as error:
             self._give_up(error)
