@@ -32,8 +32,6 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     RendezvousTimeout,
-    _NodeDesc,
-    _RendezvousState,
 )
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
@@ -45,9 +43,9 @@ from edriver.rendezvous.torchrun.replica import Replica
 from edriver.rendezvous.torchrun.store import RendezvousStore
 from edriver.v1.rendezvous_pb2 import GetStateRequest, KeyValue, SetKeysRequest, StateToken
 from tests.rendezvous_server import Server, serving
+from tests.torch.engine_states import A, B, read, state_of
 
 TIMEOUT = 60.0
-A, B = _NodeDesc("a", 1, 0), _NodeDesc("b", 2, 0)
 
 
 @pytest.fixture(scope="module")
@@ -87,22 +85,6 @@ def make(
         return made[-1]
 
     return make
-
-
-def state_of(*nodes: _NodeDesc, number: int = 0) -> bytes:
-    """A state of the engine's own class, pickled by the engine."""
-    state = _RendezvousState()
-    state.round = number
-    for node in nodes:
-        state.participants[node] = 0
-        state.last_heartbeats[node] = datetime.now(UTC)
-    return pickle.dumps(state)
-
-
-def read(found: tuple[bytes, object] | tuple[bytes, object, bool] | None) -> _RendezvousState:
-    assert found is not None
-    state: _RendezvousState = pickle.loads(found[0])
-    return state
 
 
 # ---- the backend -------------------------------------------------------------------------------------------------
@@ -254,57 +236,6 @@ def test_a_value_that_is_too_large_is_refused(connect: Callable[[], Connection],
     request = SetKeysRequest(run_id=run_id, pairs=[KeyValue(key="k", value=bytes(9 * 1024 * 1024))])
     with pytest.raises(RendezvousError, match=r"KeyValue.value has \d+ bytes: 8388608 are allowed"):
         connect().call(connect().store.SetKeys, request, TIMEOUT)
-
-
-# ---- a server that is away ---------------------------------------------------------------------------------------
-
-
-def test_a_restarted_server_goes_on_where_it_was(tmp_path: Path, run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backends, "REFRESH_INTERVAL", 0.0)
-    with serving(tmp_path / "server") as server:
-        connection = Connection(server.endpoint, server.credentials)
-        backend = EdriverBackend(connection, Replica(), run_id, (8, 9), 15.0, TIMEOUT)
-        store = RendezvousStore(connection, run_id, TIMEOUT)
-        first = backend.set_state(state_of(A))
-        assert first is not None
-        assert store.add("count", 1) == 1
-        server.kill()
-        beat = read(backend.get_state())
-        assert beat.participants == {A: 0}, "what was known last"
-        beat.last_heartbeats[A] = datetime.now(UTC)
-        unheard = backend.set_state(pickle.dumps(beat), first[1])
-        assert unheard is not None
-        assert unheard[2], "torch's agent would end its workers"
-        beat = read(unheard)
-        with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(store.get, "later")
-            server.start()
-            state = beat
-            state.wait_list.add(B)
-            second = backend.set_state(pickle.dumps(state), first[1])
-            assert second is not None
-            assert not second[2], "tokens of the last start are stale"
-            state = read(second)
-            state.wait_list.add(B)
-            third = backend.set_state(pickle.dumps(state), second[1])
-            assert third is not None
-            assert third[2]
-            assert store.add("count", 1) == 2
-            store.set("later", "value")
-            assert waiting.result(TIMEOUT) == b"value"
-        connection.close()
-
-
-def test_who_has_never_reached_the_server_says_so_after_its_limit(tmp_path: Path) -> None:
-    with serving(tmp_path / "server") as server:
-        gone = server.credentials
-    connection = Connection(gone.drivers[0], gone)
-    backend = EdriverBackend(connection, Replica(), "r", (1, 2), 15.0, limit=0.3)
-    with pytest.raises(RendezvousConnectionError, match="cannot be reached"):
-        backend.get_state()
-    with pytest.raises(dist.DistNetworkError, match="cannot be reached"):
-        RendezvousStore(connection, "r", 0.3).set("k", "v")
-    connection.close()
 
 
 # ---- the store ---------------------------------------------------------------------------------------------------
