@@ -150,6 +150,33 @@ def test_hosts_over_ssh(tmp_path: Path) -> None:
     assert_every_step_once(tmp_path / "reports")
 
 
+@pytest.mark.parametrize("lost", ["driver", "machine"])
+def test_another_machine_that_has_the_folder_takes_over(tmp_path: Path, lost: str) -> None:
+    """Hosts find it at the second of the driver's addresses. A machine that is lost says nothing of it."""
+    with site(tmp_path, count=3) as there:
+        first, other = there.hosts[0], there.hosts[3]
+        addresses = f"{first.address}:7000,{other.address}:7000"
+        flags = ["-np", "2", "--min-np", "1", "-H", "host1:1,host2:1", "--port", "7000"]
+        flags += ["--driver-addresses", addresses]
+        with there.running([*flags, *TRAIN], tmp_path, environ_of(tmp_path)) as run:
+            run.line("rank 1 passed step 5")
+            pids = run.pids()
+            if lost == "machine":
+                first.cut()
+            kill(run)
+            wait_for_steps(tmp_path / "reports", 20)
+            os.kill(pids[1], signal.SIGKILL)
+            through = ["ip", "netns", "exec", other.namespace, "unshare", "--uts", "--"]
+            named = ["sh", "-c", 'hostname another && exec "$@"', "sh"]
+            resumed = Resumed(run, tmp_path, through=[*through, *named])
+            resumed.line("another driver has taken over, number 2 of this run")
+            resumed.line(r"worker 2 \(rank 1, host2:0\) was killed by SIGKILL")
+            assert resumed.end() == 0, resumed.text
+            assert run.gone(), run.left_behind()
+        assert f"pid {pids[0]} is done" in resumed.text
+    assert_every_step_once(tmp_path / "reports")
+
+
 def _entry(path: Path, number: int, event: bytes | None = None) -> bytes:
     """An event of a journal; another one takes its place if one is given."""
     with closing(sqlite3.connect(path)) as database, database:
