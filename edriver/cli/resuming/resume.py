@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import logging
 import os
 import shlex
@@ -117,13 +118,13 @@ def go_on_with(
     head = journal.head
 
     from edriver.cli.main import parser as run_parser
-    from edriver.driver.engines.slurm import requeue
+    from edriver.driver.engines.slurm import last_allocation
+    from edriver.driver.engines.slurm.commands import run_command
     from edriver.driver.flags.usage_error import UsageError
     from edriver.driver.observe.console.output import Output
     from edriver.driver.options import options_of
 
-    environment = requeue.present_environment(head.environment, os.environ)
-    requeued = requeue.requeued(head.environment, os.environ)
+    environment = last_allocation.present_environment(head.environment, os.environ)
     try:
         os.chdir(head.directory)
         os.environ.clear()
@@ -144,7 +145,10 @@ def go_on_with(
         from edriver.driver.session import resume
 
         records = records_of(options, head.run_id)
-        agents_gone = requeued if options.launcher_name == requeue.LAUNCHER else ""
+        agents_gone = ""
+        if options.launcher_name == last_allocation.LAUNCHER:
+            gone = last_allocation.why_agents_are_gone(head.environment, environment, run_command)
+            agents_gone = asyncio.run(gone)
         return resume(options, journal, records, output, environment, port=port, agents_gone=agents_gone)
     finally:
         output.close()

@@ -61,6 +61,26 @@ def test_in_an_allocation(slurm: Cluster, tmp_path: Path) -> None:
     assert_every_step_once(tmp_path / "reports")
 
 
+def test_another_job_with_the_same_script_goes_on_from_disk(slurm: Cluster, tmp_path: Path) -> None:
+    """The first is killed as a whole: its driver cannot end the run."""
+    environ = environ_of(tmp_path, CHECKPOINT=str(tmp_path / "checkpoints"), EPOCHS="40000")
+    args = ["--run", "big", "--slurm", "-np", "2", "--min-np", "1", *TRAIN]
+    directives = ["--nodes=2", "--ntasks-per-node=1"]
+    first = Batch(slurm, tmp_path, directives, args, environ)
+    first.line("rank 1 passed step 25")
+    slurm.command("scancel", "--full", "--signal=KILL", first.job)
+    first.end()
+    slurm.wait(slurm.quiet, "the first job has ended")
+    second = Batch(slurm, tmp_path, directives, args, environ)
+    begun = second.line(r"from the checkpoint of step (\d+)$")
+    assert int(begun[1]) >= 20
+    second.line(r"no worker holds the state: it is loaded from disk; at least \d+ steps? lost$")
+    second.line("rank 1 passed step")
+    slurm.command("scancel", second.job)
+    second.end()
+    slurm.wait(slurm.quiet, "nothing of the run is left")
+
+
 @pytest.mark.parametrize("nodes_fail", [False, True], ids=["by-request", "nodes-fail"])
 def test_a_job_that_slurm_requeues_goes_on_from_disk(slurm: Cluster, tmp_path: Path, nodes_fail: bool) -> None:
     """The same script in a new allocation, in which no worker lives any more: one command line for both."""
