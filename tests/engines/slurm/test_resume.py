@@ -62,13 +62,13 @@ def test_in_an_allocation(slurm: Cluster, tmp_path: Path) -> None:
 
 
 def test_another_job_with_the_same_script_goes_on_from_disk(slurm: Cluster, tmp_path: Path) -> None:
-    """The first is killed as a whole: its driver cannot end the run."""
+    """The driver of the first is killed, for want of memory, say, and Slurm ends its job."""
     environ = environ_of(tmp_path, CHECKPOINT=str(tmp_path / "checkpoints"), EPOCHS="40000")
     args = ["--run", "big", "--slurm", "-np", "2", "--min-np", "1", *TRAIN]
     directives = ["--nodes=2", "--ntasks-per-node=1"]
     first = Batch(slurm, tmp_path, directives, args, environ)
     first.line("rank 1 passed step 25")
-    slurm.command("scancel", "--full", "--signal=KILL", first.job)
+    slurm.command("scancel", "--batch", "--signal=KILL", first.job)
     first.end()
     slurm.wait(slurm.quiet, "the first job has ended")
     second = Batch(slurm, tmp_path, directives, args, environ)
