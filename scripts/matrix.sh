@@ -35,12 +35,14 @@ case ${2:-} in
         one "$@"
         ;;
     "")
+        failed=
         for python in python3.11 python3.12 python3.13; do
             "$python" --version >/dev/null 2>&1 || { echo "== no $python here" && continue; }
             for deps in lowest newest; do
-                one "$python" "$deps" tests/unit tests/script tests/rpc
+                sh scripts/matrix.sh "$python" "$deps" || failed="$failed $python-$deps"
             done
         done
+        [ -z "$failed" ] || { echo "== failed:$failed" && exit 1; }
         ;;
     *)
         echo "scripts/matrix.sh: dependencies are lowest or newest, not '$2'" >&2
