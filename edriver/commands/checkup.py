@@ -75,6 +75,7 @@ def local_items(version: str, found: Mapping[str, Any], descriptors: int) -> Ite
         names = ("python", "torch", "grpcio", "protobuf")
         yield Item(here, OK, ", ".join([f"edriver {version}", *(f"{name} {versions[name]}" for name in names)]))
         yield _gpu_item(here, versions)
+        yield _filters_item(here, found["no_filters"])
     yield _descriptors_item(here, descriptors)
     for finding in found.get("findings", ()):
         if finding["trouble"]:
@@ -85,6 +86,16 @@ def local_items(version: str, found: Mapping[str, Any], descriptors: int) -> Ite
             )
         else:
             yield Item(here, OK, f"{finding['name']}: {finding['relies']}")
+
+
+def _filters_item(here: str, trouble: str) -> Item:
+    if not trouble:
+        return Item(here, OK, "filters: keeping out processes that race members for connections")
+    consequence = (
+        "A process that races a member for a connection can cost more rounds, and a worker that sends to one that dies "
+        "may hang for a second and be replaced. Some kernels give filters only with CAP_NET_ADMIN."
+    )
+    return Item(here, NOTE, f"filters: {trouble}. {consequence}")
 
 
 def host_items(host: Host, version: str, python: str, we_take_part: bool) -> Iterator[Item]:

@@ -1,8 +1,17 @@
 """This process's open sockets, found by their descriptors, and what the kernel lets through to them.
 
-Filters are classic BPF (SO_ATTACH_FILTER, socket(7)), which takes no privilege. The kernel runs a listener's filter on
-each packet that asks for a connection or completes one; from then on a connection has the filter that its listener had
-when it came to be.
+Filters are classic BPF (SO_ATTACH_FILTER, socket(7)). The kernel runs a listener's filter on each packet that asks for
+a connection or completes one; from then on a connection has the filter that its listener had when it came to be.
+
+Most kernels give filters to everyone. Some, Linux 6.18.44 for one, give TCP sockets a filter only with CAP_NET_ADMIN.
+What takes its place there needs no privilege:
+
+* A listener demands that all packets are signed (TCP_MD5SIG, tcp(7), RFC 2385), by a key that is kept nowhere. Nothing
+  new connects. Connections that exist have no such key and go on.
+* A connection is not readable until as many bytes wait as its buffer may hold (SO_RCVLOWAT, socket(7); it has that from
+  its listener, too). A caller who sends so many megabytes is heard.
+
+Nothing takes the place of a filter that drops resets.
 """
 
 from __future__ import annotations
@@ -10,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import secrets
 import socket
 import stat
 import struct
@@ -17,6 +27,20 @@ from typing import Final
 
 _SO_ATTACH_FILTER: Final = 26
 _SO_DETACH_FILTER: Final = 27
+
+_TCP_MD5SIG_EXT: Final = 32
+_WITH_PREFIX: Final = 1
+_KEY_BYTES: Final = 80
+"""Of linux/tcp.h: the option that takes a struct tcp_md5sig, the flag of one that has the length of a prefix, and the
+longest key."""
+
+_EVERYONE: Final = {
+    socket.AF_INET: (b"",),
+    socket.AF_INET6: (b"", bytes(16 - 6) + b"\xff\xff" + bytes(4)),
+}
+"""By the family of a socket: the addresses whose prefix of length 0 is everyone's, the second is that of IPv4."""
+
+_MAX_INT: Final = 2**31 - 1
 
 _WHOLE: Final = 0xFFFFFFFF
 _DROP_ALL: Final = ((0x06, 0, 0, 0),)  # return 0: so many bytes of a packet are let through
@@ -65,26 +89,40 @@ def duplicate(fd: int, inode: int) -> socket.socket | None:
     return None
 
 
-def drop_all(connection: socket.socket) -> str:
-    """Let no packet through; answers why that cannot be done; empty: it is done."""
-    return _attach(connection, _DROP_ALL)
+def close_listener(listener: socket.socket) -> str:
+    """Let no connection come to be any more; answers why that cannot be done; empty: it is done."""
+    trouble = _attach(listener, _DROP_ALL)
+    if not trouble:
+        return ""
+    try:
+        _demand_signatures(listener, secrets.token_bytes(_KEY_BYTES))
+    except OSError as error:
+        return f"{trouble}; nor can they demand signatures: {error.strerror}"
+    return ""
 
 
-def drop_data(connection: socket.socket) -> str:
-    """Let connections come to be, and no byte that is sent over them through. The sender's system sends it again.
+def hold_back(connection: socket.socket) -> None:
+    """Let connections come to be, and have what is sent over them wait until `hear`.
 
-    Answers why that cannot be done; empty: it is done.
+    A filter drops it, and the sender's system sends it again, after some 0.2 s; without one, it waits in the buffer.
     """
-    return _attach(connection, _DROP_DATA)
+    if _attach(connection, _DROP_DATA):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, _MAX_INT)
 
 
-def drop_resets(connection: socket.socket) -> str:
-    """Keep a TCP connection from being reset by its peer; answers why that cannot be done; empty: it is done.
+def no_filters() -> str:
+    """Why this process cannot give a TCP socket a filter; empty: it can."""
+    with socket.socket() as connection:
+        return _attach(connection, _DROP_RESETS)
+
+
+def drop_resets(connection: socket.socket) -> None:
+    """Keep a TCP connection from being reset by its peer, where there are filters.
 
     A peer's kernel also sends a reset when the peer's process dies with bytes unread. This one's then goes on sending,
     for as long as `give_up_after` says.
     """
-    return _attach(connection, _DROP_RESETS)
+    _attach(connection, _DROP_RESETS)
 
 
 def give_up_after(connection: socket.socket, seconds: float) -> None:
@@ -96,6 +134,21 @@ def hear(connection: socket.socket) -> None:
     """Let everything through again."""
     with contextlib.suppress(OSError):  # there is no filter on it
         connection.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+    with contextlib.suppress(OSError):  # it demands no signatures
+        _demand_signatures(connection, b"")
+
+
+def _demand_signatures(listener: socket.socket, key: bytes) -> None:
+    """Demand a signature by this key of everyone; empty: of no one.
+
+    Raises:
+        OSError: this kernel has no signatures, or, for an empty key, none are demanded.
+    """
+    for address in _EVERYONE[socket.AddressFamily(listener.family)]:
+        everyone = struct.pack("=H", listener.family) + bytes(6 if address else 0) + address
+        message = struct.pack("=128sBBHi80s", everyone, _WITH_PREFIX, 0, len(key), 0, key)
+        listener.setsockopt(socket.IPPROTO_TCP, _TCP_MD5SIG_EXT, message)
 
 
 def _attach(connection: socket.socket, instructions: tuple[tuple[int, int, int, int], ...]) -> str:
@@ -104,5 +157,5 @@ def _attach(connection: socket.socket, instructions: tuple[tuple[int, int, int, 
     try:
         connection.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, filtered)
     except OSError as error:
-        return f"this system has no socket filters: {error.strerror}"
+        return f"TCP sockets get no filters: {error.strerror}"
     return ""

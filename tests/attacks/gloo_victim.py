@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 import edriver
-from edriver.system.sockets import drop_data
+from edriver.system.sockets import hold_back
 from edriver.worker.backend.gloo import guarded_devices
 from edriver.worker.backend.gloo.sever import gloo_devices
 from edriver.worker.group.store import StoreClient
@@ -40,7 +40,7 @@ attempts = guarded_devices.ATTEMPTS
 unguarded = True
 
 
-def guard_late(listener: socket.socket) -> str:
+def guard_late(listener: socket.socket) -> None:
     """Leave the first device open until a connection is there, and let it be used all the same."""
     global unguarded
     deadline = time.monotonic() + UNGUARDED_TIME
@@ -49,10 +49,10 @@ def guard_late(listener: socket.socket) -> str:
         time.sleep(0.001)
     guarded_devices.ATTEMPTS = 1 if unguarded else attempts
     unguarded = False
-    return drop_data(listener)
+    hold_back(listener)
 
 
-setattr(guarded_devices, "drop_data", guard_late)  # noqa: B010
+setattr(guarded_devices, "hold_back", guard_late)  # noqa: B010
 
 STEPS = 3 * int(os.environ["ROUNDS"])
 

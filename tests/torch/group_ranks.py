@@ -44,6 +44,7 @@ from edriver.worker.group.store import StoreClient
 from edriver.worker.group.store_transport import StoreTransport
 from edriver.worker.topology import SINGLE_WORKER
 from tests.linked_hosts import INTERFACE, LinkedHost
+from tests.torch import tcp_filters
 from tests.torch.foreign_connections import AsyncioTcp, ForeignConnection, GlooGroup, GrpcTcp, PlainTcp
 from tests.torch.forks import FORKS
 
@@ -335,6 +336,10 @@ class _Worker:
             return function(*args)
 
         setattr(owner, name, announcing)
+
+    def take_filters_away(self) -> None:
+        """Have no filters on TCP sockets, as an ordinary user of some kernels."""
+        tcp_filters.take_away()
 
     def pause_before_the_mesh(self) -> None:
         """Have the next build wait, once it knows where all others listen, until the test lets it go on."""

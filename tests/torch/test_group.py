@@ -20,6 +20,7 @@ from edriver.worker.backend.gloo.sever import GlooDevice, gloo_devices
 from edriver.worker.group.round_group import RoundGroup
 from tests.torch.group_ranks import LIMIT_SECONDS, Member, Resources, assignment, build, members
 from tests.torch.run_credentials import tls_credentials
+from tests.torch.tcp_filters import needs_filters
 from tests.unread import unread_bytes, wait_for_more
 
 MEGABYTE = 1 << 20
@@ -132,6 +133,7 @@ def test_a_stopped_peer_frees_the_rest_once_severed_and_they_go_on_without_it() 
     assert all(outcome.looks_lost for outcome in outcomes), outcomes
 
 
+@needs_filters
 def test_a_send_to_a_peer_that_has_asked_for_it_and_died_is_freed_once_severed() -> None:
     """Two sends: the first one that reaches the dead peer's system is answered by a reset, the second would fail."""
     with members(2) as (root, peer):

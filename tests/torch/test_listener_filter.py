@@ -19,6 +19,7 @@ from edriver.worker.backend import checks
 from edriver.worker.backend.gloo import listener_filter
 from edriver.worker.backend.gloo.listener_filter import close_listeners
 from edriver.worker.backend.gloo.sever import GlooDevice, gloo_devices, sever_gloo
+from tests.torch.tcp_filters import NO_OPTION, needs_filters
 from tests.torch.test_sever import Pair
 
 LIMIT_SECONDS = 30.0
@@ -34,9 +35,9 @@ def addresses(pair: Pair) -> list[tuple[str, int]]:
 
 
 @contextlib.contextmanager
-def knocking(address: tuple[str, int]) -> Iterator[socket.socket]:
+def knocking(address: tuple[str, int], family: int = socket.AF_INET) -> Iterator[socket.socket]:
     """A connection that is begun; over loopback it is made at once, if at all."""
-    with socket.socket() as caller:
+    with socket.socket(family) as caller:
         caller.setblocking(False)
         caller.connect_ex(address)
         yield caller
@@ -53,6 +54,17 @@ def until(reached: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
+@pytest.fixture(autouse=True)
+def filters(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a test is parametrized so, it runs without filters, too."""
+    if not getattr(request, "param", True):
+        monkeypatch.setattr(sockets, "_SO_ATTACH_FILTER", NO_OPTION)
+
+
+both_ways = pytest.mark.parametrize("filters", [pytest.param(True, marks=needs_filters), False], indirect=True)
+
+
+@both_ways
 def test_nothing_new_connects_and_the_group_goes_on() -> None:
     pair = Pair()
     assert close_listeners(lambda: pair.devices().values(), 2) == pair.devices().keys()
@@ -64,9 +76,10 @@ def test_nothing_new_connects_and_the_group_goes_on() -> None:
     assert pair.devices() == before
 
 
+@both_ways
 def test_connections_over_ipv6_are_refused_too() -> None:
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as listener:
-        assert sockets.drop_all(listener) == ""
+        assert sockets.close_listener(listener) == ""
         with socket.socket(socket.AF_INET6) as caller:
             caller.setblocking(False)
             caller.connect_ex(listener.getsockname())
@@ -82,6 +95,7 @@ def test_the_listeners_of_another_group_stay_open() -> None:
         assert state(caller) == ESTABLISHED
 
 
+@both_ways
 def test_silent_strangers_that_came_before_are_hung_up_on_and_others_are_not_waited_for() -> None:
     pair = Pair()
     with contextlib.ExitStack() as stack:
@@ -128,13 +142,28 @@ def test_a_group_of_one_is_closed_too() -> None:
     del alone
 
 
-def test_a_system_without_socket_filters_leaves_listeners_open_and_groups_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sockets, "_SO_ATTACH_FILTER", -1)
+@pytest.mark.parametrize("address", ["::1", "127.0.0.1"])
+def test_a_listener_of_both_families_is_closed_to_both(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setattr(sockets, "_SO_ATTACH_FILTER", NO_OPTION)
+    with socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True) as listener:
+        where = (address, listener.getsockname()[1])
+        assert sockets.close_listener(listener) == ""
+        with knocking(where, socket.AF_INET6 if ":" in address else socket.AF_INET) as caller:
+            assert state(caller) == SYN_SENT
+            sockets.hear(listener)
+        with knocking(where, socket.AF_INET6 if ":" in address else socket.AF_INET) as caller:
+            assert state(caller) == ESTABLISHED
+
+
+def test_a_system_that_can_close_no_listener_leaves_them_open_and_groups_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "_SO_ATTACH_FILTER", NO_OPTION)
+    monkeypatch.setattr(sockets, "_TCP_MD5SIG_EXT", NO_OPTION)
     pair = Pair()
     assert close_listeners(lambda: pair.devices().values(), 2) == set()
     assert pair.all_reduce() == [2.0, 2.0]
     found = {finding.name: finding.trouble for finding in checks.found_by(checks.PROCESS_CHECKS)}
-    assert found["filter"] == "this system has no socket filters: Protocol not available"
+    trouble = "Protocol not available"
+    assert found["listeners"] == f"TCP sockets get no filters: {trouble}; nor can they demand signatures: {trouble}"
 
 
 def test_a_closed_group_can_be_severed() -> None:

@@ -24,6 +24,7 @@ from edriver.worker.backend.gloo.sever import (
     sever_gloo,
     survive_resets,
 )
+from tests.torch.tcp_filters import needs_filters
 
 LIMIT = timedelta(seconds=60)
 """Longer than any test: what is freed was freed by severing."""
@@ -119,6 +120,7 @@ def test_a_descriptor_that_means_something_else_by_now_is_not_cut() -> None:
         assert near.recv(1) == b""
 
 
+@needs_filters
 def test_what_a_dead_peers_system_answers_is_not_heard_until_the_connection_is_severed() -> None:
     with loopback() as (near, far):
         fd = near.fileno()

@@ -25,6 +25,7 @@ FINDING = {
 FOUND: dict[str, Any] = {
     "versions": {"python": "3.12.1", "torch": "2.13.0", "grpcio": "1.80", "protobuf": "6.33", "gpus": [], "nccl": ""},
     "findings": [FINDING],
+    "no_filters": "",
 }
 HOST = Host(
     name="a",
@@ -36,6 +37,16 @@ HOST = Host(
     reached_by_us="",
     reaches={"b": ""},
 )
+
+
+def test_a_machine_without_filters_says_what_follows_and_passes() -> None:
+    items = list(
+        local_items(VERSION, {**FOUND, "no_filters": "TCP sockets get no filters: Operation not permitted"}, 4096)
+    )
+    (item,) = (item for item in items if item.text.startswith("filters: "))
+    assert item.state == NOTE
+    assert item.text.startswith("filters: TCP sockets get no filters: Operation not permitted. A process that races")
+    assert exit_code(items) == 0
 
 
 def test_where_all_holds_the_command_ends_with_0() -> None:

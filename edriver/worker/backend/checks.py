@@ -121,9 +121,9 @@ def _scaler_is_known() -> str:
     return "" if grad_scaler.is_known(scaler) else "GradScaler keeps its scale elsewhere"
 
 
-def _listeners_take_a_filter() -> str:
+def _listeners_can_be_closed() -> str:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        return sockets.drop_all(listener)
+        return sockets.close_listener(listener)
 
 
 GROUP_CHECKS: Final = (
@@ -181,9 +181,9 @@ PROCESS_CHECKS: Final = (
         "Its state_dict is asked, which waits for the device at each boundary.",
     ),
     Check(
-        "filter",
+        "listeners",
         "closing Gloo's listeners once a group is built",
-        _listeners_take_a_filter,
+        _listeners_can_be_closed,
         "They stay open to all who reach them.",
     ),
 )
@@ -297,7 +297,8 @@ def main() -> None:
     torch_groups.init("gloo", HashStore(), 0, 1, timedelta(seconds=HANG_TIMEOUT))
     findings = found_by((*GROUP_CHECKS, *PROCESS_CHECKS))
     default_group.destroy()
-    sys.stdout.write(json.dumps({"versions": versions(), "findings": [asdict(finding) for finding in findings]}))
+    found = {"versions": versions(), "findings": [asdict(finding) for finding in findings]}
+    sys.stdout.write(json.dumps({**found, "no_filters": sockets.no_filters()}))
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ class ConnectionGuard:
         """Make the devices of a new group, and begin to name and admit their connections. Main thread only.
 
         Raises:
-            RuntimeError: no connection can be guarded on this system.
+            RuntimeError: Gloo's devices cannot be found.
         """
         made = guarded_devices.make_devices()
         self.rest()

@@ -2,8 +2,8 @@
 
 A Gloo device hands a connection to whichever of its pairs the first 8 bytes name (gloo/transport/tcp/listener.cc), and
 the numbers of pairs are small: another process of the machine, or of the network, can be faster than the member that is
-meant. Here the kernel drops all data that the device's connections bring (edriver.system.sockets), until a member
-has reported from where it has connected. The sender's kernel sends dropped data again, after some 0.2 s.
+meant. Here the kernel holds back all data that the device's connections bring (edriver.system.sockets), until a member
+has reported from where it has connected.
 
 Interfaces: ProcessGroupGloo.create_device, create_default_device and _Options (_devices, _timeout), by which a group
 takes devices that were made before it. If they change, making a device raises AttributeError, and so does the round's
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
-from edriver.system.sockets import drop_data, duplicate, hear
+from edriver.system.sockets import duplicate, hear, hold_back
 from edriver.worker.backend.gloo.listener_filter import await_queue
 from edriver.worker.backend.gloo.sever import Descriptor, GlooDevice, gloo_devices
 from edriver.worker.backend.torch_groups import default_timeout
@@ -67,7 +67,7 @@ def make_devices() -> list[GuardedDevice]:
     """Make the devices that torch would make for a group of this process, guarded.
 
     Raises:
-        RuntimeError: this system has no socket filters, or the devices cannot be found.
+        RuntimeError: the devices cannot be found.
     """
     names = os.environ.get("GLOO_SOCKET_IFNAME")
     return [_make(name) for name in names.split(",")] if names else [_make(None)]
@@ -119,9 +119,8 @@ def _make_once(interface: str | None) -> GuardedDevice:
     if listener is None:
         raise RuntimeError("a Gloo device's listening socket was closed as soon as it was made")
     with listener:
-        if trouble := drop_data(listener):
-            raise RuntimeError(f"connections cannot be guarded: {trouble}")
-        # A connection that was complete before the filter is not dropped. It is seen once Gloo has accepted it.
+        hold_back(listener)
+        # A connection that was complete before that is not held back. It is seen once Gloo has accepted it.
         if await_queue(listener):
             time.sleep(ACCEPT_TIME)
         return GuardedDevice(device, found[0].listener.inode, _address(listener.getsockname()))

@@ -3,10 +3,10 @@ that came before.
 
 Gloo listens for as long as a group lives, accepts everyone, and aborts the process when no descriptor is left for that
 (torch 2.13, gloo/transport/tcp/listener.cc). Yet once a group is built none of its members connects any more. The
-listener cannot be closed, for Gloo also aborts when accept() fails; but a socket filter on it (SO_ATTACH_FILTER,
-socket(7); it takes no privilege) drops every packet that asks for a connection, and the last packet of a handshake that
-has begun. The connections that exist have filters of their own: none. A system without such filters leaves the listener
-open, and the worker reports that at its start (checks.py).
+listener's descriptor cannot be closed, for Gloo also aborts when accept() fails; but the kernel can be made to drop
+every packet that asks for a connection, and the last packet of a handshake that has begun (sockets.close_listener). The
+connections that exist are left alone. A system on which that cannot be done leaves the listener open, and the worker
+reports that at its start (checks.py).
 
 A process that is no member may have connected while the group was being built; it holds a descriptor until the group
 ends. Each member's connection begins with the number of a pair, 8 bytes. One that has brought less is no member's: it
@@ -22,7 +22,7 @@ import struct
 import time
 from collections.abc import Callable, Collection
 
-from edriver.system.sockets import drop_all, duplicate
+from edriver.system.sockets import close_listener, duplicate
 from edriver.worker.backend.gloo.sever import Descriptor, GlooDevice
 
 _PAIR_NUMBER_BYTES = 8
@@ -64,7 +64,7 @@ def close_listeners(find: Callable[[], Collection[GlooDevice]], size: int) -> se
             stack.enter_context(listener)
             if len(device.connections) - len(_silent(device)) < size - 1:
                 continue
-            if drop_all(listener):  # which the worker has logged at its start (checks.py)
+            if close_listener(listener):  # which the worker has logged at its start (checks.py)
                 continue
             closed.add(device.listener.inode)
             waited |= await_queue(listener)

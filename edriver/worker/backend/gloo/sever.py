@@ -113,7 +113,8 @@ def survive_resets(devices: Collection[GlooDevice]) -> None:
     ends, or raises when the connection is severed. The dead peer's agent reports the death at once, so no reset is
     needed.
 
-    To be called once a group is built. A system without socket filters stays as it was (see listener_filter.py).
+    To be called once a group is built. Without socket filters (edriver.system.sockets), such a caller counts as stuck
+    when its round is aborted, and its worker is replaced.
     """
     for connection in (connection for device in devices for connection in device.connections):
         duplicated = duplicate(connection.fd, connection.inode)

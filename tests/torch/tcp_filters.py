@@ -1,0 +1,19 @@
+"""TCP sockets with filters, and without: some kernels give those with CAP_NET_ADMIN alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from edriver.system import sockets
+
+NO_OPTION = -1
+
+needs_filters = pytest.mark.skipif(bool(sockets.no_filters()), reason="TCP sockets get no filters: not root?")
+
+with_and_without = pytest.mark.parametrize("filters", [pytest.param(True, marks=needs_filters, id="filters"), False])
+"""Runs a test with filters, where there are any, and without."""
+
+
+def take_away() -> None:
+    """Have none in this process, for good."""
+    setattr(sockets, "_SO_ATTACH_FILTER", NO_OPTION)  # noqa: B010
