@@ -7,6 +7,8 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +52,20 @@ class Watching:
             self._path.write_bytes(self._path.read_bytes()[:-1] + b"%d" % (self._renewals % 10))
 
 
+MADE: list[SqliteJournal] = []
+
+
+@pytest.fixture(autouse=True)
+def all_are_closed() -> Iterator[None]:
+    yield
+    while MADE:
+        MADE.pop().close()
+
+
 def first(folder: Path, machine: str = "here x y") -> SqliteJournal:
     lease = FileLease(folder / "journal.lease", machine)
-    return SqliteJournal.create(folder / "journal.sqlite3", HEAD, lease)
+    MADE.append(SqliteJournal.create(folder / "journal.sqlite3", HEAD, lease))
+    return MADE[-1]
 
 
 def stop(journal: SqliteJournal) -> None:
@@ -113,7 +126,7 @@ def test_what_was_written_while_another_took_over_is_not_acted_upon(tmp_path: Pa
     journal = first(tmp_path)
     stop(journal)
     check = journal._lease.check
-    looks = iter([lambda: None, check])
+    looks = chain([lambda: None], repeat(check))
     journal._lease.check = lambda: next(looks)()  # type: ignore[method-assign]
     (tmp_path / "journal.lease").write_text("other\nthere x y\n1 1\n0")
     with pytest.raises(JournalLostError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import sqlite3
 import stat
@@ -40,6 +41,22 @@ def journal_in(folder: Path) -> SqliteJournal:
     return SqliteJournal.create(folder / "journal.sqlite3", HEAD)
 
 
+def entries_of(path: Path) -> list[Entry]:
+    """All that another driver finds."""
+    with contextlib.closing(SqliteJournal.take_over(path)) as journal:
+        return list(journal.entries())
+
+
+def test_a_journal_that_is_refused_is_let_go(tmp_path: Path) -> None:
+    first = journal_in(tmp_path)
+    first.close()
+    with pytest.raises(JournalError, match="is that of run") as refusal:
+        SqliteJournal.take_over(first.path, "00000000")
+    # As long as the error lives, so do the frames that have raised it, and all that they hold.
+    assert refusal.value.__traceback__ is not None
+    SqliteJournal.take_over(first.path).close()
+
+
 def test_what_was_written_is_there_for_the_next_driver(tmp_path: Path) -> None:
     first = journal_in(tmp_path)
     for n, event in enumerate(SEEN):
@@ -54,6 +71,7 @@ def test_what_was_written_is_there_for_the_next_driver(tmp_path: Path) -> None:
     assert list(then.links()) == [(7, 9, 8), (8, 1, 0)]
     assert then.head == replace(HEAD, port=4711, incarnation=2)
     assert stat.S_IMODE(first.path.stat().st_mode) == 0o600
+    then.close()
 
 
 WRITES_AND_DIES = """
@@ -73,7 +91,7 @@ os.kill(os.getpid(), 9)
 def test_a_driver_that_is_killed_has_lost_nothing(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite3"
     assert subprocess.run([sys.executable, "-c", WRITES_AND_DIES, str(path)], check=False).returncode == -9
-    assert [entry.clock for entry in SqliteJournal.take_over(path).entries()] == [float(n) for n in range(500)]
+    assert [entry.clock for entry in entries_of(path)] == [float(n) for n in range(500)]
 
 
 def test_a_run_has_one_driver_at_a_time(tmp_path: Path) -> None:
@@ -82,7 +100,7 @@ def test_a_run_has_one_driver_at_a_time(tmp_path: Path) -> None:
         SqliteJournal.take_over(first.path)
     first.append([Turn(Entry(1.0, 2.0, events.Ticked()))])  # it was not disturbed
     first.close()
-    assert len(list(SqliteJournal.take_over(first.path).entries())) == 1
+    assert len(entries_of(first.path)) == 1
 
 
 @pytest.mark.parametrize(
@@ -119,7 +137,7 @@ def test_what_cannot_be_used_is_refused_and_left_as_it_is(
     harm(first.path)
     before = first.path.read_bytes() if first.path.exists() else None
     with pytest.raises(JournalError, match=sentence):
-        list(SqliteJournal.take_over(first.path).entries())
+        entries_of(first.path)
     assert (first.path.read_bytes() if first.path.exists() else None) == before
 
 

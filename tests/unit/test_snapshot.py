@@ -40,6 +40,7 @@ def test_a_snapshot_takes_the_place_of_the_events_before_it(tmp_path: Path) -> N
     assert then.snapshot() == (3.0, 4.0, b"state")
     assert list(then.entries()) == [Entry(5.0, 6.0, events.Ticked())]
     assert list(then.links()) == [(7, 1, 0)]
+    then.close()
 
 
 def test_the_journal_of_a_long_run_does_not_grow(tmp_path: Path) -> None:
@@ -62,6 +63,7 @@ def test_large_snapshots_are_rare(tmp_path: Path) -> None:
         journal.append([Turn(EVENT)])
     assert not journal.wants_snapshot
     assert SNAPSHOT_SHARE > 2
+    journal.close()
 
 
 def test_what_a_driver_brings_itself_is_not_in_it() -> None:

@@ -68,11 +68,11 @@ class SqliteJournal(Journal):
             os.close(open_private(path, os.O_EXCL))
             lease = lease or FileLease(path.with_name(LEASE_FILE))
             lease.take()
-            journal = cls(path, _open(path), lease)
-            with journal._database:
-                marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT};"
-                journal._database.executescript(f"BEGIN; {marks} {_SCHEMA} COMMIT;")
-            journal.update(head)
+            with _closed_on_error(cls(path, _open(path), lease)) as journal:
+                with journal._database:
+                    marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT};"
+                    journal._database.executescript(f"BEGIN; {marks} {_SCHEMA} COMMIT;")
+                journal.update(head)
         except (OSError, sqlite3.Error) as error:
             raise JournalError(f"the journal {path} cannot be made: {_reason(error)}") from None
         return journal
@@ -95,9 +95,9 @@ class SqliteJournal(Journal):
             raise JournalError(f"{path} is not the journal of a run")  # SQLite would make a database of it
         try:
             lease = lease or FileLease(path.with_name(LEASE_FILE))
-            journal = cls(path, _open(path), lease)
-            journal._check(run_id)
-            lease.take()
+            with _closed_on_error(cls(path, _open(path), lease)) as journal:
+                journal._check(run_id)
+                lease.take()
         except OSError as error:
             raise JournalError(f"the journal {path} cannot be taken over: {_reason(error)}") from None
         except sqlite3.Error as error:
@@ -207,6 +207,15 @@ class SqliteJournal(Journal):
         if found is None:
             raise JournalError(f"the journal {self.path} has no {key}: its driver ended while it was being made")
         return str(found[0])
+
+
+@contextlib.contextmanager
+def _closed_on_error(journal: SqliteJournal) -> Iterator[SqliteJournal]:
+    try:
+        yield journal
+    except BaseException:
+        journal.close()
+        raise
 
 
 def _open(path: Path) -> sqlite3.Connection:
