@@ -181,8 +181,8 @@ def _to_the_end(driver: Child, output: IO[bytes]) -> tuple[int, list[str]]:
     for line in iter(output.readline, b""):
         text = line.decode(errors="replace")
         sys.stdout.write(text)
+        sys.stdout.flush()  # into a file or a pipe, Python would hold lines back that workers have flushed
         lines = [*lines[1 - _LAST_LINES :], text]
-    sys.stdout.flush()
     driver.wait(END_TIMEOUT)  # it has closed its output; reap would kill it
     return driver.reap(), lines
 
