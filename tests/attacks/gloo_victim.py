@@ -1,8 +1,9 @@
 """A training job in which a collective breaks every few steps: one round follows the other, ROUNDS times.
 
 Each time its workers connect to one another LATE seconds after they have published where they listen, as on a machine
-that is busy at the worst moment. Each worker guards its first device only once another process has connected to it, or
-after UNGUARDED_TIME without one: the attacker is in time for one round at least, however fast this machine is.
+that is busy at the worst moment; in its first round, once another process has connected to it, or after UNGUARDED_TIME
+without one. So does each worker guard its first device. The attacker is in time for one round at least of each kind,
+however fast this machine is.
 """
 
 from tests.quick_start import start_quickly
@@ -28,8 +29,16 @@ UNGUARDED_TIME = 20.0
 look_up = StoreClient.multi_get
 
 
+not_met = True
+
+
 def look_up_late(store: StoreClient, keys: list[str]) -> list[bytes]:
-    """Answer where the others listen."""
+    """Answer where the others listen; at first, once another process has connected to where this one does."""
+    global not_met
+    deadline = time.monotonic() + UNGUARDED_TIME
+    while not_met and time.monotonic() < deadline and not all(one.connections for one in gloo_devices().values()):
+        time.sleep(0.001)
+    not_met = not gloo_devices()
     time.sleep(LATE)
     return look_up(store, keys)
 
