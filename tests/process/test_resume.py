@@ -101,7 +101,7 @@ def test_workers_train_on_without_a_driver_and_go_on_with_the_next(tmp_path: Pat
 
 
 def test_a_worker_that_dies_while_there_is_no_driver(tmp_path: Path) -> None:
-    with running(["-np", "2", "--min-np", "1", *TRAIN], tmp_path, environ_of(tmp_path)) as run:
+    with running(["-np", "2", "--min-np", "1", *TRAIN], tmp_path, environ_of(tmp_path, STEPS="60")) as run:
         run.line("rank 1 passed step 5")
         pids = run.pids()
         kill(run)
@@ -136,7 +136,7 @@ def test_drivers_are_killed_one_after_the_other(tmp_path: Path, through: Sequenc
 def test_hosts_over_ssh(tmp_path: Path) -> None:
     """Their ssh connections have ended with the driver, and the agents have its address."""
     flags = ["-np", "2", "--min-np", "1", "-H", "host1:1,host2:1"]
-    with site(tmp_path) as there, there.running([*flags, *TRAIN], tmp_path, environ_of(tmp_path)) as run:
+    with site(tmp_path) as there, there.running([*flags, *TRAIN], tmp_path, environ_of(tmp_path, STEPS="60")) as run:
         run.line("rank 1 passed step 5")
         pids = run.pids()
         kill(run)
@@ -158,7 +158,7 @@ def test_another_machine_that_has_the_folder_takes_over(tmp_path: Path, lost: st
         addresses = f"{first.address}:7000,{other.address}:7000"
         flags = ["-np", "2", "--min-np", "1", "-H", "host1:1,host2:1", "--port", "7000"]
         flags += ["--driver-addresses", addresses]
-        with there.running([*flags, *TRAIN], tmp_path, environ_of(tmp_path)) as run:
+        with there.running([*flags, *TRAIN], tmp_path, environ_of(tmp_path, STEPS="60")) as run:
             run.line("rank 1 passed step 5")
             pids = run.pids()
             if lost == "machine":
