@@ -142,19 +142,23 @@ class Curves {
     this.filter();
   }
 
-  // As many charts as there are to be.
+  // As many charts as there are to be. The first ones that stay the same are kept, unless all become narrower or wider.
   arrange() {
     const keys = this.shownKeys;
     const wanted = this.together ? (keys.length ? [keys] : []) : keys.map((key) => [key]);
     const id = (group) => group.join("\n");
-    if (wanted.length === this.plots.length && wanted.every((group, place) => id(group) === id(this.plots[place].keys))) return;
-    for (const plot of this.plots) {
+    const other = wanted.findIndex((group, place) => place >= this.plots.length || id(group) !== id(this.plots[place].keys));
+    let kept = other < 0 ? wanted.length : other;
+    if (kept === wanted.length && kept === this.plots.length) return;
+    if (wanted.length > 2 !== this.plots.length > 2) kept = 0;
+    for (const plot of this.plots.splice(kept)) {
       crosshair.detach(plot.chart);
       charts.splice(charts.indexOf(plot.chart), 1);
       if (plot.chart.listens) Plotly.purge(plot.at);
     }
-    this.plots = wanted.map((group, place) => this.plot(group, place));
-    charts.push(...this.plots.map((plot) => plot.chart));
+    const added = wanted.slice(kept).map((group, at) => this.plot(group, kept + at));
+    this.plots.push(...added);
+    charts.push(...added.map((plot) => plot.chart));
     const grid = element("curves");
     grid.replaceChildren(...this.plots.map((plot) => plot.figure));
     grid.dataset.many = wanted.length > 2 ? "yes" : "no";
