@@ -12,6 +12,7 @@ from tests.quick_start import start_quickly
 import os
 import socket
 import time
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -29,16 +30,21 @@ UNGUARDED_TIME = 20.0
 look_up = StoreClient.multi_get
 
 
-not_met = True
+def wait_until(met: Callable[[], bool]) -> None:
+    """Wait for the attacker, for UNGUARDED_TIME at most."""
+    deadline = time.monotonic() + UNGUARDED_TIME
+    while not met() and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+unmet = True
 
 
 def look_up_late(store: StoreClient, keys: list[str]) -> list[bytes]:
     """Answer where the others listen; at first, once another process has connected to where this one does."""
-    global not_met
-    deadline = time.monotonic() + UNGUARDED_TIME
-    while not_met and time.monotonic() < deadline and not all(one.connections for one in gloo_devices().values()):
-        time.sleep(0.001)
-    not_met = not gloo_devices()
+    global unmet
+    wait_until(lambda: not unmet or all(one.connections for one in gloo_devices().values()))
+    unmet = not gloo_devices()
     time.sleep(LATE)
     return look_up(store, keys)
 
@@ -52,10 +58,8 @@ unguarded = True
 def guard_late(listener: socket.socket) -> None:
     """Leave the first device open until a connection is there, and let it be used all the same."""
     global unguarded
-    deadline = time.monotonic() + UNGUARDED_TIME
     inode = os.fstat(listener.fileno()).st_ino
-    while unguarded and time.monotonic() < deadline and not gloo_devices()[inode].connections:
-        time.sleep(0.001)
+    wait_until(lambda: not unguarded or bool(gloo_devices()[inode].connections))
     guarded_devices.ATTEMPTS = 1 if unguarded else attempts
     unguarded = False
     hold_back(listener)

@@ -10,8 +10,8 @@ NO_OPTION = -1
 
 needs_filters = pytest.mark.skipif(bool(sockets.no_filters()), reason="TCP sockets get no filters: not root?")
 
-with_and_without = pytest.mark.parametrize("filters", [pytest.param(True, marks=needs_filters, id="filters"), False])
-"""Runs a test with filters, where there are any, and without."""
+BOTH_WAYS = [pytest.param(True, marks=needs_filters, id="filters"), pytest.param(False, id="no-filters")]
+"""For a parameter: with filters, where there are any, and without."""
 
 
 def take_away() -> None:

@@ -13,7 +13,7 @@ import pytest
 from edriver.system import sockets
 from edriver.worker.assignment import Assignment
 from tests.torch.group_ranks import Member, Outcome, assignment, members
-from tests.torch.tcp_filters import NO_OPTION, with_and_without
+from tests.torch.tcp_filters import BOTH_WAYS, NO_OPTION
 from tests.torch.test_proven_pairs import answer_all, hang_up, say_nothing, strangers
 
 LIMIT_SECONDS = 30.0
@@ -35,7 +35,7 @@ def sums(group: Sequence[Member], command: str = "all_reduce") -> list[Outcome]:
     return [member.end() for member in group]
 
 
-@with_and_without
+@pytest.mark.parametrize("filters", BOTH_WAYS)
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("behave", [answer_all, say_nothing, hang_up])
 def test_strangers_who_come_before_all_members_get_nothing(behave: object, size: int, filters: bool) -> None:
@@ -80,7 +80,7 @@ def test_a_member_that_waits_for_one_that_never_connects_is_freed() -> None:
     assert all(outcome.raised_peer_lost for outcome in outcomes), outcomes
 
 
-@with_and_without
+@pytest.mark.parametrize("filters", BOTH_WAYS)
 def test_a_connection_is_not_readable_until_it_is_heard(monkeypatch: pytest.MonkeyPatch, filters: bool) -> None:
     if not filters:
         monkeypatch.setattr(sockets, "_SO_ATTACH_FILTER", NO_OPTION)

@@ -19,7 +19,7 @@ from edriver.worker.backend import checks
 from edriver.worker.backend.gloo import listener_filter
 from edriver.worker.backend.gloo.listener_filter import close_listeners
 from edriver.worker.backend.gloo.sever import GlooDevice, gloo_devices, sever_gloo
-from tests.torch.tcp_filters import NO_OPTION, needs_filters
+from tests.torch.tcp_filters import BOTH_WAYS, NO_OPTION
 from tests.torch.test_sever import Pair
 
 LIMIT_SECONDS = 30.0
@@ -61,7 +61,7 @@ def filters(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(sockets, "_SO_ATTACH_FILTER", NO_OPTION)
 
 
-both_ways = pytest.mark.parametrize("filters", [pytest.param(True, marks=needs_filters), False], indirect=True)
+both_ways = pytest.mark.parametrize("filters", BOTH_WAYS, indirect=True)
 
 
 @both_ways

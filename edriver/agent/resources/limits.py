@@ -54,9 +54,8 @@ def memory_limit(text: str, root: Path = CGROUP_ROOT) -> Limit | None:
         text: of /proc/self/cgroup (cgroups(7)).
         root: where the hierarchies are mounted.
     """
-    groups = [(limit, group) for group in memory_groups(text, root) if (limit := group.limit()) is not None]
-    limit, lowest = min(groups, key=lambda found: found[0], default=(None, None))
-    return None if limit is None or lowest is None else Limit(limit, lowest.used)
+    found = [Limit(most, group.used) for group in memory_groups(text, root) if (most := group.limit()) is not None]
+    return min(found, key=lambda limit: limit.most, default=None)
 
 
 def _used_in_v1(file: Path | None) -> float | None:
