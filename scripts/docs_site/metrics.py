@@ -64,7 +64,7 @@ def sample_registry() -> CollectorRegistry:
     counted = EventMetrics(registry, "")
     counted.observe(status_pb2.Event(run_ended=status_pb2.RunEnded(end=status_pb2.RUN_END_DONE)))
     usage = UsageMetrics(sample_usage(membership), membership.roster)
-    registry.register(RunGauges("", membership, event_history, polls, ask=lambda look: look(), usage=usage))
+    registry.register(RunGauges("", membership, event_history, polls, usage=usage))
     return registry
 
 

@@ -9,18 +9,21 @@ import http.client
 import select
 import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from socketserver import TCPServer
+from typing import Any
 
 import pytest
+from prometheus_client import ProcessCollector
+from prometheus_client.core import Metric
 
 from edriver.discovery.poll_filter import Polls
 from edriver.driver.core.membership import Membership
 from edriver.driver.core.settings import Settings
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.metrics import bounded_server
-from edriver.driver.observe.metrics.bounded_server import MAX_CONCURRENT_REQUESTS
+from edriver.driver.observe.metrics.bounded_server import MAX_CONCURRENT_REQUESTS, BoundedServer
 from edriver.driver.observe.metrics.server import MetricsServer
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.v1 import status_pb2
@@ -113,6 +116,26 @@ def test_the_run_is_looked_at_on_the_event_loop_alone() -> None:
         async with site.open():
             await asyncio.to_thread(site.get)
         assert seen == {threading.current_thread()}
+
+    asyncio.run(test())
+
+
+def test_counters_and_gauges_are_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        site, loop = Site(), asyncio.get_running_loop()
+        begun = status_pb2.Event(round=status_pb2.Round(kind=status_pb2.ROUND_KIND_FAILURE))
+        schedule = loop.call_soon_threadsafe
+
+        def meanwhile(*args: Any) -> None:
+            """A round begins after the request has come, before the event loop has time for it."""
+            if threading.current_thread() is not threading.main_thread():
+                schedule(site.server.observe, [begun])
+            schedule(*args)
+
+        async with site.open():
+            monkeypatch.setattr(loop, "call_soon_threadsafe", meanwhile)
+            scraping = asyncio.create_task(asyncio.to_thread(site.get))
+            assert 'edriver_rounds_total{cause="failure"} 1.0' in (await scraping)[1]
 
     asyncio.run(test())
 
@@ -319,6 +342,72 @@ def test_the_end_waits_no_longer_than_to_the_next_scrape(monkeypatch: pytest.Mon
             site.now = 1000.0
             await asyncio.to_thread(site.get)
             await site.server.last_scrape(asyncio.Event())
+
+    asyncio.run(asyncio.wait_for(test(), BOUND))
+
+
+def test_several_scrapers_and_people_do_not_hide_the_interval() -> None:
+    async def test() -> None:
+        site, hurry = Site(), asyncio.Event()
+        async with site.open():
+            for now in (0.0, 0.2, 15.0, 15.2):  # two of Prometheus, as those have it who cannot do without one
+                site.now = now
+                await asyncio.to_thread(site.get)
+            site.now = 17.0
+            waiting = asyncio.create_task(site.server.last_scrape(hurry))
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            await asyncio.to_thread(site.get)
+            await waiting
+
+    asyncio.run(asyncio.wait_for(test(), BOUND))
+
+
+def test_what_is_read_less_often_than_prometheus_allows_is_not_waited_for() -> None:
+    async def test() -> None:
+        site, hurry = Site(), asyncio.Event()
+        async with site.open():
+            await asyncio.to_thread(site.get)
+            site.now = 301.0
+            await asyncio.to_thread(site.get)
+            await site.server.last_scrape(hurry)
+
+    asyncio.run(asyncio.wait_for(test(), BOUND / 10))
+
+
+def test_a_request_that_has_been_read_is_answered_before_the_server_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    closing, rendered = threading.Event(), threading.Event()
+    wait = BoundedServer.wait_for_answers
+
+    def wait_for_answers(server: BoundedServer, timeout: float) -> bool:
+        assert not wait(server, 0.0)
+        closing.set()
+        return wait(server, BOUND)
+
+    def render(_: ProcessCollector) -> Iterator[Metric]:
+        closing.wait(BOUND)
+        rendered.set()
+        yield from ()
+
+    monkeypatch.setattr(BoundedServer, "wait_for_answers", wait_for_answers)
+    monkeypatch.setattr(ProcessCollector, "collect", render)
+
+    async def test() -> None:
+        looked = asyncio.Event()
+
+        class Watched(Polls):
+            def __getattribute__(self, name: str) -> object:
+                looked.set()
+                return super().__getattribute__(name)
+
+        site = Site(polls=Watched())
+        looked.clear()
+        await site.server.open()
+        scraping = asyncio.create_task(asyncio.to_thread(site.get))
+        await looked.wait()
+        await site.server.close()
+        assert rendered.is_set()
+        assert (await scraping)[0] == 200
 
     asyncio.run(asyncio.wait_for(test(), BOUND))
 

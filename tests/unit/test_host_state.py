@@ -208,7 +208,7 @@ def test_a_hosts_state_is_the_same_in_every_place() -> None:
     page.look(run, story.event_history.last_seq)
     assert {host["name"]: host["text"] for host in page.since(0)["hosts"]} == texts, "the page"
 
-    gauges = RunGauges("abcd", story.membership, story.event_history, Polls(), lambda look: look())
+    gauges = RunGauges("abcd", story.membership, story.event_history, Polls())
     (hosts,) = [family for family in gauges.collect() if family.name == "edriver_hosts"]
     assert {sample.labels["state"]: sample.value for sample in hosts.samples} == {
         state: 1.0 for state, _ in wanted.values()

@@ -53,9 +53,7 @@ class Story:
         self.events = EventMetrics(self.registry, "r")
         self.usage = UsageTracker(self.membership.roster)
         used = UsageMetrics(self.usage, self.membership.roster)
-        self.registry.register(
-            RunGauges("abcd", self.membership, self.event_history, self.polls, lambda look: look(), used)
-        )
+        self.registry.register(RunGauges("abcd", self.membership, self.event_history, self.polls, used))
 
     def take(self, *happened: events.Event) -> None:
         for event in happened:

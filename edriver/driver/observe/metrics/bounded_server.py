@@ -38,6 +38,15 @@ _ACCEPT_RETRY_DELAY: Final = 0.1
 class _Handler(WSGIRequestHandler):
     """One request. It logs nothing."""
 
+    server: BoundedServer
+
+    def parse_request(self) -> bool:
+        """Read it, as the base class; once that is done, it is to be answered."""
+        complete = super().parse_request()
+        if complete:
+            self.server.note_read(self.connection)
+        return complete
+
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the name is the base class's
         """Say nothing."""
 
@@ -72,6 +81,8 @@ class BoundedServer(ThreadingWSGIServer):
         self._places = threading.BoundedSemaphore(MAX_CONCURRENT_REQUESTS)
         self._lock = threading.Lock()
         self._since: dict[socket.socket, float] = {}  # the requests under way, oldest first
+        self._unanswered: set[socket.socket] = set()  # those of them that have been read
+        self._answered = threading.Condition(self._lock)
         super().__init__((str(where[0]), port), _Handler)
         self.set_app(app)
 
@@ -121,6 +132,16 @@ class BoundedServer(ThreadingWSGIServer):
         with self._lock:
             self._hang_up([request for request, since in self._since.items() if since <= late])
 
+    def note_read(self, request: socket.socket) -> None:
+        """A request has been read, and will be answered."""
+        with self._lock:
+            self._unanswered.add(request)
+
+    def wait_for_answers(self, timeout: float) -> bool:
+        """Wait until each request that has been read is answered, for so many seconds at most; whether it is."""
+        with self._answered:
+            return self._answered.wait_for(lambda: not self._unanswered, timeout)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A scraper closed its connection, or it was closed here: the run is not affected."""
 
@@ -134,4 +155,6 @@ class BoundedServer(ThreadingWSGIServer):
     def _release(self, request: socket.socket) -> None:
         with self._lock:
             self._since.pop(request, None)
+            self._unanswered.discard(request)
+            self._answered.notify_all()
         self._places.release()

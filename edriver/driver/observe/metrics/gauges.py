@@ -8,7 +8,7 @@ The documentation shows these texts (scripts/docs_site/metrics.py).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
@@ -51,7 +51,6 @@ class RunGauges(Collector):
         membership: the state of the core; only read.
         event_history: the events, and the workers' progress; only read.
         polls: how discovery fares; read only.
-        ask: calls its argument on the event loop and returns the result.
         usage: what hosts and workers use; None: it is not known.
     """
 
@@ -61,7 +60,6 @@ class RunGauges(Collector):
         membership: Membership,
         event_history: EventHistory,
         polls: Polls,
-        ask: Callable[[Callable[[], list[Metric]]], list[Metric]],
         usage: UsageMetrics | None = None,
     ) -> None:
         self._usage = usage
@@ -69,16 +67,13 @@ class RunGauges(Collector):
         self._membership = membership
         self._event_history = event_history
         self._polls = polls
-        self._ask = ask
         self._names: set[str] = set()
         self._time = TimeMetrics()
 
     def collect(self) -> list[Metric]:
-        """All of it, as it is at one moment. Raises what `ask` raises."""
-        used = self._usage.families if self._usage is not None else tuple
-        return self._ask(
-            lambda: [*self._of_run(), *self._of_places(), *self._of_progress(), *self._of_discovery(), *used()]
-        )
+        """All of it, as it is now."""
+        used = () if self._usage is None else self._usage.families()
+        return [*self._of_run(), *self._of_places(), *self._of_progress(), *self._of_discovery(), *used]
 
     def _of_run(self) -> Iterator[Metric]:
         membership = self._membership

@@ -9,9 +9,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final, TypeVar
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from edriver.common.join_config import at_port
 from edriver.discovery.poll_filter import Polls
@@ -27,8 +30,6 @@ from edriver.v1 import status_pb2
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
-T = TypeVar("T")
-
 _log = logging.getLogger("edriver.driver")
 
 ANSWER_TIMEOUT: Final = 5.0
@@ -39,6 +40,15 @@ LAST_SCRAPE_TIMEOUT: Final = 30.0
 
 MISSED_SCRAPES: Final = 3.0
 """Number of scrape intervals after which a scraper counts as gone."""
+
+SCRAPES_REMEMBERED: Final = 16
+"""Number of scrapes among which the scrape interval is looked for: several scrapers, and people, read in between."""
+
+LOOKBACK: Final = 300.0
+"""Seconds after which Prometheus itself takes a series as gone: what is read less often is not scraped."""
+
+CLOSE_TIMEOUT: Final = 1.0
+"""Seconds that the server waits, when it closes, until the requests that it has read are answered."""
 
 _SHUTDOWN_POLL_INTERVAL: Final = 0.1
 
@@ -85,12 +95,14 @@ class MetricsServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: BoundedServer | None = None
         self._thread: threading.Thread | None = None
-        registry = CollectorRegistry()
-        self._scrapes: deque[float] = deque(maxlen=2)  # when the latest ones were answered
+        self._scrapes: deque[float] = deque(maxlen=SCRAPES_REMEMBERED)  # when the latest ones were answered
         self._scraped = asyncio.Event()
-        self._events = EventMetrics(registry, run_id)
+        self._counted = CollectorRegistry()
+        self._events = EventMetrics(self._counted, run_id)
         used = None if usage is None else UsageMetrics(usage, membership.roster)
-        registry.register(RunGauges(run_id, membership, event_history, polls, self._ask, used))
+        self._gauges = RunGauges(run_id, membership, event_history, polls, used)
+        registry = CollectorRegistry()
+        registry.register(_OfRun(self._collect))
         ProcessCollector(registry=registry)
         self._app = _with_busy_answer(make_wsgi_app(registry))
 
@@ -126,16 +138,15 @@ class MetricsServer:
     async def last_scrape(self, hurry: asyncio.Event) -> None:
         """Wait until the metrics have been read once more, with what happened last and how the run ended.
 
-        That takes no longer than lay between the last two times, and the bound above; a run that is not read, or no
-        longer, waits for nothing.
+        That takes no longer than the scrape interval, which is the longest time between two of the latest scrapes, and
+        the bound above; a run that is not read, or no longer, waits for nothing.
 
         Args:
             hurry: set when the operator does not want to wait.
         """
-        if len(self._scrapes) < 2:
-            return
-        interval = self._scrapes[-1] - self._scrapes[0]
-        if self._clock() - self._scrapes[-1] > MISSED_SCRAPES * interval:
+        latest = [scrape for scrape in self._scrapes if scrape >= self._clock() - LOOKBACK]
+        interval = max((after - before for before, after in pairwise(latest)), default=0.0)
+        if not interval or self._clock() - latest[-1] > MISSED_SCRAPES * interval:
             return
         bound = min(LAST_SCRAPE_TIMEOUT, 1.0 + 1.2 * interval)
         _log.info("waiting up to %.0f s until Prometheus has read how the run ended (Ctrl-C: no longer)", bound)
@@ -150,22 +161,23 @@ class MetricsServer:
         if self._server is not None and self._thread is not None:
             await asyncio.to_thread(self._server.shutdown)
             await asyncio.to_thread(self._thread.join)
+            await asyncio.to_thread(self._server.wait_for_answers, CLOSE_TIMEOUT)
             self._server.server_close()
 
-    def _ask(self, look: Callable[[], T]) -> T:
-        """Have the event loop look at the run, for a thread of the server's.
+    def _collect(self) -> list[Metric]:
+        """All metrics as they are at one moment: the event loop looks at the run, for a thread of the server's.
 
         Raises:
             TimeoutError: it has no time.
         """
         assert self._loop is not None, "asked before there was a server"
-        answer: Future[T] = Future()
+        answer: Future[list[Metric]] = Future()
 
         def on_loop() -> None:
             if not answer.set_running_or_notify_cancel():
                 return
             try:
-                answer.set_result(look())
+                answer.set_result([*self._counted.collect(), *self._gauges.collect()])
                 self._scrapes.append(self._clock())
                 self._scraped.set()
             except Exception as error:  # noqa: BLE001  the thread that waits for it raises it
@@ -176,6 +188,17 @@ class MetricsServer:
             return answer.result(self._answer_timeout)
         finally:
             answer.cancel()
+
+
+class _OfRun(Collector):
+    """What a registry collects of the run."""
+
+    def __init__(self, collect: Callable[[], list[Metric]]) -> None:
+        self._collect = collect
+
+    def collect(self) -> list[Metric]:
+        """All of it."""
+        return self._collect()
 
 
 def _with_busy_answer(
