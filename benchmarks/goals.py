@@ -133,8 +133,8 @@ def _journal() -> list[Goal]:
 
 def _driver() -> list[Goal]:
     most = {
-        "resume to all agents attached": 1.0,
-        "worker killed meanwhile: in charge to the survivors' next step": 0.150,
+        "resume to in charge: all agents attached": 1.0,
+        "worker killed meanwhile: all agents attached to the survivors' next step": 0.150,
         "standby: kill to in charge": 6.0,
         "all workers killed: that beyond a launch": 2.0,
     }
