@@ -7,7 +7,7 @@ SCHEDULES ?= 30
 REPEATS ?= 5
 KILLS ?= 1000
 RUNS ?= 1000
-JOBS ?= 6
+JOBS ?= 7
 INPUTS ?= 100000
 
 py := .venv/bin/python
@@ -23,7 +23,7 @@ demo: .venv/ready ## the digits job on this machine, with a kill and a resize sh
 
 test: .venv/ready $(npm) ## everything that must hold before a change lands
 	$(MAKE) --jobs 2 --output-sync=target lint types proto-check docs
-	$(py) -m pytest --numprocesses $(JOBS) --dist worksteal --durations 20
+	$(py) -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder --durations 20
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv

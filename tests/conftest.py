@@ -33,8 +33,8 @@ os.environ.setdefault(
 gc.disable()  # until all is imported and collected: it would look through it again and again
 
 LONG_FIRST = ("trouble", "etcd", "process", "attacks", "torch")
-"""The folders whose tests start processes. Where tests run beside one another (pytest-xdist), the short ones of the
-others are left for the end, so that none has to be waited for alone."""
+"""The folders whose tests start processes. Where tests run beside one another (pytest-xdist, file by file), the short
+ones of the others are left for the end, so that none has to be waited for alone."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
