@@ -16,7 +16,7 @@ from edriver.discovery.errors import DiscoveryError, UnusableSourceError
 from edriver.driver.core.demand import Demand
 from edriver.driver.engines.slurm import pass_on
 from edriver.driver.engines.slurm.allocation import ASK_INTERVAL, Allocation
-from edriver.driver.engines.slurm.answers import counts_of, failed_nodes, nodes_of, slots_by_node
+from edriver.driver.engines.slurm.answers import counts_of, failed_nodes, gpus_of, nodes_of, slots_by_node
 from edriver.driver.engines.slurm.broker import LOOK_INTERVAL, JobBroker
 from edriver.driver.engines.slurm.commands import SlurmError, run_command
 from edriver.driver.engines.slurm.health import JOIN_TIMEOUT, LAST_PAUSE, JobHealth
@@ -58,7 +58,30 @@ def test_counts(text: str, counts: list[int]) -> None:
     ],
 )
 def test_slots(environment: dict[str, str], slots: list[int]) -> None:
-    assert list(slots_by_node(environment, ["a", "b"], 5).values()) == slots
+    assert list(slots_by_node(environment, ["a", "b"], 5, {}).values()) == slots
+
+
+DETAILS = """\
+JobId=8 ArrayJobId=7 ArrayTaskId=1 JobName=train
+   JOB_GRES=gpu:9
+     Nodes=other CPU_IDs=0 Mem=0 GRES=gpu:9(IDX:0-8)
+
+JobId=7 ArrayJobId=7 ArrayTaskId=0 JobName=train
+   JOB_GRES=gpu:a100:3,shard:4
+     Nodes=node[1-2] CPU_IDs=0-3 Mem=0 GRES=shard:4(0/8),gpu:a100:1(IDX:0)
+     Nodes=node3 CPU_IDs=0 Mem=0 GRES=gpu:v100:1(IDX:0),gpu:a100:2(IDX:1-2)
+     Nodes=node4 CPU_IDs=0 Mem=0 GRES=
+   MinCPUsNode=1
+"""
+
+
+def test_gpus_by_node() -> None:
+    assert gpus_of(DETAILS, "7") == [("node[1-2]", 1), ("node3", 3)]
+    assert gpus_of(DETAILS, "9") == gpus_of("", "7") == []
+    environment = {"SLURM_GPUS_ON_NODE": "2", "SLURM_NTASKS": "3", "SLURM_TASKS_PER_NODE": "2,1"}
+    assert slots_by_node(environment, ["a", "b"], 5, {"a": 2, "b": 1}) == {"a": 2, "b": 1}
+    assert slots_by_node(environment, ["a", "b"], 5, {"a": 2}) == {"a": 2, "b": 0}
+    assert slots_by_node(environment, ["a", "b"], 5, {}) == {"a": 2, "b": 2}  # an older Slurm, which does not tell
 
 
 def test_states_of_nodes() -> None:
@@ -104,6 +127,36 @@ def test_nodes_that_fail_leave_and_slurmctld_is_asked_now_and_then() -> None:
     assert sum("hostnames" in line for line in answers.asked) == 1, "as the nodes are those of the start"
     now[0] = ASK_INTERVAL
     assert found(source) == ["node1:2"]
+
+
+def test_nodes_with_different_numbers_of_gpus() -> None:
+    details = (
+        "JobId=7 JobName=train\n"
+        "     Nodes=node1 CPU_IDs=0 Mem=0 GRES=gpu:2(IDX:0-1)\n"
+        "     Nodes=node[2-3] CPU_IDs=0 Mem=0 GRES=gpu:a100:1(IDX:0)\n"
+        "     Nodes=node4 CPU_IDs=0 Mem=0 GRES=\n"
+    )
+    expanded = {"node[1-4]": "node1 node2 node3 node4", "node1": "node1", "node[2-3]": "node2 node3"}
+    asked = []
+
+    async def answer(words: Sequence[str]) -> str:
+        asked.append(words)
+        match words:
+            case ("scontrol", "show", "hostnames", nodes):
+                return expanded[nodes]
+            case ("scontrol", "show", "job", "--details", "7"):
+                return details
+            case ("squeue", *_):
+                return "7|node[1-4]\n"
+            case _:
+                return ""
+
+    environment = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node[1-4]", "SLURM_GPUS_ON_NODE": "2"}
+    assert found(Allocation(environment, 1, answer, lambda: 0.0)) == ["node1:2", "node2:1", "node3:1"]
+    asked.clear()
+    environment["SLURM_GPUS_PER_NODE"] = "2"
+    assert found(Allocation(environment, 1, answer, lambda: 0.0)) == [f"node{n}:2" for n in range(1, 5)]
+    assert not any("--details" in words for words in asked)
 
 
 def test_nodes_that_slurm_has_taken_out_of_the_job_leave() -> None:
@@ -161,7 +214,9 @@ def test_a_command_that_fails_or_is_not_there() -> None:
 def test_a_step_has_all_of_its_node_whatever_the_job_looks_like() -> None:
     environment = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "8", "SLURM_MEM_PER_CPU": "100", "PATH": "/bin"}
     assert step_environment(environment) == {"SLURM_JOB_ID": "7", "PATH": "/bin"}
-    command = step_command("node1", "edriver-1")
+    command = step_command("node1", "edriver-1", gpus=2)
+    assert "--gpus=2" in command
+    assert not any("gpus" in word for word in step_command("node1", "edriver-1"))
     assert {"--overlap", "--no-kill", "--kill-on-bad-exit=0", "--nodelist=node1", "--mem=0"} <= set(command)
 
 

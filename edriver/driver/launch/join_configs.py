@@ -37,7 +37,8 @@ HOST_SPECIFIC_VARIABLES: Final = frozenset(
             "_",
         ),
         *("DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "GRPC_ENABLE_FORK_SUPPORT"),
-        *("CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME"),
+        *("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+        *("ZE_AFFINITY_MASK", "GLOO_SOCKET_IFNAME"),
         RUN_FOLDER_VARIABLE,
     }
 )
@@ -45,7 +46,8 @@ HOST_SPECIFIC_PREFIXES: Final = (
     *("SSH_", "XDG_"),
     # What Slurm says to each task of its own step and node; what it says of the job (SLURM_JOB_ID) is handed on
     *("SLURMD_", "SLURM_CPU_BIND", "SLURM_LAUNCH_", "SLURM_MEM_BIND", "SLURM_SRUN_", "SLURM_STEP", "SLURM_TOPOLOGY_"),
-    *("SLURM_GTIDS", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_PROCID", "SLURM_TASK_PID", "PMI_", "PMIX_"),
+    *("SLURM_CPUS_ON_NODE", "SLURM_GPUS_ON_NODE", "SLURM_GTIDS", "SLURM_JOB_GPUS", "SLURM_LOCALID", "SLURM_NODEID"),
+    *("SLURM_PROCID", "SLURM_TASK_PID", "PMI_", "PMIX_"),
 )
 """What of the driver's environment is about its own host, and is not handed on to others."""
 

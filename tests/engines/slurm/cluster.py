@@ -25,11 +25,17 @@ import pytest
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "squeue", "sinfo", "scontrol", "scancel")
 
 NODES = 4
+"""Without GPUs."""
+
 CPUS = 4
 """Of each node: more than this machine may have, as nothing is bound to a processor."""
 
 BOUND = 60.0
 """Seconds that a test waits for Slurm to do something; only a failing test ever waits so long."""
+
+DEVICES = ("/dev/null", "/dev/zero")
+GPUS = {"gpu1": 2, "gpu2": 1}
+"""What Slurm takes for GPUs, and how many of them further nodes have: it counts them, and opens none."""
 
 SLURMD_TIMEOUT = 10
 """Seconds after which a node that does not answer is DOWN."""
@@ -56,6 +62,7 @@ SwitchType=switch/none
 MpiDefault=none
 JobAcctGatherType=jobacct_gather/none
 SelectType=select/cons_tres
+GresTypes=gpu
 SelectTypeParameters=CR_Core
 SchedulerParameters=sched_interval=1,bf_interval=1,preempt_send_user_signal
 PreemptType=preempt/partition_prio
@@ -64,17 +71,18 @@ KillWait=10
 OverTimeLimit=0
 ReturnToService=2
 {nodes}
-PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=5 PreemptMode=OFF
-PartitionName=spare Nodes=ALL MaxTime=INFINITE PriorityTier=1 PreemptMode=REQUEUE GraceTime=20
-PartitionName=spot Nodes=ALL MaxTime=INFINITE PriorityTier=1 PreemptMode=CANCEL GraceTime=20
-PartitionName=rough Nodes=ALL MaxTime=INFINITE PriorityTier=1 PreemptMode=REQUEUE
-PartitionName=urgent Nodes=ALL MaxTime=INFINITE PriorityTier=9 PreemptMode=OFF
+PartitionName=main Nodes=node[1-4] Default=YES MaxTime=INFINITE PriorityTier=5 PreemptMode=OFF
+PartitionName=spare Nodes=node[1-4] MaxTime=INFINITE PriorityTier=1 PreemptMode=REQUEUE GraceTime=20
+PartitionName=spot Nodes=node[1-4] MaxTime=INFINITE PriorityTier=1 PreemptMode=CANCEL GraceTime=20
+PartitionName=rough Nodes=node[1-4] MaxTime=INFINITE PriorityTier=1 PreemptMode=REQUEUE
+PartitionName=urgent Nodes=node[1-4] MaxTime=INFINITE PriorityTier=9 PreemptMode=OFF
+PartitionName=gpu Nodes=gpu[1-2] MaxTime=INFINITE
 """
 """`spare` and `spot` are preempted by `urgent`, with 20 s of grace; `rough` without any."""
 
 
 class Cluster:
-    """A cluster of four nodes, node1 to node4.
+    """A cluster of four nodes, node1 to node4, and two with GPUs in a partition of their own.
 
     Args:
         folder: for all its files; short, for a socket lies in it.
@@ -97,12 +105,15 @@ class Cluster:
         key = self.folder / "munge" / "key"
         key.touch(mode=0o600)
         key.write_bytes(secrets.token_bytes(1024))
-        control_port, *ports = _free_ports(NODES + 1)
+        control_port, *ports = _free_ports(len(self.nodes) + 1)
         host = socket.gethostname()
         nodes = "\n".join(
-            f"NodeName=node{number} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS} RealMemory=1000"
-            for number, port in enumerate(ports, start=1)
+            f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS} RealMemory=1000"
+            + (f" Gres=gpu:{GPUS[name]}" if name in GPUS else "")
+            for name, port in zip(self.nodes, ports, strict=True)
         )
+        gres = [f"NodeName={name} Name=gpu File={file}\n" for name, count in GPUS.items() for file in DEVICES[:count]]
+        (self.folder / "gres.conf").write_text("".join(["AutoDetect=off\n", *gres]))
         text = CONFIGURATION.format(
             host=host,
             control_port=control_port,
@@ -127,7 +138,7 @@ class Cluster:
     @property
     def nodes(self) -> list[str]:
         """The names of all nodes."""
-        return [f"node{number}" for number in range(1, NODES + 1)]
+        return [*(f"node{number}" for number in range(1, NODES + 1)), *GPUS]
 
     def start_controller(self) -> None:
         """Start slurmctld."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,30 @@ def test_a_run_on_two_nodes(slurm: Cluster, tmp_path: Path) -> None:
     assert sum(bool(re.fullmatch(r"edriver-[0-9a-f]{8}-\d+", name)) for name in names) == 2, names
     assert batch.end() == 0, batch.text
     assert re.search("done: 1 round", batch.text)
+    slurm.wait(slurm.quiet, "nothing of the run is left")
+
+
+ON_ITS_GPU = "echo worker of $SLURMD_NODENAME on GPU $CUDA_VISIBLE_DEVICES of $SLURM_GPUS_ON_NODE; exec "
+
+
+@pytest.mark.parametrize(
+    ("gpus", "slots"),
+    [
+        pytest.param("--gpus-per-node=1", (1, 1), id="as-many-on-each-node"),
+        pytest.param("--gres=gpu:1", (1, 1), id="as-resources"),
+        pytest.param("--gpus=3", (2, 1), id="two-and-one"),
+    ],
+)
+def test_each_gpu_has_a_worker(slurm: Cluster, tmp_path: Path, gpus: str, slots: tuple[int, int]) -> None:
+    nodes = ("gpu1", "gpu2")
+    args = ["--slurm", "-np", str(sum(slots)), "sh", "-c", ON_ITS_GPU + shlex.join(TRAIN)]
+    batch = Batch(slurm, tmp_path, ["--partition=gpu", "--nodes=2", gpus], args)
+    assert batch.end() == 0, batch.text
+    assert f"added {nodes[0]}:{slots[0]}, added {nodes[1]}:{slots[1]}; " in batch.text
+    wanted = {
+        f"{node} on GPU {gpu} of {count}" for node, count in zip(nodes, slots, strict=True) for gpu in range(count)
+    }
+    assert set(batch.found(r"worker of (\S+ on GPU \S+ of \d+)")) == wanted
     slurm.wait(slurm.quiet, "nothing of the run is left")
 
 

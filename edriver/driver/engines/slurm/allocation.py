@@ -12,6 +12,7 @@ from edriver.discovery.hosts import Host, HostSet
 from edriver.discovery.sources import SourceContext
 from edriver.driver.engines.slurm.answers import failed_nodes, nodes_of, slots_by_node
 from edriver.driver.engines.slurm.commands import RunCommand, SlurmError, run_command
+from edriver.driver.engines.slurm.node_gpus import NodeGpus
 
 ASK_INTERVAL: Final = 5.0
 """Seconds between two questions to slurmctld, which serves the whole cluster. Lost nodes are noticed sooner, by the
@@ -46,6 +47,7 @@ class Allocation:
         self._environment = environment
         self._default_slots = default_slots
         self._run = run
+        self._gpus = NodeGpus(environment, run)
         self._clock = clock
         self._slots: dict[str, int] = {}
         self._expanded: dict[str, list[str]] = {}
@@ -84,15 +86,16 @@ class Allocation:
                 names = await self._names(self._at_start)  # asks no daemon
             except SlurmError as error:
                 raise UnusableSourceError(str(error)) from error
-            self._slots = slots_by_node(self._environment, names, self._default_slots)
+            gpus = await self._gpus.find()
+            self._slots = slots_by_node(self._environment, names, self._default_slots, gpus)
         # With --no-kill, Slurm takes a node that has failed out of the job, and the job goes on.
         listed = await self._run(("squeue", "--noheader", "--states=all", f"--jobs={self._job}", "--format=%A|%N"))
         if not (nodes := nodes_of(listed, self._job)):
             return HostSet()
         states = await self._run(("sinfo", "--Node", "--noheader", f"--nodes={nodes}", "--format=%N|%T"))
         failed = failed_nodes(states)
-        usable = [name for name in await self._names(nodes) if name not in failed]
-        return HostSet(tuple(Host(name, self._slots.get(name, self._default_slots)) for name in usable))
+        hosts = [Host(name, self._slots.get(name, self._default_slots)) for name in await self._names(nodes)]
+        return HostSet(tuple(host for host in hosts if host.slots and host.name not in failed))
 
     async def _names(self, nodes: str) -> list[str]:
         """The nodes one by one. The text is mostly that of the last time, and as a rule that of the start."""

@@ -13,24 +13,46 @@ FAILED_STATES: Final = frozenset(
 Slurm has its old state with a mark: whether it is lost is then for the agent's lease to say, which is quicker."""
 
 _COUNT: Final = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+_GRES_OF_NODES: Final = re.compile(r"^\s+Nodes=(\S+) .*\bGRES=(\S+)", re.MULTILINE)
+_GPUS: Final = re.compile(r"(?:^|,)gpu(?::[^:,()]+)?:(\d+)")
 
 
-def slots_by_node(environment: Mapping[str, str], names: list[str], default_slots: int) -> dict[str, int]:
+def slots_by_node(
+    environment: Mapping[str, str], names: list[str], default_slots: int, gpus: Mapping[str, int]
+) -> dict[str, int]:
     """How many workers each node of the allocation takes: one a GPU, else one a task, else the default.
 
     Args:
         environment: the environment of the allocation's script or shell.
         names: the nodes, in the order of SLURM_JOB_NODELIST.
         default_slots: for nodes of which the allocation says neither.
+        gpus: how many GPUs each node has; empty: as many as that of the script, if any.
     """
-    gpus = environment.get("SLURM_GPUS_ON_NODE", "")
-    if gpus.isdecimal() and int(gpus) > 0:
-        return dict.fromkeys(names, int(gpus))
+    if on_first := gpus_on_node(environment):
+        return {name: gpus.get(name, 0) for name in names} if gpus else dict.fromkeys(names, on_first)
     if "SLURM_NTASKS" in environment or "SLURM_NTASKS_PER_NODE" in environment:
         tasks = counts_of(environment.get("SLURM_TASKS_PER_NODE", ""))
         if len(tasks) == len(names):
             return dict(zip(names, tasks, strict=True))
     return dict.fromkeys(names, default_slots)
+
+
+def gpus_on_node(environment: Mapping[str, str]) -> int:
+    """How many GPUs the allocation has on the node of its script."""
+    count = environment.get("SLURM_GPUS_ON_NODE", "")
+    return int(count) if count.isdecimal() else 0
+
+
+def gpus_of(text: str, job: str) -> list[tuple[str, int]]:
+    """The nodes of a job, in Slurm's short form, and how many GPUs it has on each of them.
+
+    Args:
+        text: what `scontrol show job --details` prints, which is all jobs of an array if asked for one of them.
+        job: its number.
+    """
+    found = (record for record in text.split("\n\n") if record.lstrip().startswith(f"JobId={job} "))
+    parts = _GRES_OF_NODES.findall(next(found, ""))
+    return [(nodes, sum(map(int, _GPUS.findall(gres)))) for nodes, gres in parts]
 
 
 def counts_of(text: str) -> list[int]:

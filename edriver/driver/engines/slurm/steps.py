@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from edriver.driver.engines.slurm.commands import RunCommand, SlurmError, run_command
+from edriver.driver.engines.slurm.node_gpus import NodeGpus
 from edriver.driver.launch.launcher import Bootstrap, LaunchContext, LaunchError, agent_command
 from edriver.driver.launch.watched import MAX_STDERR_LINES, WatchedProcess, standard_input
 from edriver.system.child import Child
@@ -25,27 +26,30 @@ from edriver.text.printable import printable
 _log = logging.getLogger("edriver.driver")
 
 SHAPE_VARIABLES: Final = (
-    *("SLURM_CPUS_PER_TASK", "SLURM_CPU_BIND", "SLURM_DISTRIBUTION", "SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND"),
+    *("SLURM_CPUS_PER_GPU", "SLURM_CPUS_PER_TASK", "SLURM_CPU_BIND", "SLURM_DISTRIBUTION", "SLURM_GPUS"),
+    *("SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET", "SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND", "SLURM_GRES"),
     *("SLURM_KILL_BAD_EXIT", "SLURM_MEM_BIND", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU", "SLURM_MEM_PER_NODE"),
     *("SLURM_NNODES", "SLURM_NPROCS", "SLURM_NTASKS", "SLURM_NTASKS_PER_CORE", "SLURM_NTASKS_PER_GPU"),
     *("SLURM_NTASKS_PER_NODE", "SLURM_NTASKS_PER_SOCKET", "SLURM_NTASKS_PER_TRES", "SLURM_NO_KILL"),
-    *("SLURM_NUM_PROCS", "SLURM_TASKS_PER_NODE", "SLURM_THREADS_PER_CORE", "SLURM_TRES_PER_TASK"),
+    *("SLURM_NUM_PROCS", "SLURM_TASKS_PER_NODE", "SLURM_THREADS_PER_CORE", "SLURM_TRES_BIND", "SLURM_TRES_PER_TASK"),
 )
 """What sbatch sets of the shape of the job, and srun would take for the shape of the step: an agent's step is one task
 that has all that the job has of its node."""
 
 
-def step_command(host: str, name: str) -> list[str]:
+def step_command(host: str, name: str, gpus: int = 0) -> list[str]:
     """What starts a step with the agent of a host.
 
     Args:
         host: the node.
         name: the step's name.
+        gpus: how many GPUs the job has there; 0: none, or Slurm knows by itself how many a step has.
     """
     shape = ("--nodes=1", "--ntasks=1", f"--nodelist={host}", "--mem=0", "--cpu-bind=none", "--mpi=none")
     # Other steps use the node, too; the loss of a node or a worker's exit code is for the driver to judge.
     manners = ("--overlap", "--no-kill", "--kill-on-bad-exit=0", f"--job-name={name}", "--output=none")
-    return ["srun", *shape, *manners, *agent_command(host)]
+    devices = [f"--gpus={gpus}"] if gpus else []
+    return ["srun", *shape, *devices, *manners, *agent_command(host)]
 
 
 def step_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -77,6 +81,7 @@ class StepLauncher:
         self._run_id = run_id
         self._job = environment.get("SLURM_JOB_ID", "")
         self._environment = step_environment(environment)
+        self._gpus = NodeGpus(environment, run)
         self._run = run
         self._spawn = spawn or _spawn
         self._steps: dict[int, _Step] = {}
@@ -90,13 +95,17 @@ class StepLauncher:
         """Start one.
 
         Raises:
-            LaunchError: there is no srun here.
+            LaunchError: there is no srun here, or slurmctld does not answer.
             OSError: it cannot be started.
         """
         name = f"edriver-{self._run_id}-{bootstrap.agent_id}"
         join_config = await bootstrap.join_config()
         try:
-            process = self._spawn(step_command(host, name), self._environment, join_config)
+            gpus = (await self._gpus.find()).get(host, 0)
+        except SlurmError as error:
+            raise LaunchError(str(error)) from error
+        try:
+            process = self._spawn(step_command(host, name, gpus), self._environment, join_config)
         except FileNotFoundError:
             raise LaunchError("there is no srun here: run edriver inside a Slurm allocation") from None
         step = _Step(host, name, bootstrap)
