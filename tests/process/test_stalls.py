@@ -117,7 +117,8 @@ def test_a_loss_while_the_others_are_in_a_long_call(tmp_path: Path) -> None:
 
 def test_a_resize_while_every_rank_is_in_a_long_call(tmp_path: Path) -> None:
     """The answer to the notice comes when the call is over, and the change is made then."""
-    environ = {"CALL": "sleeps", "PHASE": "eval", "RANKS": "2", "SECONDS": "12", "SAMPLES": f"{SAMPLES}"}
+    samples = 1000  # more than two ranks go through before they hear of the notice
+    environ = {"CALL": "sleeps", "PHASE": "eval", "RANKS": "2", "SECONDS": "12", "SAMPLES": f"{samples}"}
     hosts = Hosts(tmp_path, "localhost:2")
     flags = ["--host-discovery-script", str(hosts.script), "-np", "2", "--min-np", "1"]
     with running([*flags, *LONG_CALL], tmp_path, environ) as run:
@@ -125,7 +126,7 @@ def test_a_resize_while_every_rank_is_in_a_long_call(tmp_path: Path) -> None:
         run.line("rank 1 calls")
         pids = run.pids()
         hosts.are("localhost:1")
-        run.line(rf"rank 0 of 1 pid {pids[0]} at step [45]")
+        run.line(rf"rank 0 of 1 pid {pids[0]} at step ")
         assert run.end() == 0, run.text
         assert "did not answer" not in run.text
-        assert took_each_once(run), run.text
+        assert took_each_once(run, samples), run.text

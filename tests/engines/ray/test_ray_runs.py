@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import os
 import re
+import shlex
 import signal
 import sys
 import time
@@ -58,6 +59,21 @@ def test_a_run_uses_the_nodes_and_leaves_nothing(cluster: RayCluster, nodes: lis
         assert "2 workers on" in run.text
         assert run.gone()
     assert eventually(lambda: not cluster.left()), cluster.left()
+
+
+def test_each_gpu_has_a_worker(cluster: RayCluster, tmp_path: Path) -> None:
+    """Ray counts the GPUs that a node is said to have, and opens none."""
+    made = {cluster.add(num_gpus=count)["node"][:8]: count for count in (2, 1)}
+    say = "echo worker of $EDRIVER_HOST on GPU $CUDA_VISIBLE_DEVICES; exec "
+    train = shlex.join([sys.executable, str(SCRIPTS / "train.py")])
+    try:
+        with running(["--ray", cluster.address, "-np", "3", "sh", "-c", say + train], tmp_path) as run:
+            assert run.end() == 0, run.text
+            found = re.findall(r"worker of \S+-(\S+) on GPU (\S+)", run.text)
+            assert set(found) == {(node, str(gpu)) for node, count in made.items() for gpu in range(count)}
+    finally:
+        for node in cluster.alive():
+            cluster.kill(node)
 
 
 def test_a_killed_worker_costs_one_round(cluster: RayCluster, nodes: list[str], tmp_path: Path) -> None:
