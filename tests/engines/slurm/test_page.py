@@ -1,4 +1,4 @@
-"""docs/how-to/slurm.md, followed as it stands: but for the numbers, which are this cluster's, and for GPUs."""
+"""docs/how-to/slurm.md, followed as it stands, but for the numbers and partitions, which are this cluster's."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def adapted(text: str, changes: dict[str, str]) -> str:
 
 def test_the_script_for_sbatch(slurm: Cluster, tmp_path: Path, environ: dict[str, str]) -> None:
     (script,) = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
-    changes = {"--nodes=4": "--nodes=2", "--gpus-per-node=8": "--ntasks-per-node=1", "-np 32 --min-np 16": "-np 2"}
+    changes = {"--nodes=4": "--nodes=2", "--gpus-per-node=8": "--gpus-per-node=1", "-np 32 --min-np 16": "-np 2"}
     (tmp_path / "train.sh").write_text(adapted(script, changes))
     assert "\n    sbatch train.sh\n" in PAGE
-    job = slurm.command("sbatch", "train.sh", folder=tmp_path, environ=environ).split()[-1]
+    job = slurm.command("sbatch", "--partition=gpu", "train.sh", folder=tmp_path, environ=environ).split()[-1]
     output = tmp_path / f"slurm-{job}.out"
     slurm.wait(lambda: output.exists() and "rank 1 passed step 5" in output.read_text(), "it trains", BOUND)
     shown = re.findall(r"`(srun --jobid=.* edriver status)`", PAGE)[0].replace("JOB", job)
@@ -55,7 +55,8 @@ def test_the_script_for_sbatch(slurm: Cluster, tmp_path: Path, environ: dict[str
 
 def test_the_command_outside_an_allocation(slurm: Cluster, tmp_path: Path, environ: dict[str, str]) -> None:
     (line,) = re.findall(r"\n    (edriver .*--slurm-partition.*)\n", PAGE)
-    changes = {"-np 8 --max-np 32": "-np 1 --max-np 2", "--slots-per-host 8": "", "--gpus-per-node=8 ": "--exclusive "}
+    changes = {"-np 8 --max-np 32": "-np 1 --max-np 2", "-partition spot": "-partition gpu", "-host 8": "-host 1"}
+    changes |= {"--gpus-per-node=8": "--gpus-per-node=1"}
     words = ["bash", "-c", f". ~/edriver/bin/activate; exec {adapted(line, changes)}"]
     assert shlex.split(line)
     run = Printing(words, tmp_path, {**environ, "XDG_STATE_HOME": str(tmp_path / "state")})
