@@ -102,6 +102,15 @@ def steps_on(client: Client, size: int, steps: int) -> None:
     raise AssertionError(f"no {steps} steps with {size} workers")
 
 
+def await_end(client: Client, worker_id: int) -> None:
+    """Wait until this worker is gone."""
+    until = time.monotonic() + WAIT / 1000
+    while any(worker.worker_id == worker_id for worker in client.status().workers):
+        if time.monotonic() > until:
+            raise AssertionError(f"worker {worker_id} lives on")
+        time.sleep(0.2)
+
+
 def bring_into_trouble(trouble: Trouble) -> None:
     """A worker dies, one stands still, one host is drained, and the run is made smaller."""
     with Client(trouble.address, requester="ada@login1") as client:
@@ -109,7 +118,7 @@ def bring_into_trouble(trouble: Trouble) -> None:
         victim = next(worker for worker in client.status().workers if worker.rank == 3)
         trouble.died = f"{victim.host}:{victim.slot}"
         trouble.order(3, "die 9")
-        steps_on(client, 3, 20)
+        await_end(client, victim.worker_id)
         steps_on(client, 4, 20)
         trouble.order(1, f"hang {HANG}")
         time.sleep(HANG + 1.0)
