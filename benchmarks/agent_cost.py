@@ -56,7 +56,7 @@ def main() -> None:
         with running(["-np", str(WORKERS), *command], Path(place), environ) as run:
             for rank in range(WORKERS):
                 run.line(f"rank {rank} passed step 20")
-            with Client(here(run.line(r"^edriver: run (\w+):")[1])) as client:
+            with Client(here(run.id)) as client:
                 workers = [WorkerPlace(worker.worker_id, worker.pid) for worker in client.status().workers]
             agent, driver = agent_of(run.process.pid), run.process.pid
             before, began = [usage_of(pid) for pid in (agent, driver)], time.monotonic()

@@ -124,7 +124,7 @@ def main() -> None:
         command = ["python", "train.py", "--batch-size", "4", "--steps", str(STEPS)]
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         with running(["-np", "4", "--min-np", "1", *command], Path(place), {"PATH": path}) as run:
-            run_id = run.line(r"^edriver: run (\w+):")[1]
+            run_id = run.id
             run.line("round 1.1")
             with Client(here(run_id)) as client:
                 lives_through(client)

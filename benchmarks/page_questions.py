@@ -338,7 +338,7 @@ def record_last_night(place: Path) -> None:
     environ = {"ORDERS": str(place), "LOADING": str(LAST_NIGHT)}
     with running(["-np", "4", "-H", "localhost:4", "--name", "last-night", *command], place, environ) as run:
         run.line("round 1.1")
-        with Client(here(run.line(r"^edriver: run (\w+):")[1])) as client:
+        with Client(here(run.id)) as client:
             steps_on(client, 4, 50)
             client.stop()
         run.end()
@@ -375,7 +375,7 @@ def main() -> None:
         command = [sys.executable, "-m", "benchmarks.questioned_job"]
         with running([*args, *command], Path(place), {"ORDERS": str(orders)}) as run:
             run.line("round 1.1")
-            trouble = Trouble(run, here(run.line(r"^edriver: run (\w+):")[1]), orders)
+            trouble = Trouble(run, here(run.id), orders)
             bring_into_trouble(trouble)
             with page_of(trouble) as url, sync_playwright() as playwright:
                 chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)

@@ -182,7 +182,7 @@ async def kills(count: int) -> list[int]:
         args = ["-np", "3", "--min-np", "1", sys.executable, str(SCRIPTS / "train.py")]
         with running(args, Path(folder), {"STEPS": "200000", "XDG_STATE_HOME": folder}) as run:
             run.line("rank 2 passed step 5")
-            run_id = run.line(r"^edriver: run (\w+):")[1]
+            run_id = run.id
             with serving(run_id) as url:
                 async with browser() as page:
                     await page.goto(url)

@@ -63,7 +63,7 @@ class Victim:
 
     @property
     def run_id(self) -> str:
-        return self.run.line(r"^edriver: run (\w+):")[1]
+        return self.run.id
 
     @property
     def own_folder(self) -> Path:

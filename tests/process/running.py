@@ -122,6 +122,11 @@ class Run(Printing):
             {"PYTHONPATH": python_path, "EDRIVER_TEST": self.mark, **(environ or {})},
         )
 
+    @property
+    def id(self) -> str:
+        """Its id, once it has been printed."""
+        return self.line(r"^edriver: run (\w+):")[1]
+
     def pids(self) -> dict[int, int]:
         """The workers' pids by rank, as the scripts have printed them last."""
         found = {}

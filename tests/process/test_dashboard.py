@@ -24,7 +24,7 @@ from edriver.v1 import cause_pb2, resources_pb2, rounds_pb2, status_pb2
 from tests.made_runs import MadeRun
 from tests.process.accessibility import changes_said, reach_all_by_tab, violations
 from tests.process.chromium import CHROMIUM, FLAGS
-from tests.process.running import BOUND, ROOT, SCRIPTS, Run, running
+from tests.process.running import BOUND, ROOT, SCRIPTS, running
 
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 WAIT = BOUND * 1000
@@ -104,10 +104,6 @@ def dashboard(run_id: str, state: Path, control: bool = True) -> Iterator[str]:
         process.stdout.close()
 
 
-def id_of(run: Run) -> str:
-    return run.line(r"^edriver: run (\w+):")[1]
-
-
 def test_the_page_follows_a_kill_a_resize_and_the_end(browser: Browser, tmp_path: Path) -> None:
     state, reports = tmp_path / "state", tmp_path / "reports"
     MadeRun("aaaaaaaa", about={"name": "base", "tags": {"lr": HOSTILE}}).write(state / "edriver")
@@ -115,7 +111,7 @@ def test_the_page_follows_a_kill_a_resize_and_the_end(browser: Browser, tmp_path
     environ = {"STEPS": "200000", "XDG_STATE_HOME": str(state), "REPORTS": str(reports)}
     with running(["-np", "3", "--min-np", "1", "--name", "live", *TRAIN], tmp_path, environ) as run:
         run.line("rank 2 passed step 5")
-        with dashboard(id_of(run), state) as url:
+        with dashboard(run.id, state) as url:
             watched = Watched(browser)
             page = watched.page
             page.goto(url, timeout=WAIT)
@@ -166,7 +162,7 @@ def test_the_page_follows_a_kill_a_resize_and_the_end(browser: Browser, tmp_path
             expect(page.locator("#time-lost")).to_contain_text("no interruption")
             page.locator("#day").fill("")
             expect(page.locator("#time-lost")).to_contain_text("without a step")
-            compared_with_two_that_have_ended(browser, url, id_of(run))
+            compared_with_two_that_have_ended(browser, url, run.id)
             run.process.send_signal(signal.SIGINT)
             assert run.end() == 130
             expect(page.locator("#state-word")).to_have_text("stopped", timeout=WAIT)

@@ -21,7 +21,7 @@ FLAGS = ["-np", "3", "--min-np", "1", "-H", "localhost:2,127.0.0.1:1"]
 
 def steered(run: Run, *words: str) -> subprocess.CompletedProcess[str]:
     """`edriver drain`, or undrain, of this run."""
-    run_id = run.line(r"^edriver: run (\w+):")[1]
+    run_id = run.id
     return edriver(*words, "--run", run_id)
 
 
@@ -122,7 +122,7 @@ def test_a_run_that_has_ended_is_not_denied(tmp_path: Path) -> None:
     state = {"XDG_STATE_HOME": str(tmp_path)}
     with running(["-np", "1", "true"], tmp_path, state) as run:
         run.end()
-        run_id = run.line(r"^edriver: run (\w+):")[1]
+        run_id = run.id
     refused = edriver("status", "--run", run_id, environ=state)
     assert (refused.returncode, refused.stderr) == (
         1,

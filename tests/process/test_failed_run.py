@@ -28,7 +28,7 @@ def test_values_that_are_no_numbers_and_the_failure(tmp_path: Path) -> None:
     log = tmp_path / "events.jsonl"
     with running(["-np", "1", "--event-log", str(log), *job], tmp_path, environ) as run:
         run.line("passed step 5")
-        run_id = run.line(r"^edriver: run (\w+):")[1]
+        run_id = run.id
         while not (live := status(run_id)).get("progress", {}).get("reported"):
             pass  # a report comes within seconds
         assert live["progress"]["reported"] == NO_NUMBERS

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.process.running import BOUND, ROOT, SCRIPTS, Run, running
+from tests.process.running import BOUND, ROOT, SCRIPTS, running
 
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 
@@ -19,10 +19,6 @@ def edriver(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=BOUND)
 
 
-def id_of(run: Run) -> str:
-    return run.line(r"^edriver: run (\w+):")[1]
-
-
 def test_the_last_words_of_a_worker_that_was_killed(tmp_path: Path) -> None:
     with running(["-np", "2", "--min-np", "1", *TRAIN], tmp_path, {"EPOCHS": "40000"}) as run:
         run.line("rank 1 passed step 10")
@@ -31,18 +27,18 @@ def test_the_last_words_of_a_worker_that_was_killed(tmp_path: Path) -> None:
         os.kill(dead, signal.SIGKILL)
         run.line("was killed by SIGKILL")
         run.line("rank 0 passed step 40")
-        printed = edriver("logs", "localhost:1", "--run", id_of(run))
+        printed = edriver("logs", "localhost:1", "--run", run.id)
         assert printed.returncode == 0, printed.stderr
         lines = printed.stdout.splitlines()
         assert f"rank 1 of 2 pid {dead} at step 0" in lines
         assert "rank 1 passed step 10" in lines
         assert not [line for line in lines if line.startswith("rank 0 of 2")]
-        both = edriver("logs", "--run", id_of(run)).stdout
+        both = edriver("logs", "--run", run.id).stdout
         assert "[1]<stdout>:rank 1 passed step 10\n" in both
         assert "[0]<stdout>:rank 0 passed step 10\n" in both
-        last = edriver("logs", "0", "-n", "2", "--run", id_of(run)).stdout.splitlines()
+        last = edriver("logs", "0", "-n", "2", "--run", run.id).stdout.splitlines()
         assert len(last) == 2
-        nothing = edriver("logs", "7", "--run", id_of(run))
+        nothing = edriver("logs", "7", "--run", run.id)
         said = "edriver: 7 has written nothing yet: edriver status lists workers\n"
         assert (nothing.returncode, nothing.stdout, nothing.stderr) == (0, "", said)
         run.process.send_signal(signal.SIGINT)
@@ -52,7 +48,7 @@ def test_the_last_words_of_a_worker_that_was_killed(tmp_path: Path) -> None:
 def test_they_are_followed_to_the_end(tmp_path: Path) -> None:
     with running(["-np", "1", *TRAIN], tmp_path, {"PAUSE": "0.1"}) as run:  # until `edriver logs` has started
         run.line("rank 0 of 1")
-        followed = edriver("logs", "0", "--follow", "--run", id_of(run))
+        followed = edriver("logs", "0", "--follow", "--run", run.id)
         assert run.end() == 0
     assert followed.returncode == 0, followed.stderr
     assert followed.stdout.splitlines()[-1].endswith("is done: trained to step 120")
@@ -61,7 +57,7 @@ def test_they_are_followed_to_the_end(tmp_path: Path) -> None:
 def test_a_run_that_keeps_none_says_so_and_a_reader_that_goes_ends_it_quietly(tmp_path: Path) -> None:
     with running(["-np", "1", "--no-logs", *TRAIN], tmp_path, {"EPOCHS": "40000"}) as run:
         run.line("rank 0 passed step 5")
-        refused = edriver("logs", "--run", id_of(run))
+        refused = edriver("logs", "--run", run.id)
         assert refused.returncode == 1
         assert refused.stderr.endswith("this run does not keep the output of its workers (--no-logs)\n")
         run.process.send_signal(signal.SIGINT)
@@ -69,7 +65,7 @@ def test_a_run_that_keeps_none_says_so_and_a_reader_that_goes_ends_it_quietly(tm
     with running(["-np", "1", *TRAIN], tmp_path, {"EPOCHS": "40000"}) as run:
         run.line("rank 0 passed step 5")
         cut = subprocess.run(
-            f"'{sys.executable}' -m edriver logs -f --run {id_of(run)} | head -n 1",
+            f"'{sys.executable}' -m edriver logs -f --run {run.id} | head -n 1",
             shell=True,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             capture_output=True,

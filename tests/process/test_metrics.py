@@ -46,7 +46,7 @@ def test_the_dashboard_has_data_from_a_real_run(tmp_path: Path) -> None:
         url = url_of(run)
         assert url.startswith("http://127.0.0.1:")
         target = url.removeprefix("http://").removesuffix("/metrics")
-        run_id = run.line(r"^edriver: run (\w+):")[1]
+        run_id = run.id
         with prometheus(tmp_path, target, GRAFANA / "alerts.yml") as server:
             server.until(lambda: server.ask("query", query="edriver_rounds_total")["result"])  # the first 0
             through_a_recovery_and_a_resize(run, hosts)

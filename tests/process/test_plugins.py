@@ -94,7 +94,7 @@ def test_the_broker_of_the_how_to_asks_for_hosts_and_gives_them_back(tmp_path: P
     ]
     with running(["-np", "1", "--max-np", "2", *dial_in, *TRAIN], tmp_path, environ) as run:
         run.line("rank 1 passed step 5")
-        run_id = run.line(r"edriver: run (\w+)")[1]
+        run_id = run.id
         assert edriver("resize", "--run", run_id, "1", environ=environ).returncode == 0
         run.line("removed farm-")
         run.process.send_signal(signal.SIGINT)

@@ -17,7 +17,7 @@ import pytest
 from edriver.client import Client, WorkerStatus, here
 from edriver.common.wire import epoch_seconds
 from edriver.history.records import UnreadableLine, read_usage
-from tests.process.running import ROOT, Run, running
+from tests.process.running import ROOT, running
 from tests.process.test_exit_reasons import small_cgroup
 
 __all__ = ["small_cgroup"]  # a fixture
@@ -37,10 +37,6 @@ while os.getppid() != 1:
     time.sleep(0.015)
 """
 """A worker of two processes, each of which writes down what it has used of processors. It needs no torch."""
-
-
-def id_of(run: Run) -> str:
-    return run.line(r"^edriver: run (\w+):")[1]
 
 
 def own_count(folder: Path) -> tuple[float, float]:
@@ -64,7 +60,7 @@ def test_what_a_worker_uses_is_what_it_has_counted_itself(tmp_path: Path) -> Non
     args = ["-np", "1", "--records", "records", "--metrics-port", "0", sys.executable, "-c", HOLDS_AND_BURNS]
     with running(args, tmp_path) as run:
         url = run.line(r"metrics for Prometheus: (\S+)")[1]
-        with Client(here(id_of(run))) as client:
+        with Client(here(run.id)) as client:
             first = until(client, lambda worker: worker.usage.processes == 2 and worker.usage.HasField("cpu_cores"))
             began, before = own_count(tmp_path)
             target = first.usage.cpu_seconds + 1.0
@@ -75,7 +71,7 @@ def test_what_a_worker_uses_is_what_it_has_counted_itself(tmp_path: Path) -> Non
         assert last.usage.cpu_cores == pytest.approx(share, rel=0.5)
         assert 200 * MIB < last.usage.resident_bytes < 240 * MIB
         shown = subprocess.run(
-            [sys.executable, "-m", "edriver", "status", "--run", id_of(run)],
+            [sys.executable, "-m", "edriver", "status", "--run", run.id],
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
@@ -116,7 +112,7 @@ def test_a_process_that_a_worker_has_started_and_that_is_killed_for_want_of_memo
     args = ["-np", "1", "--records", "records", sys.executable, "-c", LOSES_A_CHILD]
     with running(args, tmp_path, through=within) as run:
         child = run.line(r"child (\d+)")[1]
-        with Client(here(id_of(run))) as client:
+        with Client(here(run.id)) as client:
             until(client, lambda worker: worker.usage.processes == 2)
             (host,) = client.status().hosts
             assert host.usage.memory_limit_bytes == 600 * MIB

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.running import QUICK_WORKERS, SCRIPTS, Run, edriver, running
+from tests.process.running import QUICK_WORKERS, SCRIPTS, edriver, running
 
 
 def folder_with(script: str, path: Path) -> Path:
@@ -19,15 +19,11 @@ def folder_with(script: str, path: Path) -> Path:
     return path
 
 
-def id_of(run: Run) -> str:
-    return run.line(r"^edriver: run (\w+):")[1]
-
-
 def test_streams_go_to_files_by_host_attempt_and_local_rank(tmp_path: Path) -> None:
     flags = ["-H", "localhost:2,127.0.0.2:1", "-np", "3", "--log-dir", "logs", "-r", "3", "-t", "0:1"]
     command = [sys.executable, "plain.py"]
     with running([*flags, *command], folder_with("plain.py", tmp_path), {"STEPS": "1000000", **QUICK_WORKERS}) as run:
-        run_id = id_of(run)
+        run_id = run.id
         run.line(r"^\[0\]<stdout>:rank 0 of 3 pid .* after 0 failures")
         run.line(r"^\[2\]<stdout>:rank 2 passed step 5")
         os.kill(run.pids()[2], signal.SIGKILL)
@@ -70,7 +66,7 @@ def test_the_error_file_tells_what_ended_a_process_that_says_nothing(
     flags = ["-np", "2", "--max-restarts", "0", "--records", "records", "--log-dir", "logs"]
     command = [sys.executable, "recorded.py"]
     with running([*flags, *command], folder_with("recorded.py", tmp_path), {"HOW": how, **QUICK_WORKERS}) as run:
-        run_id = id_of(run)
+        run_id = run.id
         assert run.end() == 1
         run.line(rf"^edriver: failed: {first}")
         report = run.text[run.text.index("edriver: failed: ") :]
@@ -101,7 +97,7 @@ def test_status_shows_the_mode_and_the_latest_failure(tmp_path: Path) -> None:
     ) as run:
         run.line("round 1.1 ended: worker 2")
         run.line("round 1.2: 2 workers")
-        done = edriver("status", "--run", id_of(run))
+        done = edriver("status", "--run", run.id)
         first, *others = done.stdout.splitlines()
         assert ", restart mode: round 1.2" in first
         (failure,) = [line for line in others if line.startswith("last failure: ")]

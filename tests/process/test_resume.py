@@ -16,7 +16,6 @@ import pytest
 from edriver.system.record_folder import JOURNAL_FILE
 from tests.process.running import ROOT, SCRIPTS, Printing, Run, running, wait_for_exit
 from tests.process.sites import site
-from tests.process.test_logs import id_of
 
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 
@@ -37,7 +36,7 @@ class Resumed(Printing):
         environ: Mapping[str, str] | None = None,
     ) -> None:
         state = folder / "state" / "edriver"
-        where = words or (str(state / id_of(run)),)
+        where = words or (str(state / run.id),)
         super().__init__(
             [*through, sys.executable, "-m", "edriver", "resume", *where],
             folder,
@@ -248,13 +247,13 @@ def test_the_same_command_line_starts_a_named_run_and_resumes_it(tmp_path: Path)
             assert "edriver: --run: run nightly has a driver" in second.text
         kill(run)
         with running(named, tmp_path, environ_of(tmp_path)) as again:
-            again.line(f"run {id_of(run)}: resumed by driver 2 of it")
+            again.line(f"run {run.id}: resumed by driver 2 of it")
             assert again.end() == 0, again.text
             assert again.gone(), again.left_behind()
         assert f"pid {pids[0]} is done" in again.text
         with running([*named[:2], "-np", "1", sys.executable, "-c", "pass"], tmp_path, environ_of(tmp_path)) as new:
             assert new.end() == 1  # the run of that name has ended: this is another one, of a script without a round
-            assert id_of(new) != id_of(run)
+            assert new.id != run.id
         assert run.gone(), run.left_behind()
     assert_every_step_once(tmp_path / "reports")
 

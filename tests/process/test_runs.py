@@ -37,7 +37,7 @@ def test_those_that_go_on_and_those_that_have_ended(tmp_path: Path) -> None:
     state = {"XDG_STATE_HOME": str(tmp_path / "state"), "EPOCHS": "40000"}
     with running(["--no-journal", "-np", "2", "--name", "second", *TRAIN], tmp_path, state) as run:
         run.line("rank 1 passed step 5")
-        second = run.line(r"^edriver: run (\w+):")[1]
+        second = run.id
         assert listed(tmp_path) == [[second, "second", "running"], [first, "-", "failed"]]
         assert edriver(tmp_path, "status", "--run", second).stdout.startswith(f"run {second} (second), ")
         run.process.send_signal(signal.SIGKILL)

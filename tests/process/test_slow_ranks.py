@@ -23,9 +23,8 @@ from edriver.commands.stack import stack
 from edriver.commands.status import status as status_command
 from edriver.common.wire import epoch_seconds, span_seconds
 from edriver.v1 import pace_pb2, stacks_pb2, status_pb2
-from tests.process.running import BOUND, SCRIPTS, Run, running
+from tests.process.running import BOUND, SCRIPTS, Run, edriver, running
 from tests.process.test_dashboard import WAIT, Watched, browser, dashboard  # noqa: F401  browser is a fixture
-from tests.process.test_logs import edriver, id_of
 from tests.strict_json import strict
 
 PACED = [sys.executable, str(SCRIPTS / "paced.py")]
@@ -85,7 +84,7 @@ def paced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Paced]:
     flags = ["-np", "2", "--metrics-port", "0", *PACED]
     with running(flags, folder, {"FOLDER": str(folder)}, through=SHORT_WINDOWS) as run:
         run.line("rank 1 of 2")
-        with Client(here(id_of(run))) as client:
+        with Client(here(run.id)) as client:
             made = Paced(run, folder, client)
             made.until(lambda status: all(worker.HasField("step_times") for worker in status.workers))
             yield made
@@ -108,12 +107,12 @@ def test_one_that_is_stopped_is_named_within_two_seconds(paced: Paced) -> None:
         text = r"no step for \d s; all wait for rank 1 \(localhost:1\), whose process is stopped"
         # Within this process: were Python to start for each question, a busy machine would not get to the last of them
         # before the worker's lease is over.
-        assert re.search(text, status_command(["--run", id_of(paced.run)]))
+        assert re.search(text, status_command(["--run", paced.run.id]))
         port = re.search(r"metrics for Prometheus: (http://\S+)", paced.run.text)
         assert port
         metrics = urlopen(port[1]).read().decode()
         assert 'edriver_waited_for{activity="stopped",rank="1"} 1.0' in metrics
-        assert "its process is stopped (by a signal or debugger)" in stack(["1", "--run", id_of(paced.run)])
+        assert "its process is stopped (by a signal or debugger)" in stack(["1", "--run", paced.run.id])
     finally:
         os.kill(pid, signal.SIGCONT)
     paced.until(lambda status: not status.HasField("hold_up"))
@@ -150,7 +149,7 @@ def test_one_that_evaluates_holds_the_others_up_without_a_stall(paced: Paced) ->
 
 
 def test_where_both_stand(paced: Paced) -> None:
-    found = strict(edriver("stack", "--json", "--run", id_of(paced.run)).stdout)
+    found = strict(edriver("stack", "--json", "--run", paced.run.id).stdout)
     assert [(each["rank"], each["stacks"]["source"]) for each in found] == [
         (0, "STACK_SOURCE_WORKER"),
         (1, "STACK_SOURCE_WORKER"),
@@ -159,7 +158,7 @@ def test_where_both_stand(paced: Paced) -> None:
         first = each["stacks"]["text"].partition("\n\n")[0]
         assert first.startswith("thread MainThread:\n")
         assert "paced.py" in first
-    refused = edriver("stack", "7", "--run", id_of(paced.run))
+    refused = edriver("stack", "7", "--run", paced.run.id)
     assert refused.returncode == 1
     assert "there is no such worker: the run has localhost:0 (rank 0), localhost:1 (rank 1)" in refused.stderr
 
@@ -190,7 +189,7 @@ def is_named_as_slow(paced: Paced, rank: int, reason: pace_pb2.StragglerReason.V
     status = paced.until(lambda status: any(each.ratio > 1.5 for each in status.stragglers))
     (slow,) = status.stragglers
     assert (slow.rank, slow.reason) == (rank, reason)
-    shown = edriver("status", "--run", id_of(paced.run)).stdout
+    shown = edriver("status", "--run", paced.run.id).stdout
     assert re.search(rf"rank {rank} \(localhost:{rank}\) is \d+\.\d times slower than the median of the others", shown)
     begun_at = time.time()
 
@@ -211,7 +210,7 @@ def is_named_as_slow(paced: Paced, rank: int, reason: pace_pb2.StragglerReason.V
 
 
 def test_the_page_says_it_and_shows_where_a_worker_stands(paced: Paced, browser: Browser, tmp_path: Path) -> None:  # noqa: F811
-    with dashboard(id_of(paced.run), tmp_path) as url:
+    with dashboard(paced.run.id, tmp_path) as url:
         watched = Watched(browser)
         page = watched.page
         page.goto(url)

@@ -15,23 +15,19 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from edriver.client import Client, find, here
-from tests.process.running import BOUND, SCRIPTS, Run, edriver, running
+from tests.process.running import BOUND, SCRIPTS, edriver, running
 from tests.strict_json import strict
 
 TRAIN = [sys.executable, str(SCRIPTS / "train.py")]
 
 
-def id_of(run: Run) -> str:
-    return run.line(r"^edriver: run (\w+):")[1]
-
-
 def test_the_status_of_a_run_on_this_machine(tmp_path: Path) -> None:
     with running(["-np", "2", *TRAIN], tmp_path, {"EPOCHS": "20000"}) as run:
         run.line("rank 1 passed step 5")
-        done = edriver("status", "--run", id_of(run))
+        done = edriver("status", "--run", run.id)
         assert (done.returncode, done.stderr) == (0, "")
         first, *others = done.stdout.splitlines()
-        assert first.startswith(f"run {id_of(run)}, ")
+        assert first.startswith(f"run {run.id}, ")
         assert first.endswith(": round 1.1: 2 workers on localhost")
         assert "1 round; 0 failures, 0 preemptions, 0 resizes; 0 steps lost" in others
         (host,) = (line for line in others if line.startswith("host "))
@@ -39,7 +35,7 @@ def test_the_status_of_a_run_on_this_machine(tmp_path: Path) -> None:
         assert re.search(r"^worker 2 \(localhost:1, rank 1(, process \d+)?\) training", done.stdout, re.MULTILINE)
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
-        over = edriver("status", "--run", id_of(run))
+        over = edriver("status", "--run", run.id)
         assert over.returncode == 1
         assert over.stderr.startswith("edriver: ")
 
@@ -47,7 +43,7 @@ def test_the_status_of_a_run_on_this_machine(tmp_path: Path) -> None:
 def test_several_runs_are_listed(tmp_path: Path) -> None:
     waits = ["-np", "1", "sh", "-c", "echo started; sleep 1000"]
     with running(waits, tmp_path) as one, running(waits, tmp_path) as two:
-        ids = {id_of(one), id_of(two)}
+        ids = {one.id, two.id}
         for run in (one, two):
             run.line("<stdout>:started")  # the first line has the command, too
         done = edriver("status")
@@ -60,7 +56,7 @@ def test_several_runs_are_listed(tmp_path: Path) -> None:
         assert {words[line] for line in ours} == {"    sh -c 'echo started; sleep 1000'"}
         assert last == "more of one of them: edriver status --run ID"
         assert ids <= {run["run_id"] for run in strict(edriver("status", "--json").stdout)}
-        assert strict(edriver("status", "--json", "--run", id_of(one)).stdout)["run_id"] == id_of(one)
+        assert strict(edriver("status", "--json", "--run", one.id).stdout)["run_id"] == one.id
         refused = edriver("stop")
         assert refused.returncode == 1
         assert "there are several runs, say which by --run: " in refused.stderr
@@ -69,7 +65,7 @@ def test_several_runs_are_listed(tmp_path: Path) -> None:
 def test_how_far_training_is(tmp_path: Path) -> None:
     with running(["-np", "2", *TRAIN], tmp_path, {"EPOCHS": "4000"}) as run:
         run.line("rank 1 passed step 5")
-        with Client(here(id_of(run))) as client:
+        with Client(here(run.id)) as client:
             reported = (answer.progress for answer in client.watch_progress() if answer.HasField("progress"))
             first = next(each for each in reported if each.steps)
             later = next(each for each in reported if each.steps > first.steps)
@@ -120,7 +116,7 @@ def test_status_credentials_allow_queries_from_elsewhere_and_nothing_else(tmp_pa
         stolen.write_text(json.dumps({**json.loads(file.read_bytes()), "token": "guess"}))
         wrong = edriver("status", "--credentials", str(stolen), *here[2:])
         assert wrong.returncode == 1
-        assert wrong.stderr == f"edriver: run {id_of(run)}: a token of this run is required\n"
+        assert wrong.stderr == f"edriver: run {run.id}: a token of this run is required\n"
 
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130

@@ -59,7 +59,7 @@ def top_of(tmp_path: Path) -> Iterator[Callable[[Run], Terminal]]:
     opened: list[Terminal] = []
 
     def terminal(run: Run) -> Terminal:
-        opened.append(Terminal(tmux, tmp_path / "tmux", run.line(r"^edriver: run (\w+):")[1]))
+        opened.append(Terminal(tmux, tmp_path / "tmux", run.id))
         return opened[-1]
 
     yield terminal
@@ -88,5 +88,5 @@ def test_it_follows_a_run_to_its_end(tmp_path: Path, top_of: Callable[[Run], Ter
         terminal.until("training")
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
-        run_id = run.line(r"^edriver: run (\w+):")[1]
+        run_id = run.id
         terminal.until(f"run {run_id} has ended: the driver got SIGINT", "top ended by 0")

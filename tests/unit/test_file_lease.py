@@ -17,7 +17,7 @@ import pytest
 from edriver.driver.core import events
 from edriver.driver.journal import sqlite_journal
 from edriver.driver.journal.entries import Entry
-from edriver.driver.journal.file_lease import LEASE, FileLease, process_name
+from edriver.driver.journal.file_lease import LEASE, LOOK_PERIOD, FileLease, process_name
 from edriver.driver.journal.journal import Head, JournalError, JournalLostError, Turn
 from edriver.driver.journal.sqlite_journal import SqliteJournal
 
@@ -49,7 +49,7 @@ class Watching:
         self.waited += seconds
         if self._renewals:  # of the other driver
             self._renewals -= 1
-            self._path.write_bytes(self._path.read_bytes()[:-1] + b"%d" % (self._renewals % 10))
+            self._path.write_bytes(self._path.read_bytes()[:-1] + b"%d" % ((self._renewals + 1) % 10))
 
 
 MADE: list[SqliteJournal] = []
@@ -86,6 +86,14 @@ def test_a_driver_on_another_machine_that_lives_is_left_alone(tmp_path: Path) ->
     with pytest.raises(JournalError, match=r"the driver of this run lives on here: it renews .*journal\.lease\. Stop"):
         SqliteJournal.take_over(journal.path, lease=other.lease)
     assert other.waited < LEASE
+
+
+def test_a_file_that_had_been_cached_here_is_no_renewal(tmp_path: Path) -> None:
+    """The first look at a file of a network file system may find what it was before the driver's last renewal."""
+    stop(first(tmp_path))
+    other = Watching(tmp_path, renewals=1)
+    SqliteJournal.take_over(tmp_path / "journal.sqlite3", lease=other.lease).close()
+    assert other.waited == LOOK_PERIOD + LEASE
 
 
 def test_one_that_is_silent_for_a_lease_is_replaced_and_writes_nothing_more(tmp_path: Path) -> None:

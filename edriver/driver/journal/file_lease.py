@@ -134,11 +134,14 @@ class FileLease:
     def _lives(self, other: Holder) -> bool:
         if other.machine == self._machine:
             return process_name(int(other.process.partition(" ")[0] or 0)) == other.process != ""
-        deadline = self._clock() + LEASE
+        changes, deadline = 0, self._clock() + LEASE
         while self._clock() < deadline:
             self._sleep(LOOK_PERIOD)
-            if self._read() not in (other, None):
-                return True
+            found = self._read()
+            if found is not None and found != other:
+                changes, other, deadline = changes + 1, found, self._clock() + LEASE
+                if changes == 2:  # what a network file system has cached here may look like a renewal, once
+                    return True
         return False
 
     def _read(self) -> Holder | None:

@@ -93,7 +93,7 @@ def test_a_driver_that_is_killed_is_resumed_with_the_pods_that_it_had(
     with applied(manifest(capsys, "-np", "2", "--min-np", "1"), tmp_path, LONG) as (cluster, run):
         run.line("rank 1 passed step 5")
         pids, pods = run.pids(), names(cluster)
-        run_id = run.line("run ([0-9a-f]{8}): ")[1]
+        run_id = run.id
         run.process.kill()
         run.process.wait()
         resumed = Printing([sys.executable, "-m", "edriver", "resume", run_id], tmp_path, {"PYTHONPATH": str(ROOT)})

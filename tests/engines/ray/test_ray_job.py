@@ -48,7 +48,7 @@ def test_a_function_is_called_in_workers_by_a_job(cluster: RayCluster) -> None:
 def test_the_runs_status_is_among_rays_metrics(cluster: RayCluster, tmp_path: Path) -> None:
     command = ["--ray", cluster.address, "-np", "2", sys.executable, str(SCRIPTS / "train.py")]
     with running(command, tmp_path, {"EPOCHS": "100000"}) as run:
-        run_id = run.line(r"run ([0-9a-f]{8}):")[1]
+        run_id = run.id
 
         def shown() -> bool:
             return any(f'run="{run_id}"' in line and line.endswith(" 2.0") for line in metrics(cluster))

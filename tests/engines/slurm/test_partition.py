@@ -25,7 +25,7 @@ def test_jobs_come_and_what_is_not_needed_is_given_back(slurm: Cluster, tmp_path
     with submitting(slurm, tmp_path, "main", "-np", "2", "--min-np", "1", "--max-np", "3") as run:
         run.line("submitted 3 jobs to Slurm's partition main")
         run.line(r"rank 2 of 3 .* at step")
-        run_id = run.line("run ([0-9a-f]{8}): ")[1]
+        run_id = run.id
         done = edriver("resize", "2", "--run", run_id)
         assert done.returncode == 0, done.stderr
         run.line("cancelled 1 job in Slurm that the run does not need")
@@ -123,7 +123,7 @@ def test_a_jobs_time_limit_drains_its_host_first(slurm: Cluster, tmp_path: Path)
 def test_a_host_that_is_drained_by_hand_is_given_back_and_another_comes(slurm: Cluster, tmp_path: Path) -> None:
     with submitting(slurm, tmp_path, "main", "-np", "2", "--min-np", "1") as run:
         run.line(r"rank 1 of 2 .* at step")
-        run_id = run.line("run ([0-9a-f]{8}): ")[1]
+        run_id = run.id
         jobs = slurm.jobs("%i %N")
         number, node = jobs[0].split()
         after = len(run.lines)

@@ -46,7 +46,7 @@ class Watched:
     @property
     def run_id(self) -> str:
         """The run's."""
-        return self.run.line(r"^edriver: run (\w+):")[1]
+        return self.run.id
 
     @property
     def own_records(self) -> Path:
