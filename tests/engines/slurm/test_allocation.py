@@ -36,12 +36,14 @@ ON_ITS_GPU = "echo worker of $SLURMD_NODENAME on GPU $CUDA_VISIBLE_DEVICES of $S
         pytest.param("--gpus-per-node=1", (1, 1), id="as-many-on-each-node"),
         pytest.param("--gres=gpu:1", (1, 1), id="as-resources"),
         pytest.param("--gpus=3", (2, 1), id="two-and-one"),
+        pytest.param("--ntasks=3 --gpus-per-task=1", (2, 1), id="by-task"),
+        pytest.param("--exclusive", (2, 1), id="whole-nodes"),
     ],
 )
 def test_each_gpu_has_a_worker(slurm: Cluster, tmp_path: Path, gpus: str, slots: tuple[int, int]) -> None:
     nodes = ("gpu1", "gpu2")
     args = ["--slurm", "-np", str(sum(slots)), "sh", "-c", ON_ITS_GPU + shlex.join(TRAIN)]
-    batch = Batch(slurm, tmp_path, ["--partition=gpu", "--nodes=2", gpus], args)
+    batch = Batch(slurm, tmp_path, ["--partition=gpu", "--nodes=2", *gpus.split()], args)
     assert batch.end() == 0, batch.text
     assert f"added {nodes[0]}:{slots[0]}, added {nodes[1]}:{slots[1]}; " in batch.text
     wanted = {
