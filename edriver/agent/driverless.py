@@ -28,13 +28,10 @@ class Driverless:
         self._terms = terms
         self._driver_is_there = driver_is_there
         self._lost_round = LostRound()
-        self._ended: set[int] = set()  # a dying process may hold its place here for seconds, where its memory is large
         self._parted = False
 
     def note(self, message: agent_pb2.ConnectRequest) -> None:
         """A message to the driver: it may say that a worker has left its round."""
-        if ended := message.worker_ending.worker_id or message.worker_exited.worker_id:
-            self._ended.add(ended)
         worker = self._workers.get(loss_in(message) or 0)
         if worker is not None and worker.in_round and not worker.link.parted and self._terms.restart_mode is None:
             text = f"worker {worker.worker_id} ({self._host}:{worker.slot}) has left the round, and there is no driver"
@@ -60,7 +57,8 @@ class Driverless:
         """
         self._parted = True
         members = [worker for worker in self._workers.values() if worker.round_id.n]
-        living = (worker for worker in members if worker.worker_id not in self._ended)
+        # One that has ended is here until it has been reaped, which takes seconds where its memory is large.
+        living = (worker for worker in members if not worker.trainer_ended)
         lowest = min((worker.capture.rank or 0 for worker in living), default=0)
         for worker in self._workers.values():
             if self._terms.restart_mode is not None:

@@ -66,6 +66,7 @@ class Worker:
         stacks: finds out where its threads stand.
         log_folder: the folder of its files in restart mode; None: there is none.
         trainer: the process that trains: the command's own, unless that is a shell or the like; 0: not known yet.
+        trainer_ended: whether that has ended, which may be long before it can be reaped.
         outstayed: whether its script had ended well, and what its command still did took too long.
         stopped: whether this agent has stopped it.
         in_round: whether it is in its latest round: it has not said since then that it waits for another.
@@ -127,7 +128,7 @@ class Worker:
         self.stopped = False
         self.gpu = ""
         self.in_round = False
-        self._trainer_ended = False
+        self.trainer_ended = False
         self._effort: CpuUseWatch | None = None  # of the trainer, once its script has ended
         self._standstill: StandstillWatch | None = None  # of a script in restart mode
         self._killing: asyncio.TimerHandle | None = None
@@ -197,6 +198,7 @@ class Worker:
 
     def reaped(self) -> str:
         """Its process has been reaped; returns the last lines of its output."""
+        self.trainer_ended = True
         for timer in (self._killing, self._freeing):
             if timer:
                 timer.cancel()
@@ -212,7 +214,7 @@ class Worker:
         if self._background:
             priority.restore(self.pid)
         if life.wait_for_end():
-            self._trainer_ended = True
+            self.trainer_ended = True
             ending = agent_pb2.WorkerEnding(worker_id=self.worker_id, detect_time=timestamp(self._terms.clock()))
             with suppress(RuntimeError):  # the loop is closed: the agent is ending
                 self._loop.call_soon_threadsafe(self._send, agent_pb2.ConnectRequest(worker_ending=ending))
@@ -279,7 +281,7 @@ class Worker:
 
     def _exit_overdue(self) -> None:
         """Its script has ended, and its process has not. Where only a wrapper is left, the worker has done its part."""
-        if not (self._trainer_ended and self.link.parted):
+        if not (self.trainer_ended and self.link.parted):
             self._send(agent_pb2.ConnectRequest(exit_overdue=agent_pb2.ExitOverdue(worker_id=self.worker_id)))
             return
         logger.warning(

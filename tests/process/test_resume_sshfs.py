@@ -1,7 +1,7 @@
 """Resuming on another machine that has the records on a network file system, whose locks do not reach it: sshfs.
 
-Two mounts of one folder, each with an SFTP server and a cache of its own. The drivers are told apart by the names of
-their machines, each in a UTS namespace.
+Two mounts share one folder; each has its own SFTP server and cache. Each driver runs in its own UTS namespace, so it
+has its own host name.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def test_counters_and_gauges_are_of_one_moment(monkeypatch: pytest.MonkeyPatch) 
         schedule = loop.call_soon_threadsafe
 
         def meanwhile(*args: Any) -> None:
-            """A round begins after the request has come, before the event loop has time for it."""
+            """A round begins after the request arrives, before the event loop handles it."""
             if threading.current_thread() is not threading.main_thread():
                 schedule(site.server.observe, [begun])
             schedule(*args)
@@ -294,6 +294,14 @@ def test_silence_has_an_end(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().err == ""
 
 
+async def waits_until_it_is_read(site: Site, hurry: asyncio.Event) -> None:
+    waiting = asyncio.create_task(site.server.last_scrape(hurry))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await asyncio.to_thread(site.get)
+    await waiting
+
+
 def test_at_the_end_the_next_scrape_is_waited_for() -> None:
     async def test() -> None:
         site, hurry = Site(), asyncio.Event()
@@ -304,11 +312,7 @@ def test_at_the_end_the_next_scrape_is_waited_for() -> None:
             site.now = 15.0
             await asyncio.to_thread(site.get)
             site.now = 20.0
-            waiting = asyncio.create_task(site.server.last_scrape(hurry))
-            await asyncio.sleep(0)
-            assert not waiting.done()
-            await asyncio.to_thread(site.get)
-            await waiting
+            await waits_until_it_is_read(site, hurry)
 
     asyncio.run(asyncio.wait_for(test(), BOUND))
 
@@ -354,11 +358,7 @@ def test_several_scrapers_and_people_do_not_hide_the_interval() -> None:
                 site.now = now
                 await asyncio.to_thread(site.get)
             site.now = 17.0
-            waiting = asyncio.create_task(site.server.last_scrape(hurry))
-            await asyncio.sleep(0)
-            assert not waiting.done()
-            await asyncio.to_thread(site.get)
-            await waiting
+            await waits_until_it_is_read(site, hurry)
 
     asyncio.run(asyncio.wait_for(test(), BOUND))
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from edriver.agent.driverless import Driverless
+from edriver.agent.lost_round import loss_in
 from edriver.agent.terms import Terms
 from edriver.agent.worker import Worker
 from edriver.v1 import agent_pb2, notification_pb2, rounds_pb2
@@ -24,7 +25,13 @@ class Member:
         self.round_id, self.in_round = ROUND, True
         self.capture = SimpleNamespace(rank=rank)
         self.link = SimpleNamespace(parted=False, deliver=lambda _notice: None)
+        self.trainer_ended = False
         self.writes: bool | None = None
+
+    def say(self, driverless: Driverless, message: agent_pb2.ConnectRequest) -> None:
+        """As a worker does: where it ends, it knows so before it says so."""
+        self.trainer_ended |= not message.HasField("worker_report")
+        driverless.note(message)
 
     def part_with_run(self, checkpoint: bool, bound: float) -> None:
         assert bound == BOUND
@@ -60,7 +67,7 @@ def test_one_of_those_that_live_writes_a_checkpoint(messages: list[agent_pb2.Con
     terms: Any = SimpleNamespace(restart_mode=None)
     driverless = Driverless(workers, "a", cast(Terms, terms), lambda: False)
     for message in messages:
-        driverless.note(message)
+        next(member for member in members if member.worker_id == loss_in(message)).say(driverless, message)
     driverless.part_with_run(BOUND)
     assert [member.capture.rank for member in members if member.writes] == [writer]
 
@@ -72,6 +79,6 @@ def test_where_rank_0_is_on_another_host_none_writes_here_unless_the_round_has_l
     driverless = Driverless(workers, "a", cast(Terms, terms), lambda: False)
     driverless.part_with_run(BOUND)
     assert [member.writes for member in members] == [False, False]
-    driverless.note(ending(13))
+    members[1].say(driverless, ending(13))
     driverless.part_with_run(BOUND)
     assert [member.writes for member in members] == [True, False]

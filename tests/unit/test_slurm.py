@@ -21,6 +21,7 @@ from edriver.driver.engines.slurm.broker import LOOK_INTERVAL, JobBroker
 from edriver.driver.engines.slurm.commands import SlurmError, run_command
 from edriver.driver.engines.slurm.health import JOIN_TIMEOUT, LAST_PAUSE, JobHealth
 from edriver.driver.engines.slurm.jobs import Job, Plan, parse_jobs, plan, queue_text
+from edriver.driver.engines.slurm.node_gpus import NodeGpus
 from edriver.driver.engines.slurm.steps import StepLauncher, step_command, step_environment
 from edriver.driver.engines.slurm.submission import Submission
 from edriver.driver.launch.broker import BrokerError, UnusableBrokerError
@@ -141,6 +142,7 @@ def test_nodes_with_different_numbers_of_gpus() -> None:
 
     async def answer(words: Sequence[str]) -> str:
         asked.append(words)
+        await asyncio.sleep(0)  # as a command, it lets others run meanwhile
         match words:
             case ("scontrol", "show", "hostnames", nodes):
                 return expanded[nodes]
@@ -153,6 +155,15 @@ def test_nodes_with_different_numbers_of_gpus() -> None:
 
     environment = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node[1-4]", "SLURM_GPUS_ON_NODE": "2"}
     assert found(Allocation(environment, 1, answer, lambda: 0.0)) == ["node1:2", "node2:1", "node3:1"]
+    gpus = NodeGpus(environment, answer)
+    asked.clear()
+
+    async def find_at_once() -> None:
+        for counts in await asyncio.gather(gpus.find(), gpus.find()):
+            assert counts == {"node1": 2, "node2": 1, "node3": 1}
+
+    asyncio.run(find_at_once())
+    assert sum("--details" in words for words in asked) == 1, "all agents start at once"
     asked.clear()
     environment["SLURM_GPUS_PER_NODE"] = "2"
     assert found(Allocation(environment, 1, answer, lambda: 0.0)) == [f"node{n}:2" for n in range(1, 5)]

@@ -6,6 +6,7 @@ And in a job with `--gpus`, Slurm refuses a step on one node unless the step nam
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 from edriver.driver.engines.slurm.answers import gpus_of, gpus_on_node
@@ -25,6 +26,7 @@ class NodeGpus:
         self._known = not gpus_on_node(environment) or "SLURM_GPUS_PER_NODE" in environment
         self._run = run
         self._found: dict[str, int] = {}
+        self._asking = asyncio.Lock()  # the agents of all nodes are started at once
 
     async def find(self) -> Mapping[str, int]:
         """The GPUs by node; empty: there are none, or each node has as many as SLURM_GPUS_ON_NODE says.
@@ -32,10 +34,11 @@ class NodeGpus:
         Raises:
             SlurmError: slurmctld does not answer.
         """
-        if not self._known:
-            shown = await self._run(("scontrol", "show", "job", "--details", self._job))
-            for nodes, count in gpus_of(shown, self._job):
-                expanded = await self._run(("scontrol", "show", "hostnames", nodes))
-                self._found |= dict.fromkeys(expanded.split(), count)
-            self._known = True
+        async with self._asking:
+            if not self._known:
+                shown = await self._run(("scontrol", "show", "job", "--details", self._job))
+                for nodes, count in gpus_of(shown, self._job):
+                    expanded = await self._run(("scontrol", "show", "hostnames", nodes))
+                    self._found |= dict.fromkeys(expanded.split(), count)
+                self._known = True
         return self._found

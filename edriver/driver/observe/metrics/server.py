@@ -53,7 +53,7 @@ CLOSE_TIMEOUT: Final = 1.0
 _SHUTDOWN_POLL_INTERVAL: Final = 0.1
 
 
-class MetricsServer:
+class MetricsServer(Collector):
     """A run's metrics, for Prometheus.
 
     Args:
@@ -102,7 +102,7 @@ class MetricsServer:
         used = None if usage is None else UsageMetrics(usage, membership.roster)
         self._gauges = RunGauges(run_id, membership, event_history, polls, used)
         registry = CollectorRegistry()
-        registry.register(_OfRun(self._collect))
+        registry.register(self)
         ProcessCollector(registry=registry)
         self._app = _with_busy_answer(make_wsgi_app(registry))
 
@@ -164,7 +164,7 @@ class MetricsServer:
             await asyncio.to_thread(self._server.wait_for_answers, CLOSE_TIMEOUT)
             self._server.server_close()
 
-    def _collect(self) -> list[Metric]:
+    def collect(self) -> list[Metric]:
         """All metrics as they are at one moment: the event loop looks at the run, for a thread of the server's.
 
         Raises:
@@ -188,17 +188,6 @@ class MetricsServer:
             return answer.result(self._answer_timeout)
         finally:
             answer.cancel()
-
-
-class _OfRun(Collector):
-    """What a registry collects of the run."""
-
-    def __init__(self, collect: Callable[[], list[Metric]]) -> None:
-        self._collect = collect
-
-    def collect(self) -> list[Metric]:
-        """All of it."""
-        return self._collect()
 
 
 def _with_busy_answer(
