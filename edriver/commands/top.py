@@ -188,7 +188,9 @@ class Top(App[None]):
             self.call_from_thread(self.exit)
 
     def show(self, run: Run) -> None:
-        """Show the state of the run, and its events."""
+        """Show the state of the run, and its events; does nothing once the screen closes."""
+        if not self.is_running:  # it was left while the driver was asked
+            return
         self.query_one("#head", Static).update(head(run))
         bar = self.query_one("#done", ProgressBar)
         bar.display = bool(run.progress.samples)

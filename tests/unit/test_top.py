@@ -201,6 +201,17 @@ def test_q_ends_it() -> None:
     assert not top.is_running
 
 
+def test_an_answer_that_comes_after_q_is_dropped() -> None:
+    top = Top(run_of, Events())
+
+    async def leave() -> None:
+        async with top.run_test() as pilot:
+            await pilot.press("q")
+        top.show(run_of())
+
+    asyncio.run(leave())
+
+
 def test_it_ends_with_the_run() -> None:
     happened = Events("the run is done")
     happened.ended.set()
