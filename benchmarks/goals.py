@@ -119,7 +119,13 @@ def _on_ray() -> list[Goal]:
 
 
 def _journal() -> list[Goal]:
-    quantities = (("K1", "downtime"), ("K1", "launch to the first step"), ("UP", "longest pause"))
+    quantities = (
+        *((part, name) for part in ("K1", "K0") for name in ("downtime", "launch to the first step")),
+        *((part, "longest pause") for part in ("UP", "DOWN")),
+        ("STOP", "after the lease"),
+        *(("QUIET", f"{what} of {whose}") for what in ("memory", "processor") for whose in ("the driver", "an agent")),
+        ("QUIET", "first line"),
+    )
     return [
         Goal(
             f"{part}: {name}, against a run without a journal",

@@ -6,9 +6,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from statistics import median
 
-from benchmarks.jobs import HarnessError, Workload
+from benchmarks.jobs import HarnessError
 from benchmarks.processes import usage_of
 from benchmarks.scenarios import WARM_STEPS
 from benchmarks.under_edriver import EdriverJob
@@ -18,9 +19,9 @@ FIRST_LINE_TRIES = 5
 WATCHED_SECONDS = 30.0
 
 
-def quiet() -> dict[str, float]:
-    """Watch a run of four workers on two hosts in which nothing happens; of agents, the one that takes the most."""
-    with EdriverJob(Workload()) as job:
+def quiet(system: Callable[[], EdriverJob]) -> dict[str, float]:
+    """QUIET: a run of four workers on two hosts in which nothing happens; of agents, the one that takes the most."""
+    with system() as job:
         job.launch(4)
         job.wait_for_steps(size=4, steps=WARM_STEPS)
         agents = [pid for pid, command in job.processes().items() if AGENT in command]
@@ -38,13 +39,13 @@ def quiet() -> dict[str, float]:
         "memory of an agent": max(after[pid].memory for pid in agents),
         "processor of the driver": cores[job.driver],
         "processor of an agent": max(cores[pid] for pid in agents),
-        "first line": median(first_line() for _ in range(FIRST_LINE_TRIES)),
+        "first line": median(first_line(job.flags) for _ in range(FIRST_LINE_TRIES)),
     }
 
 
-def first_line() -> float:
+def first_line(flags: Sequence[str]) -> float:
     """Seconds from the command to the driver's first line of output."""
-    command = [sys.executable, "-m", "edriver", "-np", "1", sys.executable, "-c", ""]
+    command = [sys.executable, "-m", "edriver", "-np", "1", *flags, sys.executable, "-c", ""]
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
         process = subprocess.Popen(

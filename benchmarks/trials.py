@@ -75,6 +75,7 @@ def trials(commit_steps: int, seed: int) -> list[Trial]:
             Trial(part, "bare", 9, partial(killed, bare, rank)),
             Trial(part, "torchft", 15, partial(killed, torchft, rank)),
             Trial(part, "torchrun", 20, partial(killed, partial(torchrun, 4), rank)),
+            Trial(part, "no journal", 16, partial(killed, without_journal, rank)),
         ]
     for part, before, after in (("UP", 2, 4), ("DOWN", 4, 2)):
         found += [
@@ -82,16 +83,17 @@ def trials(commit_steps: int, seed: int) -> list[Trial]:
             Trial(part, "restart mode", 20, partial(resized, restart, before, after)),
             Trial(part, "torchft", 13, partial(resized, torchft, before, after)),
             Trial(part, "torchrun", 22, partial(resized, partial(torchrun, 2), before, after)),
+            Trial(part, "no journal", 14, partial(resized, without_journal, before, after)),
         ]
     found += [
-        Trial("K1", "no journal", 16, partial(killed, without_journal, 2)),
-        Trial("UP", "no journal", 14, partial(resized, without_journal, 2, 4)),
         Trial("STOP", "edriver", 27, partial(stopped, edriver, 2)),
+        Trial("STOP", "no journal", 27, partial(stopped, without_journal, 2)),
         Trial("SPEED", "edriver", 62, speed),
         Trial("GOODPUT", "edriver", 200, partial(goodput, edriver, seed), once=True),
         Trial("GOODPUT", "torchft", 200, partial(goodput, torchft, seed), once=True),
         Trial("GOODPUT", "torchrun", 200, partial(goodput, partial(torchrun, 2), seed), once=True),
-        Trial("QUIET", "edriver", 40, quiet, once=True),
+        Trial("QUIET", "edriver", 40, partial(quiet, edriver)),
+        Trial("QUIET", "no journal", 40, partial(quiet, without_journal)),
     ]
     if driver_loss.present():
         found += [
