@@ -55,8 +55,8 @@ def train(state: edriver.TorchState) -> None:
             steps.write(json.dumps(line) + "\n")
             steps.flush()
             state.check_host_updates()
-            time.sleep(0.01)  # the processor is for the attackers, too
-            if state.steps % 10 == 0:
+            time.sleep(0.03)  # the processor is for the attackers, too
+            if state.steps % 4 == 0:
                 print(f"rank {edriver.rank()} passed step {state.steps}", flush=True)
 
 

@@ -5,7 +5,7 @@ An order is a line: `fork`, `call SECONDS`, `flood LINES`, `stall SECONDS`, `fai
 
 from __future__ import annotations
 
-from tests.quick_start import start_quickly
+from tests.quick_start import end_quickly, start_quickly
 
 # isort: split
 import os
@@ -91,6 +91,7 @@ def main() -> None:
 
     vars(churn_job)["train_step"] = troubled_step
     churn_job.main()
+    end_quickly()
 
 
 if __name__ == "__main__":

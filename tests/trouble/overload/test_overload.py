@@ -39,7 +39,7 @@ def test_a_run_goes_on_stays_small_and_says_what_has_happened(tmp_path: Path) ->
     source = script(tmp_path, f"echo localhost:2; {comes_and_goes}")
     flags = ["-np", "2", "--max-np", "2", "--host-discovery-script", source, "--event-log", "/dev/full"]
     flags += ["--output-filename", "/dev/null/logs"]
-    with watched(tmp_path, flags, {**fake_clock(tmp_path), "FLOOD": "100e6"}) as run:
+    with watched(tmp_path, flags, {**fake_clock(tmp_path), "FLOOD": "10e6"}) as run:
         run.wait_for_steps(5)
         set_clock(tmp_path, -3600.0)
         run.run.process.send_signal(signal.SIGSTOP)
