@@ -305,7 +305,7 @@ class Session:
 
     async def _close(self, service: grpc.aio.Server, grace: float) -> None:
         """Stop serving; calls that are under way have the grace, in seconds."""
-        self._parts.status.close()
+        await self._parts.status.close()
         metrics = [self._parts.metrics.close()] if self._parts.metrics else []
         health = [self._parts.health.close()] if self._parts.health else []
         await asyncio.gather(service.stop(grace), self._parts.endpoint.close(grace), *metrics, *health)

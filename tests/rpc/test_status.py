@@ -22,11 +22,13 @@ from edriver.driver.core.rounds.ranks import Candidate, plan_round
 from edriver.driver.core.settings import Settings
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.progress import ProgressTracker
+from edriver.driver.observe.worker_output import WorkerOutput
 from edriver.driver.rpc.status import StatusServer
 from edriver.v1 import agent_pb2, notification_pb2, status_pb2, status_pb2_grpc
 from tests import serving
 from tests.told_events import told
 
+Following = grpc.aio.UnaryStreamCall[status_pb2.ReadOutputRequest, status_pb2.ReadOutputResponse]
 Watching = grpc.aio.UnaryStreamCall[status_pb2.WatchRequest, status_pb2.WatchResponse]
 
 
@@ -135,6 +137,44 @@ def test_the_stream_ends_with_the_run() -> None:
         assert [event.seq for event in reported] == list(range(1, len(reported) + 1))
 
     serve(work)
+
+
+def test_a_follower_has_the_end_of_the_output_before_the_server_stops() -> None:
+    async def work() -> None:
+        membership = Membership(Settings(np=1, min_np=1, max_np=1), now=0.0)
+        event_history = EventHistory(membership, ProgressTracker(lambda: 0.0), lambda: 0.0, 100)
+        output = WorkerOutput(lambda: 0.0)
+        status = StatusServer("run", membership, event_history, lambda: 0.0, output=output)
+        service = (status_pb2_grpc.add_StatusServiceServicer_to_server, status)
+        async with serving.server_and_channel(service) as (server, channel):
+            stub = status_pb2_grpc.StatusServiceStub(channel)
+            following = stub.ReadOutput(status_pb2.ReadOutputRequest(follow=True))
+            said(output, "it trains")
+            texts = [await text_of_next(following)]
+            closing = asyncio.create_task(status.close())
+            await asyncio.sleep(0)  # it has begun
+            said(output, "it is done")
+            await closing
+            await server.stop(None)  # what goes on is cancelled
+            while (text := await text_of_next(following)) is not None:
+                texts.append(text)
+            assert texts == [b"it trains", b"it is done"]
+            assert await following.code() is grpc.StatusCode.OK
+
+    asyncio.run(asyncio.wait_for(work(), 20))
+
+
+async def text_of_next(following: Following) -> bytes | None:
+    """The line in the next response, which has one; None: it was the last."""
+    response = await following.read()
+    if not isinstance(response, status_pb2.ReadOutputResponse):
+        return None
+    (line,) = response.lines
+    return line.text
+
+
+def said(output: WorkerOutput, text: str) -> None:
+    output.add("a", agent_pb2.ForwardOutputRequest(lines=[agent_pb2.OutputLine(worker_id=1, text=text.encode())]))
 
 
 def test_a_watcher_that_asks_for_it_receives_progress_too() -> None:

@@ -45,6 +45,9 @@ MAX_OUTPUT_WAIT: Final = 0.2
 LAST_OUTPUT_WAIT: Final = 0.2
 """and then waits for more of it."""
 
+CLOSE_BOUND: Final = 5.0
+"""Seconds that followers of the output have for this, on a machine that is busy."""
+
 PROGRESS_PERIOD: Final = 1.0
 """Seconds between two messages about progress."""
 
@@ -90,6 +93,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         self._stacks = stacks
         self._usage = usage
         self._closing = False
+        self._followers: set[asyncio.Future[None]] = set()
         self._labels = (name, dict(tags or {}))
         self._steady = steady
         self._started = 0.0 if steady is None else steady()
@@ -112,9 +116,22 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
         self._news.set()
         self._news = asyncio.Event()
 
-    def close(self) -> None:
-        """The driver is about to end: complete the streams that follow the workers' output."""
+    async def close(self) -> None:
+        """The driver is about to end: complete the streams that follow the workers' output, with its end.
+
+        What closes connections comes after: a client that writes to one before it has read the end of its stream loses
+        that, and takes the driver for dead.
+        """
         self._closing = True
+        if self._followers:
+            await asyncio.wait(self._followers, timeout=CLOSE_BOUND)
+
+    def _follows(self, context: _ServicerContext) -> None:
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._followers.add(ended)
+        ended.add_done_callback(self._followers.discard)
+        # When the stream's end has been sent. The stubs know no callable as a callback.
+        context.add_done_callback(lambda _: ended.set_result(None))  # type: ignore[arg-type]
 
     def answer(self) -> status_pb2.GetRunResponse:
         """The state of the run, or that of a moment ago."""
@@ -198,6 +215,8 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
                 grpc.StatusCode.FAILED_PRECONDITION, "this run does not keep the output of its workers (--no-logs)"
             )
             return
+        if request.follow:
+            self._follows(context)
         wanted = is_wanted(request)
         seq = output.before_last(request.last, request.since, wanted) if request.last else request.since
         while True:
