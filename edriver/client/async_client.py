@@ -93,6 +93,8 @@ class AsyncClient:
                     async for response in self._core.methods["Watch"](watching.request):
                         watching.take(response)
                         yield response
+                        if response.event.HasField("run_ended"):
+                            return  # without waiting for the stream's end: the driver ends, too
 
     async def output(
         self,

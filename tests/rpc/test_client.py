@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -207,3 +208,28 @@ def test_credentials_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("{}")
     with pytest.raises(RunError, match="not a join config of edriver's driver"):
         elsewhere(tmp_path / "file")
+
+
+class NeverEnding(StatusServer):
+    """A driver that dies between its last event and the end of the stream: that never comes."""
+
+    async def Watch(self, request: status_pb2.WatchRequest, context: Any) -> AsyncIterator[status_pb2.WatchResponse]:
+        async for response in super().Watch(request, context):
+            yield response
+        await asyncio.Event().wait()
+
+
+def test_a_watch_ends_with_the_last_event() -> None:
+    async def work() -> None:
+        with tempfile.TemporaryDirectory(prefix="ed-") as folder:
+            run = Run(Path(folder))
+            run.status = NeverEnding("abcd", run.membership, run.event_history, lambda: 0.0)
+            run.hosts("a")
+            run.take(events.StopRequested("enough"))
+            await run.serve()
+            async with AsyncClient(run.address) as client:
+                assert [event async for event in client.watch()][-1].HasField("run_ended")
+            await blocking(run, lambda client: deque(client.watch(), maxlen=0).clear())
+            await run.vanish()
+
+    asyncio.run(asyncio.wait_for(work(), 30))

@@ -45,7 +45,7 @@ MAX_OUTPUT_WAIT: Final = 0.2
 LAST_OUTPUT_WAIT: Final = 0.2
 """and then waits for more of it."""
 
-CLOSE_BOUND: Final = 5.0
+CLOSE_BOUND: Final = 2.0
 """Seconds that followers of the output have for this, on a machine that is busy."""
 
 PROGRESS_PERIOD: Final = 1.0
