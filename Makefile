@@ -7,7 +7,7 @@ SCHEDULES ?= 30
 REPEATS ?= 5
 KILLS ?= 1000
 RUNS ?= 1000
-JOBS ?= 7
+JOBS ?= 6
 INPUTS ?= 100000
 
 py := .venv/bin/python
