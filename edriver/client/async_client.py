@@ -93,8 +93,8 @@ class AsyncClient:
                     async for response in self._core.methods["Watch"](watching.request):
                         watching.take(response)
                         yield response
-                        if response.event.HasField("run_ended"):
-                            return  # without waiting for the stream's end: the driver ends, too
+                        if watching.over:
+                            return
 
     async def output(
         self,

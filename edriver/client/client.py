@@ -95,8 +95,8 @@ class Client:
                     for response in self._core.methods["Watch"](watching.request):
                         watching.take(response)
                         yield response
-                        if response.event.HasField("run_ended"):
-                            return  # without waiting for the stream's end: the driver ends, too
+                        if watching.over:
+                            return
 
     def output(
         self,

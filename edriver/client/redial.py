@@ -35,11 +35,15 @@ class Watching(stop_base):
         since: the number of the last event that is known.
         progress: whether the driver is to send the progress, too.
         clock: seconds, monotonic.
+
+    Attributes:
+        over: whether the run has ended. The stream's end need not be waited for: the driver ends, too.
     """
 
     def __init__(self, since: int, progress: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._seq = since
+        self.over = False
         self._progress = progress
         self._last_received = self._clock()
 
@@ -59,6 +63,7 @@ class Watching(stop_base):
         """Continue after this message, and start the bound again."""
         self._last_received = self._clock()
         self._seq = response.event.seq or self._seq
+        self.over = response.event.HasField("run_ended")
 
     def __call__(self, _state: tenacity.RetryCallState) -> bool:
         """Whether the driver has been silent for longer than the bound, so that the watch gives up."""

@@ -39,6 +39,8 @@ class Run:
     event_history: EventHistory
     membership: Membership
     status: StatusServer
+    output: WorkerOutput
+    server: grpc.aio.Server
     stub: status_pb2_grpc.StatusServiceAsyncStub
 
     def take(self, event: events.Event) -> None:
@@ -49,6 +51,11 @@ class Run:
         """Discovery finds this host, and no other."""
         self.take(events.HostsObserved(HostSet((Host(name, 1),))))
 
+    def says(self, text: str) -> None:
+        """A worker prints this line."""
+        line = agent_pb2.OutputLine(worker_id=1, text=text.encode())
+        self.output.add("a", agent_pb2.ForwardOutputRequest(lines=[line]))
+
     def watch(self, since: int = 0) -> Watching:
         return self.stub.Watch(status_pb2.WatchRequest(since=since))
 
@@ -58,9 +65,12 @@ async def served(limit: int = 1_000_000) -> AsyncIterator[Run]:
     membership = Membership(Settings(np=1, min_np=1, max_np=1), now=0.0)
     tracker = ProgressTracker(lambda: 0.0)
     event_history = EventHistory(membership, tracker, lambda: 0.0, limit)
-    status = StatusServer("run", membership, event_history, lambda: 0.0)
-    async with serving.served((status_pb2_grpc.add_StatusServiceServicer_to_server, status)) as channel:
-        yield Run(event_history, membership, status, status_pb2_grpc.StatusServiceStub(channel))
+    output = WorkerOutput(lambda: 0.0)
+    status = StatusServer("run", membership, event_history, lambda: 0.0, output=output)
+    service = (status_pb2_grpc.add_StatusServiceServicer_to_server, status)
+    async with serving.server_and_channel(service) as (server, channel):
+        stub = status_pb2_grpc.StatusServiceStub(channel)
+        yield Run(event_history, membership, status, output, server, stub)
 
 
 def serve(work: Callable[[Run], Coroutine[Any, Any, None]], limit: int = 1_000_000) -> None:
@@ -140,28 +150,21 @@ def test_the_stream_ends_with_the_run() -> None:
 
 
 def test_a_follower_has_the_end_of_the_output_before_the_server_stops() -> None:
-    async def work() -> None:
-        membership = Membership(Settings(np=1, min_np=1, max_np=1), now=0.0)
-        event_history = EventHistory(membership, ProgressTracker(lambda: 0.0), lambda: 0.0, 100)
-        output = WorkerOutput(lambda: 0.0)
-        status = StatusServer("run", membership, event_history, lambda: 0.0, output=output)
-        service = (status_pb2_grpc.add_StatusServiceServicer_to_server, status)
-        async with serving.server_and_channel(service) as (server, channel):
-            stub = status_pb2_grpc.StatusServiceStub(channel)
-            following = stub.ReadOutput(status_pb2.ReadOutputRequest(follow=True))
-            said(output, "it trains")
-            texts = [await text_of_next(following)]
-            closing = asyncio.create_task(status.close())
-            await asyncio.sleep(0)  # it has begun
-            said(output, "it is done")
-            await closing
-            await server.stop(None)  # what goes on is cancelled
-            while (text := await text_of_next(following)) is not None:
-                texts.append(text)
-            assert texts == [b"it trains", b"it is done"]
-            assert await following.code() is grpc.StatusCode.OK
+    async def work(run: Run) -> None:
+        following = run.stub.ReadOutput(status_pb2.ReadOutputRequest(follow=True))
+        run.says("it trains")
+        texts = [await text_of_next(following)]
+        closing = asyncio.create_task(run.status.close())
+        await asyncio.sleep(0)  # it has begun
+        run.says("it is done")
+        await closing
+        await run.server.stop(None)  # what goes on is cancelled
+        while (text := await text_of_next(following)) is not None:
+            texts.append(text)
+        assert texts == [b"it trains", b"it is done"]
+        assert await following.code() is grpc.StatusCode.OK
 
-    asyncio.run(asyncio.wait_for(work(), 20))
+    serve(work)
 
 
 async def text_of_next(following: Following) -> bytes | None:
@@ -171,10 +174,6 @@ async def text_of_next(following: Following) -> bytes | None:
         return None
     (line,) = response.lines
     return line.text
-
-
-def said(output: WorkerOutput, text: str) -> None:
-    output.add("a", agent_pb2.ForwardOutputRequest(lines=[agent_pb2.OutputLine(worker_id=1, text=text.encode())]))
 
 
 def test_a_watcher_that_asks_for_it_receives_progress_too() -> None:
