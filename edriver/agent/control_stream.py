@@ -33,7 +33,7 @@ yet to come, and so may another driver of a run with a journal: that is awaited 
 REDIAL_DELAYS = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Seconds before the first, second, ... attempt in a row to open the stream; the last one repeats."""
 
-_REFUSAL_CODES = frozenset(
+REFUSAL_CODES = frozenset(
     {
         grpc.StatusCode.FAILED_PRECONDITION,
         grpc.StatusCode.INVALID_ARGUMENT,
@@ -197,7 +197,7 @@ class ControlStream:
             await self._converse()
         except StreamBrokenError as error:
             self._turned_away |= error.code is grpc.StatusCode.ALREADY_EXISTS
-            if error.code in _REFUSAL_CODES:
+            if error.code in REFUSAL_CODES:
                 raise DriverLostError(f"the driver refuses this agent: {error}") from None
             if self._closing and not self._link.again():
                 return

@@ -6,9 +6,11 @@ import grpc
 import grpc.aio
 import pytest
 
+from edriver.agent.control_stream import REFUSAL_CODES
 from edriver.common.release import VERSION
 from edriver.driver.core import events
 from edriver.driver.core.cause import AgentFault, AgentFaultKind
+from edriver.driver.rpc import agent_service
 from edriver.driver.rpc.agents.received import Received
 from edriver.driver.rpc.agents.registry import AGENT_LEASE, BOOT_LEASE, HEARTBEAT_INTERVAL
 from edriver.v1 import agent_pb2, notification_pb2
@@ -168,6 +170,19 @@ def test_a_stream_that_does_not_begin_with_hello_is_refused() -> None:
         await stream.write(exited(1))
         assert await stream.code() is grpc.StatusCode.FAILED_PRECONDITION
         assert "begins with Hello" in (await stream.details() or "")
+
+    serve(work)
+
+
+def test_an_agent_that_is_not_heard_in_time_may_dial_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that was stopped finds the time over before it reads what has come: that is no refusal for good."""
+    monkeypatch.setattr(agent_service, "AGENT_LEASE", 0.01)
+
+    async def work(made: Driver) -> None:
+        made.registry.expect("a", 1)
+        code = await made.stub().Connect().code()
+        assert code is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert code not in REFUSAL_CODES
 
     serve(work)
 

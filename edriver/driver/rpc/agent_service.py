@@ -97,8 +97,8 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
         self, request_iterator: _MaybeAsyncIterator[agent_pb2.ConnectRequest], context: _ServicerContext
     ) -> AsyncIterator[agent_pb2.ConnectResponse]:
         """One connection of an agent's control stream."""
-        hello = await self._first_message(request_iterator)
         try:
+            hello = await self._first_message(request_iterator)
             peer, welcome = await self._admission.admit(hello, address_of(context.peer()))
         except RefusedError as refusal:
             await context.abort(refusal.code, str(refusal))
@@ -148,11 +148,18 @@ class AgentServer(agent_pb2_grpc.AgentServiceServicer):
     async def _first_message(
         self, messages: _MaybeAsyncIterator[agent_pb2.ConnectRequest]
     ) -> agent_pb2.ConnectRequest | None:
-        """The message that opens a connection; None if there is none within a lease, or bytes that are no message."""
+        """The message that opens a connection; None: there is none, or bytes that are no message.
+
+        Raises:
+            RefusedError: it does not come within a lease. The agent may dial again: perhaps this process was stopped.
+        """
         try:
             async with asyncio.timeout(AGENT_LEASE):
                 return await anext(aiter(messages), None)
-        except (TimeoutError, DecodeError):
+        except TimeoutError:
+            silence = f"no message came within {AGENT_LEASE:g} s"
+            raise RefusedError(grpc.StatusCode.DEADLINE_EXCEEDED, silence) from None
+        except DecodeError:
             return None
 
     async def _read(
