@@ -16,7 +16,7 @@ buf := .venv/buf-$(BUF)/node_modules/.bin/buf
 
 export PYTHONDONTWRITEBYTECODE = # else each of the thousand processes of the tests compiles edriver anew
 
-.PHONY: demo test lint format types docs proto proto-check proto-baseline unit sim fuzz attacks long libraries s3 engines churn bench soak kills trouble matrix installable dist clean
+.PHONY: demo test lint format types docs proto proto-check proto-baseline unit sim fuzz attacks long libraries s3 engines churn bench gpu gpu-wheels soak kills trouble matrix installable dist clean
 
 demo: .venv/ready ## the digits job on this machine, with a kill and a resize shown live
 	$(py) examples/digits/demo.py
@@ -112,6 +112,12 @@ churn: .venv/ready ## random churn over real processes: make churn SCHEDULES=30
 bench: .venv/bench-ready ## edriver, torchrun, torchft and torch alone in one run: make bench REPEATS=1 PARTS="K1 UP"
 	$(py) -m benchmarks.bench --repeats $(REPEATS) $(if $(PARTS),--only $(PARTS)) \
 		--page docs/benchmarks/recovery.md --picture docs/pictures/recovery.png
+
+gpu: ## rounds over NCCL, and figures, where there is one NVIDIA GPU and a torch with CUDA; without a GPU: make gpu GPU=--dry
+	PYTHON=$(PYTHON) scripts/gpu_check.sh $(GPU)
+
+gpu-wheels: ## what a machine without a network needs for make gpu, into build/gpu-wheels
+	PYTHON=$(PYTHON) scripts/gpu_wheels.sh
 
 soak: kills trouble
 

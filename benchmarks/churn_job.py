@@ -51,7 +51,7 @@ def main() -> None:
     """The whole script."""
     flags = options()
     data = Numbered(flags.samples)
-    model = make_model(flags.hidden)
+    model = make_model(flags.hidden).to(flags.device)
     optimizer = torch.optim.Adam(model.parameters())
     sampler = edriver.ElasticSampler(data, seed=7)
     state = edriver.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0, step=0)

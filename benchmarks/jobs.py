@@ -53,13 +53,14 @@ class Workload:
     step_seconds: float = 0.02
     commit_steps: int = 0
     digest: bool = False
+    device: str = "cpu"
 
     def flags(self, folder: Path) -> list[str]:
         """As a command line's end."""
         found = ["--folder", str(folder)]
         found += ["--samples", str(self.samples), "--batch-size", str(self.batch_size)]
         found += ["--hidden", str(self.hidden), "--step-seconds", str(self.step_seconds)]
-        found += ["--commit-steps", str(self.commit_steps)]
+        found += ["--commit-steps", str(self.commit_steps), "--device", self.device]
         return [*found, "--digest"] if self.digest else found
 
 
@@ -131,6 +132,11 @@ class Job(abc.ABC):
     def keep(self) -> None:
         """Keep the folder for a look at what happened; an exception keeps it, too."""
         self._keep = True
+
+    @property
+    def ended(self) -> bool:
+        """Whether what was started first has ended."""
+        return self._started[0].poll() is not None
 
     def processes(self) -> dict[int, str]:
         """The living processes of this run: command lines by process id."""
@@ -206,7 +212,7 @@ class Job(abc.ABC):
                 cwd=self.folder,
                 env={
                     **os.environ,
-                    "PYTHONPATH": str(ROOT),
+                    "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
                     "XDG_STATE_HOME": str(self.folder / "state"),
                     MARK: self._mark,
                     **environment,

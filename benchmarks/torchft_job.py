@@ -14,7 +14,14 @@ from typing import Any
 import torch
 from torch import nn
 from torch._C._distributed_c10d import GradBucket, TCPStore
-from torchft import DistributedDataParallel, DistributedSampler, Manager, Optimizer, ProcessGroupGloo
+from torchft import (
+    DistributedDataParallel,
+    DistributedSampler,
+    Manager,
+    Optimizer,
+    ProcessGroupGloo,
+    ProcessGroupNCCL,
+)
 
 from benchmarks.records import Recorder
 from benchmarks.workload import Loaded, Numbered, make_loader, make_model, options, train_step
@@ -39,8 +46,8 @@ class Parallel(DistributedDataParallel):  # type: ignore[misc]  # without types
         return finished
 
 
-class Quorums(ProcessGroupGloo):  # type: ignore[misc]
-    """torchft's process group, which also remembers the place that it was last built for.
+class Remembering:
+    """Of a process group of torchft's: it also remembers the place that it was last built for.
 
     Attributes:
         quorum: the quorum's number,
@@ -52,12 +59,22 @@ class Quorums(ProcessGroupGloo):  # type: ignore[misc]
 
     def configure(self, store_addr: str, replica_id: str, rank: int, world_size: int, *rest: Any) -> None:
         """Build the group of a quorum."""
-        super().configure(store_addr, replica_id, rank, world_size, *rest)
+        super().configure(store_addr, replica_id, rank, world_size, *rest)  # type: ignore[misc]
         assert rest, "torchft tells the number of the quorum"
         self.quorum, self.rank, self.members = rest[0], rank, world_size
 
 
-def train(flags: argparse.Namespace, recorder: Recorder, model: nn.Module, manager: Manager, group: Quorums) -> None:
+class GlooQuorums(Remembering, ProcessGroupGloo):  # type: ignore[misc]
+    """For tensors of the host."""
+
+
+class NcclQuorums(Remembering, ProcessGroupNCCL):  # type: ignore[misc]
+    """For tensors of a GPU."""
+
+
+def train(
+    flags: argparse.Namespace, recorder: Recorder, model: nn.Module, manager: Manager, group: Remembering
+) -> None:
     """Train until the step that the file named stop tells, writing down every step."""
     wrapped = Parallel(manager, model)
     optimizer = Optimizer(manager, torch.optim.Adam(model.parameters()))
@@ -106,11 +123,11 @@ def _last_step(folder: Path) -> float:
 def main() -> None:
     """The whole script."""
     flags = options()
-    model = make_model(flags.hidden)
+    model = make_model(flags.hidden).to(flags.device)
     recorder = Recorder(flags.folder / "records")
     recorder.boot()
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    group = Quorums(timeout=COLLECTIVE_TIMEOUT)
+    group = (GlooQuorums if flags.device == "cpu" else NcclQuorums)(timeout=COLLECTIVE_TIMEOUT)
     manager = Manager(
         pg=group,
         load_state_dict=None,

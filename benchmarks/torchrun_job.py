@@ -57,7 +57,7 @@ def train(flags: argparse.Namespace) -> None:
     """Train until the file named stop exists, and record every step."""
     rank, size = dist.get_rank(), dist.get_world_size()
     data = Numbered(flags.samples)
-    model = make_model(flags.hidden)
+    model = make_model(flags.hidden).to(flags.device)
     optimizer = torch.optim.Adam(model.parameters())
     checkpoint = flags.folder / "checkpoint.pt"
     progress = load(checkpoint, model, optimizer)
@@ -96,7 +96,7 @@ def _round_number() -> int:
 def main() -> None:
     """The whole script."""
     flags = options()
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo" if flags.device == "cpu" else "cpu:gloo,cuda:nccl")
     train(flags)
     dist.destroy_process_group()
 

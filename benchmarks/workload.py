@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 FEATURES = 256
 CLASSES = 10
+SHARED_GPU = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_IB_DISABLE": "1"}
 
 
 class Numbered(Dataset[tuple[int, torch.Tensor, torch.Tensor]]):
@@ -52,8 +55,23 @@ def options() -> argparse.Namespace:
     parser.add_argument(
         "--commit-steps", type=int, required=True, help="every which step edriver commits; 0: it never does"
     )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where the model lies")
     parser.add_argument("--digest", action="store_true", help="record a hash of the state with every step")
-    return parser.parse_args()
+    flags = parser.parse_args()
+    if flags.device == "cuda":
+        share_the_gpu()
+    return flags
+
+
+def share_the_gpu() -> None:
+    """Let NCCL have several ranks on one GPU: this process is a host of its own to it, and talks over loopback.
+
+    NCCL takes two ranks on one device of one host for a mistake, and knows a host by NCCL_HOSTID
+    (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html). Slow, and right.
+    """
+    os.environ.setdefault("NCCL_HOSTID", f"{socket.gethostname()}-{os.getpid()}")
+    for name, value in SHARED_GPU.items():
+        os.environ.setdefault(name, value)
 
 
 def make_model(hidden: int) -> nn.Module:
@@ -78,13 +96,14 @@ def train_step(
     """One step, with a sleep in the place of most of its compute; torchft begins its own work in zero_grad."""
     optimizer.zero_grad()
     time.sleep(seconds)
-    torch.autograd.backward(nn.functional.cross_entropy(model(inputs), labels))
+    device = next(model.parameters()).device
+    torch.autograd.backward(nn.functional.cross_entropy(model(inputs.to(device)), labels.to(device)))
     optimizer.step()
 
 
 def stop_requested(folder: Path) -> bool:
     """Whether rank 0 sees the file named stop; the same answer on all ranks. A collective, at the end of an epoch."""
-    flag = torch.tensor([(folder / "stop").exists()], dtype=torch.int32)
+    flag = torch.tensor([(folder / "stop").exists()], dtype=torch.int32)  # of the host: over Gloo
     dist.broadcast(flag, 0)
     return bool(flag.item())
 
@@ -94,7 +113,7 @@ def digest_of(model: nn.Module, optimizer: torch.optim.Optimizer, rest: Any) -> 
     digest = hashlib.blake2b(repr(rest).encode(), digest_size=8)
     for value in [*model.parameters(), *_leaves(optimizer.state_dict())]:
         if isinstance(value, torch.Tensor):
-            digest.update(value.detach().numpy().tobytes())
+            digest.update(value.detach().cpu().numpy().tobytes())
         else:
             digest.update(repr(value).encode())
     return digest.hexdigest()

@@ -42,6 +42,9 @@ class Group:
         self.severed.set()
         return 1
 
+    def settle(self) -> None:
+        pass
+
     def teardown(self) -> None:
         pass
 

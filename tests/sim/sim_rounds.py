@@ -41,6 +41,9 @@ class WaitChange(NamedTuple):
 
 
 Wait = Sleep | Meet | WaitChange
+SETTLE_SECONDS = 0.002
+"""For which a device works on after its host has come to the end of a round."""
+
 T = TypeVar("T")
 Steps = Generator[Wait, Any, T]
 
@@ -193,6 +196,11 @@ class SimRounds:
                 return (yield from script.sync(self.participant.assignment, self._ranks))
             case effects.Train():
                 yield from script.train()
+            case effects.Settle():
+                if self.participant.must_leave:
+                    yield Sleep(SETTLE_SECONDS)
+                if self.participant.abort_cause is not None:
+                    raise Severed
             case effects.Describe():
                 return "a stranger" if isinstance(self._raised, Unproven) else "severed"
             case effects.IsClean():

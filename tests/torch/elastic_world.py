@@ -223,10 +223,10 @@ class World:
         return self._members
 
     def leave(self, workers: list[_Worker]) -> None:
-        """Have these leave, once they wait."""
+        """Have these leave, once all members wait."""
+        while not {member.worker_id for member in self._members} <= self._waiting.keys():
+            self._hear()
         for worker in workers:
-            while worker.worker_id not in self._waiting:
-                self._hear()
             self._waiting.pop(worker.worker_id)
             worker.say(leave=pb.Leave())
 

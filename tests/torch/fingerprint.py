@@ -1,4 +1,4 @@
-"""A state's bits as one hash: two states with the same fingerprint are the same, to the last bit."""
+"""A state's bits as hashes: two states with the same fingerprint are the same, to the last bit."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from edriver.worker.state.torch_state import TorchState
 
 
 def fingerprint(state: TorchState) -> str:
-    """Of everything that the state keeps."""
-    return tree_fingerprint(state._capture())
+    """Of everything that the state keeps, by name."""
+    return " ".join(f"{name}:{tree_fingerprint(part)[:16]}" for name, part in state._capture().items())
 
 
 def tree_fingerprint(tree: Any) -> str:
@@ -25,7 +25,7 @@ def tree_fingerprint(tree: Any) -> str:
 def _feed(value: Any, digest: hashlib._Hash) -> None:
     if isinstance(value, torch.Tensor):
         digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
-        plain = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+        plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
         digest.update(plain.view(torch.uint8).numpy().tobytes())
     elif isinstance(value, dict):
         for key in sorted(value, key=repr):

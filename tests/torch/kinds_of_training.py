@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -18,14 +19,23 @@ from tests.torch.fingerprint import fingerprint
 STEPS = 16
 
 
+DEVICE_VARIABLE = "EDRIVER_TEST_DEVICE"
+
+
+def device() -> str:
+    """Where models and batches lie: cpu, unless tests of a GPU say otherwise."""
+    return os.environ.get(DEVICE_VARIABLE, "cpu")
+
+
 def new_model() -> torch.nn.Sequential:
     torch.manual_seed(3)
-    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    return model.to(device())
 
 
 def batch_of(step: int) -> torch.Tensor:
     """The same on every rank."""
-    return torch.randn(6, 4, generator=torch.Generator().manual_seed(step))
+    return torch.randn(6, 4, generator=torch.Generator().manual_seed(step)).to(device())
 
 
 def backward(loss: torch.Tensor, fate: Fate, step: int) -> None:
@@ -55,7 +65,8 @@ def watched(optimizer: Optimizer, fate: Fate, state: edriver.TorchState) -> None
     optimizer.register_step_pre_hook(lambda *_: fate.meets(state.step, "optimizer"))
 
 
-def adam(fate: Fate) -> str:
+def adam(fate: Fate, after: Callable[[], object] = lambda: None) -> str:
+    """The plain kind; `after` each step something else is asked of the device."""
     model = new_model()
     state = edriver.TorchState(model, torch.optim.Adam(model.parameters(), lr=0.1), step=0)
     watched(state.optimizer, fate, state)
@@ -64,6 +75,7 @@ def adam(fate: Fate) -> str:
         state.optimizer.zero_grad()
         backward(model(batch_of(at)).square().sum(), fate, at)
         state.optimizer.step()
+        after()
 
     return train(state, fate, step)
 
@@ -88,22 +100,23 @@ def closure(fate: Fate) -> str:
 
 def scaler_off(fate: Fate) -> str:
     """A GradScaler that is switched off, as scripts have it for bfloat16."""
-    return scaled(fate, torch.amp.GradScaler("cpu", enabled=False), torch.bfloat16)
+    return scaled(fate, torch.amp.GradScaler(device(), enabled=False), torch.bfloat16)
 
 
 def scaler_fp16(fate: Fate) -> str:
     """The scale grows every three steps until gradients overflow, and a step is skipped."""
-    return scaled(fate, torch.amp.GradScaler("cpu", init_scale=2.0**12, growth_interval=3), torch.float16)
+    return scaled(fate, torch.amp.GradScaler(device(), init_scale=2.0**12, growth_interval=3), torch.float16)
 
 
-def scaled(fate: Fate, scaler: torch.amp.GradScaler, dtype: torch.dtype) -> str:
+def scaled(fate: Fate, scaler: torch.amp.GradScaler, dtype: torch.dtype, fused: bool = False) -> str:
     model = new_model()
-    state = edriver.TorchState(model, torch.optim.Adam(model.parameters(), lr=0.1), scaler=scaler, step=0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1, fused=fused)
+    state = edriver.TorchState(model, optimizer, scaler=scaler, step=0)
     watched(state.optimizer, fate, state)
 
     def step(model: Any, state: edriver.TorchState, at: int) -> None:
         state.optimizer.zero_grad()
-        with torch.autocast("cpu", dtype):
+        with torch.autocast(device(), dtype):
             loss = model(batch_of(at)).square().sum()
         backward(state.scaler.scale(loss), fate, at)
         state.scaler.unscale_(state.optimizer)
@@ -159,7 +172,7 @@ def torchrun(fate: Fate) -> str:
 
     @edriver.run
     def loop(state: edriver.TorchState) -> None:
-        dist.init_process_group("gloo")
+        dist.init_process_group("gloo" if device() == "cpu" else "cpu:gloo,cuda:nccl")
         model = DistributedDataParallel(state.model)
         while state.step < STEPS:
             fate.before(state.step)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy
 import pytest
 import torch
 
+from edriver.worker import topology
+from edriver.worker.errors import PeerLostError
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
+from edriver.worker.state.device_mark import DeviceMark
 from edriver.worker.state.torch_state import TorchState
 
 
@@ -396,3 +400,54 @@ def test_a_group_that_was_added_since_is_dropped() -> None:
     state.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
     state.return_to_boundary()
     assert len(state.optimizer.param_groups) == 1
+
+
+class Pending:
+    """An event on a device that the test waits for."""
+
+    def __init__(self, waited: list[str]) -> None:
+        self._waited = waited
+
+    def record(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        self._waited.append("for the gradients")
+
+
+class LostPeer(Rounds):
+    def check(self) -> None:
+        raise PeerLostError("worker 2 died")
+
+
+@pytest.fixture
+def beside_another() -> Iterator[None]:
+    topology.enter(dataclasses.replace(topology.SINGLE_WORKER, size=2))
+    yield
+    topology.leave()
+
+
+def test_no_step_begins_with_gradients_that_an_abort_may_have_left(beside_another: None) -> None:
+    state, waited = new_state(), list[str]()
+    state._mark = DeviceMark(lambda: Pending(waited))
+    step(state)
+    state.check_host_updates()
+    kept = everything(state)
+    half_step(state)
+    state.bind(LostPeer())
+    with pytest.raises(PeerLostError):
+        state.optimizer.step()
+    assert waited == ["for the gradients"] * 2
+    assert state.clean
+    state.return_to_boundary()
+    assert same(everything(state), kept)
+
+
+def test_alone_no_step_waits_for_the_device() -> None:
+    state, waited = new_state(), list[str]()
+    state._mark = DeviceMark(lambda: Pending(waited))
+    step(state)
+    assert waited == []

@@ -1,4 +1,4 @@
-"""Rounds over NCCL on one GPU: all of NCCL's life that one device allows, as NCCL takes one rank a device."""
+"""Rounds of one rank over NCCL: building, severing, building again, device memory. Of several: test_cuda_worlds.py."""
 
 from __future__ import annotations
 

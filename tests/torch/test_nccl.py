@@ -10,6 +10,7 @@ import pytest
 
 from edriver.common.ids import RoundId
 from edriver.worker.backend.nccl import Communicator, Nccl, abort_together
+from edriver.worker.errors import PeerLostError
 from edriver.worker.group.round_group import RoundGroup
 from edriver.worker.topology import SINGLE_WORKER
 
@@ -163,3 +164,42 @@ def test_a_broken_device_is_reported_and_not_taken_for_a_lost_peer() -> None:
         group.teardown()
     nccl.found.clear()
     group.teardown()
+
+
+class DeviceOfALostPeer(FakeNccl):
+    """A device that is not done before the round is severed."""
+
+    group: RoundGroup
+
+    def finish(self) -> None:
+        super().finish()
+        self.group.sever(RoundId(1, 1))
+
+
+def test_a_round_that_is_severed_while_the_device_finishes_it_is_lost() -> None:
+    nccl = DeviceOfALostPeer(world=FakeCommunicator())
+    nccl.group = group = RoundGroup("127.0.0.1", nccl)
+    build(group, 1)
+    with pytest.raises(PeerLostError):
+        group.settle()
+    group.teardown()
+
+
+def test_a_round_settles_without_aborting_anything(nccl: FakeNccl, group: RoundGroup) -> None:
+    group.settle()
+    assert nccl.asked == ["finish, aborted: []"]
+
+
+def test_a_round_without_communicators_does_not_touch_the_device(nccl: FakeNccl, group: RoundGroup) -> None:
+    nccl.found.clear()
+    group.settle()
+    assert nccl.asked == []
+
+
+def test_the_key_that_introduces_a_communicator_says_how_many_build_it(group: RoundGroup) -> None:
+    members_of = Nccl().members_of
+    assert members_of("round/1.1/0//cuda//0") == 1
+    assert members_of("round/1.1/0//cuda//17") == 1
+    assert members_of("round/1.1/0//cuda//0:1") is None, "of two ranks that send to one another"
+    assert members_of("round/1.1/0//cpu//0") is None
+    assert members_of("round/1.1/0//no such group//cuda//0") is None

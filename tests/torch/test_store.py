@@ -192,6 +192,34 @@ def test_a_waiting_client_is_freed_by_severing_and_so_is_what_it_asks_afterwards
         other.set("key", "value")
 
 
+def test_none_goes_on_before_all_have_come_that_build_a_communicator() -> None:
+    def members_of(key: str) -> int | None:
+        return 3 if key == "id" else None
+
+    with contextlib.ExitStack() as clients, futures.ThreadPoolExecutor() as pool:
+        one, two, three = (clients.enter_context(client_of(SERVER, WIRE, members_of)) for _ in range(3))
+        calls = [pool.submit(one.set, "id", b"unique"), pool.submit(two.get, "id")]
+        assert not futures.wait(calls, timeout=0.05).done
+        assert three.get("id") == b"unique"
+        assert calls[1].result(LIMIT_SECONDS) == b"unique"
+        calls[0].result(LIMIT_SECONDS)
+        two.set("another", b"key")  # at which none meet
+
+
+def test_members_of_whom_one_never_comes_are_freed_by_severing() -> None:
+    with (
+        client_of(SERVER, WIRE, lambda _: 3) as one,
+        client_of(SERVER, WIRE, lambda _: 3) as two,
+        futures.ThreadPoolExecutor() as pool,
+    ):
+        calls = [pool.submit(one.set, "lonely", b"unique"), pool.submit(two.get, "lonely")]
+        for each in (one, two):
+            each.sever()
+        for call in calls:
+            with pytest.raises(DistNetworkError):
+                call.result(LIMIT_SECONDS)
+
+
 def test_a_client_that_is_still_connecting_is_freed_by_severing() -> None:
     with socket.socket() as full, contextlib.ExitStack() as stack:
         full.bind(("127.0.0.1", 0))
@@ -469,8 +497,10 @@ class _ScarceListener(socket.socket):
 
 
 @contextlib.contextmanager
-def client_of(server: StoreServer, wire: StoreTransport) -> Iterator[StoreClient]:
-    with contextlib.closing(StoreClient(server.host, server.port, LIMIT_SECONDS, wire)) as connected:
+def client_of(
+    server: StoreServer, wire: StoreTransport, members_of: Callable[[str], int | None] | None = None
+) -> Iterator[StoreClient]:
+    with contextlib.closing(StoreClient(server.host, server.port, LIMIT_SECONDS, wire, members_of)) as connected:
         connected.connect()
         yield connected
 

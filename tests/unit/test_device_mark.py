@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from edriver.worker.state.device_mark import DeviceMark
+from collections.abc import Callable
+
+from edriver.worker.state.device_mark import JUDGEMENT_BOUND, DeviceMark
 
 
 class Device:
@@ -15,6 +17,21 @@ class Device:
     def ask(self) -> Work:
         self.asked += 1
         return Work(self, self.asked)
+
+
+class Time:
+    """Goes on with each sleep, after which something may happen."""
+
+    def __init__(self, then: Callable[[float], object] = lambda now: None) -> None:
+        self.now = 0.0
+        self._then = then
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self._then(self.now)
 
 
 class Work:
@@ -36,7 +53,8 @@ class Work:
 
 def test_a_boundary_that_the_device_had_not_reached_is_void_whatever_comes_after() -> None:
     device = Device()
-    mark = DeviceMark(device.ask)
+    time = Time()
+    mark = DeviceMark(device.ask, time.clock, time.sleep)
     mark.set()
     mark.judge()
     device.done = 1  # after the abort the queue runs on, with rubbish
@@ -54,9 +72,20 @@ def test_a_boundary_that_the_device_had_reached_stays_good() -> None:
     assert mark.reached
 
 
+def test_a_device_that_comes_to_the_boundary_in_time_has_reached_it() -> None:
+    device = Device()
+    time = Time(lambda now: setattr(device, "done", int(now >= JUDGEMENT_BOUND / 2)))
+    mark = DeviceMark(device.ask, time.clock, time.sleep)
+    mark.set()
+    mark.judge()
+    assert mark.reached
+    assert time.now < JUDGEMENT_BOUND
+
+
 def test_the_next_boundary_begins_anew() -> None:
     device = Device()
-    mark = DeviceMark(device.ask)
+    time = Time()
+    mark = DeviceMark(device.ask, time.clock, time.sleep)
     mark.set()
     mark.judge()
     mark.set()

@@ -31,6 +31,7 @@ class Worker:
         self.participant = Participant()
         self.loop = RoundLoop(self.participant, STORE)
         self.clean = clean
+        self.settled: Raised | None = None
         self.looks: list[bool] = []
         self.newest: int | None = None
         self.log: list[str] = []
@@ -111,6 +112,8 @@ class Worker:
                     self.message.append(report)
                     self.log.append(f"say {report.WhichOneof('kind')}")
                     continue
+                case effects.Settle():
+                    answer = self.settled
                 case effects.IsClean():
                     answer = self.clean
                 case effects.Digest(committed):
@@ -333,6 +336,7 @@ def test_at_an_agreed_boundary_the_state_is_offered_as_it_is(clean: bool, bounda
     assert worker.step(Raised.HOSTS_UPDATED) == effects.WaitForChange()
     assert worker.offered == (offer, "of the boundary")
     assert worker.log == [
+        "Settle",
         "Stopped",
         "Digest",
         "NewestCheckpoint",
@@ -342,6 +346,32 @@ def test_at_an_agreed_boundary_the_state_is_offered_as_it_is(clean: bool, bounda
         "Forget",
     ]
     assert worker.participant.committed == (Version(RoundId(1, 1), 1) if clean else offer)
+
+
+def test_a_peer_may_be_lost_while_a_device_finishes_an_agreed_round() -> None:
+    worker = entered()
+    worker.train(commits=1, boundaries=2)
+    worker.settled = Raised.PEER_LOST
+    assert worker.step(Raised.HOSTS_UPDATED) == effects.WaitForChange()
+    assert worker.log[:3] == ["Settle", "Stopped", "Describe"]
+    assert worker.log[-2:] == ["ReturnToBoundary", "Forget"]
+    assert worker.offered == (Version(RoundId(1, 1), 3), "of the boundary")
+
+
+def test_a_worker_is_done_once_its_device_is() -> None:
+    worker = entered()
+    worker.train(commits=1)
+    worker.step(None)
+    assert worker.log == ["Settle", "say done"]
+
+
+def test_a_peer_may_be_lost_while_a_device_finishes_the_last_step() -> None:
+    worker = entered()
+    worker.train(commits=1)
+    worker.settled = Raised.PEER_LOST
+    assert worker.step(None) == effects.WaitForChange()
+    assert "say done" not in worker.log
+    assert worker.log[-2:] == ["ReturnToBoundary", "Forget"]
 
 
 def test_what_was_saved_at_an_agreed_boundary_is_offered_after_a_loss() -> None:

@@ -2,8 +2,8 @@
 
 A collective that waits for a lost peer is a kernel that spins on the device, and ProcessGroupNCCL.abort() ends it. The
 training thread, which waits for the device and not for a peer, continues with garbage in its tensors, and is stopped by
-the next collective (DistBackendError) or boundary. All this is read in the source of torch 2.13; none of it has run on
-a GPU yet.
+the next collective (DistBackendError) or boundary. Read in the source of torch 2.13, and run with torch 2.11 and NCCL
+2.28.9 on one GPU (docs/benchmarks/gpu.md).
 
  - All communicators are aborted at once, each from a thread of its own: one abort may wait for a kernel that
    another communicator's kernel keeps from running (pytorch/pytorch issue 119797).
@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import threading
 import time
 from collections.abc import Callable, Collection
-from typing import Protocol
+from typing import Final, Protocol
 
 import torch
 import torch.distributed as dist
@@ -31,6 +32,8 @@ import torch.distributed as dist
 from edriver.worker.backend import torch_groups
 
 logger = logging.getLogger("edriver.worker")
+
+_UNIQUE_ID_KEY: Final = re.compile(r"/(?P<group>[^/]+)//cuda//\d+$")
 
 ABORT_TIMEOUT = 5.0
 """Seconds that the communicators of a process may take to abort."""
@@ -61,6 +64,18 @@ class Nccl:
             if backend is not None and backend.name() == "nccl":
                 found[name] = backend
         return found
+
+    def members_of(self, key: str) -> int | None:
+        """How many members build the communicator that a key of the store introduces; None: it introduces none.
+
+        Interface: the key under which rank 0 of a group leaves a communicator's ncclUniqueId, which each other rank
+        gets before it joins (ProcessGroupNCCL::broadcastUniqueNCCLID; distributed_c10d.py has the prefixes). Without it
+        StoreClient does not wait for all members, and a thread that builds a communicator with a member that has died
+        before it joined hangs until its worker is replaced.
+        """
+        found = _UNIQUE_ID_KEY.search(key)
+        group = torch_groups.by_name().get(found["group"]) if found else None
+        return None if group is None else group.size()
 
     def finish(self) -> None:
         """Wait for all that was asked of the device.

@@ -1,14 +1,14 @@
 """torch.distributed's own book of process groups. Checked with torch 2.13.0.
 
 Interfaces: torch.distributed.distributed_c10d._world (pg_map, pg_names, group_count), _get_default_store,
-default_pg_timeout; ProcessGroup._get_backend, _get_sequence_number_for_group.
+default_pg_timeout; ProcessGroup._get_backend; Backend._get_sequence_number_for_group.
 """
 
 from __future__ import annotations
 
 import sys
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,8 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.distributed_c10d import Store
 
 from edriver.worker.backend import default_group
+
+_HOST: Final = torch.device("cpu")
 
 
 def living() -> list[object]:
@@ -40,7 +42,7 @@ def by_name() -> dict[str, dist.ProcessGroup]:
     return {name: group for group, name in list(c10d._world.pg_names.items())}
 
 
-def part_for(group: dist.ProcessGroup, device: str) -> Any:
+def part_for(group: dist.ProcessGroup, device: torch.device | str) -> Any:
     """What of a group works for tensors of a kind of device (cuda); None: nothing.
 
     Interface: ProcessGroup._get_backend, which raises RuntimeError where there is none.
@@ -57,12 +59,17 @@ def part_for(group: dist.ProcessGroup, device: str) -> Any:
 def collectives_begun() -> int:
     """How many collectives of the default group this process has begun since the group was built; 0: there is no group.
 
-    Interface: ProcessGroup._get_sequence_number_for_group. Without it none is counted: it is not seen that a loop has a
-    collective between the optimizer's step and its boundary, so no commit is made for that.
+    Interface: ProcessGroup's and Backend's _get_sequence_number_for_group. A group of several parts (CUDA's tensors
+    over NCCL, the host's over Gloo) answers with one part's number, so that of the host's part is added; in a group of
+    one part it counts twice. Without it none is counted: it is not seen that a loop has a collective between the
+    optimizer's step and its boundary, so no commit is made for that.
     """
     group = dist.GroupMember.WORLD
-    count = getattr(group, "_get_sequence_number_for_group", None)
-    return 0 if count is None else int(count())
+    if group is None or not hasattr(group, "_get_sequence_number_for_group"):
+        return 0
+    hosts_part = part_for(group, _HOST)
+    of_hosts_part: int = hosts_part._get_sequence_number_for_group() if hosts_part else 0
+    return int(group._get_sequence_number_for_group()) + of_hosts_part
 
 
 def counts_collectives() -> bool:

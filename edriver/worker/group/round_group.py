@@ -154,7 +154,8 @@ class RoundGroup:
         """
         _refuse_existing_group()
         self._check_room(assignment)
-        store = StoreClient(*assignment.store, timeout, self._wire)
+        members = None if self._nccl is None else self._nccl.members_of
+        store = StoreClient(*assignment.store, timeout, self._wire, members)
         current = _CurrentGroup(assignment, store, frozenset(gloo_devices()))
         current.pairs = _pairs_of(current, timeout, partial(self._close, current), self._wire)
         try:
@@ -210,6 +211,23 @@ class RoundGroup:
                 release_waiting_pairs(devices[inode], current.assignment.size)
             cut = sever_gloo(devices.values())
             return cut if self._finds_connections else max(1, cut)
+
+    def settle(self) -> None:
+        """Let the device finish what the round has asked of it. Main thread only.
+
+        The host runs ahead of it. A member that goes away, or aborts its communicators, before all that the others have
+        asked of it has been sent, leaves them with a collective that never ends.
+
+        Raises:
+            PeerLostError: the round was severed meanwhile: what the device has computed is worthless.
+            RuntimeError: this process can use its GPU no longer.
+        """
+        current = self._round
+        if self._nccl is None or current is None or self._communicators(self._nccl) == {}:
+            return
+        self._nccl.finish()
+        if self._is_severed(current.assignment):
+            raise PeerLostError(f"round {current.assignment.round_id} was given up before its members had finished it")
 
     def teardown(self) -> None:
         """Forget the round's group and cut its connections; without one, do nothing. Main thread only.
@@ -291,8 +309,8 @@ class RoundGroup:
     def _finish_nccl(self) -> None:
         """Let the device finish the round, if it can, and abort the communicators.
 
-        At an agreed boundary all members have asked for the same, so that all of it ends; if one is lost meanwhile,
-        `sever` ends it. torch's own way to end a communicator, ProcessGroupNCCL.shutdown(), may wait for peers.
+        Where the round has ended by agreement, all members have settled by now, and nothing is on its way between them.
+        torch's own way to end a communicator, ProcessGroupNCCL.shutdown(), may wait for peers.
         """
         current = self._round
         if self._nccl is None or current is None or self._communicators(self._nccl) == {}:

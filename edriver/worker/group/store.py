@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 
 from torch.distributed import DistNetworkError, DistStoreError
@@ -34,7 +35,14 @@ class StoreClient(Store):
         last_set: the key that was set last; its prefix names the group that was made last.
     """
 
-    def __init__(self, host: str, port: int, timeout: float, wire: StoreTransport) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        timeout: float,
+        wire: StoreTransport,
+        members_of: Callable[[str], int | None] | None = None,
+    ) -> None:
         """Prepare to connect.
 
         Args:
@@ -42,10 +50,14 @@ class StoreClient(Store):
             port: its port.
             timeout: in seconds, for connecting and for a `get` or `wait` that names none.
             wire: what the connection is made of.
+            members_of: how many members meet at a key that one of them sets and all others get. Neither call returns
+                before all have come, for what they do then cannot be ended by `sever`: they build an NCCL
+                communicator, for which there is no timeout. None for any other key.
         """
         super().__init__()
         self.last_set = ""
         self._limit = timeout
+        self._members_of = members_of
         self._socket, self._address = wire.caller(host, port)
         self._lock = threading.Lock()
         self._number = 0
@@ -78,10 +90,13 @@ class StoreClient(Store):
         """Set a key."""
         self.last_set = key
         self._ask(protocol.SET, key, _bytes(value))
+        self._meet(key)
 
     def get(self, key: str) -> bytes:
         """The key's value, as soon as it is set."""
-        return self._ask(protocol.GET, key)
+        value = self._ask(protocol.GET, key)
+        self._meet(key)
+        return value
 
     def add(self, key: str, value: int) -> int:
         """Add to a key that counts, from 0; answers the sum."""
@@ -140,6 +155,16 @@ class StoreClient(Store):
         """
         for key in keys:
             self._ask(protocol.GET, key, limit=None if timeout is None else timeout.total_seconds())
+
+    def _meet(self, key: str) -> None:
+        """Wait until all have come that meet at this key, if any do."""
+        members = self._members_of(key) if self._members_of else None
+        if members is None:
+            return
+        if self.add(f"{key}/members", 1) == members:
+            self._ask(protocol.SET, f"{key}/complete")
+        else:
+            self._ask(protocol.GET, f"{key}/complete")
 
     def _ask(
         self, kind: int, key: str, value: bytes = b"", limit: float | None = None, shown: list[str] | None = None

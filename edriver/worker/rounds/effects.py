@@ -1,7 +1,8 @@
 """What the loop of a worker's rounds asks for, and what it is answered: data, which threads or a simulation carry out.
 
-An effect is answered with None unless its docstring says otherwise. Build, Adapt, Sync and Train run the script's code
-or wait for peers: what they raise is answered with Raised. An exception out of any other effect ends the loop.
+An effect is answered with None unless its docstring says otherwise. Build, Adapt, Sync, Train and Settle run the
+script's code or wait for peers: what they raise is answered with Raised. An exception out of any other effect ends the
+loop.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from edriver.v1 import notification_pb2 as pb
 
 
 class Raised(enum.Enum):
-    """What Build, Adapt, Sync or Train raised. The exception stays outside: its traceback keeps the old group alive."""
+    """What an attempt (below) raised. The exception stays outside: its traceback keeps the old group alive."""
 
     HOSTS_UPDATED = "hosts updated"  # all members stop at this boundary
     PEER_LOST = "peer lost"
@@ -65,6 +66,11 @@ class Sync:
 @dataclass(frozen=True, slots=True)
 class Train:
     """Call the script's function. Answered with Raised, or None when it has returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Wait until this worker's device has finished what the round has asked of it. Answered with Raised, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +163,7 @@ class Complain:
     how: Complaint
 
 
-Attempt = Build | Adapt | Sync | Train
+Attempt = Build | Adapt | Sync | Train | Settle
 """What may raise."""
 
 OfScript = (
@@ -176,7 +182,7 @@ OfScript = (
 )
 """What concerns the script's function or its state."""
 
-OfWorker = Build | Stopped | Describe | FirstBoundary | Complain
+OfWorker = Build | Settle | Stopped | Describe | FirstBoundary | Complain
 """What concerns the worker around them."""
 
 Effect = WaitForChange | Say | Forget | OfScript | OfWorker

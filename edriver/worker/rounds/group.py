@@ -26,5 +26,8 @@ class Group(Protocol):
     def sever(self, round_id: RoundId) -> int:
         """Break the round's connections, from any thread; returns how many there were."""
 
+    def settle(self) -> None:
+        """Wait until the device has finished what the round has asked of it; raises PeerLostError if it is severed."""
+
     def teardown(self) -> None:
         """Forget the group."""

@@ -74,7 +74,8 @@ class RoundLoop:
             raised = yield from self._round()
             if raised is None:
                 return End.FINISHED
-            if raised is Raised.HOSTS_UPDATED:
+            # A worker that waits may be asked to leave, and its device may still be at work with those of the others.
+            if raised is Raised.HOSTS_UPDATED and (raised := (yield effects.Settle())) is None:
                 yield from self._stop()
             elif self._is_loss(raised):
                 yield from self._go_back(raised)
@@ -112,6 +113,9 @@ class RoundLoop:
             return raised
         if participant.must_leave and participant.abort_cause is None:
             yield effects.Complain(Complaint.RETURNED)
+        raised = yield effects.Settle()  # once all are done, their processes end, and what they have on their devices
+        if raised is not None:
+            return raised
         yield effects.Say(participant.done())
         while participant.stage is Stage.DONE and participant.abort_cause is None:
             yield effects.WaitForChange()

@@ -14,7 +14,7 @@ from edriver.v1 import notification_pb2 as pb
 from edriver.worker.rounds.group import Group
 from edriver.worker.rounds.participant import Participant, Stage
 from edriver.worker.watch.stall import stacks
-from edriver.worker.watch.stuck import StuckWatch
+from edriver.worker.watch.stuck import StuckWatch, in_collective
 
 logger = logging.getLogger("edriver.worker")
 
@@ -23,6 +23,9 @@ SEVER_INTERVAL = 0.03
 
 STUCK_BOUND = 1.0
 """Seconds after which a training thread that still sits in a collective of an aborted round is beyond help."""
+
+SPIN_BOUND = 10.0
+"""The same with a GPU: NCCL spins while it waits, so it is not seen that the thread does nothing."""
 
 SWALLOWED_REPORT_DELAY = 5.0
 """Seconds after which a training thread that is still in an aborted round, but not stuck, is shown."""
@@ -59,14 +62,16 @@ class Severing:
         """Sever again until the training thread has left the round: it may just have opened further connections."""
         watch = StuckWatch(threading.main_thread(), STUCK_BOUND)
         reported = False
-        said_at = time.monotonic() + SWALLOWED_REPORT_DELAY
+        began = time.monotonic()
+        said_at = began + SWALLOWED_REPORT_DELAY
         while not self._left(round_id):
             if time.monotonic() >= said_at:
                 said_at = math.inf
                 text = "the script is still in round %s, which is over: does it catch RuntimeError around a step?\n%s"
                 logger.error(text, round_id, stacks(threading.main_thread()))
             connections = self._group.sever(round_id)
-            if not reported and watch.stuck(cut_off=not connections and self._group.gloo_only):
+            spins = not self._group.gloo_only and time.monotonic() > began + SPIN_BOUND and in_collective(watch.ident)
+            if not reported and (spins or watch.stuck(cut_off=not connections and self._group.gloo_only)):
                 # The driver has this worker killed, unless it is the last one that holds the state.
                 logger.error("a collective of the aborted round cannot be freed")
                 self._report(pb.Report(stuck=pb.Stuck(round_id=round_id_message(round_id))))

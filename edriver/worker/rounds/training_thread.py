@@ -169,6 +169,8 @@ class TrainingThread:
             case effects.Build():
                 assert self._participant.assignment is not None, "a group is built in a round that was assigned"
                 self._build(self._participant.assignment)
+            case effects.Settle():
+                self._group.settle()
             case effects.Stopped(loss):
                 self._times.mark("stopped")
                 if loss:

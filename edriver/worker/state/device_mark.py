@@ -2,13 +2,21 @@
 
 When a peer is lost, the collectives on the device are aborted, which leaves garbage in their tensors, and whatever was
 queued behind them computes with it. So a boundary is worth something only if the device had reached it before that.
+An optimizer's step begins only once the device has the gradients (TorchState), so nothing that a boundary needs waits
+for a peer, but for collectives that a script has between the two: the device is given a moment to come to it.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
+
+JUDGEMENT_BOUND: Final = 0.2
+"""Seconds that a device has for the rest of an optimizer's step, once a peer is lost. The recovery waits as long."""
+
+_LOOK_INTERVAL: Final = 0.001
 
 
 class Event(Protocol):
@@ -29,10 +37,19 @@ class DeviceMark:
 
     Args:
         record: puts an event behind all that the device has been asked for; None: there is no device to wait for.
+        clock: seconds, monotonic.
+        sleep: waits for so many seconds.
     """
 
-    def __init__(self, record: Callable[[], Event | None]) -> None:
+    def __init__(
+        self,
+        record: Callable[[], Event | None],
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
         self._record = record
+        self._clock = clock
+        self._sleep = sleep
         self._lock = threading.Lock()
         self._event: Event | None = None
         self._verdict: bool | None = None
@@ -44,7 +61,10 @@ class DeviceMark:
             self._event, self._verdict = event, None
 
     def judge(self) -> None:
-        """A peer is lost, and nothing has been aborted yet: note whether the device has reached the boundary."""
+        """A peer is lost, and nothing has been aborted yet: note whether the device comes to the boundary in time."""
+        deadline = self._clock() + JUDGEMENT_BOUND
+        while (event := self._event) is not None and not event.query() and self._clock() < deadline:
+            self._sleep(_LOOK_INTERVAL)
         with self._lock:
             if self._verdict is None:
                 self._verdict = self._event is None or self._event.query()

@@ -40,7 +40,7 @@ class StepWatch:
     """Watches optimizers and their parameters.
 
     Args:
-        before_step: called when an optimizer begins a step, before it changes anything.
+        before_step: called when an optimizer is about to begin a step. What it raises keeps the step from beginning.
         collectives: how many collectives this process has begun.
 
     Attributes:
@@ -108,10 +108,10 @@ class StepWatch:
 
     def begin(self) -> None:
         """A step begins, before it changes anything. Optimizers of torch are watched; for others, call this."""
+        self._before_step()  # it may raise: then no step has begun
         self.begun += 1
         if self._at_step is None and not self._late:
             self._at_step = self._collectives()
-        self._before_step()
 
     def expose(self, reason: str) -> None:
         """Take note that members are torn at times at which others may be lost; logged once, by rank 0."""

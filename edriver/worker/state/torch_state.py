@@ -21,6 +21,7 @@ from typing import Any, Final
 import torch
 from torch.optim import Optimizer
 
+from edriver.worker import topology
 from edriver.worker.backend.tensors import writes
 from edriver.worker.copies.buffer_copies import BufferCopies
 from edriver.worker.copies.random_states import RandomStates
@@ -51,7 +52,8 @@ _OVERWRITTEN: Final = (
 
 
 def _recorded() -> Event | None:
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    # What is captured into a graph is not carried out: there is nothing to wait for.
+    if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():  # type: ignore[no-untyped-call]
         return None
     event: Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
     event.record()
@@ -172,6 +174,10 @@ class TorchState(ObjectState):
         self._places.first_boundary()
 
     def _step_begins(self) -> None:
+        # A step with what an abort has left of the gradients would cost the last boundary. So the host, which runs
+        # ahead on CUDA, waits for them.
+        if self._rounds is not None and topology.current().size > 1 and self._mark.wait():
+            self._check()
         if self._places.assigned_before_step():
             self._steps.expose("a parameter's .data is assigned between a boundary and the optimizer's step")
         self._buffers.hold()

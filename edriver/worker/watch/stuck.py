@@ -37,6 +37,9 @@ class StuckWatch:
         clock: seconds, monotonic.
         others_want: tells whether another thread than the caller's wants a processor now.
         others_used: processor time of all threads but the caller's so far, in seconds.
+
+    Attributes:
+        ident: the thread's.
     """
 
     def __init__(
@@ -48,7 +51,7 @@ class StuckWatch:
         others_used: Callable[[], float] | None = None,
     ) -> None:
         assert thread.ident is not None
-        self._ident = thread.ident
+        self.ident = thread.ident
         self._stat = Path(f"/proc/self/task/{thread.native_id}/stat")
         self._processor_clock = time.pthread_getcpuclockid(thread.ident)
         self._bound = bound
@@ -69,7 +72,7 @@ class StuckWatch:
         now, used, used_by_others = self._clock(), time.clock_gettime(self._processor_clock), self._others_used()
         quiet = cut_off and used_by_others - self._used_by_others <= IDLE_CPU_SECONDS and not self._others_want()
         self._used_by_others = used_by_others
-        if used - self._used > IDLE_CPU_SECONDS or not self._asleep() or not in_collective(self._ident):
+        if used - self._used > IDLE_CPU_SECONDS or not self._asleep() or not in_collective(self.ident):
             self._since, self._used, self._quiet_looks = now, used, 0
             return False
         self._quiet_looks = self._quiet_looks + 1 if quiet else 0
