@@ -12,12 +12,13 @@ import contextlib
 import hashlib
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from edriver.checkpoints.manifest import Manifest, ManifestError
-from edriver.system.private_files import sync_folder
+from edriver.system.private_files import OwnFolder, close_to_others, sync_folder
 
 MANIFEST: Final = "manifest.json"
 _NAME: Final = re.compile(r"checkpoint-(\d{6,18})")
@@ -109,6 +110,24 @@ class CheckpointFolder:
                 return f"the content of {name} has changed since it was written"
         return ""
 
+    @contextlib.contextmanager
+    def own(self, name: str) -> Iterator[str]:
+        """Hold a checkpoint that no other account can have written; yields where it is meanwhile.
+
+        In a local folder it belongs to this user or to root, and nobody else can write it. The folder with the
+        checkpoints may be one that others share. Who can write to what a URL stands for, its server knows.
+
+        Raises:
+            NotOwnError: another account can have written it.
+            OSError: it cannot be looked at.
+        """
+        if not self.is_local:
+            yield self.place(name)
+            return
+        with OwnFolder(Path(self.place(name)), or_roots=True) as own:
+            own.check_all()
+            yield str(own.pinned)
+
     def seal(self, name: str, manifest: Manifest) -> None:
         """Write a checkpoint's manifest, with which it is whole.
 
@@ -123,6 +142,7 @@ class CheckpointFolder:
         sync_folder(folder)  # the names of the files that the manifest names
         torn = folder / f"{MANIFEST}.torn"
         with torn.open("wb") as file:
+            close_to_others(file.fileno())
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
