@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from edriver.common.grpc_log import silence_grpc
 from edriver.common.join_config import JoinConfig
 from edriver.system.descriptors import raise_limit
 from edriver.system.guard import Guard
@@ -123,7 +124,7 @@ def run_agent(join_config: JoinConfig) -> int:
     os.environ |= join_config.environment or {}
     # Our processes are started by vfork and exec, which gRPC need not know of.
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # edriver reports broken connections itself
+    silence_grpc()
     _enter(join_config.directory)
     if join_config.interface:
         from edriver.agent.addresses import addresses_of

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from edriver.common import stall_limits as limits
 from edriver.common.clocks.run_clock import CLOCK_VARIABLE
+from edriver.common.grpc_log import with_users_level
 from edriver.system.own_addresses import is_loopback
 
 MALLOC_DEFAULTS = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
@@ -114,7 +115,7 @@ def worker_environment(
         ours["EDRIVER_TLS_FOLDER"] = str(tls_folder)
     if devices:
         ours["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
-    return {**defaults, **base, **ours}
+    return {**defaults, **with_users_level(base), **ours}
 
 
 def restart_environment(
