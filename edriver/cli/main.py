@@ -17,11 +17,11 @@ from edriver.cli.resuming.resume_flags import add_resume_flags
 from edriver.cli.subcommands import EXIT_FAILED, EXIT_USAGE, GROUPS, SUBCOMMANDS
 from edriver.cli.torchrun_flags import TORCHRUN_GROUP, add_torchrun_flags
 from edriver.common import defaults
-from edriver.common.grpc_log import silence_grpc
 from edriver.common.stall_limits import DEFAULT_STALL_LIMITS, text_of
 from edriver.driver.core.settings import HOST_COOLDOWN, SLOT_COOLDOWN
 from edriver.driver.flags.engine_flags import add_engine_flags
 from edriver.system.descriptors import raise_limit
+from edriver.system.ports.grpc_log import silence_grpc
 from edriver.system.record_folder import MAX_KEPT_RUNS
 
 _DESCRIPTION_TEXT = """\

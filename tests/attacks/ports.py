@@ -16,6 +16,9 @@ from edriver.common.join_config import SERVER_NAME, JoinConfig
 
 BOUND = 30.0
 
+HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""How a connection of HTTP/2 begins."""
+
 
 @dataclass(frozen=True, slots=True)
 class Way:

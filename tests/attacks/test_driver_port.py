@@ -18,7 +18,7 @@ import pytest
 from edriver.common.release import VERSION
 from edriver.driver.rpc.certificate_authority import Authority
 from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2, control_pb2_grpc, status_pb2, status_pb2_grpc
-from tests.attacks.ports import BOUND, Way, hello_to, say
+from tests.attacks.ports import BOUND, HTTP2, Way, hello_to, say
 from tests.attacks.victim import Victim, victim
 from tests.process.dialling import Agents
 from tests.process.running import ROOT, Printing, edriver
@@ -58,9 +58,6 @@ def ways(run: Victim) -> dict[str, Way]:
         for name, file in files.items()
         if (found := json.loads(file.read_bytes()))
     }
-
-
-HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
 @pytest.mark.parametrize(

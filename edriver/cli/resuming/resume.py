@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edriver.common.grpc_log import silence_grpc
 from edriver.driver.journal.journal import Journal, JournalError
 from edriver.driver.journal.sqlite_journal import SqliteJournal
+from edriver.system.ports.grpc_log import silence_grpc
 from edriver.system.record_folder import JOURNAL_FILE, default_root, is_run_id
 
 if TYPE_CHECKING:
