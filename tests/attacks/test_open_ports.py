@@ -182,6 +182,8 @@ def test_strangers_at_the_health_port_make_room_for_probes(calls: str, monkeypat
         port = await health.open()
         where = f"127.0.0.1:{port}"
         async with AsyncExitStack() as strangers:
+            strangers.push_async_callback(health.close)
+            strangers.callback(logging.getLogger("edriver.health").removeHandler, told)
             for _ in range(2 * MAX_CONNECTIONS):
                 if calls == "a-watch":
                     channel = await strangers.enter_async_context(grpc.aio.insecure_channel(where, options=options))
@@ -194,8 +196,6 @@ def test_strangers_at_the_health_port_make_room_for_probes(calls: str, monkeypat
                 answer = await health_pb2_grpc.HealthStub(channel).Check(question, timeout=BOUND)
             assert answer.status is health_pb2.HealthCheckResponse.SERVING
             await told.some.wait()
-        await health.close()
-        logging.getLogger("edriver.health").removeHandler(told)
         words = f"callers at the health port {port} from 127.0.0.1, and perhaps others, are too many: the oldest "
         assert told.lines == [f"{words}connections are closed"]
 

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import stat
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -197,6 +198,45 @@ def test_a_name_that_was_foreseen_and_taken_is_refused_and_not_followed(
         assert run.gone(), run.left_behind()
     assert taken.is_symlink() == (what == "link")
     assert taken.lstat().st_uid == OTHER_ACCOUNT
+
+
+def lay_decoys(folder: str, count: int) -> None:
+    """Make folders that look as if a run had left them."""
+    from pathlib import Path
+
+    for number in range(count):
+        decoy = Path(folder, f"edriver-{number:08x}-{number:08x}")
+        (decoy / "agent-1").mkdir(parents=True)
+        decoy.chmod(0o777)
+        for name in ("lock", "driver.sock", "agent-1/lock"):
+            (decoy / name).touch()
+
+
+LOOK = """
+import sys
+from pathlib import Path
+from edriver.system.leftovers import remove_leftovers
+from edriver.system.runs import living_runs
+
+sys.addaudithook(lambda event, args: args and "/edriver-0" in str(args[0]) and print(event, args[0]))
+print(remove_leftovers([Path(sys.argv[1])], {}), living_runs())
+"""
+"""Prints each system call on the decoys, as far as Python tells (https://docs.python.org/3/library/audit_events.html)."""
+
+
+def test_folders_that_look_like_leftovers_are_not_looked_into(laid: tuple[Path, Path]) -> None:
+    """It may lay as many as it likes, with whatever in them: each start of the user's would look through all of it."""
+    temporary, _ = laid
+    as_other_account(lay_decoys, str(temporary), 30)
+    looked = subprocess.run(
+        [sys.executable, "-c", LOOK, str(temporary)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert looked.stdout.startswith("[] {"), looked.stdout
+    assert len(list(temporary.iterdir())) == 30
 
 
 RUN_ID = "5d2f01aa"
