@@ -4,18 +4,22 @@ made or can change, because what they say is obeyed, or they hold code. Folders 
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import secrets
 import stat
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 """Permissions that let other accounts write."""
+
+MAX_LINKS: Final = 40
+"""Links that are followed one after the other at most, as the kernel does."""
 
 
 class NotOwnError(Exception):
@@ -26,7 +30,8 @@ def open_private(path: Path, flags: int = 0) -> int:
     """Open a file for writing, and make it if there is none; returns the descriptor.
 
     A file of this user's that is empty, or is emptied, becomes private, too. One that others may read and that has
-    something in it keeps its permissions: that was its owner's decision.
+    something in it keeps its permissions: that was its owner's decision. What another account than root has laid
+    there, be it a link, a file or a pipe, is not opened, and nothing waits for the reader of a pipe.
 
     Args:
         path: where.
@@ -35,15 +40,58 @@ def open_private(path: Path, flags: int = 0) -> int:
     Raises:
         OSError: it cannot be opened.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, 0o600)
-    found = os.fstat(descriptor)
-    if stat.S_ISREG(found.st_mode) and not found.st_size and found.st_uid == os.geteuid() and found.st_mode & 0o077:
-        try:
-            os.fchmod(descriptor, 0o600)
-        except OSError:
-            os.close(descriptor)
-            raise
+    # What is there is looked at before it is emptied.
+    descriptor = _open_own_links(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (flags & ~os.O_TRUNC))
+    try:
+        found = os.fstat(descriptor)
+        if found.st_uid not in _trusted_accounts() and (stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode)):
+            with _opened(path.parent) as folder:
+                if found.st_uid != _seen_in(folder)[0]:
+                    raise _foreign(path, "it belongs to", found)
+        os.set_blocking(descriptor, True)
+        if stat.S_ISREG(found.st_mode):
+            if flags & os.O_TRUNC and found.st_size:
+                os.ftruncate(descriptor, 0)
+            empty = not found.st_size or flags & os.O_TRUNC
+            if empty and found.st_uid == os.geteuid() and found.st_mode & 0o077:
+                os.fchmod(descriptor, 0o600)
+    except BaseException:
+        os.close(descriptor)
+        raise
     return descriptor
+
+
+def _open_own_links(path: Path, flags: int) -> int:
+    """Open a file. Links are followed, if it is one, but for those of other accounts.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    at = path
+    for _ in range(MAX_LINKS):
+        try:
+            return os.open(at, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        except OSError as error:
+            if error.errno == errno.ENXIO and at.is_fifo():
+                raise OSError(errno.ENXIO, "it is a pipe that no process reads from", str(path)) from None
+            if error.errno != errno.ELOOP:
+                raise
+        found = at.lstat()
+        if found.st_uid not in _trusted_accounts():
+            raise _foreign(path, "it is a symbolic link of", found)
+        if at.parent.resolve().is_relative_to("/proc"):  # such as /dev/stdout: it leads to what has no path
+            return os.open(at, flags | os.O_NONBLOCK, 0o600)
+        at = at.parent / at.readlink()
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+
+
+def _foreign(path: Path, words: str, found: os.stat_result) -> PermissionError:
+    return PermissionError(errno.EPERM, f"{words} {_account(found.st_uid)}: remove it, or give another path", str(path))
+
+
+def _trusted_accounts() -> set[int]:
+    """This user and root. In a user namespace root may have another number, but it has the root folder."""
+    return {os.geteuid(), 0, Path("/").stat().st_uid}
 
 
 def make_private(folder: Path) -> None:
@@ -64,11 +112,8 @@ def sync_folder(folder: Path) -> None:
     Raises:
         OSError: that cannot be done.
     """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with _opened(folder) as descriptor:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def close_to_others(made: int) -> None:
@@ -187,7 +232,7 @@ class OwnFolder:
     def _check(self, path: Path, found: os.stat_result) -> None:
         if found.st_uid in self._owners and not found.st_mode & OTHERS_MAY_WRITE:
             return
-        owner, mask = self._seen_here()
+        owner, mask = _seen_in(self._descriptor)
         if found.st_uid not in {*self._owners, owner}:
             raise NotOwnError(
                 f"{_shown(path)} belongs to {_account(found.st_uid)}, and what it says would be run as "
@@ -200,25 +245,36 @@ class OwnFolder:
                 f"says would be run as {_account(os.geteuid())}. If you trust it: chmod -R go-w {_shown(self._path)}"
             )
 
-    def _seen_here(self) -> tuple[int, int]:
-        """Whose a file of this user's is in this folder, and which permissions count.
 
-        A network file system may give all files one owner, or know no permissions. So make one, and look.
-        """
-        name = f".edriver-{secrets.token_hex(8)}"
-        try:
-            descriptor = os.open(
-                name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self._descriptor
-            )
-        except OSError:
-            return os.geteuid(), OTHERS_MAY_WRITE
-        try:
-            made = os.fstat(descriptor)
-        finally:
-            os.close(descriptor)
-            with suppress(OSError):
-                os.unlink(name, dir_fd=self._descriptor)
-        return made.st_uid, OTHERS_MAY_WRITE & ~made.st_mode
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _seen_in(folder: int) -> tuple[int, int]:
+    """Whose a file of this user's is in a folder, and which of OTHERS_MAY_WRITE count there.
+
+    A network file system may give all files one owner, or know no permissions. So make one, and look.
+
+    Args:
+        folder: its descriptor.
+    """
+    name = f".edriver-{secrets.token_hex(8)}"
+    try:
+        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    except OSError:
+        return os.geteuid(), OTHERS_MAY_WRITE
+    try:
+        made = os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+        with suppress(OSError):
+            os.unlink(name, dir_fd=folder)
+    return made.st_uid, OTHERS_MAY_WRITE & ~made.st_mode
 
 
 def _account(user: int) -> str:

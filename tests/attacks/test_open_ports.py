@@ -203,11 +203,12 @@ def test_strangers_at_the_health_port_make_room_for_probes(calls: str, monkeypat
 
 
 def test_the_files_of_a_run_are_readable_by_its_user_alone(tmp_path: Path) -> None:
-    flags = ["-np", "1", "--output-filename", "out", "--event-log", "log", "--records", "records"]
+    flags = ["-np", "1", "--output-filename", "new/out", "--event-log", "log", "--records", "new/records"]
     umask = ("sh", "-c", 'umask 0; exec "$@"', "sh")
     with running([*flags, "sh", "-c", "echo hello"], tmp_path, through=umask) as run:
         run.end()
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {"log", "run.json", "events.jsonl", "trace.json"} <= {path.name for path in files}
     assert any(path.name.endswith(".stdout") for path in files)
-    assert {path.name: oct(path.stat().st_mode & 0o777) for path in files if path.stat().st_mode & 0o077} == {}
+    everything = list(tmp_path.rglob("*"))
+    assert {path.name: oct(path.stat().st_mode & 0o777) for path in everything if path.stat().st_mode & 0o077} == {}

@@ -239,6 +239,35 @@ def test_folders_that_look_like_leftovers_are_not_looked_into(laid: tuple[Path, 
     assert len(list(temporary.iterdir())) == 30
 
 
+def lay(path: str, kind: str, target: str) -> None:
+    """Make this a link to the target, a pipe, or a file that the other account can read."""
+    import os
+    from pathlib import Path
+
+    if kind == "link":
+        Path(path).symlink_to(target)
+    elif kind == "pipe":
+        os.mkfifo(path)
+        Path(path).chmod(0o666)
+    else:
+        Path(path).touch()
+        Path(path).chmod(0o666)
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "file"])
+def test_an_event_log_is_not_written_to_what_it_has_laid_there(laid: tuple[Path, Path], kind: str) -> None:
+    temporary, target = laid
+    place = temporary / "events"
+    as_other_account(lay, str(place), kind, str(target / "precious"))
+    refused = edriver(temporary, "-np", "1", "--event-log", str(place), "true")
+    assert refused.end() == 2
+    words = {"link": "it is a symbolic link of", "file": "it belongs to", "pipe": "it is a pipe that no process reads"}
+    # The kernel may have refused it before (fs.protected_symlinks, and others of sysctl).
+    expected = f"--event-log '{place}' cannot be written: ({words[kind]}|Permission denied)"
+    assert re.search(expected, refused.text), refused.text
+    assert (target / "precious").read_text() == ""
+
+
 RUN_ID = "5d2f01aa"
 
 
