@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from edriver.checkpoints.manifest import Manifest, ManifestError
-from edriver.system.private_files import OwnFolder, close_to_others, sync_folder
+from edriver.system.private_files import NotOwnError, OwnFolder, close_to_others, sync_folder
 
 MANIFEST: Final = "manifest.json"
 _NAME: Final = re.compile(r"checkpoint-(\d{6,18})")
@@ -33,12 +33,14 @@ class Found:
         number: its place in the order in which they were begun.
         manifest: what it says of itself; None: that cannot be read.
         trouble: why it is torn; empty: it is whole.
+        refused: why it is not loaded though it is whole: another account can have written it; empty: it may be.
     """
 
     name: str
     number: int
     manifest: Manifest | None
     trouble: str = ""
+    refused: str = ""
 
     @property
     def whole(self) -> bool:
@@ -86,10 +88,13 @@ class CheckpointFolder:
     def newest(self) -> Found | None:
         """The whole checkpoint with the most steps; None: there is none.
 
+        One that is refused is the newest only where there are no others: to load it says why it is.
+
         Raises:
             OSError: the folder cannot be read.
         """
-        return next((found for found in self.found() if found.whole), None)
+        whole = [found for found in self.found() if found.whole]
+        return next((found for found in whole if not found.refused), whole[0] if whole else None)
 
     def new_name(self) -> str:
         """A name for the next checkpoint, which no other has."""
@@ -153,7 +158,9 @@ class CheckpointFolder:
     def prune(self, keep: int) -> None:
         """Remove all but so many whole checkpoints, those with the most steps; and torn ones that were begun before.
 
-        The one that was written last stays, too, though others may have more steps: a run may have begun anew.
+        The one that was written last stays, too, though others may have more steps: a run may have begun anew. Those
+        that are refused stay, and do not count: another account that may make folders here could have all others
+        removed.
 
         Args:
             keep: at least 1.
@@ -162,9 +169,11 @@ class CheckpointFolder:
             OSError: one cannot be removed.
         """
         assert keep >= 1, "the newest one stays"
-        whole = [found for found in self.found() if found.whole]
+        there = self.found()
+        whole = [found for found in there if found.whole and not found.refused]
         newest = max((found.number for found in whole), default=0)
         names = {found.name for found in whole[:keep]} | {found.name for found in whole if found.number == newest}
+        names |= {found.name for found in there if found.refused}
         for name in self._names():
             if name not in names and _number(name) < newest:
                 self.remove(name)
@@ -212,7 +221,14 @@ class CheckpointFolder:
                 return Found(name, number, manifest, f"its file {file} is missing")
             if lengths[file] != record.nbytes:
                 return Found(name, number, manifest, f"its file {file} has {lengths[file]} of {record.nbytes} bytes")
-        return Found(name, number, manifest)
+        return Found(name, number, manifest, refused=self._refusal(name))
+
+    def _refusal(self, name: str) -> str:
+        try:
+            with self.own(name):
+                return ""
+        except NotOwnError as error:
+            return str(error)
 
     def _path(self, *parts: str) -> str:
         return "/".join((self._root.rstrip("/"), *parts))

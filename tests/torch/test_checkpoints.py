@@ -219,6 +219,25 @@ def test_one_that_another_account_has_written_is_not_unpickled(
         new_state(tmp_path / "c").load_checkpoint()
 
 
+def test_one_of_another_account_does_not_have_ones_own_removed(tmp_path: Path) -> None:
+    """In a folder that both may write to, whatever steps and number it has."""
+    need_root()
+    train(new_state(tmp_path), 1)
+    foreign = (tmp_path / "checkpoint-000001").rename(tmp_path / "checkpoint-900000")
+    said = json.loads((foreign / MANIFEST).read_text())
+    (foreign / MANIFEST).write_text(json.dumps({**said, "steps": 10**9}))
+    for path in (foreign, *foreign.iterdir()):
+        os.chown(path, OTHER_ACCOUNT, OTHER_ACCOUNT)
+    state = new_state(tmp_path, keep=1)
+    assert state.newest_checkpoint(look=True) == 10**9  # to load it says why it is refused
+    train(state, 3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-900000", "checkpoint-900003"]
+    fresh = new_state(tmp_path, seed=9)
+    assert fresh.newest_checkpoint(look=True) == 3
+    fresh.load_checkpoint()
+    assert fresh.steps_made == 3
+
+
 @pytest.mark.parametrize("place", ["", ".metadata", "__0_0.distcp", MANIFEST])
 def test_one_that_others_can_write_is_not_unpickled(tmp_path: Path, place: str) -> None:
     train(new_state(tmp_path), 1)
