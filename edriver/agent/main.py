@@ -21,6 +21,7 @@ from edriver.common.join_config import JoinConfig
 from edriver.system.descriptors import raise_limit
 from edriver.system.guard import Guard
 from edriver.system.leftovers import FOLDER_PREFIX, hold, remove_leftovers
+from edriver.system.ports.grpc_log import silence_grpc
 
 QUIET_WAIT: Final = 10.0
 """Seconds that an agent waits for its driver before it says that it waits."""
@@ -46,7 +47,7 @@ async def serve(join_config: JoinConfig, folder: Path, guard: Guard) -> int:
     from edriver.agent.settings import AgentSettings
     from edriver.common.driver_channel import open_channel
     from edriver.common.grpc_streams import CHANNEL_OPTIONS, SILENT_PEER_OPTIONS
-    from edriver.common.probes.health_port import HealthPort
+    from edriver.system.ports.health_port import HealthPort
     from edriver.v1 import agent_pb2_grpc
 
     settings = AgentSettings(
@@ -123,7 +124,7 @@ def run_agent(join_config: JoinConfig) -> int:
     os.environ |= join_config.environment or {}
     # Our processes are started by vfork and exec, which gRPC need not know of.
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # edriver reports broken connections itself
+    silence_grpc()
     _enter(join_config.directory)
     if join_config.interface:
         from edriver.agent.addresses import addresses_of

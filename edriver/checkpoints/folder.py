@@ -12,12 +12,13 @@ import contextlib
 import hashlib
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from edriver.checkpoints.manifest import Manifest, ManifestError
-from edriver.system.private_files import sync_folder
+from edriver.system.private_files import NotOwnError, OwnFolder, close_to_others, sync_folder
 
 MANIFEST: Final = "manifest.json"
 _NAME: Final = re.compile(r"checkpoint-(\d{6,18})")
@@ -32,12 +33,14 @@ class Found:
         number: its place in the order in which they were begun.
         manifest: what it says of itself; None: that cannot be read.
         trouble: why it is torn; empty: it is whole.
+        refused: why it is not loaded though it is whole: another account can have written it; empty: it may be.
     """
 
     name: str
     number: int
     manifest: Manifest | None
     trouble: str = ""
+    refused: str = ""
 
     @property
     def whole(self) -> bool:
@@ -85,10 +88,13 @@ class CheckpointFolder:
     def newest(self) -> Found | None:
         """The whole checkpoint with the most steps; None: there is none.
 
+        One that is refused is the newest only where there are no others: to load it says why it is.
+
         Raises:
             OSError: the folder cannot be read.
         """
-        return next((found for found in self.found() if found.whole), None)
+        whole = [found for found in self.found() if found.whole]
+        return next((found for found in whole if not found.refused), whole[0] if whole else None)
 
     def new_name(self) -> str:
         """A name for the next checkpoint, which no other has."""
@@ -109,6 +115,24 @@ class CheckpointFolder:
                 return f"the content of {name} has changed since it was written"
         return ""
 
+    @contextlib.contextmanager
+    def own(self, name: str) -> Iterator[str]:
+        """Hold a checkpoint that no other account can have written; yields where it is meanwhile.
+
+        In a local folder it belongs to this user or to root, and nobody else can write it. The folder with the
+        checkpoints may be one that others share. Who can write to what a URL stands for, its server knows.
+
+        Raises:
+            NotOwnError: another account can have written it.
+            OSError: it cannot be looked at.
+        """
+        if not self.is_local:
+            yield self.place(name)
+            return
+        with OwnFolder(Path(self.place(name)), or_roots=True) as own:
+            own.check_all()
+            yield str(own.pinned)
+
     def seal(self, name: str, manifest: Manifest) -> None:
         """Write a checkpoint's manifest, with which it is whole.
 
@@ -123,6 +147,7 @@ class CheckpointFolder:
         sync_folder(folder)  # the names of the files that the manifest names
         torn = folder / f"{MANIFEST}.torn"
         with torn.open("wb") as file:
+            close_to_others(file.fileno())
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -133,7 +158,9 @@ class CheckpointFolder:
     def prune(self, keep: int) -> None:
         """Remove all but so many whole checkpoints, those with the most steps; and torn ones that were begun before.
 
-        The one that was written last stays, too, though others may have more steps: a run may have begun anew.
+        The one that was written last stays, too, though others may have more steps: a run may have begun anew. Those
+        that are refused stay, and do not count: another account that may make folders here could have all others
+        removed.
 
         Args:
             keep: at least 1.
@@ -142,9 +169,11 @@ class CheckpointFolder:
             OSError: one cannot be removed.
         """
         assert keep >= 1, "the newest one stays"
-        whole = [found for found in self.found() if found.whole]
+        there = self.found()
+        whole = [found for found in there if found.whole and not found.refused]
         newest = max((found.number for found in whole), default=0)
         names = {found.name for found in whole[:keep]} | {found.name for found in whole if found.number == newest}
+        names |= {found.name for found in there if found.refused}
         for name in self._names():
             if name not in names and _number(name) < newest:
                 self.remove(name)
@@ -192,7 +221,14 @@ class CheckpointFolder:
                 return Found(name, number, manifest, f"its file {file} is missing")
             if lengths[file] != record.nbytes:
                 return Found(name, number, manifest, f"its file {file} has {lengths[file]} of {record.nbytes} bytes")
-        return Found(name, number, manifest)
+        return Found(name, number, manifest, refused=self._refusal(name))
+
+    def _refusal(self, name: str) -> str:
+        try:
+            with self.own(name):
+                return ""
+        except NotOwnError as error:
+            return str(error)
 
     def _path(self, *parts: str) -> str:
         return "/".join((self._root.rstrip("/"), *parts))

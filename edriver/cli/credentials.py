@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from edriver.system.private_files import make_private
+
 DRIVER_FILE, AGENT_FILE = "driver.json", "agent.json"
 """The driver's file, with all secrets of the run; and the agents'."""
 
@@ -40,7 +42,7 @@ def credentials(arguments: Sequence[str]) -> str:
 
     folder: Path = parser().parse_args(arguments).folder
     made = RunCredentials.new(datetime.datetime.now(datetime.UTC))
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(folder)
     for name, content in ((DRIVER_FILE, made.for_driver()), (AGENT_FILE, made.for_agents())):
         with os.fdopen(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(content)

@@ -25,9 +25,10 @@ from edriver.driver.observe.metrics import bounded_server
 from edriver.driver.observe.metrics import server as metrics_server
 from edriver.driver.observe.records import recorder
 from edriver.driver.options import RunOptions, poll_timeout
-from edriver.driver.rpc import status, tcp_endpoint, unauthenticated
+from edriver.driver.rpc import status, tcp_endpoint
 from edriver.driver.rpc.agents import admission, registry
 from edriver.system import ssh_client
+from edriver.system.ports import health_port
 
 FLAG_ORIGIN, DEFAULT_ORIGIN, FIXED_ORIGIN = "flag", "default", "fixed"
 """Origins, beside those that say what a value was derived from."""
@@ -80,7 +81,9 @@ DRIVER_BOUNDS: Final = (
     Bound(progress_lines, "PROGRESS_LINE_PERIOD", "a line about it is printed every"),
     Bound(status, "PROGRESS_PERIOD", "watchers receive progress every"),
     Bound(status, "MAX_WATCH_WAIT", "a watcher looks for events at least every"),
-    Bound(unauthenticated, "AUTHENTICATION_TIMEOUT", "a caller at the TCP port may take to show its token"),
+    Bound(tcp_endpoint, "AUTHENTICATION_TIMEOUT", "a caller at the TCP port may take to show its token"),
+    Bound(health_port, "HANDSHAKE_TIMEOUT", "a probe's handshake at the health port may take"),
+    Bound(health_port, "IDLE_TIMEOUT", "and its connection may be idle for"),
     Bound(metrics_server, "ANSWER_TIMEOUT", "the driver may take to answer Prometheus"),
     Bound(bounded_server, "IDLE_TIMEOUT", "a caller of the metrics may be silent for"),
     Bound(bounded_server, "REQUEST_TIMEOUT", "and may take for a request"),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -22,6 +21,7 @@ from edriver.common.stall_limits import DEFAULT_STALL_LIMITS, text_of
 from edriver.driver.core.settings import HOST_COOLDOWN, SLOT_COOLDOWN
 from edriver.driver.flags.engine_flags import add_engine_flags
 from edriver.system.descriptors import raise_limit
+from edriver.system.ports.grpc_log import silence_grpc
 from edriver.system.record_folder import MAX_KEPT_RUNS
 
 _DESCRIPTION_TEXT = """\
@@ -383,6 +383,7 @@ def _add_output_flags(group: argparse._ArgumentGroup) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    silence_grpc()
     try:
         raise_limit()
     except ValueError as error:
@@ -416,8 +417,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from edriver.driver.journal.journal import JournalError
     from edriver.driver.options import options_of
 
-    # Before gRPC is imported: it would print a line for each failed handshake at the driver's port.
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     flags.name = flags.name or flags.run
     try:
         options = options_of(flags)

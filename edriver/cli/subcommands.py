@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -51,7 +50,6 @@ def _printed(command: Callable[[], str]) -> int:
 
 def _answered(command: Callable[[], int]) -> int:
     """Run a command that queries a run's driver; prints the reason if there is no answer."""
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # edriver reports itself that a driver cannot be reached
     from edriver.client.errors import RunError
     from edriver.text.printable import printable
 
@@ -93,7 +91,6 @@ def _doctor(arguments: Sequence[str]) -> int:
 
 
 def _rendezvous(arguments: Sequence[str]) -> int:
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from edriver.rendezvous import command
 
     if arguments and arguments[0] == "status":
@@ -139,7 +136,6 @@ def _resume(arguments: Sequence[str]) -> int:
     from edriver.cli.resuming.resume import resume_run
     from edriver.driver.journal.journal import JournalError
 
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
         return resume_run(arguments)
     except JournalError as error:

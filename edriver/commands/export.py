@@ -16,7 +16,7 @@ from edriver.common.wire import timestamp
 from edriver.dashboard.report import facts, recorded_run
 from edriver.history.records import RecordError, Records, read, records_of
 from edriver.history.samples import Sample, samples_of
-from edriver.system.private_files import open_private
+from edriver.system.private_files import make_private, open_private
 from edriver.text.phrases import count_text
 
 INSTALL_COMMAND: Final = "pip install 'edriver[tensorboard]'"
@@ -92,7 +92,7 @@ def _tensorboard(records: Records, samples: Sequence[Sample], name: str, out: Pa
         f"* **{word}**: `{sentence.replace('`', ' ')}`" for word, sentence in facts(recorded_run(records))
     )
     folder = out / name
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(folder)
     try:
         points = write_events(folder / f"events.out.tfevents.{samples[0].time:.0f}.edriver", samples, about)
     except ImportError as error:

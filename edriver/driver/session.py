@@ -40,6 +40,7 @@ from edriver.driver.take_over import await_agents, replay
 from edriver.driver.wiring import Wiring
 from edriver.system.guard import Guard
 from edriver.system.leftovers import LOCK_NAME, hold, remove_leftovers
+from edriver.system.private_files import NotOwnError, OwnFolder
 from edriver.system.record_folder import RUN_FILE, remove_old
 from edriver.system.runs import RUN_FOLDER_VARIABLE, SOCKET_NAME, folder_of
 from edriver.v1 import agent_pb2_grpc, control_pb2_grpc, status_pb2_grpc
@@ -111,8 +112,6 @@ def resume(
     head = journal.head
     head = replace(head, incarnation=head.incarnation + 1, port=port or head.port, environment=environment)
     folder = Path(head.folder)
-    (folder / f"{LOCK_NAME}.new").unlink(missing_ok=True)
-    (folder / SOCKET_NAME).unlink(missing_ok=True)
     try:
         session = Session(options, head, output, records, journal)
         session.resume(journal, agents_gone)
@@ -131,8 +130,14 @@ def _run(session: Session, folder: Path, journal: Journal | None) -> int:
     try:
         guard.start()
         folder.mkdir(mode=0o700, exist_ok=session.resumes)
-        hold(folder)
+        with OwnFolder(folder, follow=False):  # where it was gone another account may have made one of this name
+            (folder / f"{LOCK_NAME}.new").unlink(missing_ok=True)
+            (folder / SOCKET_NAME).unlink(missing_ok=True)
+            hold(folder)
         return uvloop.run(session.run())
+    except NotOwnError as error:
+        _log.error("failed: the run's folder is not used: %s", error)
+        return 1
     except FileExistsError as error:
         _log.error(
             "failed: %s cannot be made: %s; it does not belong to this run and is left as it is",

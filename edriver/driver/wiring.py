@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from edriver.common.probes.health_port import HealthPort
 from edriver.common.wire import duration
 from edriver.driver.broker_feed import BrokerFeed, UnusedHosts
 from edriver.driver.core import events
@@ -49,6 +48,7 @@ from edriver.driver.rpc.tcp_endpoint import TcpEndpoint
 from edriver.driver.rpc.translate import worker_logs_message
 from edriver.driver.shutdown import Shutdown
 from edriver.driver.stop_requests import StopRequests
+from edriver.system.ports.health_port import HealthPort
 from edriver.system.runs import SOCKET_NAME
 from edriver.v1 import agent_pb2
 

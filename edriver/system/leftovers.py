@@ -77,6 +77,22 @@ def temp_folders() -> list[Path]:
     return [Path(place) for place in dict.fromkeys((tempfile.gettempdir(), SHORT_TEMP_FOLDER))]
 
 
+def own_folders(place: Path) -> list[Path]:
+    """The folders of this user's in one for temporary files that are named as ours, sorted.
+
+    Others can make some of such names there, as many as they like and with as much in them: these are not looked into.
+    """
+    found = []
+    with suppress(OSError), os.scandir(place) as entries:
+        for entry in entries:
+            with suppress(OSError):  # it has just been removed
+                if entry.name.startswith(FOLDER_PREFIX):
+                    about = entry.stat(follow_symlinks=False)
+                    if stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid():
+                        found.append(place / entry.name)
+    return sorted(found)
+
+
 def remove_leftovers(where: Sequence[Path] | None = None, environ: Mapping[str, str] = os.environ) -> list[Leftover]:
     """Remove all leftovers of this user, and kill the processes that belong to them.
 
@@ -86,28 +102,27 @@ def remove_leftovers(where: Sequence[Path] | None = None, environ: Mapping[str, 
     """
     found = []
     for place in temp_folders() if where is None else where:
-        for folder in sorted(place.glob(f"{FOLDER_PREFIX}*")):
-            with suppress(OSError), _abandoned(folder) as abandoned:
-                if abandoned and not any(_is_within(environ.get(mark, ""), folder) for mark in FOLDER_VARIABLES):
+        for folder in own_folders(place):
+            with suppress(OSError), _abandoned(folder):
+                if not any(_is_within(environ.get(mark, ""), folder) for mark in FOLDER_VARIABLES):
                     found.append(Leftover(folder, _kill(folder)))
                     shutil.rmtree(folder, ignore_errors=True)
     return found
 
 
 @contextmanager
-def _abandoned(folder: Path) -> Iterator[bool]:
-    """Whether a folder's lock is free; meanwhile it is held here.
+def _abandoned(folder: Path) -> Iterator[None]:
+    """Hold the locks of a folder of this user's, which are free.
 
     Raises:
-        OSError: the folder is no folder of this kind, or is in use.
+        OSError: the folder is not of this kind, or is in use.
     """
-    about = folder.lstat()
     descriptors: list[int] = []
     try:
         for lock in (folder / LOCK_NAME, *folder.glob(f"{AGENT_FOLDERS}/{LOCK_NAME}")):
             descriptors.append(os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC))
             fcntl.flock(descriptors[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid()
+        yield
     finally:
         for descriptor in descriptors:
             os.close(descriptor)

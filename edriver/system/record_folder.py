@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from edriver.system.private_files import make_private
+
 RUN_FILE, EVENTS_FILE, TRACE_FILE, FAILURE_FILE = "run.json", "events.jsonl", "trace.json", "failure.txt"
 """The files in it: what was run; what happened, and how training went on; the same for Perfetto; of what it failed."""
 
@@ -61,7 +63,7 @@ def make(root: Path, run_id: str) -> Path:
         OSError: that cannot be done.
     """
     folder = root / run_id
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(root)
     folder.mkdir(mode=0o700)
     return folder
 

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from edriver.system.leftovers import FOLDER_PREFIX
+from edriver.system.leftovers import FOLDER_PREFIX, own_folders
 from edriver.system.leftovers import SHORT_TEMP_FOLDER as _SHORT
 
 SOCKET_NAME: Final = "driver.sock"
@@ -43,7 +43,7 @@ def living_runs() -> dict[str, Path]:
     """
     found = {}
     for place in dict.fromkeys((tempfile.gettempdir(), _SHORT)):
-        for folder in sorted(Path(place).glob(f"{FOLDER_PREFIX}*-*")):
+        for folder in own_folders(Path(place)):
             run_id = folder.name.removeprefix(FOLDER_PREFIX).rpartition("-")[0]
             if run_id and _is_private(folder) and _answers(folder / SOCKET_NAME):
                 found[run_id] = folder / SOCKET_NAME

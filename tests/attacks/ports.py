@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,9 @@ import psutil
 from edriver.common.join_config import SERVER_NAME, JoinConfig
 
 BOUND = 30.0
+
+HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""How a connection of HTTP/2 begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,19 @@ def say(port: int, data: bytes) -> bytes:
             while chunk := connection.recv(65536):
                 answer += chunk
     return answer
+
+
+def hello_to(server_name: bytes) -> bytes:
+    """The first message of a TLS handshake, with any bytes for the name of the server, 2 to 254 of them."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # A name of this length that OpenSSL takes; nothing in the message vouches for it.
+    placeholder = ".".join(["a" * 62] * 5)[: len(server_name) - 1] + "a"
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context.wrap_bio(incoming, outgoing, server_hostname=placeholder).do_handshake()
+    message = outgoing.read()
+    assert message.count(placeholder.encode()) == 1
+    return message.replace(placeholder.encode(), server_name)
 
 
 def listening(pid: int) -> list[int]:

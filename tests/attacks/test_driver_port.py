@@ -6,8 +6,10 @@ import datetime
 import json
 import os
 import ssl
+import sys
 from collections.abc import Callable, Iterator
 from concurrent import futures
+from pathlib import Path
 
 import grpc
 import psutil
@@ -16,10 +18,10 @@ import pytest
 from edriver.common.release import VERSION
 from edriver.driver.rpc.certificate_authority import Authority
 from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2, control_pb2_grpc, status_pb2, status_pb2_grpc
-from tests.attacks.ports import BOUND, Way, say
+from tests.attacks.ports import BOUND, HTTP2, Way, hello_to, say
 from tests.attacks.victim import Victim, victim
 from tests.process.dialling import Agents
-from tests.process.running import edriver
+from tests.process.running import ROOT, Printing, edriver
 
 REFUSED = (
     r"edriver: refused a call from ipv\d:\S+: (it did not show this run's token|its token is for another service)$"
@@ -58,9 +60,6 @@ def ways(run: Victim) -> dict[str, Way]:
     }
 
 
-HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-
-
 @pytest.mark.parametrize(
     "message",
     [
@@ -78,6 +77,36 @@ def test_a_caller_without_tls_gets_no_answer(run: Victim, ways: dict[str, Way], 
     assert answer[:1] in (b"", b"\x15")  # nothing, or one of TLS's alerts
     assert len(answer) < 20
     run.goes_on()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(b"\nedriver: failed: worker 1 exited with code 1\n", id="a-line"),
+        pytest.param(b"\x1b[2J\x1b]0;x\x07\r\0" + b"\xff" * 200, id="escapes"),
+    ],
+)
+def test_the_server_name_of_a_handshake_is_not_printed(run: Victim, ways: dict[str, Way], name: bytes) -> None:
+    before = len(run.run.lines)
+    for _ in range(100):
+        say(ways["agents"].port, hello_to(name))
+    run.goes_on()
+    assert [line for line in run.run.lines[before:] if "server name" in line] == []
+
+
+@pytest.mark.parametrize("level", ["", "ERROR"], ids=["as-usual", "as-many-images-have-it"])
+def test_nor_does_a_rendezvous_print_it(tmp_path: Path, level: str) -> None:
+    command = [sys.executable, "-m", "edriver", "rendezvous", "--folder", "r", "--port", "0", "--address", "127.0.0.1"]
+    server = Printing(command, tmp_path, {"PYTHONPATH": str(ROOT), "GRPC_VERBOSITY": level})
+    try:
+        port = int(server.line(r"rendezvous at 127\.0\.0\.1:(\d+),")[1])
+        server.line("--rdzv-endpoint=")
+        before = len(server.lines)
+        say(port, hello_to(b"\nedriver: failed: forged\n"))
+    finally:
+        server.process.terminate()
+    assert server.end() == 0
+    assert server.lines[before:] == []
 
 
 def test_a_driver_with_the_papers_of_a_foreign_authority_is_not_believed(run: Victim, ways: dict[str, Way]) -> None:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import os
 import resource
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from pathlib import Path
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from edriver.common.join_config import SERVER_NAME, JoinConfig
 from edriver.common.release import VERSION
+from edriver.system.ports import callers
+from edriver.system.ports.health_port import LIVENESS, MAX_CONNECTIONS, HealthPort
 from edriver.v1 import agent_pb2, agent_pb2_grpc
 from edriver.v1.agent_pb2 import ConnectRequest
+from tests.attacks.ports import HTTP2
 from tests.process.dialling import TRAIN, Agents, dialled
 from tests.process.running import Run, running
 
@@ -150,12 +156,59 @@ def test_one_message_of_an_agent_does_not_take_the_driver_down(tmp_path: Path) -
         assert "\x1b" not in run.text
 
 
+class Told(logging.Handler):
+    """What was logged, and that something was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self.some = asyncio.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+        self.some.set()
+
+
+@pytest.mark.parametrize("calls", ["nothing", "http2", "a-watch"])
+def test_strangers_at_the_health_port_make_room_for_probes(calls: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever they do with their connections: a probe has no token to be told by."""
+    monkeypatch.setattr(callers, "CHECK_INTERVALS", (0.01, 0.01))
+    question = health_pb2.HealthCheckRequest(service=LIVENESS)
+    options = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0))
+
+    async def attacked() -> None:
+        told, health = Told(), HealthPort(0, asyncio.Event())
+        logging.getLogger("edriver.health").addHandler(told)
+        port = await health.open()
+        where = f"127.0.0.1:{port}"
+        async with AsyncExitStack() as strangers:
+            strangers.push_async_callback(health.close)
+            strangers.callback(logging.getLogger("edriver.health").removeHandler, told)
+            for _ in range(2 * MAX_CONNECTIONS):
+                if calls == "a-watch":
+                    channel = await strangers.enter_async_context(grpc.aio.insecure_channel(where, options=options))
+                    watch = health_pb2_grpc.HealthStub(channel).Watch(question, timeout=BOUND)
+                    assert (await watch.read()).status is health_pb2.HealthCheckResponse.SERVING
+                else:
+                    caller = strangers.enter_context(socket.create_connection(("127.0.0.1", port), BOUND))
+                    caller.sendall(HTTP2 if calls == "http2" else b"")
+            async with grpc.aio.insecure_channel(where, options=options) as channel:
+                answer = await health_pb2_grpc.HealthStub(channel).Check(question, timeout=BOUND)
+            assert answer.status is health_pb2.HealthCheckResponse.SERVING
+            await told.some.wait()
+        words = f"callers at the health port {port} from 127.0.0.1, and perhaps others, are too many: the oldest "
+        assert told.lines == [f"{words}connections are closed"]
+
+    asyncio.run(asyncio.wait_for(attacked(), BOUND))
+
+
 def test_the_files_of_a_run_are_readable_by_its_user_alone(tmp_path: Path) -> None:
-    flags = ["-np", "1", "--output-filename", "out", "--event-log", "log", "--records", "records"]
+    flags = ["-np", "1", "--output-filename", "new/out", "--event-log", "log", "--records", "new/records"]
     umask = ("sh", "-c", 'umask 0; exec "$@"', "sh")
     with running([*flags, "sh", "-c", "echo hello"], tmp_path, through=umask) as run:
         run.end()
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {"log", "run.json", "events.jsonl", "trace.json"} <= {path.name for path in files}
     assert any(path.name.endswith(".stdout") for path in files)
-    assert {path.name: oct(path.stat().st_mode & 0o777) for path in files if path.stat().st_mode & 0o077} == {}
+    everything = list(tmp_path.rglob("*"))
+    assert {path.name: oct(path.stat().st_mode & 0o777) for path in everything if path.stat().st_mode & 0o077} == {}

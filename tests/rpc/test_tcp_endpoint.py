@@ -35,7 +35,8 @@ from edriver.driver.rpc.control import ControlServer
 from edriver.driver.rpc.mailbox import Mailbox
 from edriver.driver.rpc.status import StatusServer
 from edriver.driver.rpc.tcp_endpoint import TcpEndpoint
-from edriver.driver.rpc.unauthenticated import Connection, Connections
+from edriver.system.ports import callers
+from edriver.system.ports.callers import Connection, Connections
 from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2, control_pb2_grpc, status_pb2, status_pb2_grpc
 from edriver.v1.agent_pb2 import ConnectRequest, ConnectResponse
 
@@ -301,7 +302,7 @@ def test_callers_without_a_token_are_disconnected_and_one_with_a_token_stays(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(tcp_endpoint, "MAX_UNAUTHENTICATED", 20)
-    monkeypatch.setattr(tcp_endpoint, "CONNECTION_CHECK_INTERVALS", (0.01, 0.01))
+    monkeypatch.setattr(callers, "CHECK_INTERVALS", (0.01, 0.01))
 
     async def work() -> None:
         async with open_door() as (opened, registry):
@@ -329,7 +330,7 @@ def test_callers_without_a_token_are_disconnected_and_one_with_a_token_stays(
 
 def test_a_caller_that_keeps_calling_without_a_token_stays_unauthenticated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tcp_endpoint, "AUTHENTICATION_TIMEOUT", 0.2)
-    monkeypatch.setattr(tcp_endpoint, "CONNECTION_CHECK_INTERVALS", (0.01, 0.01))
+    monkeypatch.setattr(callers, "CHECK_INTERVALS", (0.01, 0.01))
 
     async def work() -> None:
         async with open_door() as (opened, _):
@@ -350,7 +351,7 @@ def test_a_look_that_fails_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(Connections, "look", look)
     monkeypatch.setattr(tcp_endpoint, "MAX_UNAUTHENTICATED", 0)
-    monkeypatch.setattr(tcp_endpoint, "CONNECTION_CHECK_INTERVALS", (0.01, 0.01))
+    monkeypatch.setattr(callers, "CHECK_INTERVALS", (0.01, 0.01))
 
     async def work() -> None:
         async with open_door() as (opened, _):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import logging
 import os
+import pickle
 import random
+import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -21,13 +25,14 @@ import pytest
 import torch
 from torch.optim import Optimizer
 
-from edriver.checkpoints.folder import CheckpointFolder
+from edriver.checkpoints.folder import MANIFEST, CheckpointFolder
 from edriver.worker.checkpoints import checkpoints as room
 from edriver.worker.checkpoints.schedule import CheckpointSchedule
 from edriver.worker.errors import CheckpointError
 from edriver.worker.reports import checkpoints as written
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.state.torch_state import TorchState
+from tests.attacks.attackers import OTHER_ACCOUNT, need_root
 from tests.torch.fingerprint import fingerprint
 
 
@@ -175,6 +180,82 @@ def test_content_that_has_changed_is_found_and_the_one_before_is_taken(
     assert state.steps_made == 2
     assert "has changed since it was written" in caplog.text
     assert [found.steps for found in folder.found() if found.whole] == [2, 1]
+
+
+class Planted:
+    """Runs code where it is unpickled."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self._place),)
+
+
+def test_one_that_another_account_has_written_is_not_unpickled(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    need_root()
+    train(new_state(tmp_path / "c"), 2)
+    newest = tmp_path / "c" / "checkpoint-000002"
+    manifest = json.loads((newest / MANIFEST).read_text())
+    planted = pickle.dumps(Planted(tmp_path / "taken"))
+    (newest / ".metadata").write_bytes(planted)
+    manifest["files"][".metadata"] = {"bytes": len(planted), "sha256": hashlib.sha256(planted).hexdigest()}
+    (newest / MANIFEST).write_text(json.dumps(manifest))
+    for path in (newest, *newest.iterdir()):
+        os.chown(path, OTHER_ACCOUNT, OTHER_ACCOUNT)
+    state = new_state(tmp_path / "c", seed=9)
+    state.load_checkpoint()
+    assert not (tmp_path / "taken").exists()
+    assert state.steps_made == 1
+    assert re.search(
+        rf"checkpoint-000002 cannot be loaded: .*checkpoint-000002 belongs to user ID {OTHER_ACCOUNT}, "
+        r"and .*the one before it is taken",
+        caplog.text,
+    )
+    shutil.rmtree(tmp_path / "c" / "checkpoint-000001")
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .*make a copy of your own \(cp -r\)"):
+        new_state(tmp_path / "c").load_checkpoint()
+
+
+def test_one_of_another_account_does_not_have_ones_own_removed(tmp_path: Path) -> None:
+    """In a folder that both may write to, whatever steps and number it has."""
+    need_root()
+    train(new_state(tmp_path), 1)
+    foreign = (tmp_path / "checkpoint-000001").rename(tmp_path / "checkpoint-900000")
+    said = json.loads((foreign / MANIFEST).read_text())
+    (foreign / MANIFEST).write_text(json.dumps({**said, "steps": 10**9}))
+    for path in (foreign, *foreign.iterdir()):
+        os.chown(path, OTHER_ACCOUNT, OTHER_ACCOUNT)
+    state = new_state(tmp_path, keep=1)
+    assert state.newest_checkpoint(look=True) == 10**9  # to load it says why it is refused
+    train(state, 3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-900000", "checkpoint-900003"]
+    fresh = new_state(tmp_path, seed=9)
+    assert fresh.newest_checkpoint(look=True) == 3
+    fresh.load_checkpoint()
+    assert fresh.steps_made == 3
+
+
+@pytest.mark.parametrize("place", ["", ".metadata", "__0_0.distcp", MANIFEST])
+def test_one_that_others_can_write_is_not_unpickled(tmp_path: Path, place: str) -> None:
+    train(new_state(tmp_path), 1)
+    (tmp_path / "checkpoint-000001" / place).chmod(0o775)
+    with pytest.raises(CheckpointError, match=r"can be changed by its group .*chmod -R go-w \S+/checkpoint-000001$"):
+        new_state(tmp_path).load_checkpoint()
+
+
+def test_what_it_writes_can_be_loaded_whatever_the_umask(tmp_path: Path) -> None:
+    """Groups share folders by a umask of 002: each of them still loads its own."""
+    before = os.umask(0)
+    try:
+        train(new_state(tmp_path / "c"), 2)
+    finally:
+        os.umask(before)
+    state = new_state(tmp_path / "c", seed=9)
+    state.load_checkpoint()
+    assert state.steps_made == 2
 
 
 def test_where_none_can_be_loaded_the_error_says_why(tmp_path: Path) -> None:

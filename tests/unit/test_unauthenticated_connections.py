@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from edriver.driver.rpc.unauthenticated import (
+from edriver.system.ports.callers import (
     Connection,
     Connections,
     UnauthenticatedConnections,

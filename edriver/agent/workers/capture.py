@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from edriver.agent.workers.log_files import TO_DRIVER, Destination
 from edriver.agent.workers.pipes import Pipes
-from edriver.system.private_files import open_private
+from edriver.system.private_files import make_private, open_private
 from edriver.v1 import agent_pb2
 
 MAX_LINE_BYTES = 64 * 1024
@@ -87,7 +87,7 @@ class OutputFile:
         self._file: BinaryIO | None = None
         try:
             with suppress(FileExistsError):  # it is no folder: to open the file says so better
-                path.parent.mkdir(parents=True, exist_ok=True)
+                make_private(path.parent)
             self._file = os.fdopen(open_private(path, os.O_APPEND if append else os.O_TRUNC), "wb", buffering=0)
         except OSError as error:
             self._give_up(error)

@@ -9,6 +9,7 @@ from pathlib import Path
 from edriver.common import stall_limits as limits
 from edriver.common.clocks.run_clock import CLOCK_VARIABLE
 from edriver.system.own_addresses import is_loopback
+from edriver.system.ports.grpc_log import with_users_level
 
 MALLOC_DEFAULTS = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 """malloc asks for huge pages, where the kernel gives them on request. A page fault for every 4 KiB of a model that a
@@ -114,7 +115,7 @@ def worker_environment(
         ours["EDRIVER_TLS_FOLDER"] = str(tls_folder)
     if devices:
         ours["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
-    return {**defaults, **base, **ours}
+    return {**defaults, **with_users_level(base), **ours}
 
 
 def restart_environment(

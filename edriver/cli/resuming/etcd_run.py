@@ -19,6 +19,7 @@ from edriver.driver.journal.etcd_journal import EtcdJournal
 from edriver.driver.journal.journal import JournalError
 from edriver.driver.journal.run_name import check_run_name
 from edriver.system.own_addresses import is_loopback
+from edriver.system.private_files import NotOwnError, OwnFolder
 from edriver.system.record_folder import make
 
 if TYPE_CHECKING:
@@ -102,6 +103,11 @@ def _records_of(options: RunOptions, run_id: str) -> Path | None:
         return None
     folder = options.records / run_id
     try:
-        return folder if folder.is_dir() else make(options.records, run_id)
+        if not folder.is_dir():
+            return make(options.records, run_id)
+        with OwnFolder(folder):
+            return folder
+    except NotOwnError as error:
+        raise JournalError(f"the records cannot be continued: {error}") from None
     except OSError as error:
         raise JournalError(f"the records {folder} cannot be made: {error.strerror}") from None

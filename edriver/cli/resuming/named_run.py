@@ -11,6 +11,7 @@ from edriver.cli.subcommands import EXIT_FAILED
 from edriver.driver.flags.usage_error import UsageError
 from edriver.driver.journal.journal import JournalError
 from edriver.driver.journal.run_name import RunName, RunNameTakenError, check_run_name
+from edriver.system.private_files import NotOwnError
 from edriver.system.record_folder import JOURNAL_FILE
 
 
@@ -33,6 +34,8 @@ def hold_name(name: str, root: Path | None, *, resumable: bool) -> RunName:
         return RunName(root, check_run_name(name))
     except (ValueError, RunNameTakenError) as error:
         raise UsageError(f"--run: {error}") from None
+    except NotOwnError as error:
+        raise UsageError(f"--run: {error}, or keep the records elsewhere (--records DIR)") from None
     except OSError as error:
         raise UsageError(f"--run: {error.filename or root} cannot be used: {error.strerror}") from None
 

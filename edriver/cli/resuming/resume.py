@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from edriver.driver.journal.journal import Journal, JournalError
 from edriver.driver.journal.sqlite_journal import SqliteJournal
+from edriver.system.ports.grpc_log import silence_grpc
 from edriver.system.record_folder import JOURNAL_FILE, default_root, is_run_id
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def go_on_with(
         os.chdir(head.directory)
         os.environ.clear()
         os.environ.update(environment)
-        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+        silence_grpc()
         options = options_of(run_parser().parse_known_args(head.arguments)[0])
     except OSError as error:
         raise JournalError(f"the run's folder {head.directory} cannot be entered: {error.strerror}") from None

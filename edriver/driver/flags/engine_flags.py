@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from edriver.driver.flags.usage_error import UsageError
+from edriver.system.private_files import make_private
 from edriver.system.record_folder import default_root
 
 HOST_FLAGS: Final = {
@@ -176,7 +177,7 @@ def _credentials() -> Path:
     """
     try:
         folder = default_root(os.environ)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(folder)
     except (RuntimeError, OSError) as error:
         raise UsageError(f"there is no folder for the credentials ({error}): give --credentials FILE") from None
     return folder / f"agents-{secrets.token_hex(4)}.json"

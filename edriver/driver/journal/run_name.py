@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from edriver.system.private_files import open_private
+from edriver.system.private_files import OwnFolder, make_private
 from edriver.system.record_folder import is_run_id
 
 NAMES_FOLDER: Final = "by-name"
@@ -44,25 +44,26 @@ class RunName:
 
     Raises:
         RunNameTakenError: another process has it.
+        NotOwnError: another account can change what it leads to.
         OSError: the file cannot be opened or locked.
     """
 
     def __init__(self, root: Path, name: str) -> None:
         self.root = root
         folder = root / NAMES_FOLDER
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._path = folder / name
-        self._descriptor = open_private(self._path)
+        make_private(folder)
+        with OwnFolder(folder) as own:
+            self._descriptor = own.open(name)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._descriptor)
-            raise RunNameTakenError(f"run {name} has a driver: it holds {self._path}") from None
+            raise RunNameTakenError(f"run {name} has a driver: it holds {folder / name}") from None
 
     @property
     def run_id(self) -> str:
         """The latest run of this name; empty: there was none."""
-        found = self._path.read_bytes()[:100].decode(errors="replace").strip()
+        found = os.pread(self._descriptor, 100, 0).decode(errors="replace").strip()
         return found if is_run_id(found) else ""
 
     def give_to(self, run_id: str) -> None:

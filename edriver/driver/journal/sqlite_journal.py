@@ -18,7 +18,7 @@ from edriver.common.release import VERSION
 from edriver.driver.journal.entries import Entry, event_from_bytes, event_to_bytes
 from edriver.driver.journal.file_lease import FileLease
 from edriver.driver.journal.journal import FORMAT, AgentLink, Head, Journal, JournalError, JournalLostError, Turn
-from edriver.system.private_files import open_private
+from edriver.system.private_files import NotOwnError, OwnFolder, open_private
 from edriver.system.record_folder import JOURNAL_FILES, LEASE_FILE
 
 APPLICATION_ID: Final = 0x65647276
@@ -87,17 +87,25 @@ class SqliteJournal(Journal):
             lease: this driver's claim to the folder; None: the usual one.
 
         Raises:
-            JournalError: it is none, or damaged, of another version or run, or its driver lives.
+            JournalError: it is none, or damaged, of another version or run, or its driver lives; or another account can
+                have written it: its command line and environment would be run as this user's.
         """
-        if not path.is_file():
-            raise JournalError(f"there is no journal {path}: a run without records, or of an older edriver, has none")
-        if not path.stat().st_size:
-            raise JournalError(f"{path} is not the journal of a run")  # SQLite would make a database of it
         try:
-            lease = lease or FileLease(path.with_name(LEASE_FILE))
-            with _closed_on_error(cls(path, _open(path), lease)) as journal:
-                journal._check(run_id)
-                lease.take()
+            with OwnFolder(path.parent) as folder:
+                folder.check(JOURNAL_FILES)
+                if not path.exists():
+                    raise JournalError(
+                        f"there is no journal {path}: a run without records, or of an older edriver, has none"
+                    )
+                if not path.stat().st_size:
+                    raise JournalError(f"{path} is not the journal of a run")  # SQLite would make a database of it
+                lease = lease or FileLease(path.with_name(LEASE_FILE))
+                with _closed_on_error(cls(path, _open(path), lease)) as journal:
+                    folder.check_opened((path.name, f"{path.name}-wal"))  # SQLite goes by the path
+                    journal._check(run_id)
+                    lease.take()
+        except NotOwnError as error:
+            raise JournalError(f"the journal {path} is refused: {error}") from None
         except OSError as error:
             raise JournalError(f"the journal {path} cannot be taken over: {_reason(error)}") from None
         except sqlite3.Error as error:

@@ -6,7 +6,6 @@ It is opened when it is needed: for agents of other hosts, or for observers and 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime
 import errno
 import hmac
@@ -24,16 +23,9 @@ import grpc.aio
 from edriver.common.join_config import JoinConfig, at_port
 from edriver.driver.rpc.agent_service import SERVER_OPTIONS, address_of
 from edriver.driver.rpc.health_and_reflection import INTROSPECTION_SERVICES, add_introspection
-from edriver.driver.rpc.unauthenticated import (
-    AUTHENTICATION_TIMEOUT,
-    CallerInterceptor,
-    Connections,
-    UnauthenticatedConnections,
-    Where,
-    plain_address,
-    shut_down,
-)
+from edriver.driver.rpc.unauthenticated import CallerInterceptor
 from edriver.system.own_addresses import bound_at
+from edriver.system.ports.callers import Connection, UnauthenticatedConnections, Where, close_surplus, plain_address
 from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2, control_pb2_grpc, status_pb2, status_pb2_grpc
 
 if TYPE_CHECKING:
@@ -48,6 +40,9 @@ HANDSHAKE_TIMEOUT: Final = 10.0
 IDLE_TIMEOUT: Final = 30.0
 """Seconds that a connection may be open without a call on it; those of agents always have one."""
 
+AUTHENTICATION_TIMEOUT: Final = 15.0
+"""Seconds within which a caller must have made an authenticated call."""
+
 MAX_LOGGED_ADDRESSES: Final = 100
 """How many addresses are named in the log for what they did; those after them are refused in silence."""
 
@@ -58,12 +53,6 @@ _TCP_SERVER_OPTIONS: Final = (
     ("grpc.max_metadata_size", 8 * 1024),
     ("grpc.max_concurrent_streams", 8),  # of one connection; an agent has two
 )
-
-CONNECTION_CHECK_INTERVALS: Final = (1.0, 0.1)
-"""Seconds between two looks at the connections that have shown no token yet: usually, and after there were too many.
-
-A look takes this process about 2 microseconds for each of its descriptors, so connections that stay below the bound
-do not make it look more often."""
 
 MAX_CONNECTIONS: Final = 20_000
 """Connections at a time, if this process may have twice as many descriptors; else half of those that it may have: what
@@ -263,7 +252,14 @@ class GuardedServer:
             _check_free(address, port)
         port = self._add_port([at_port(host, port) for host in ([address] if address else _ALL_ADDRESSES)])
         await self.grpc.start()
-        self._watching = asyncio.create_task(self._watch(port))
+
+        def log(surplus: Connection) -> None:
+            _log.warning(
+                "callers at port %s from %s, and perhaps others, have no token: their connections are closed",
+                *(port, surplus.where[0]),
+            )
+
+        self._watching = asyncio.create_task(close_surplus(port, self._unauthenticated, log))
         return port
 
     async def close(self, grace: float) -> None:
@@ -271,23 +267,6 @@ class GuardedServer:
         if self._watching is not None:
             self._watching.cancel()
         await self.grpc.stop(grace)
-
-    async def _watch(self, port: int) -> None:
-        """Close unauthenticated connections that are too many or too old, until cancelled."""
-        connections, loop, logged = Connections(port), asyncio.get_running_loop(), False
-        while True:
-            surplus = []
-            with contextlib.suppress(OSError):  # without descriptors nothing can be looked at: the next time
-                surplus = self._unauthenticated.too_many(connections.look(), loop.time())
-            for connection in surplus:
-                shut_down(connection)
-            if surplus and not logged:
-                logged = True
-                _log.warning(
-                    "callers at port %s from %s, and perhaps others, have no token: their connections are closed",
-                    *(port, surplus[0].where[0]),
-                )
-            await asyncio.sleep(CONNECTION_CHECK_INTERVALS[self._unauthenticated.crowded])
 
     def _add_port(self, wheres: Sequence[str]) -> int:
         failure = ""

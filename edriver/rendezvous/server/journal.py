@@ -27,6 +27,9 @@ _log = logging.getLogger("edriver.rendezvous")
 _HEAD: Final = struct.Struct("!II")
 """Before each record: its length and its CRC-32."""
 
+JOURNAL_FILES: Final = ("journal", "journal.new", "lock")
+"""The names of its files."""
+
 MIN_APPENDED_BYTES: Final = 8 * 1024 * 1024
 """Bytes that are appended at least before the file is written anew."""
 

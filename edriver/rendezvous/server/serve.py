@@ -20,10 +20,10 @@ from edriver.common.join_config import JoinConfig, at_port
 from edriver.driver.rpc.health_and_reflection import INTROSPECTION_SERVICES, add_introspection
 from edriver.driver.rpc.tcp_endpoint import GuardedServer
 from edriver.rendezvous.address import CREDENTIALS_FILE
-from edriver.rendezvous.server.journal import CorruptJournalError, Journal
+from edriver.rendezvous.server.journal import JOURNAL_FILES, CorruptJournalError, Journal
 from edriver.rendezvous.server.runs import Runs
 from edriver.rendezvous.server.service import RENDEZVOUS_SERVICE, STORE_SERVICE, RendezvousService, StoreService
-from edriver.system.private_files import open_private
+from edriver.system.private_files import NotOwnError, OwnFolder, make_private, open_private
 from edriver.v1 import rendezvous_pb2_grpc
 
 _log = logging.getLogger("edriver.rendezvous")
@@ -51,8 +51,13 @@ def serve(folder: Path, address: str, port: int) -> int:
         port: at which port; 0: any.
     """
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(folder)
+        with OwnFolder(folder) as own:
+            own.check((SERVER_FILE, CREDENTIALS_FILE, *JOURNAL_FILES))
         uvloop.run(_serve(folder, address, port))
+    except NotOwnError as error:
+        _log.error("the folder is not used: %s", error)
+        return 1
     except OSError as error:
         _log.error("%s cannot be made: %s", folder, error.strerror)
         return 1

@@ -212,10 +212,11 @@ class Checkpoints:
 
     def _load(self, found: Found) -> tuple[Manifest, dict[str, Any], dict[str, Any]]:
         assert found.manifest is not None, "it is whole"
-        if damage := self._folder.damage(found):
-            self._condemn(found)
-            raise CheckpointError(damage)
-        stored = files.read(self._folder, found.name, found.manifest.entries, (OUTLINE,))
+        with self._folder.own(found.name) as place:
+            if damage := self._folder.damage(found):
+                self._condemn(found)
+                raise CheckpointError(damage)
+            stored = files.read(self._folder, place, found.manifest.entries, (OUTLINE,))
         tree, random = stored[OUTLINE]
         return found.manifest, filled(tree, stored), random
 

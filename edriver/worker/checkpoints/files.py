@@ -24,6 +24,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from edriver.checkpoints.folder import CheckpointFolder
 from edriver.checkpoints.manifest import Entry, FileRecord
+from edriver.system.private_files import close_to_others
 
 TORCH_VERSION: Final = str(torch.__version__)
 
@@ -33,19 +34,23 @@ class DigestedFiles(FileSystemBase):
 
     Args:
         files: what writes them.
+        local: whether that is to this machine's file system: then no other account can write them.
 
     Attributes:
         records: what was written, by name.
     """
 
-    def __init__(self, files: FileSystemBase) -> None:
+    def __init__(self, files: FileSystemBase, *, local: bool) -> None:
         self.records: dict[str, FileRecord] = {}
         self._files = files
+        self._local = local
 
     @contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
         """Open a file."""
         with self._files.create_stream(path, mode) as stream:
+            if self._local:
+                close_to_others(stream.fileno())
             digested = _DigestedStream(stream)
             yield cast(io.IOBase, digested)
         self.records[os.path.basename(path)] = digested.record  # noqa: PTH119  it may be a URL
@@ -66,6 +71,10 @@ class DigestedFiles(FileSystemBase):
     def mkdir(self, path: str | os.PathLike[str]) -> None:
         """Make a folder."""
         self._files.mkdir(path)
+        if self._local:
+            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            close_to_others(folder)
+            os.close(folder)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
@@ -147,15 +156,23 @@ def write(
         from edriver.worker.backend import fsspec_files
 
         writer = fsspec_files.writer(folder.place(name))
-    files = DigestedFiles(writer.fs)
+    files = DigestedFiles(writer.fs, local=folder.is_local)
     writer.fs = files  # type: ignore[assignment]  # as FsspecWriter does
     with _in_one_process():
         metadata = save(contents, storage_writer=writer, planner=DefaultSavePlanner(), no_dist=True)
     return files.records, {key: _entry(stored) for key, stored in metadata.state_dict_metadata.items()}
 
 
-def read(folder: CheckpointFolder, name: str, entries: Mapping[str, Entry], objects: tuple[str, ...]) -> dict[str, Any]:
+def read(
+    folder: CheckpointFolder, place: str, entries: Mapping[str, Entry], objects: tuple[str, ...]
+) -> dict[str, Any]:
     """The tensors of a checkpoint, in host memory, and some of its objects, by their keys.
+
+    Args:
+        folder: its folder,
+        place: and where it is, as `CheckpointFolder.own` says: unpickling runs code that is in it.
+        entries: what is in it.
+        objects: the keys of those that are no tensors.
 
     Raises:
         OSError: it cannot be read.
@@ -169,11 +186,11 @@ def read(folder: CheckpointFolder, name: str, entries: Mapping[str, Entry], obje
     contents.update(dict.fromkeys(objects))
     reader: FileSystemReader
     if folder.is_local:
-        reader = FileSystemReader(folder.place(name))
+        reader = FileSystemReader(place)
     else:
         from edriver.worker.backend import fsspec_files
 
-        reader = fsspec_files.reader(folder.place(name))
+        reader = fsspec_files.reader(place)
     with _in_one_process():
         load(contents, storage_reader=reader, planner=DefaultLoadPlanner(), no_dist=True)
     return contents

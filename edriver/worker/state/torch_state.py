@@ -75,7 +75,8 @@ class TorchState(ObjectState):
         optimizer: its optimizer. May be set later.
         checkpoint: where checkpoints are written, and loaded from once no worker holds the state: a folder, or a URL
             that fsspec knows; None: nowhere. Loading runs code that is in a checkpoint (pickle): keep strangers from
-            writing there.
+            writing there. Of a local folder, only checkpoints are loaded that no other account than root can have
+            written.
         every: how often one is written: a time, or a number of steps.
         keep: how many are kept.
         objects: everything else, by name: schedulers, samplers, more models, plain data.

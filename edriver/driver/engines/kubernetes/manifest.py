@@ -12,6 +12,7 @@ from edriver.driver.engines.kubernetes import access
 from edriver.driver.engines.kubernetes.plan import Manifest, Plan
 from edriver.driver.engines.kubernetes.pods import AGENT_FILE, DRIVER_FILE
 from edriver.driver.engines.kubernetes.workloads import workloads
+from edriver.system.private_files import make_private
 
 RESOURCES_FILE = "resources.yaml"
 
@@ -49,7 +50,7 @@ def write_kustomize_base(plan: Plan, folder: Path, driver: bytes, agent: bytes, 
         DRIVER_FILE: driver,
         AGENT_FILE: agent,
     }
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private(folder)
     for name, content in files.items():
         mode = 0o600 if name in (DRIVER_FILE, AGENT_FILE) else 0o644
         with os.fdopen(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:

@@ -1,25 +1,44 @@
 """A TCP port with grpc.health.v1 alone, for probes that speak neither TLS nor tokens, as Kubernetes' do.
 
-It says whether the process answers and is ready, and nothing else of the run.
+It says whether the process answers and is ready, and nothing else of the run. There is no token to tell a probe by, so
+when there are too many connections the oldest are closed, whatever they have asked: a probe has its answer by then.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 from typing import Final
 
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from edriver.common.join_config import at_port
+from edriver.system.ports.callers import Connection, UnauthenticatedConnections, close_surplus
 
 LIVENESS, READINESS = "liveness", "readiness"
 """The names by which a probe asks: whether the event loop turns; whether the process is where it is wanted."""
 
 _ALL_ADDRESSES: Final = ("::", "0.0.0.0")  # noqa: S104  a probe comes from the node; the first is IPv4's, too
+
+_log = logging.getLogger("edriver.health")
+
+MAX_CONNECTIONS: Final = 64
+"""Connections at a time. When there are more, the oldest are closed."""
+
+HANDSHAKE_TIMEOUT: Final = 5.0
+"""Seconds in which a caller must have shown that it speaks HTTP/2."""
+
+IDLE_TIMEOUT: Final = 15.0
+"""Seconds that a connection may be open without a call on it."""
+
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
-    ("grpc.max_allowed_incoming_connections", 64),
+    # Room for those that come between two looks: beyond that each is closed as soon as it is accepted, probes as well.
+    ("grpc.max_allowed_incoming_connections", 4 * MAX_CONNECTIONS),
+    ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_TIMEOUT * 1000)),
+    ("grpc.max_connection_idle_ms", int(IDLE_TIMEOUT * 1000)),
     ("grpc.max_concurrent_streams", 8),
     ("grpc.max_receive_message_length", 4096),
 )
@@ -37,7 +56,7 @@ class HealthPort:
         self._port = port
         self._ready = ready
         self._server: grpc.aio.Server | None = None
-        self._telling: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> int:
         """Listen at all addresses of this machine; returns the port.
@@ -53,13 +72,22 @@ class HealthPort:
         health_pb2_grpc.add_HealthServicer_to_server(state, self._server)
         port = self._listen(self._server)
         await self._server.start()
-        self._telling = asyncio.create_task(self._tell(state))
+
+        def log(surplus: Connection) -> None:
+            _log.warning(
+                "callers at the health port %s from %s, and perhaps others, are too many: the oldest connections are "
+                "closed",
+                *(port, surplus.where[0]),
+            )
+
+        surplus = close_surplus(port, UnauthenticatedConnections(MAX_CONNECTIONS, math.inf), log)
+        self._tasks = [asyncio.create_task(self._tell(state)), asyncio.create_task(surplus)]
         return port
 
     async def close(self) -> None:
         """Stop listening."""
-        if self._telling is not None:
-            self._telling.cancel()
+        for task in self._tasks:
+            task.cancel()
         if self._server is not None:
             await self._server.stop(0)
 
