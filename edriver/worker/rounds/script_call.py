@@ -33,6 +33,7 @@ class ScriptCall(Generic[R]):
         self._args = args
         self._kwargs = kwargs
         self._synced = synced
+        state.enter_run()
 
     def forget(self) -> None:
         """Forget what the function returned: it may keep the round's group alive."""
@@ -47,12 +48,14 @@ class ScriptCall(Generic[R]):
         state = self.state
         match effect:
             case effects.Train():
-                self.result = self._function(state, *self._args, **self._kwargs)
+                with state.in_function():
+                    self.result = self._function(state, *self._args, **self._kwargs)
             case effects.Sync():
                 committed = state.sync() is not False
                 self._synced()
                 return committed
             case effects.Adapt():
+                state.leave_round()
                 state.on_reset()
             case effects.IsClean():
                 return state.clean

@@ -25,6 +25,7 @@ from typing import Protocol
 from edriver.common.stall_limits import Phase
 from edriver.worker.reports import Copied, SamplesDone, with_reports
 from edriver.worker.state.commit_schedule import CommitSchedule
+from edriver.worker.state.modes import Modes
 from edriver.worker.training_phase import phase
 
 
@@ -92,6 +93,7 @@ class State(abc.ABC):
         self._schedule = CommitSchedule()
         self._rehearses = False
         self._disk: OnDisk | None = None
+        self._modes = Modes()
         self._exposed = False  # whether a failure may lead back further than to the last boundary, as far as is known
 
     def bind(self, rounds: BoundaryListener | None) -> None:
@@ -104,6 +106,22 @@ class State(abc.ABC):
         This is where a script adapts what depends on the number of workers, such as the learning rate.
         """
         self._reset_callbacks.extend(callbacks)
+
+    def enter_run(self) -> None:
+        """`run` is called: what the process and the state's models compute in now is what its function expects."""
+        self._modes.begin()
+
+    def leave_round(self) -> None:
+        """The function was left and is to be called again: go back to what it computed in at the last boundary."""
+        self._modes.go_back()
+
+    def in_function(self) -> contextlib.AbstractContextManager[None]:
+        """What the function is called in."""
+        return self._modes.in_function()
+
+    def modes_text(self) -> str | None:
+        """What the function computes in, as text for people, the same on all members; None without torch."""
+        return None if self._modes.noted is None else self._modes.noted.text()
 
     def on_reset(self) -> None:
         """Adapt to a new round: called by `run` when rank and size are known, before `sync`."""
@@ -187,13 +205,16 @@ class State(abc.ABC):
     @contextlib.contextmanager
     def rehearsal(self) -> Iterator[None]:
         """Take back what is done to the state in between; commits save nothing meanwhile, and reports are dropped."""
+        self.enter_run()
         self.save()
         reported, self._rehearses = self.reported, True
         try:
-            yield
+            with self.in_function():
+                yield
         finally:
             self.reported, self._rehearses = reported, False
         self.restore()
+        self.leave_round()
         self.clear_gradients()
 
     def newest_checkpoint(self, look: bool) -> int | None:

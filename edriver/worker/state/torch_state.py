@@ -37,8 +37,8 @@ from edriver.worker.copies.snapshot import (
 from edriver.worker.reports import SamplesDone
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.state.device_mark import DeviceMark, Event
-from edriver.worker.state.first_look import refuse_sharded, say_untrained
-from edriver.worker.state.handlers import OptimizerHandler, StateHandler, handler_for
+from edriver.worker.state.first_look import MAX_NAMES, refuse_sharded, say_untrained
+from edriver.worker.state.handlers import ModuleHandler, OptimizerHandler, StateHandler, handler_for
 from edriver.worker.state.object_state import ObjectState, check_names
 from edriver.worker.state.step_watch import STEP_BEGUN, StepWatch
 from edriver.worker.state.tensor_places import TensorPlaces
@@ -164,12 +164,33 @@ class TorchState(ObjectState):
         self._begun = self._steps.begun
         self._kept_values = [handler.value for handler in self._handlers.values()]
 
+    def enter_run(self) -> None:
+        """`run` is called: what the process and the models compute in now is what its function expects."""
+        self._watch_modes()
+        super().enter_run()
+
+    def modes_text(self) -> str | None:
+        """What the function computes in, as text for people."""
+        models = [(name, h.modes.evaluating()) for name, h in self._handlers.items() if isinstance(h, ModuleHandler)]
+        evaluating = [f"{name}.{path}" if path else name for name, paths in models for path in paths]
+        more = f" and {len(evaluating) - MAX_NAMES} more" if len(evaluating) > MAX_NAMES else ""
+        text = f"in eval mode: {', '.join(evaluating[:MAX_NAMES])}{more}" if evaluating else ""
+        return "; ".join(filter(None, (super().modes_text(), text)))
+
+    def _note_modes(self) -> None:
+        if not self._steps.watches or self._steps.begun != self._begun:
+            self._modes.passed()
+
+    def _watch_modes(self) -> None:
+        self._modes.watch(handler.modes for handler in self._handlers.values() if isinstance(handler, ModuleHandler))
+
     def first_boundary(self) -> None:
         """Look again for what is sharded, and for parameters that nothing of the state trains."""
         values: dict[str, object] = {name: handler.value for name, handler in self._handlers.items()}
         refuse_sharded(values.values())
         say_untrained(values)
         self._places.first_boundary()
+        self._watch_modes()
 
     def _step_begins(self) -> None:
         if self._places.assigned_before_step():
@@ -219,9 +240,11 @@ class TorchState(ObjectState):
         Raises:
             TypeError: an attribute cannot be copied.
         """
+        self._note_modes()
         self._saved = self._buffers.copied(self._capture(), _Lasting(self._handlers))
         self.copied.commit_bytes = self._buffers.nbytes
         self._saved_random.keep()
+        self._saved_modes = self._modes.noted
 
     def committed_parts(self) -> tuple[dict[str, Any], RandomStates, Loan]:
         """See on_disk.Checkpointed."""
@@ -233,6 +256,7 @@ class TorchState(ObjectState):
         self._saved = self._buffers.adopted(arrived)
         self.copied.received_bytes = self._buffers.nbytes
         self._saved_random.keep()
+        self._saved_modes = self._modes.noted
 
     def restore(self) -> None:
         """Go back to what was saved last; in any case, set all gradients to None."""
@@ -240,6 +264,7 @@ class TorchState(ObjectState):
         if self._saved is not None:
             self._load(self._saved)
             self._saved_random.bring_back()
+            self._modes.go_back(self._saved_modes)
             self.keep()
 
     def reset(self) -> None:
@@ -303,6 +328,7 @@ class TorchState(ObjectState):
         handlers = self._handlers.values()
         self._lasting = list({id(t): t for handler in handlers for t in handler.lasting()}.values())
         self._places.watch(self._lasting)
+        self._watch_modes()
         self._buffer_copies.watch(h.value for h in handlers if isinstance(h.value, torch.nn.Module))
 
     def _small(self, tree: dict[str, Any]) -> dict[str, Any]:
