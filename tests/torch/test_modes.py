@@ -13,7 +13,9 @@ from edriver.worker.backend import process_modes
 from edriver.worker.state.modes import ALWAYS_NOTED, ModelModes, Modes
 from edriver.worker.state.object_state import ObjectState
 from edriver.worker.state.torch_state import TorchState
-from tests.torch.test_boundary import Rounds, new_state, step
+from edriver.worker.sync import sync
+from tests.torch.test_boundary import Rounds, everything, new_state, same, step
+from tests.torch.test_sync_record import sent
 
 
 @pytest.fixture(autouse=True)
@@ -250,3 +252,48 @@ def test_a_large_model_is_looked_at_for_a_thousandth_of_the_time_and_at_once_if_
     model.eval()
     modes.passed()
     assert len(noted.evaluating()) == len(model) + 1
+
+
+@pytest.mark.parametrize("change", [gradients_off, doubles, without_memory, autocast_on])
+def test_what_edriver_copies_and_sends_is_the_same_in_all_modes(change: Callable[[TorchState], None]) -> None:
+    state = entered(note=torch.ones(3), large=torch.ones(5000))
+    passed_a_step(state)
+    before = everything(state)
+    change(state)
+    state.commit()
+    stream, record = sent(state._capture())
+    tree = sync._unpacked(stream, record)
+    with torch.no_grad():
+        state.model[0].weight.add_(1)
+        state.note.add_(1)
+    state.restore()
+    process_modes.enter(process_modes.current()._replace(device=None))
+    assert same(everything(state), before)
+    assert torch.equal(tree["model"][1]["state"]["0.weight"], state.model[0].weight)
+
+
+def test_a_commit_and_a_boundary_in_inference_mode_hinder_no_later_ones() -> None:
+    state = entered(note=torch.ones(3), large=torch.ones(5000))
+    with torch.inference_mode():
+        state.commit()
+        state.note, state.large = torch.zeros(3), torch.zeros(5000)
+        state.check_host_updates()
+    state.note, state.large = torch.ones(3), torch.ones(5000)
+    passed_a_step(state)
+    state.commit()
+    before = everything(state)
+    step(state)
+    state.restore()
+    assert same(everything(state), before)
+
+
+def test_a_tensor_that_was_made_in_inference_mode_is_kept_by_commits() -> None:
+    state = entered(large=torch.zeros(1))
+    with torch.inference_mode():
+        state.large = torch.ones(5000)
+    passed_a_step(state)
+    assert not state.clean
+    state.commit()
+    state.large = torch.zeros(5000)
+    state.restore()
+    assert state.large.sum() == 5000

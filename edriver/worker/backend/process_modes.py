@@ -113,17 +113,20 @@ def inference() -> bool:
     return torch.is_inference_mode_enabled()
 
 
-@contextlib.contextmanager
-def with_inference(mode: bool) -> Iterator[None]:
+def with_inference(mode: bool) -> contextlib.AbstractContextManager[None]:
     """Have inference mode on or off; where it is so already, nothing changes."""
-    with contextlib.nullcontext() if torch.is_inference_mode_enabled() == mode else torch.inference_mode(mode):
-        yield
+    return _NO_CHANGE if torch.is_inference_mode_enabled() == mode else torch.inference_mode(mode)
+
+
+_NO_CHANGE: Final = contextlib.nullcontext()
 
 
 @contextlib.contextmanager
 def as_at_start() -> Iterator[None]:
-    """Compute as in a process whose script has set nothing: no mode of its own, and no hook for all modules, holds."""
-    before = current()
+    """Compute as in a process whose script has set nothing: no mode of this thread, and no hook for all modules, holds.
+
+    A default dtype stays, for it is that of all threads: name the dtype.
+    """
     with contextlib.ExitStack() as stack:
         for hooks in _hooks():
             stack.callback(hooks.update, dict(hooks))
@@ -131,8 +134,6 @@ def as_at_start() -> Iterator[None]:
         stack.enter_context(without_tensor_modes())
         stack.enter_context(torch.enable_grad())
         stack.enter_context(torch.autograd.set_detect_anomaly(False))
-        stack.callback(torch.set_default_dtype, before.dtype)
-        torch.set_default_dtype(torch.float32)
         for kind in _AUTOCAST_DEVICES:
             stack.enter_context(_without_autocast(kind))
         yield

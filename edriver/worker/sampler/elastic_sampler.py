@@ -200,7 +200,7 @@ class ElasticSampler(Sampler[int]):
 
     def _indices(self, positions: list[int]) -> list[int]:
         shuffle = self._shuffle()
-        return positions if shuffle is None else shuffle.order(torch.tensor(positions, dtype=torch.int64)).tolist()
+        return positions if shuffle is None else shuffle.order(_int64(positions)).tolist()
 
     def _shuffle(self) -> Permutation | None:
         """The epoch's permutation; None means 0, 1, 2, ..."""
@@ -209,8 +209,12 @@ class ElasticSampler(Sampler[int]):
         return Permutation(self._cursor.length, self._cursor.seed, self._cursor.epoch)
 
 
+def _int64(values: list[int]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int64, device="cpu")
+
+
 def _chunks(base: int, remaining: int, rank: int, size: int, share: int, shuffle: Permutation | None) -> Iterator[int]:
     for first in range(0, share, CHUNK_INDICES):
-        k = torch.arange(first, min(first + CHUNK_INDICES, share))
+        k = torch.arange(first, min(first + CHUNK_INDICES, share), device="cpu")
         positions = base + (rank + k * size) % remaining
         yield from (positions if shuffle is None else shuffle.order(positions)).tolist()

@@ -161,6 +161,7 @@ class TorchState(ObjectState):
         self._places.boundary()
         self._mark.set()
         self._writes = writes(self._lasting + self._large)
+        self._exposed = self._exposed or self._writes is None
         self._begun = self._steps.begun
         self._kept_values = [handler.value for handler in self._handlers.values()]
 
