@@ -42,6 +42,7 @@ from edriver.worker.state.handlers import ModuleHandler, OptimizerHandler, State
 from edriver.worker.state.object_state import ObjectState, check_names
 from edriver.worker.state.step_watch import STEP_BEGUN, StepWatch
 from edriver.worker.state.tensor_places import TensorPlaces
+from edriver.worker.state.uneven_inputs import say_joined, watch_joins
 
 _DEVICE_BEHIND: Final = "the device had not come to the last boundary: call commit() now and then"
 _OVERWRITTEN: Final = (
@@ -112,6 +113,7 @@ class TorchState(ObjectState):
         self._writes: list[int] | None = None
         self._begun = 0
         self._kept_values: list[Any] = []
+        watch_joins()
         _refuse_hidden(objects)
         if checkpoint is not None:
             objects = {**objects, "steps_made": 0}
@@ -186,10 +188,11 @@ class TorchState(ObjectState):
         self._modes.watch(handler.modes for handler in self._handlers.values() if isinstance(handler, ModuleHandler))
 
     def first_boundary(self) -> None:
-        """Look again for what is sharded, and for parameters that nothing of the state trains."""
+        """Look again for what is sharded, for parameters that nothing of the state trains, and for unequal steps."""
         values: dict[str, object] = {name: handler.value for name, handler in self._handlers.items()}
         refuse_sharded(values.values())
         say_untrained(values)
+        say_joined()
         self._places.first_boundary()
         self._watch_modes()
 
