@@ -36,8 +36,9 @@ from edriver.worker.copies.snapshot import (
 )
 from edriver.worker.reports import SamplesDone
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
+from edriver.worker.state.comm_hooks import watch_comm_hooks
 from edriver.worker.state.device_mark import DeviceMark, Event
-from edriver.worker.state.first_look import MAX_NAMES, refuse_sharded, say_untrained
+from edriver.worker.state.first_look import MAX_NAMES, refuse_sharded, refuse_uninitialized, say_untrained
 from edriver.worker.state.handlers import ModuleHandler, OptimizerHandler, StateHandler, handler_for
 from edriver.worker.state.object_state import ObjectState, check_names
 from edriver.worker.state.step_watch import STEP_BEGUN, StepWatch
@@ -83,8 +84,8 @@ class TorchState(ObjectState):
         steps_made: with checkpoints, the number of boundaries that training has passed, in all runs.
 
     Raises:
-        TypeError: a value cannot be kept (FSDP, ZeroRedundancyOptimizer, DTensor, DistributedSampler), and
-            why.
+        TypeError: a value cannot be kept (FSDP, ZeroRedundancyOptimizer, DTensor, DistributedSampler, lazy modules that
+            have not been called), and why.
         ValueError: a name starts with an underscore or is one of this class's own; `every` or `keep` is not positive.
     """
 
@@ -114,6 +115,7 @@ class TorchState(ObjectState):
         self._begun = 0
         self._kept_values: list[Any] = []
         watch_joins()
+        watch_comm_hooks()
         _refuse_hidden(objects)
         if checkpoint is not None:
             objects = {**objects, "steps_made": 0}
@@ -126,6 +128,8 @@ class TorchState(ObjectState):
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self._names:
             handler = None if type(value) in IMMUTABLE_TYPES else handler_for(value)
+            if isinstance(handler, ModuleHandler):
+                refuse_uninitialized(name, handler.value)
             if handler is None:
                 self._handlers.pop(name, None)
             else:

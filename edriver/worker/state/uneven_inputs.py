@@ -46,7 +46,7 @@ def say_joined() -> None:
 @functools.cache
 def _warn() -> None:
     logger.warning(
-        "edriver: boundaries are passed inside torch's Join, so ranks make unequal numbers of steps: one that is out of "
-        "data passes none, and when workers come or go it takes over the state of a rank that has made more. Have all "
-        "ranks make equally many steps instead: edriver.ElasticSampler gives each as many batches"
+        "edriver: boundaries are passed inside torch's Join, so ranks make unequal numbers of steps: one without data "
+        "passes none, and when workers come or go it takes over the state of a rank that has made more. Have all ranks "
+        "make equally many steps instead: edriver.ElasticSampler gives each as many batches"
     )
