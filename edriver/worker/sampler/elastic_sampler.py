@@ -16,11 +16,14 @@ from torch.utils.data import Sampler
 from edriver.common.ids import RoundId
 from edriver.worker import topology
 from edriver.worker.reports import SamplesDone
-from edriver.worker.sampler.cursor import Cursor, CursorState
+from edriver.worker.sampler.cursor import SKIP_ADVICE, Cursor, CursorState
 from edriver.worker.sampler.loaders import refuse_second_sharding, watch_distributed_samplers
 from edriver.worker.sampler.permutation import Permutation
 
 logger = logging.getLogger("edriver.worker")
+
+LOOK_AHEAD = 4096
+"""So many of a rank's next samples are looked through for one that was recorded too early."""
 
 CHUNK_INDICES = 16384
 """How many indices are worked out at a time: an epoch's indices are never all in memory."""
@@ -110,6 +113,8 @@ class ElasticSampler(Sampler[int]):
         if given != due:
             at = next((i for i, pair in enumerate(zip(given, due, strict=False)) if pair[0] != pair[1]), len(due))
             expected = f"{due[at]} comes next" if at < len(due) else "nothing is left for this rank"
+            if at < len(due) and given[at] in self._indices(list(cursor.next_positions(LOOK_AHEAD))):
+                expected += f", and was skipped. {SKIP_ADVICE}"
             raise ValueError(
                 f"index {given[at]} cannot be recorded: after {cursor.recorded + at} of this rank's "
                 f"{cursor.share} samples of epoch {cursor.epoch} in this round, {expected}; record the "
