@@ -14,7 +14,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 from edriver.worker import topology
-from edriver.worker.state import comm_hooks
+from edriver.worker.watch import comm_hooks
 from tests.torch.test_boundary import new_state
 
 

@@ -31,7 +31,7 @@ class LostError(Exception):
 
 def called(state: TorchState | ObjectState, function: Callable[[Any], object]) -> None:
     """Call a training function, which a loss or a resize ends."""
-    with contextlib.suppress(LostError), state.in_function():
+    with contextlib.suppress(LostError), state.computes_in.in_function():
         function(state)
         raise LostError
 
@@ -40,13 +40,13 @@ def returned(state: TorchState) -> None:
     """What follows a loss: the state goes back to its boundary, and the function is to be called again."""
     assert state.clean
     state.return_to_boundary()
-    state.leave_round()
+    state.computes_in.go_back()
 
 
 def entered(dtype: torch.dtype = torch.float32, **objects: Any) -> TorchState:
     state = new_state(**objects)
     state.model.to(dtype)
-    state.enter_run()
+    state.computes_in.begin()
     state.keep()
     return state
 
@@ -121,7 +121,7 @@ def test_a_resize_at_a_boundary_amid_a_validation_leads_back_to_what_training_co
         state.check_host_updates()
 
     called(state, train)
-    state.leave_round()  # all stop at a boundary: nothing else goes back
+    state.computes_in.go_back()  # all stop at a boundary: nothing else goes back
     assert process_modes.current() == before
     assert all(flags(state))
 
@@ -142,11 +142,11 @@ def test_what_training_changes_for_good_is_kept_and_reaches_newcomers(change: Ca
     returned(state)
     assert process_modes.current() == changed
     assert flags(state) == parts
-    sent = state._capture(), state._modes.sent()
+    sent = state._capture(), state.computes_in.sent()
     called(state, evaluate)
     process_modes.enter(changed._replace(dtype=torch.float32, deterministic=(False, False)))
     newcomer._load(sent[0])
-    newcomer._modes.take(sent[1])
+    newcomer.computes_in.take(sent[1])
     assert process_modes.current() == changed
     assert flags(newcomer) == parts
 
@@ -159,7 +159,7 @@ def test_what_training_changes_for_good_is_kept_and_reaches_newcomers(change: Ca
 def test_a_context_manager_around_a_boundary_does_not_reach_the_next_call(around: Callable[[], Any]) -> None:
     state = ObjectState(step=0)  # of which it is not known whether a boundary ends a step
     state.bind(Rounds())
-    state.enter_run()
+    state.computes_in.begin()
     before = process_modes.current()
 
     def train(state: ObjectState) -> None:
@@ -169,7 +169,7 @@ def test_a_context_manager_around_a_boundary_does_not_reach_the_next_call(around
 
     called(state, train)
     state.return_to_boundary()
-    state.leave_round()
+    state.computes_in.go_back()
     assert process_modes.current() == before
     assert not torch.is_inference_mode_enabled()
 
@@ -201,7 +201,7 @@ def test_an_inference_mode_that_was_left_on_does_not_reach_the_next_call() -> No
     called(state, lambda _: mode.__enter__())
     try:
         returned(state)
-        with state.in_function():
+        with state.computes_in.in_function():
             step(state)
     finally:
         mode.__exit__(None, None, None)
@@ -223,12 +223,12 @@ def test_modules_that_the_function_adds_go_back_from_its_first_boundary_on() -> 
 
 def test_modes_are_told_as_text() -> None:
     state = entered(torch.float64, other=torch.nn.Linear(1, 1))
-    assert state.modes_text() == "gradients on"
+    assert state.computes_in.text() == "gradients on"
     state.other.eval()
     evaluate_a_part(state)
     doubles(state)
     passed_a_step(state)
-    assert state.modes_text() == "gradients on, default dtype float64; in eval mode: model.1, other"
+    assert state.computes_in.text() == "gradients on, default dtype float64; in eval mode: model.1, other"
 
 
 def test_a_large_model_is_looked_at_for_a_thousandth_of_the_time_and_at_once_if_all_of_it_changes() -> None:
@@ -241,7 +241,7 @@ def test_a_large_model_is_looked_at_for_a_thousandth_of_the_time_and_at_once_if_
 
     modes = Modes(clock)
     noted = ModelModes(model)
-    modes.watch([noted])
+    modes.watch({"model": noted})
     modes.begin()
     model[3].eval()
     modes.passed()

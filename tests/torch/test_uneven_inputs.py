@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
-from edriver.worker.state import uneven_inputs
+from edriver.worker.watch import uneven_inputs
 from tests.torch.test_boundary import new_state
 
 

@@ -182,7 +182,7 @@ class TrainingThread:
                 assert self._watch.state is not None, "a boundary of a state that is bound"
                 state = self._watch.state
                 state.first_boundary()
-                digest = with_modes(state.digest(committed=False), state.modes_text())
+                digest = with_modes(state.digest(committed=False), state.computes_in.text())
                 self._report(self._times.first_boundary(self._participant.round_id, state.copied, digest))
             case effects.Complain(how):
                 self._complain(how)

@@ -31,17 +31,19 @@ def refuse_sharded(values: Iterable[object]) -> None:
             refuse_sharded_optimizer(value)
 
 
-def refuse_uninitialized(name: str, model: torch.nn.Module) -> None:
+def refuse_uninitialized(name: str, value: object) -> None:
     """Refuse a model with lazy modules that have not been called: there is nothing that could be kept of them yet.
 
     Args:
         name: of the state's attribute.
-        model: its value.
+        value: its value, a model or anything else.
 
     Raises:
         TypeError: names the parameter or buffer, and what to do.
     """
-    for path, tensor in (*model.named_parameters(), *model.named_buffers()):
+    if not isinstance(value, torch.nn.Module):
+        return
+    for path, tensor in (*value.named_parameters(), *value.named_buffers()):
         if is_lazy(tensor):
             raise TypeError(
                 f"the state's {name!r} has lazy modules that have not been called: {path!r} has no shape yet. Call the "

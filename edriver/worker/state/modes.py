@@ -14,7 +14,7 @@ import contextlib
 import functools
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 ALWAYS_NOTED: Final = 32
 """Modules of a state that are looked at at each boundary: in a microsecond."""
+
+MAX_NAMES: Final = 5
+"""Modules that are named; further ones are counted."""
 
 SHARE: Final = 0.001
 """Most of the time that is spent on looking at more than these. A change that is seen too late for that would have to
@@ -93,7 +96,7 @@ class Modes:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self._models: tuple[ModelModes, ...] = ()
+        self._models: dict[str, ModelModes] = {}
         self._watched: list[torch.nn.Module] = []
         self._flags: list[bool] = []
         self._entered: ProcessModes | None = None  # in which the function was called
@@ -107,14 +110,24 @@ class Modes:
         """Those of the process, as of the last boundary that ended a step; None: of a process without torch."""
         return self._noted
 
-    def watch(self, models: Iterable[ModelModes]) -> None:
-        """Look at these from now on."""
-        self._models = tuple(models)
-        for model in self._models:
+    def watch(self, models: Mapping[str, ModelModes]) -> None:
+        """Look at the modules of these from now on, by the names of the state's attributes."""
+        self._models = dict(models)
+        for model in self._models.values():
             model.watch()
-        parts = [part for model in self._models for part in model.parts]
-        self._watched = parts if len(parts) <= ALWAYS_NOTED else [model.parts[0] for model in self._models]
+        parts = [part for model in self._models.values() for part in model.parts]
+        self._watched = parts if len(parts) <= ALWAYS_NOTED else [model.parts[0] for model in self._models.values()]
         self._quick = None
+
+    def text(self) -> str | None:
+        """What the function computes in, as text for people, the same on all members; None without torch."""
+        if self._noted is None:
+            return None
+        named = [(name, path) for name, model in self._models.items() for path in model.evaluating()]
+        evaluating = [f"{name}.{path}" if path else name for name, path in named]
+        more = f" and {len(evaluating) - MAX_NAMES} more" if len(evaluating) > MAX_NAMES else ""
+        text = f"; in eval mode: {', '.join(evaluating[:MAX_NAMES])}{more}" if evaluating else ""
+        return self._noted.text() + text
 
     def begin(self) -> None:
         """The function is about to be called for the first time: what is in effect now is what it expects."""
@@ -136,7 +149,7 @@ class Modes:
         Args:
             to: modes of the process to go back to instead: those of the last commit.
         """
-        for model in self._models:
+        for model in self._models.values():
             model.bring_back()
         to = self._noted if to is None else to
         if to is None or self._entered is None:
@@ -172,7 +185,7 @@ class Modes:
         self._flags = list(map(_TRAINS, self._watched))
         self._quick = _of_process().quick()
         self._noted = _of_process().current()
-        for model in self._models:
+        for model in self._models.values():
             model.note()
         now = self._clock()
         self._due = now + (now - began) / SHARE

@@ -83,14 +83,14 @@ class ObjectState(State):
         self._note_modes()
         self._saved = _copied(self._capture())
         self._saved_random.keep()
-        self._saved_modes = self._modes.noted
+        self._saved_modes = self.computes_in.noted
 
     def restore(self) -> None:
         """Give the attributes the values that were saved last; without anything saved, stay."""
         if self._saved is not None:
             self._load(_copied(self._saved))
             self._saved_random.bring_back()
-            self._modes.go_back(self._saved_modes)
+            self.computes_in.go_back(self._saved_modes)
             self.keep()
 
     def keep(self) -> None:
@@ -120,7 +120,7 @@ class ObjectState(State):
         assert parts is not None, "what was small is small"
         self._bring_back(parts)
         self._random.bring_back()
-        self._modes.go_back()
+        self.computes_in.go_back()
         self.keep()
 
     def sync(self) -> bool:
@@ -183,14 +183,14 @@ class ObjectState(State):
     def _exchange(self, assignment: Assignment) -> dict[str, Any] | None:
         from edriver.worker.sync.sync import sync_state  # torch, which a world of plain objects does without
 
-        sent = (self._capture(), self._modes.sent()) if assignment.rank == assignment.source else ()
+        sent = (self._capture(), self.computes_in.sent()) if assignment.rank == assignment.source else ()
         arrived = sync_state(sent, assignment)
         if arrived is None:
             return None
         tree: dict[str, Any]
         tree, modes = arrived
         self._load(tree)
-        self._modes.take(modes)
+        self.computes_in.take(modes)
         return tree
 
     def reset(self) -> None:
@@ -211,7 +211,7 @@ class ObjectState(State):
 
     def _note_modes(self) -> None:
         """Note the modes that the function computes in, at a boundary that ends a step."""
-        self._modes.passed()
+        self.computes_in.passed()
 
     def _capture(self) -> dict[str, Any]:
         """The state as a tree that refers to the live objects."""

@@ -74,12 +74,16 @@ class OnDisk(Protocol):
             CheckpointError: none can be loaded.
         """
 
+    def returned(self) -> None:
+        """The training function has returned."""
+
 
 class State(abc.ABC):
     """What `edriver.run` needs of a script's state, and what the script needs of the run.
 
     Attributes:
         last_hosts_update: timestamp and HostUpdateResult of the last news about hosts, None before any.
+        computes_in: the modes of its training function.
         copied: how much it has copied, for observers,
         reported: and what the script has reported last.
     """
@@ -93,7 +97,7 @@ class State(abc.ABC):
         self._schedule = CommitSchedule()
         self._rehearses = False
         self._disk: OnDisk | None = None
-        self._modes = Modes()
+        self.computes_in = Modes()
         self._exposed = False  # whether a failure may lead back further than to the last boundary, as far as is known
 
     def bind(self, rounds: BoundaryListener | None) -> None:
@@ -106,22 +110,6 @@ class State(abc.ABC):
         This is where a script adapts what depends on the number of workers, such as the learning rate.
         """
         self._reset_callbacks.extend(callbacks)
-
-    def enter_run(self) -> None:
-        """`run` is called: what the process and the state's models compute in now is what its function expects."""
-        self._modes.begin()
-
-    def leave_round(self) -> None:
-        """The function was left and is to be called again: go back to what it computed in at the last boundary."""
-        self._modes.go_back()
-
-    def in_function(self) -> contextlib.AbstractContextManager[None]:
-        """What the function is called in."""
-        return self._modes.in_function()
-
-    def modes_text(self) -> str | None:
-        """What the function computes in, as text for people, the same on all members; None without torch."""
-        return None if self._modes.noted is None else self._modes.noted.text()
 
     def on_reset(self) -> None:
         """Adapt to a new round: called by `run` when rank and size are known, before `sync`."""
@@ -205,16 +193,15 @@ class State(abc.ABC):
     @contextlib.contextmanager
     def rehearsal(self) -> Iterator[None]:
         """Take back what is done to the state in between; commits save nothing meanwhile, and reports are dropped."""
-        self.enter_run()
+        self.computes_in.begin()
         self.save()
         reported, self._rehearses = self.reported, True
         try:
-            with self.in_function():
+            with self.computes_in.in_function():
                 yield
         finally:
             self.reported, self._rehearses = reported, False
         self.restore()
-        self.leave_round()
         self.clear_gradients()
 
     def newest_checkpoint(self, look: bool) -> int | None:
@@ -238,6 +225,11 @@ class State(abc.ABC):
         """
         if self._disk is not None:
             self._disk.load()
+
+    def function_returned(self) -> None:
+        """The training function has returned."""
+        if self._disk is not None:
+            self._disk.returned()
 
     def write_last_checkpoint(self) -> None:
         """Write the state as it is to disk, if it has checkpoints and the newest one there is older.

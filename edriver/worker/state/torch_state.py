@@ -36,14 +36,14 @@ from edriver.worker.copies.snapshot import (
 )
 from edriver.worker.reports import SamplesDone
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
-from edriver.worker.state.comm_hooks import watch_comm_hooks
 from edriver.worker.state.device_mark import DeviceMark, Event
-from edriver.worker.state.first_look import MAX_NAMES, refuse_sharded, refuse_uninitialized, say_untrained
+from edriver.worker.state.first_look import refuse_sharded, refuse_uninitialized, say_untrained
 from edriver.worker.state.handlers import ModuleHandler, OptimizerHandler, StateHandler, handler_for
 from edriver.worker.state.object_state import ObjectState, check_names
 from edriver.worker.state.step_watch import STEP_BEGUN, StepWatch
 from edriver.worker.state.tensor_places import TensorPlaces
-from edriver.worker.state.uneven_inputs import say_joined, watch_joins
+from edriver.worker.watch.comm_hooks import watch_comm_hooks
+from edriver.worker.watch.uneven_inputs import say_joined, watch_joins
 
 _DEVICE_BEHIND: Final = "the device had not come to the last boundary: call commit() now and then"
 _OVERWRITTEN: Final = (
@@ -128,14 +128,15 @@ class TorchState(ObjectState):
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self._names:
             handler = None if type(value) in IMMUTABLE_TYPES else handler_for(value)
-            if isinstance(handler, ModuleHandler):
-                refuse_uninitialized(name, handler.value)
+            refuse_uninitialized(name, value)
             if handler is None:
                 self._handlers.pop(name, None)
             else:
                 self._handlers[name] = handler
             if isinstance(handler, OptimizerHandler):
                 handler.models = functools.partial(_models, self._handlers)
+            elif isinstance(handler, ModuleHandler):
+                self._watch_modes()
         object.__setattr__(self, name, value)
         if name in self._names and isinstance(value, Optimizer):
             self._steps.watch(h.value for h in self._handlers.values() if isinstance(h.value, Optimizer))
@@ -171,25 +172,13 @@ class TorchState(ObjectState):
         self._begun = self._steps.begun
         self._kept_values = [handler.value for handler in self._handlers.values()]
 
-    def enter_run(self) -> None:
-        """`run` is called: what the process and the models compute in now is what its function expects."""
-        self._watch_modes()
-        super().enter_run()
-
-    def modes_text(self) -> str | None:
-        """What the function computes in, as text for people."""
-        models = [(name, h.modes.evaluating()) for name, h in self._handlers.items() if isinstance(h, ModuleHandler)]
-        evaluating = [f"{name}.{path}" if path else name for name, paths in models for path in paths]
-        more = f" and {len(evaluating) - MAX_NAMES} more" if len(evaluating) > MAX_NAMES else ""
-        text = f"in eval mode: {', '.join(evaluating[:MAX_NAMES])}{more}" if evaluating else ""
-        return "; ".join(filter(None, (super().modes_text(), text)))
-
     def _note_modes(self) -> None:
         if not self._steps.watches or self._steps.begun != self._begun:
-            self._modes.passed()
+            self.computes_in.passed()
 
     def _watch_modes(self) -> None:
-        self._modes.watch(handler.modes for handler in self._handlers.values() if isinstance(handler, ModuleHandler))
+        models = {name: handler for name, handler in self._handlers.items() if isinstance(handler, ModuleHandler)}
+        self.computes_in.watch({name: handler.modes for name, handler in models.items()})
 
     def first_boundary(self) -> None:
         """Look again for what is sharded, for parameters that nothing of the state trains, and for unequal steps."""
@@ -252,7 +241,7 @@ class TorchState(ObjectState):
         self._saved = self._buffers.copied(self._capture(), _Lasting(self._handlers))
         self.copied.commit_bytes = self._buffers.nbytes
         self._saved_random.keep()
-        self._saved_modes = self._modes.noted
+        self._saved_modes = self.computes_in.noted
 
     def committed_parts(self) -> tuple[dict[str, Any], RandomStates, Loan]:
         """See on_disk.Checkpointed."""
@@ -264,7 +253,7 @@ class TorchState(ObjectState):
         self._saved = self._buffers.adopted(arrived)
         self.copied.received_bytes = self._buffers.nbytes
         self._saved_random.keep()
-        self._saved_modes = self._modes.noted
+        self._saved_modes = self.computes_in.noted
 
     def restore(self) -> None:
         """Go back to what was saved last; in any case, set all gradients to None."""
@@ -272,7 +261,7 @@ class TorchState(ObjectState):
         if self._saved is not None:
             self._load(self._saved)
             self._saved_random.bring_back()
-            self._modes.go_back(self._saved_modes)
+            self.computes_in.go_back(self._saved_modes)
             self.keep()
 
     def reset(self) -> None:
