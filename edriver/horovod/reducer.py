@@ -237,7 +237,9 @@ class GradientReducer:
         gradient = param.grad
         if gradient is None:
             nothing = param.new_empty(0, *param.shape[1:])
-            gradient = torch.sparse_coo_tensor(torch.empty(1, 0, dtype=torch.int64), nothing, param.shape)
+            gradient = torch.sparse_coo_tensor(
+                torch.empty(1, 0, dtype=torch.int64, device=nothing.device), nothing, param.shape
+            )
         param.grad = sparse_allreduce_async(gradient, name, self._op, self._members)()
 
 

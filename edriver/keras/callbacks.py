@@ -49,7 +49,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
         """Average. Raises MismatchError where the members have different metrics."""
         names = sorted(name for name, value in (logs or {}).items() if isinstance(value, int | float))
         if names and basics.size() > 1:
-            values = torch.tensor([float(logs[name]) for name in names], dtype=torch.float64)
+            values = torch.tensor([float(logs[name]) for name in names], dtype=torch.float64, device="cpu")
             logs.update(zip(names, allreduce(values, name=f"metrics {', '.join(names)}").tolist(), strict=True))
 
 

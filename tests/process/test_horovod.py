@@ -82,3 +82,16 @@ def test_a_script_that_is_not_elastic_fails_with_a_worker(tmp_path: Path) -> Non
         assert run.end() == 1
         run.line("HorovodInternalError: a collective failed, because a member is gone")
         assert run.gone()
+
+
+def test_a_resize_while_a_member_has_joined_cuts_the_round_at_once(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, "localhost:2")
+    flags = ["-np", "2", "--max-np", "3", "--reset-limit", "0"]
+    job = [sys.executable, str(SCRIPTS / "horovod_joins.py")]
+    with running([*flags, "--host-discovery-script", str(hosts.script), *job], tmp_path) as run:
+        run.line("rank 1 of 2 joins")
+        hosts.are("localhost:2", "127.0.0.2:1")
+        (step,) = {int(run.line(rf"rank {rank} of 3 at step (\d+)")[1]) for rank in range(3)}
+        assert step > 3, "all continue from the rank that had data"
+        assert run.end() == 0, run.text
+        assert "uneven steps" not in run.text

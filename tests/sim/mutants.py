@@ -274,6 +274,11 @@ def uneven_steps_are_waited_out(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(UnevenWatch, "look", lambda self, current, now: None)
 
 
+def members_that_stop_are_not_waited_for(patch: pytest.MonkeyPatch) -> None:
+    """A round is cut as soon as one of its members has stopped at the agreed boundary."""
+    patch.setattr(Round, "cannot_stop", property(lambda self: self.stopping and self.members != set(self.plan.workers)))
+
+
 def uneven_steps_are_tried_for_ever(patch: pytest.MonkeyPatch) -> None:
     """A round of uneven steps is followed by another one, each time."""
     patch.setattr(UnevenWatch, "again", lambda self, current, cause: None)
@@ -401,6 +406,7 @@ MUTANTS: tuple[Patch, ...] = (
     agreed_ends_are_not_counted,
     unproven_connections_are_a_bad_link,
     uneven_steps_are_waited_out,
+    members_that_stop_are_not_waited_for,
     uneven_steps_are_tried_for_ever,
     outlived_slots_are_kept,
     newcomers_do_not_wait,

@@ -298,6 +298,34 @@ def sharded(fate: Fate) -> str:
     return train(state, fate, step)
 
 
+def validates(fate: Fate) -> str:
+    """A part of the model is frozen for good; a validation, in which a worker may die, sets other modes."""
+    model = new_model()
+    state = edriver.TorchState(model, torch.optim.Adam(model.parameters(), lr=0.1), step=0)
+
+    def validate(at: int) -> None:
+        trained = [part.training for part in model.modules()]
+        model.eval()
+        torch.set_grad_enabled(False)
+        dist.all_reduce(torch.ones(1))
+        fate.meets(at, "validation")
+        dist.all_reduce(torch.ones(1))
+        torch.set_grad_enabled(True)
+        for part, trains in zip(model.modules(), trained, strict=True):
+            part.training = trains
+
+    def step(model: Any, state: edriver.TorchState, at: int) -> None:
+        if at == 2:
+            state.model[1].eval()
+        if at == 6:
+            validate(at)
+        state.optimizer.zero_grad()
+        model(batch_of(at)).square().sum().backward()
+        state.optimizer.step()
+
+    return train(state, fate, step)
+
+
 KINDS: dict[str, Script] = {
     kind.__name__: kind for kind in (adam, closure, scaler_off, scaler_fp16, thawing, best, torchrun)
 }

@@ -478,3 +478,78 @@ def test_a_manifest_is_plain_json(tmp_path: Path) -> None:
     train(new_state(tmp_path), 1)
     (text,) = [path.read_text() for path in tmp_path.glob("*/manifest.json")]
     assert json.loads(text)["steps"] == 1
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "edriver.worker"]
+
+
+def test_a_checkpoint_that_brings_other_hyperparameters_names_them_in_a_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(new_state(tmp_path), 3)  # StepLR has halved and more what the script has set
+    unchanged = new_state(tmp_path)
+    unchanged.load_checkpoint()
+    assert said(caplog) == []
+    edited = new_state(tmp_path)
+    first, second = edited.optimizer.param_groups
+    first["weight_decay"] = 0.5
+    second["initial_lr"] = second["lr"] = 0.7
+    edited.scheduler.step_size = 5
+    edited.load_checkpoint()
+    (line,) = said(caplog)
+    assert "the checkpoint of step 3 brings other values than the script has set, and those hold: " in line
+    assert "optimizer group 0 weight_decay 0.01 (the script: 0.5)" in line
+    assert "optimizer group 1 lr 0.2 (the script: 0.7)" in line
+    assert "scheduler step_size 2 (the script: 5)" in line
+    assert first["weight_decay"] == 0.01
+
+
+def test_an_lr_that_no_scheduler_of_the_state_has_changed_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def bare(lr: float) -> TorchState:
+        model = torch.nn.Linear(2, 1)
+        return TorchState(model, torch.optim.SGD(model.parameters(), lr=lr), checkpoint=tmp_path, every=1)
+
+    bare(0.1).commit()
+    bare(0.02).load_checkpoint()
+    (line,) = said(caplog)
+    assert "optimizer lr 0.1 (the script: 0.02)" in line
+
+
+def test_a_cycle_of_lr_and_momentum_is_no_difference(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def cycling(total: int) -> TorchState:
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=total)
+        return TorchState(model, optimizer, scheduler=scheduler, checkpoint=tmp_path, every=1)
+
+    old = cycling(10)
+    for _ in range(4):
+        old.optimizer.step()
+        old.scheduler.step()
+        old.commit()
+    cycling(10).load_checkpoint()
+    assert said(caplog) == []
+    cycling(20).load_checkpoint()
+    (line,) = said(caplog)
+    assert "scheduler total_steps 10 (the script: 20)" in line
+
+
+def test_a_function_that_has_nothing_left_to_do_after_a_load_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(new_state(tmp_path), 2)
+    complete, open_end, fresh = new_state(tmp_path), new_state(tmp_path), new_state(tmp_path / "other")
+    for state in (complete, open_end):
+        state.load_checkpoint()
+    train(open_end, 1)
+    for state in (open_end, fresh):
+        state.function_returned()
+    assert said(caplog) == []
+    complete.function_returned()
+    (line,) = said(caplog)
+    assert (
+        "nothing was left to do: the training function returned without a step, from the checkpoint of step 2" in line
+    )

@@ -9,7 +9,7 @@ import pytest
 
 from edriver.common.ids import RoundId, Version
 from tests.torch.elastic_world import Death, World, undisturbed, world
-from tests.torch.kinds_of_training import EXPOSED, KINDS, sharded
+from tests.torch.kinds_of_training import EXPOSED, KINDS, sharded, validates
 
 GATE = 12
 
@@ -44,6 +44,14 @@ def test_what_is_lost_is_bounded_and_said(kind: str) -> None:
         boundary = one.from_versions[1].boundaries
         assert boundary > 0, "the state has committed by itself"
         assert one.lost[1] == (6 if kind == "cadence" else 13) - boundary
+
+
+def test_a_loss_in_a_validation_leaves_none_of_its_modes_and_a_newcomer_has_those_of_the_others() -> None:
+    expected = undisturbed(validates)
+    with world(validates) as one:
+        one.form(one.start(None, Death(6, "validation")))
+        one.form([*one.await_death(), *one.start(None)])
+        assert one.finish() == [expected] * 2
 
 
 def test_a_model_that_is_sharded_inside_the_function_is_refused_at_the_first_boundary() -> None:

@@ -80,7 +80,8 @@ def test_one_byte_more_or_less_in_the_pickled_part_is_noticed() -> None:
 def test_a_state_of_tensors_and_plain_values_looks_up_no_class(tmp_path: Path) -> None:
     state = new_state(seed=1)
     train(state, 2)
-    _, record = sent(state._capture())
+    state.computes_in.begin()
+    _, record = sent((state._capture(), state.computes_in.sent()))
     assert not record.classes
     text = io.BytesIO(pickle.dumps(Command(tmp_path / "made")))
     with pytest.raises(pickle.UnpicklingError, match="mkdir is no part of a state"):

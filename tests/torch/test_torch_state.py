@@ -447,3 +447,13 @@ def test_a_distributed_sampler_is_refused() -> None:
 def test_models_inside_containers_are_refused(container: Callable[[Any], Any]) -> None:
     with pytest.raises(TypeError, match=r"'models' holds a Linear inside a (list|dict): give each model"):
         TorchState(models=container(torch.nn.Linear(1, 1)))
+
+
+def test_a_lazy_module_that_was_not_called_is_refused_by_name() -> None:
+    net = torch.nn.Sequential(torch.nn.LazyLinear(2), torch.nn.LazyBatchNorm1d())
+    with pytest.raises(
+        TypeError, match=r"the state's 'net' has lazy modules .* '0\.weight' has no shape yet\. Call the"
+    ):
+        TorchState(net=net)
+    net(torch.ones(3, 4))
+    TorchState(net=net).commit()

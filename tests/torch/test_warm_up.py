@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 from torch.distributed import distributed_c10d as c10d
+from torch.nn.modules import module as modules
+from torch.optim import optimizer as optimizers
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from edriver.worker.backend import process_modes
+from edriver.worker.group import warm_up as warm_up_module
 from edriver.worker.group.warm_up import take_first_step, warm_up
 
 
@@ -83,3 +94,106 @@ train(state)
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["warm", "train", "train"]
+
+
+def met(*_: Any, **__: Any) -> None:
+    raise AssertionError("a hook of the script's has met what edriver computes")
+
+
+@contextlib.contextmanager
+def a_hook_for_all_modules(register: Callable[[Any], Any]) -> Iterator[None]:
+    handle = register(met)
+    try:
+        yield
+        assert handle.id in handle.hooks_dict_ref(), "the hook is gone"
+    finally:
+        handle.remove()
+
+
+HOOKS: list[Any] = [
+    modules.register_module_forward_hook,
+    modules.register_module_forward_pre_hook,
+    modules.register_module_full_backward_hook,
+    modules.register_module_full_backward_pre_hook,
+    modules.register_module_buffer_registration_hook,
+    modules.register_module_module_registration_hook,
+    modules.register_module_parameter_registration_hook,
+    optimizers.register_optimizer_step_pre_hook,
+    optimizers.register_optimizer_step_post_hook,
+]
+
+
+@contextlib.contextmanager
+def set_for_the_process(set_it: Callable[[], object]) -> Iterator[None]:
+    before = process_modes.current()
+    set_it()
+    try:
+        yield
+    finally:
+        process_modes.enter(before)
+
+
+@contextlib.contextmanager
+def a_loader_of_the_scripts_own() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.utils.data.DataLoader, "__iter__", met)
+        patch.setattr(torch.nn.Linear, "forward", met)
+        yield
+
+
+@contextlib.contextmanager
+def warnings_as_errors() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+class MetFunctions(TorchFunctionMode):
+    def __torch_function__(self, *_: Any, **__: Any) -> Any:
+        met()
+
+
+class MetOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __torch_dispatch__(self, *_: Any, **__: Any) -> Any:
+        met()
+
+
+SETTINGS: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
+    **{hook.__name__: partial(a_hook_for_all_modules, hook) for hook in HOOKS},
+    "grad": lambda: set_for_the_process(lambda: torch.set_grad_enabled(False)),
+    "dtype": lambda: set_for_the_process(lambda: torch.set_default_dtype(torch.float16)),
+    "device": lambda: set_for_the_process(lambda: torch.set_default_device("meta")),
+    "deterministic": lambda: set_for_the_process(lambda: torch.use_deterministic_algorithms(True)),
+    "autocast": lambda: set_for_the_process(lambda: torch.set_autocast_enabled("cpu", True)),
+    "inference": torch.inference_mode,
+    "anomaly": lambda: torch.autograd.set_detect_anomaly(True),
+    "functions": MetFunctions,
+    "operators": MetOperators,
+    "loader": a_loader_of_the_scripts_own,
+    "warnings": warnings_as_errors,
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("prepare", [warm_up, take_first_step.__wrapped__])
+def test_nothing_that_a_script_has_set_reaches_it(
+    prepare: Callable[[], object], setting: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with SETTINGS[setting](), caplog.at_level(logging.WARNING):
+        before = process_modes.current()
+        assert prepare() in (None, frozenset())
+        assert process_modes.current() == before
+    assert caplog.messages == []
+
+
+def test_a_first_step_that_fails_is_said_in_a_line(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise ZeroDivisionError("not\nin this torch")
+
+    monkeypatch.setattr(warm_up_module, "Adam", refuse)
+    take_first_step.__wrapped__()
+    (line,) = caplog.messages
+    assert "(ZeroDivisionError: not in this torch)" in line
+    assert not dist.is_initialized()

@@ -321,6 +321,32 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
             "equal on all ranks: keep out of it what differs, or have all take rank 0's (from_rank_0=)"
         ),
     ),
+    (
+        CauseKind.ATTRIBUTES_DIFFER,
+        why.Digests(
+            VERSION, ((FIRST, "best=1.5 _modes=gradients on"), (SECOND, "best=2.5 step=1 _modes=gradients on"))
+        ),
+        (
+            f"workers that hold the same version 1.2:30 disagree about the state's 'best', 'step': {ONE} has best=1.5; "
+            f"{TWO} has best=2.5 step=1. The next change of members would end the run. Attributes of the state must be "
+            "equal on all ranks: keep out of it what differs, or have all take rank 0's (from_rank_0=)"
+        ),
+    ),
+    (
+        CauseKind.ATTRIBUTES_DIFFER,
+        why.Digests(
+            VERSION,
+            (
+                (FIRST, "step=1 _modes=gradients on"),
+                (SECOND, "step=1 _modes=gradients on, default dtype float64; in eval mode: model.1"),
+            ),
+        ),
+        (
+            f"workers compute in different modes at version 1.2:30: {ONE}: gradients on; {TWO}: gradients on, default dtype "
+            "float64; in eval mode: model.1. They train differently: set the same modes on all workers. A worker that joins "
+            "takes rank 0's"
+        ),
+    ),
     (CauseKind.PAUSE_AWAITED, None, "waiting: after unproven connections, to try again"),
     (
         CauseKind.LEFT_ALONE,

@@ -108,8 +108,8 @@ def test_set_epoch_with_the_current_epoch_does_nothing() -> None:
 def test_batches_are_recorded_once_each_in_order() -> None:
     cursor = Cursor(10)
     cursor.record_batch(0, 4)
-    for wrong in (0, 2):
-        with pytest.raises(ValueError, match=f"batch {wrong} of size 4 is not the next one: 4 of this rank's 10"):
+    for wrong, found in ((0, "4 of this rank's 10"), (2, "batch 1 was skipped"), (3, "batches 1 to 2 were skipped")):
+        with pytest.raises(ValueError, match=f"batch {wrong} of size 4 is not the next one: {found}"):
             cursor.record_batch(wrong, 4)
     assert cursor.recorded == 4, "a refused batch changes nothing"
     cursor.record_batch(1, 4)
@@ -125,6 +125,23 @@ def test_a_short_last_batch_may_be_recorded_by_its_own_length() -> None:
     cursor.record_batch(1, 4)
     cursor.record_batch(2, 2)
     assert cursor.recorded == 10
+
+
+def test_a_batch_that_was_skipped_can_be_recorded_as_done() -> None:
+    cursor = Cursor(40)
+    cursor.record_batch(0, 8)
+    with pytest.raises(ValueError, match=r"skipped and not recorded\. .* record it in the sampler as well"):
+        cursor.record_batch(2, 8)
+    cursor.record_batch(1, 8)
+    cursor.record_batch(2, 8)
+
+
+@pytest.mark.parametrize("wrong", [(0, 8), (1, 3), (2, 3), (9, 0)])
+def test_what_is_no_skip_is_not_called_one(wrong: tuple[int, int]) -> None:
+    cursor = Cursor(40)
+    cursor.record_batch(0, 8)
+    with pytest.raises(ValueError, match="is not the next one: 8 of this rank's 40"):
+        cursor.record_batch(*wrong)
 
 
 @pytest.mark.parametrize("batch", [(1, 3), (3, 2), (0, 2)], ids=["not-the-rest", "skipped", "again"])

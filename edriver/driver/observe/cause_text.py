@@ -28,6 +28,11 @@ _EQUAL_ADVICE: Final = (
     "(from_rank_0=)"
 )
 
+_MODES: Final = "_modes"
+"""Under this name a digest has, as its last part, the modes that a worker computes in."""
+
+_ABOUT_MODES: Final = re.compile(rf" ?\b{_MODES}=.*$")
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -271,6 +276,8 @@ def _doing(cause: Cause) -> str:
             texts = [*map(cause_text, causes), *([f"and {more} more"] if more else [])]
             return f"left alone, because no other worker is known to hold the state: {'; '.join(texts)}"
         case CauseKind.ATTRIBUTES_DIFFER, why.Digests() as digests:
+            if _differing([digest for _, digest in digests.digests]) == [_MODES]:
+                return _modes_text(digests)
             return f"{_disagreement_text(digests)}. The next change of members would end the run. {_EQUAL_ADVICE}"
         case CauseKind.DISCOVERY_FAILED, why.ReportedText(text):
             return f"discovery failed: {text}"
@@ -313,14 +320,33 @@ def _waits_for(cause: Cause) -> str:
 
 
 def _disagreement_text(found: why.Digests) -> str:
-    values = "; ".join(f"{worker_text(worker)} has {digest}" for worker, digest in found.digests)
-    what = ", ".join(map(repr, _differing([digest for _, digest in found.digests]))) or "attributes"
+    differing = _differing([digest for _, digest in found.digests])
+    values = "; ".join(
+        f"{worker_text(worker)} has {digest if _MODES in differing else _ABOUT_MODES.sub('', digest)}"
+        for worker, digest in found.digests
+    )
+    what = ", ".join(map(repr, differing)) or "attributes"
     return f"workers that hold the same version {found.version} disagree about the state's {what}: {values}"
 
 
+def _modes_text(found: why.Digests) -> str:
+    modes = "; ".join(
+        f"{worker_text(worker)}: {_parts(digest).get(_MODES, 'unknown')}" for worker, digest in found.digests
+    )
+    return (
+        f"workers compute in different modes at version {found.version}: {modes}. They train differently: set the same "
+        "modes on all workers. A worker that joins takes rank 0's"
+    )
+
+
+def _parts(digest: str) -> dict[str, str]:
+    """A digest has each attribute as name=value."""
+    return dict(re.findall(r"(\w+)=(.*?)(?= \w+=|$)", digest))
+
+
 def _differing(digests: Sequence[str]) -> list[str]:
-    """The attributes in which digests differ: a digest has each as name=value."""
-    parts = [dict(re.findall(r"(\w+)=(.*?)(?= \w+=|$)", digest)) for digest in digests]
+    """The attributes in which digests differ."""
+    parts = list(map(_parts, digests))
     return sorted(name for name in set().union(*parts) if len({part.get(name) for part in parts}) > 1)
 
 

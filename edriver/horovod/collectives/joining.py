@@ -42,5 +42,5 @@ def _take_part(call: Call, texts: list[str]) -> None:
     members = global_process_set
     compare([Call.read(text) if text else None for text in texts], members)
     for reduction in call.reductions or ():
-        zeros = torch.zeros(reduction.length, dtype=getattr(torch, reduction.dtype))
+        zeros = torch.zeros(reduction.length, dtype=getattr(torch, reduction.dtype), device="cpu")
         wait(reduce_async(zeros, ReduceOp(reduction.op), Lane(members, call.lane)))

@@ -266,8 +266,8 @@ def _start_alltoall(tensor: torch.Tensor, splits: torch.Tensor | None, name: str
     size = members.size()
     give, refusal = _splits(tensor, splits, size)
     agree(Call("alltoall", name, (outline(tensor, free_rows=True),), refusal=refusal), members)
-    everyone = torch.zeros(size, size, dtype=torch.int64)
-    everyone[members.rank()] = torch.tensor(give)
+    everyone = torch.zeros(size, size, dtype=torch.int64, device="cpu")
+    everyone[members.rank()] = torch.tensor(give, device="cpu")
     with peer_loss_translated():
         dist.all_reduce(everyone, group=members.group())
     take = everyone[:, members.rank()]
@@ -333,7 +333,7 @@ class _Alltoall(torch.autograd.Function):
     def forward(
         ctx: Any, tensor: torch.Tensor, splits: torch.Tensor | None, name: str | None, members: ProcessSet
     ) -> Any:
-        handed = torch.tensor(_splits(tensor, splits, members.size())[0]) if splits is None else splits
+        handed = torch.tensor(_splits(tensor, splits, members.size())[0], device="cpu") if splits is None else splits
         if splits is None and tensor.dim() and tensor.shape[0] % members.size():
             synchronize(_start_alltoall(tensor, None, name, members))  # which refuses it, on all members
         result, taken = synchronize(_start_alltoall(tensor, handed, name, members))

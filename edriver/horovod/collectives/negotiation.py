@@ -174,8 +174,8 @@ class Meeting:
     def __init__(self, members: ProcessSet, digest: int, extra: int) -> None:
         members.begin_meeting()
         self._members = members
-        self._slots = torch.zeros(2, members.size(), dtype=torch.int64)
-        self._slots[:, members.rank()] = torch.tensor([digest, extra])
+        self._slots = torch.zeros(2, members.size(), dtype=torch.int64, device="cpu")
+        self._slots[:, members.rank()] = torch.tensor([digest, extra], device="cpu")
         with peer_loss_translated():  # cheaper than a gather: everyone else's slots are 0
             self._work = dist.all_reduce(self._slots, group=members.group(), async_op=True)
 
@@ -203,11 +203,11 @@ def shared(members: ProcessSet, text: str) -> list[str]:
         HorovodInternalError: a member is gone.
     """
     mine = text.encode()
-    lengths = torch.zeros(members.size(), dtype=torch.int64)
+    lengths = torch.zeros(members.size(), dtype=torch.int64, device="cpu")
     lengths[members.rank()] = len(mine)
     with peer_loss_translated():
         dist.all_reduce(lengths, group=members.group())
-        texts = torch.zeros(members.size(), max(1, int(lengths.max())), dtype=torch.uint8)
+        texts = torch.zeros(members.size(), max(1, int(lengths.max())), dtype=torch.uint8, device="cpu")
         if mine:
             texts[members.rank(), : len(mine)] = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
         dist.all_reduce(texts, group=members.group())

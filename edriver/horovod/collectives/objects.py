@@ -39,11 +39,11 @@ def broadcast_object(
     """
     is_root = process_set.size() > 0 and basics.rank() == root_rank
     name = name or "object"
-    sealed = _sealed(obj, root_rank) if is_root else torch.empty(0, dtype=torch.uint8)
-    length = torch.tensor([len(sealed)])
+    sealed = _sealed(obj, root_rank) if is_root else torch.empty(0, dtype=torch.uint8, device="cpu")
+    length = torch.tensor([len(sealed)], device="cpu")
     broadcast_(length, root_rank, f"{name}.length", process_set)
     if not is_root:
-        sealed = torch.empty(int(length), dtype=torch.uint8)
+        sealed = torch.empty(int(length), dtype=torch.uint8, device="cpu")
     broadcast_(sealed, root_rank, f"{name}.content", process_set)
     return obj if is_root else _opened(sealed, root_rank)
 
@@ -62,7 +62,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     """
     name = name or "object"
     sealed = _sealed(obj, basics.rank())
-    lengths = allgather(torch.tensor([len(sealed)]), f"{name}.length", process_set).tolist()
+    lengths = allgather(torch.tensor([len(sealed)], device="cpu"), f"{name}.length", process_set).tolist()
     parts = torch.split(allgather(sealed, f"{name}.content", process_set), lengths)
     return [_opened(part, rank) for part, rank in zip(parts, process_set.ranks, strict=True)]
 

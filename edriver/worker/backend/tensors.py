@@ -12,12 +12,15 @@ _version_of = attrgetter("_version")
 
 
 def writes(tensors: Iterable[torch.Tensor]) -> list[int] | None:
-    """A number for each tensor that grows whenever it is written to in place; None: torch does not count.
+    """A number for each tensor that grows whenever it is written to in place; None: not all are counted.
 
     Interface: Tensor._version, autograd's own counter, which its documentation names and does not promise. Where it no
     longer counts, no state is taken for unchanged since the last boundary: failures lead back to the last commit.
     """
-    return list(map(_version_of, tensors)) if counts_writes() else None
+    try:
+        return list(map(_version_of, tensors)) if counts_writes() else None
+    except RuntimeError:  # one was made in inference mode
+        return None
 
 
 @functools.cache

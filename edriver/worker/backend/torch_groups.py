@@ -16,6 +16,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.distributed_c10d import Store
 
 from edriver.worker.backend import default_group
+from edriver.worker.backend.process_modes import without_tensor_modes
 
 _HOST: Final = torch.device("cpu")
 
@@ -123,7 +124,8 @@ def init(backend: str, store: Store, rank: int, size: int, timeout: timedelta) -
     """
     hook = sys.excepthook
     try:
-        default_group.init(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+        with without_tensor_modes():
+            default_group.init(backend, store=store, rank=rank, world_size=size, timeout=timeout)
         default_group.claim()
     finally:
         sys.excepthook = hook

@@ -179,7 +179,7 @@ def read(
         Exception: an object cannot be unpickled, or the files are not those of these entries.
     """
     contents: dict[str, Any] = {
-        key: torch.empty(entry.shape, dtype=getattr(torch, entry.dtype))
+        key: torch.empty(entry.shape, dtype=getattr(torch, entry.dtype), device="cpu")
         for key, entry in entries.items()
         if entry.dtype
     }

@@ -17,6 +17,7 @@ import torch
 from torch.nn.modules.module import register_module_buffer_registration_hook
 
 from edriver.worker.backend.modules import buffers_of
+from edriver.worker.backend.process_modes import with_inference
 
 _registrations = itertools.count(1)
 _latest = 0
@@ -56,7 +57,7 @@ class BufferCopies:
                 self._group()
         if not self._buffers:
             return
-        with torch.no_grad():
+        with torch.no_grad(), with_inference(False):
             for group in self._groups:
                 group.keep()
             for source, target in self._odd:
@@ -73,6 +74,10 @@ class BufferCopies:
                 source.copy_(target)
 
     def _group(self) -> None:
+        with with_inference(False):  # or a later boundary could not write into them
+            self._make_groups()
+
+    def _make_groups(self) -> None:
         self._places = [place for place in self._places if place[0][place[1]] is not None]
         self._buffers = [buffers[key] for buffers, key in self._places]
         alike: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = defaultdict(list)

@@ -63,7 +63,7 @@ class SideStream:
 
     def buffer(self, tensor: torch.Tensor) -> torch.Tensor:
         """Pinned memory of the tensor's shape and type."""
-        return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
 
     def begin(self, changing: Sequence[Copy], lasting: Sequence[Copy]) -> None:
         """See SideCopies."""

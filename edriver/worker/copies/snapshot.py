@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from edriver.worker.backend.process_modes import with_inference
 from edriver.worker.copies import small_copy
 from edriver.worker.copies.side_stream import Copy, SideCopies
 
@@ -98,6 +99,10 @@ class SnapshotBuffers:
         Raises:
             TypeError: a part of the tree cannot be copied; names the key it is under.
         """
+        with with_inference(False):  # or a later copy could not be written into the same tensors
+            return self._copied(tree, lasting)
+
+    def _copied(self, tree: dict[str, Any], lasting: Callable[[str, torch.Tensor], bool]) -> dict[str, Any]:
         lent = self._loan is not None and not self._loan.over
         aside = _Aside(self._spare if lent else self._buffers, self._buffer)
         result = aside.of_state(tree)
@@ -276,7 +281,7 @@ class TakeOver:
         return result
 
     def _tensor(self, saved: torch.Tensor, live: Any) -> torch.Tensor:
-        if not is_plain_tensor(live) or not _alike(saved, live) or id(live) in self._written or _overlaps(live):
+        if not is_plain_tensor(live) or not _alike(saved, live) or id(live) in self._written or not _writable(live):
             return saved.detach().to(getattr(saved, _DEVICE_ATTRIBUTE, saved.device), copy=True)
         self._written[id(live)] = live
         with torch.no_grad():
@@ -289,6 +294,10 @@ def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.shape == other.shape and one.dtype == other.dtype
 
 
-def _overlaps(tensor: torch.Tensor) -> bool:
-    """Whether two of its elements are one in memory, as in an expanded tensor: it cannot be written."""
-    return any(step == 0 and length > 1 for step, length in zip(tensor.stride(), tensor.shape, strict=True))
+def _writable(tensor: torch.Tensor) -> bool:
+    """Whether it can be written: not where two elements are one in memory, as in an expanded tensor; nor outside of
+    inference mode, if it was made in that.
+    """
+    if tensor.is_inference() and not torch.is_inference_mode_enabled():
+        return False
+    return not any(step == 0 and length > 1 for step, length in zip(tensor.stride(), tensor.shape, strict=True))

@@ -12,16 +12,22 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
+import warnings
 from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
+from torch.nn import functional
+from torch.nn.parallel.distributed import DistributedDataParallel
+from torch.optim.adam import Adam
 
 from edriver.worker.backend import checks, torch_code
 from edriver.worker.backend.gloo import groups as gloo_groups
+from edriver.worker.backend.process_modes import as_at_start
 from edriver.worker.group.round_group import RoundGroup
+
+logger = logging.getLogger("edriver.worker")
 
 HEAP_BYTES = 31 * 2**20
 """Memory that is made ready: nearly as much as the C library (glibc, malloc.c: DEFAULT_MMAP_THRESHOLD_MAX) ever takes
@@ -38,19 +44,32 @@ def warm_up() -> frozenset[str]:
     """
     if dist.is_initialized():
         return frozenset()  # a group of the script's own, which edriver.run will object to
-    with group_alone():
+    with as_at_start(), group_alone():
         broken = checks.failed(checks.found_by((*checks.GROUP_CHECKS, *checks.PROCESS_CHECKS)))
-    grow_heap()
+        grow_heap()
     return broken
 
 
 @functools.cache
 def take_first_step() -> None:
-    """Take a step with a tiny model, alone, once in a process. The script sees nothing of it."""
-    torch_code.import_dynamo()
-    if not dist.is_initialized():
-        with group_alone(), torch.random.fork_rng(devices=[]):
+    """Take a step with a tiny model, alone, once in a process. The script sees nothing of it.
+
+    What a script has made of torch may let it fail, which is said in a line: the script's own first step takes longer.
+    """
+    if dist.is_initialized():
+        return
+    try:
+        torch_code.import_dynamo()
+        with as_at_start(), group_alone(), torch.random.fork_rng(devices=[]):
             tiny_step()
+    except Exception as error:  # noqa: BLE001  nothing that comes of it may cost the run
+        text = " ".join(str(error).split())
+        logger.warning(
+            "edriver's own first step, with which a worker gets ready, failed (%s: %.200s); this worker's first step "
+            "in a round may take some 100 ms longer",
+            type(error).__name__,
+            text,
+        )
 
 
 @contextlib.contextmanager
@@ -78,12 +97,27 @@ def grow_heap() -> None:
     torch.zeros(HEAP_BYTES, dtype=torch.uint8)
 
 
+class _TinyModel(torch.nn.Module):
+    """A layer, without torch's own modules, which a script may have changed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(2, 2, dtype=torch.float32))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Compute."""
+        return functional.relu(functional.linear(inputs, self.weight))
+
+
 def tiny_step() -> None:
-    """Take a step with a tiny model, in the default group."""
-    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
-    optimizer = torch.optim.Adam(model.parameters())
-    wrapped = DistributedDataParallel(model)
-    for inputs in DataLoader(torch.zeros(2, 2), batch_size=1):  # type: ignore[arg-type]  # a tensor is a dataset, too
-        optimizer.zero_grad()
-        torch.autograd.backward(torch.nn.functional.cross_entropy(wrapped(inputs), torch.zeros(1, dtype=torch.long)))
-        optimizer.step()
+    """Take a step with a tiny model, in the default group, under none of the modes and hooks that a script has set."""
+    with as_at_start(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = _TinyModel()
+        optimizer = Adam(model.parameters())
+        wrapped = DistributedDataParallel(model)
+        for _ in range(2):
+            optimizer.zero_grad()
+            outputs = wrapped(torch.zeros(1, 2, dtype=torch.float32))
+            torch.autograd.backward(functional.cross_entropy(outputs, torch.zeros(1, dtype=torch.long)))
+            optimizer.step()

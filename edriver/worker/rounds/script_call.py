@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from edriver.worker import training_phase
+from edriver.worker import topology, training_phase
 from edriver.worker.rounds import effects
 from edriver.worker.rounds.effects import Answer, OfScript
 from edriver.worker.state.state import State
+from edriver.worker.watch.scheduler_end import name_the_resize
 
 R = TypeVar("R")
 
@@ -33,6 +34,8 @@ class ScriptCall(Generic[R]):
         self._args = args
         self._kwargs = kwargs
         self._synced = synced
+        self._sizes: list[int] = []  # of the rounds in which the function was called
+        state.computes_in.begin()
 
     def forget(self) -> None:
         """Forget what the function returned: it may keep the round's group alive."""
@@ -47,12 +50,21 @@ class ScriptCall(Generic[R]):
         state = self.state
         match effect:
             case effects.Train():
-                self.result = self._function(state, *self._args, **self._kwargs)
+                place = topology.current()
+                self._sizes.append(place.size)
+                try:
+                    with state.computes_in.in_function():
+                        self.result = self._function(state, *self._args, **self._kwargs)
+                except Exception as error:
+                    name_the_resize(error, self._sizes, place)
+                    raise
+                state.function_returned()
             case effects.Sync():
                 committed = state.sync() is not False
                 self._synced()
                 return committed
             case effects.Adapt():
+                state.computes_in.go_back()
                 state.on_reset()
             case effects.IsClean():
                 return state.clean

@@ -22,6 +22,7 @@ from edriver.worker.rounds.participant import Participant, Stage, Verdict
 from edriver.worker.rounds.progress_watch import ProgressWatch
 from edriver.worker.rounds.round_times import RoundTimes
 from edriver.worker.rounds.script_call import ScriptCall
+from edriver.worker.state.digests import with_modes
 from edriver.worker.watch.forked import Owner
 from edriver.worker.watch.script_location import calling_location
 from edriver.worker.watch.traceback_text import traceback_text
@@ -183,7 +184,7 @@ class TrainingThread:
                 assert self._watch.state is not None, "a boundary of a state that is bound"
                 state = self._watch.state
                 state.first_boundary()
-                digest = state.digest(committed=False)
+                digest = with_modes(state.digest(committed=False), state.computes_in.text())
                 self._report(self._times.first_boundary(self._participant.round_id, state.copied, digest))
             case effects.Complain(how):
                 self._complain(how)

@@ -13,7 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+SKIP_ADVICE: Final = (
+    "A batch that is skipped counts as done: record it in the sampler as well, before `continue`, on all ranks alike. "
+    "If one rank alone has nothing to learn from a batch, let it take the step all the same, with a loss times 0"
+)
+"""What a loop that skips batches has to do."""
 
 
 class CursorState(NamedTuple):
@@ -110,11 +116,20 @@ class Cursor:
                 self.recorded = self.share
                 return
         raise ValueError(
-            f"batch {batch_idx} of size {batch_size} is not the next one: {self.recorded} of this rank's "
-            f"{self.share} samples of epoch {self.epoch} are recorded in this round; record every batch "
-            "once, in order, counting from 0 in each round and each epoch, with the loader's batch size, "
-            "and call set_epoch at the start of every epoch"
+            f"batch {batch_idx} of size {batch_size} is not the next one: {self._skipped(batch_idx, batch_size)}"
+            f"{self.recorded} of this rank's {self.share} samples of epoch {self.epoch} are recorded in this round; "
+            "record every batch once, in order, counting from 0 in each round and each epoch, with the loader's batch "
+            "size, and call set_epoch at the start of every epoch"
         )
+
+    def _skipped(self, batch_idx: int, batch_size: int) -> str:
+        """Which batches were skipped, and what to do about it, if that is why a batch is not the next one."""
+        whole = batch_size > 0 and self.recorded % batch_size == 0
+        if not whole or self.recorded == self.share or batch_idx * batch_size <= self.recorded:
+            return ""
+        first, last = self.recorded // batch_size, batch_idx - 1
+        what = f"batch {first} was" if first == last else f"batches {first} to {last} were"
+        return f"{what} skipped and not recorded. {SKIP_ADVICE}. So far, "
 
     def _ends_short(self, batch_idx: int, batch_size: int) -> bool:
         """Whether what is recorded may be `batch_idx` equal batches that are longer than this one."""

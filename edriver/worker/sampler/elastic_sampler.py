@@ -16,11 +16,14 @@ from torch.utils.data import Sampler
 from edriver.common.ids import RoundId
 from edriver.worker import topology
 from edriver.worker.reports import SamplesDone
-from edriver.worker.sampler.cursor import Cursor, CursorState
+from edriver.worker.sampler.cursor import SKIP_ADVICE, Cursor, CursorState
 from edriver.worker.sampler.loaders import refuse_second_sharding, watch_distributed_samplers
 from edriver.worker.sampler.permutation import Permutation
 
 logger = logging.getLogger("edriver.worker")
+
+LOOK_AHEAD = 4096
+"""So many of a rank's next samples are looked through for one that was recorded too early."""
 
 CHUNK_INDICES = 16384
 """How many indices are worked out at a time: an epoch's indices are never all in memory."""
@@ -110,6 +113,8 @@ class ElasticSampler(Sampler[int]):
         if given != due:
             at = next((i for i, pair in enumerate(zip(given, due, strict=False)) if pair[0] != pair[1]), len(due))
             expected = f"{due[at]} comes next" if at < len(due) else "nothing is left for this rank"
+            if at < len(due) and given[at] in self._indices(list(cursor.next_positions(LOOK_AHEAD))):
+                expected += f", and was skipped. {SKIP_ADVICE}"
             raise ValueError(
                 f"index {given[at]} cannot be recorded: after {cursor.recorded + at} of this rank's "
                 f"{cursor.share} samples of epoch {cursor.epoch} in this round, {expected}; record the "
@@ -200,7 +205,7 @@ class ElasticSampler(Sampler[int]):
 
     def _indices(self, positions: list[int]) -> list[int]:
         shuffle = self._shuffle()
-        return positions if shuffle is None else shuffle.order(torch.tensor(positions, dtype=torch.int64)).tolist()
+        return positions if shuffle is None else shuffle.order(_int64(positions)).tolist()
 
     def _shuffle(self) -> Permutation | None:
         """The epoch's permutation; None means 0, 1, 2, ..."""
@@ -209,8 +214,12 @@ class ElasticSampler(Sampler[int]):
         return Permutation(self._cursor.length, self._cursor.seed, self._cursor.epoch)
 
 
+def _int64(values: list[int]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int64, device="cpu")
+
+
 def _chunks(base: int, remaining: int, rank: int, size: int, share: int, shuffle: Permutation | None) -> Iterator[int]:
     for first in range(0, share, CHUNK_INDICES):
-        k = torch.arange(first, min(first + CHUNK_INDICES, share))
+        k = torch.arange(first, min(first + CHUNK_INDICES, share), device="cpu")
         positions = base + (rank + k * size) % remaining
         yield from (positions if shuffle is None else shuffle.order(positions)).tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, Final
 
 MAX_DIGEST_LENGTH = 1024
 """No digest has more characters."""
@@ -20,11 +20,32 @@ def digest_text(values: dict[str, Any]) -> str:
             parts.append(f"{name}={_canonical(values[name])}")
         except TypeError:
             continue
-    text = " ".join(parts)
-    if len(text) <= MAX_DIGEST_LENGTH:
-        return text
-    tail = f"... sha256:{hashlib.sha256(text.encode()).hexdigest()}"
-    return text[: MAX_DIGEST_LENGTH - len(tail)] + tail
+    return _within(" ".join(parts), MAX_DIGEST_LENGTH)
+
+
+MODES: Final = "_modes"
+"""The name under which modes stand in a digest: no attribute of a state has such a name."""
+
+
+def with_modes(digest: str, modes: str | None) -> str:
+    """A digest, and the modes that the training function computes in.
+
+    Args:
+        digest: of the state's attributes.
+        modes: as text for people; None: of a process without torch.
+    """
+    if modes is None:
+        return digest
+    text = f"{MODES}={modes.encode('ascii', 'replace').decode()[: MAX_DIGEST_LENGTH // 2]}"
+    room = MAX_DIGEST_LENGTH - len(text) - 1
+    return f"{_within(digest, room)} {text}" if digest else text
+
+
+def _within(digest: str, length: int) -> str:
+    if len(digest) <= length:
+        return digest
+    tail = f"... sha256:{hashlib.sha256(digest.encode()).hexdigest()}"
+    return digest[: length - len(tail)] + tail
 
 
 def _canonical(value: Any) -> str:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable, Iterator
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from edriver.worker import topology
@@ -28,6 +29,26 @@ def refuse_sharded(values: Iterable[object]) -> None:
             refuse_sharded_module(value)
         elif isinstance(value, Optimizer):
             refuse_sharded_optimizer(value)
+
+
+def refuse_uninitialized(name: str, value: object) -> None:
+    """Refuse a model with lazy modules that have not been called: there is nothing that could be kept of them yet.
+
+    Args:
+        name: of the state's attribute.
+        value: its value, a model or anything else.
+
+    Raises:
+        TypeError: names the parameter or buffer, and what to do.
+    """
+    if not isinstance(value, torch.nn.Module):
+        return
+    for path, tensor in (*value.named_parameters(), *value.named_buffers()):
+        if is_lazy(tensor):
+            raise TypeError(
+                f"the state's {name!r} has lazy modules that have not been called: {path!r} has no shape yet. Call the "
+                "model once with a batch, of made-up data for example, before you give it to the state"
+            )
 
 
 def say_untrained(values: dict[str, object]) -> None:

@@ -26,6 +26,7 @@ from edriver.worker.copies.snapshot import TakeOver
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.sampler.elastic_stream import ElasticStream
 from edriver.worker.state import added_groups
+from edriver.worker.state.modes import ModelModes
 
 
 class StateHandler(abc.ABC):
@@ -164,6 +165,9 @@ class ModuleHandler(StateHandler):
     """A torch.nn.Module: parameters, persistent buffers and extra state are written in place.
 
     Of a model wrapped in DistributedDataParallel the model itself is kept: the wrapper lives for one round.
+
+    Attributes:
+        modes: which of its modules train.
     """
 
     def __init__(self, value: torch.nn.Module) -> None:
@@ -171,14 +175,18 @@ class ModuleHandler(StateHandler):
         refuse_sharded_module(self.value)
         own = torch.nn.Module.get_extra_state
         self._has_extra_state = any(type(part).get_extra_state is not own for part in self.value.modules())
+        self.modes = ModelModes(self.value)
 
     def capture(self) -> Any:
-        """The state_dict, the versions that modules have noted in it, and which parameters do not learn."""
+        """The state_dict, the versions that modules have noted in it, which parameters do not learn, and which modules
+        evaluate.
+        """
         state = self.value.state_dict()
         return {
             "state": dict(state),
             "metadata": class_versions(state),
             "frozen": frozenset(name for name, p in self.value.named_parameters() if not p.requires_grad),
+            "evaluating": frozenset(self.modes.evaluating()),
         }
 
     def keep(self) -> Any:
@@ -209,6 +217,8 @@ class ModuleHandler(StateHandler):
         for name, parameter in self.value.named_parameters():
             if parameter.requires_grad == (name in frozen):
                 parameter.requires_grad_(name not in frozen)
+        if (evaluating := tree.get("evaluating")) is not None:  # a checkpoint of an earlier release has none
+            self.modes.take(evaluating)
         values = TakeOver()
         state = {key: v if isinstance(v, torch.Tensor) else values.value(v) for key, v in tree["state"].items()}
         self.value.load_state_dict(StateOfModule(state, tree["metadata"]))

@@ -15,6 +15,9 @@ from edriver.worker.copies.small_copy import NotSmallError, SmallCopies, not_our
 from edriver.worker.state.digests import digest_text
 from edriver.worker.state.state import State
 
+if TYPE_CHECKING:
+    from edriver.worker.backend.process_modes import ProcessModes
+
 logger = logging.getLogger("edriver.worker")
 
 
@@ -62,6 +65,7 @@ class ObjectState(State):
         self._unkept = ""
         self._random = RandomStates()
         self._saved_random = RandomStates()
+        self._saved_modes: ProcessModes | None = None
         for name, value in kwargs.items():
             setattr(self, name, value)
 
@@ -76,18 +80,22 @@ class ObjectState(State):
         Raises:
             TypeError: an attribute cannot be copied.
         """
+        self._note_modes()
         self._saved = _copied(self._capture())
         self._saved_random.keep()
+        self._saved_modes = self.computes_in.noted
 
     def restore(self) -> None:
         """Give the attributes the values that were saved last; without anything saved, stay."""
         if self._saved is not None:
             self._load(_copied(self._saved))
             self._saved_random.bring_back()
+            self.computes_in.go_back(self._saved_modes)
             self.keep()
 
     def keep(self) -> None:
         """Keep the attributes' values, where they are small, and the random number generators' states."""
+        self._note_modes()
         self._kept = self._small_copies(self._live_part)
         self._random.keep()
         self._exposed = self._kept is None
@@ -112,6 +120,7 @@ class ObjectState(State):
         assert parts is not None, "what was small is small"
         self._bring_back(parts)
         self._random.bring_back()
+        self.computes_in.go_back()
         self.keep()
 
     def sync(self) -> bool:
@@ -174,10 +183,15 @@ class ObjectState(State):
     def _exchange(self, assignment: Assignment) -> dict[str, Any] | None:
         from edriver.worker.sync.sync import sync_state  # torch, which a world of plain objects does without
 
-        arrived = sync_state(self._capture() if assignment.rank == assignment.source else {}, assignment)
-        if arrived is not None:
-            self._load(arrived)
-        return arrived
+        sent = (self._capture(), self.computes_in.sent()) if assignment.rank == assignment.source else ()
+        arrived = sync_state(sent, assignment)
+        if arrived is None:
+            return None
+        tree: dict[str, Any]
+        tree, modes = arrived
+        self._load(tree)
+        self.computes_in.take(modes)
+        return tree
 
     def reset(self) -> None:
         """Do nothing: plain objects do not depend on rank and size."""
@@ -194,6 +208,10 @@ class ObjectState(State):
 
     def _digest(self, tree: dict[str, Any]) -> str:
         return digest_text({name: v for name, v in self._small(tree).items() if name not in self._from_rank_0})
+
+    def _note_modes(self) -> None:
+        """Note the modes that the function computes in, at a boundary that ends a step."""
+        self.computes_in.passed()
 
     def _capture(self) -> dict[str, Any]:
         """The state as a tree that refers to the live objects."""

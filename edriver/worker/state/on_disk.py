@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -13,11 +14,14 @@ from edriver.worker import topology
 from edriver.worker.assignment import Assignment
 from edriver.worker.checkpoints.checkpoints import Checkpoints, Contents, Place
 from edriver.worker.checkpoints.contents import readable_form
+from edriver.worker.checkpoints.hyperparameters import differences
 from edriver.worker.checkpoints.schedule import CheckpointSchedule
 from edriver.worker.copies.random_states import RandomStates
 from edriver.worker.copies.snapshot import Loan
 from edriver.worker.errors import CheckpointError
 from edriver.worker.state.handlers import StateHandler
+
+logger = logging.getLogger("edriver.worker")
 
 
 class Checkpointed(Protocol):
@@ -69,6 +73,7 @@ class StateOnDisk:
         self._round: RoundId = NO_ROUND
         self._begun_with = 0
         self._trained = 0
+        self._loaded: int | None = None
 
     def passing(self) -> bool:
         """Count a step; whether this worker is to write a checkpoint of it."""
@@ -110,6 +115,7 @@ class StateOnDisk:
     def load(self) -> None:
         """Take over the newest whole checkpoint."""
         manifest, tree, random = self._checkpoints.load()
+        differing = differences({name: handler.value for name, handler in self._handlers.items()}, tree)
         try:
             self._state.take_over(tree, random)
         except ValueError as error:
@@ -117,6 +123,24 @@ class StateOnDisk:
                 f"the checkpoint of step {manifest.steps} in {self._location} is of another state: {error}. "
                 "Give checkpoint= another folder to begin anew"
             ) from error
+        self._loaded = self._state.steps_made
+        if differing:
+            logger.warning(
+                "edriver: the checkpoint of step %d brings other values than the script has set, and those hold: %s. "
+                "To train on with the script's, set them in the function that edriver.run calls",
+                manifest.steps,
+                "; ".join(differing),
+            )
+
+    def returned(self) -> None:
+        """The training function has returned: say so if it had nothing to do after a load."""
+        if self._loaded is not None and self._state.steps_made == self._loaded:
+            logger.warning(
+                "edriver: nothing was left to do: the training function returned without a step, from the checkpoint "
+                "of step %d in %s. Have it train for longer, or give checkpoint= another folder to begin anew",
+                self._loaded,
+                self._location,
+            )
 
 
 def _place() -> Assignment | None:

@@ -25,6 +25,7 @@ from typing import Protocol
 from edriver.common.stall_limits import Phase
 from edriver.worker.reports import Copied, SamplesDone, with_reports
 from edriver.worker.state.commit_schedule import CommitSchedule
+from edriver.worker.state.modes import Modes
 from edriver.worker.training_phase import phase
 
 
@@ -73,12 +74,16 @@ class OnDisk(Protocol):
             CheckpointError: none can be loaded.
         """
 
+    def returned(self) -> None:
+        """The training function has returned."""
+
 
 class State(abc.ABC):
     """What `edriver.run` needs of a script's state, and what the script needs of the run.
 
     Attributes:
         last_hosts_update: timestamp and HostUpdateResult of the last news about hosts, None before any.
+        computes_in: the modes of its training function.
         copied: how much it has copied, for observers,
         reported: and what the script has reported last.
     """
@@ -92,6 +97,7 @@ class State(abc.ABC):
         self._schedule = CommitSchedule()
         self._rehearses = False
         self._disk: OnDisk | None = None
+        self.computes_in = Modes()
         self._exposed = False  # whether a failure may lead back further than to the last boundary, as far as is known
 
     def bind(self, rounds: BoundaryListener | None) -> None:
@@ -187,10 +193,12 @@ class State(abc.ABC):
     @contextlib.contextmanager
     def rehearsal(self) -> Iterator[None]:
         """Take back what is done to the state in between; commits save nothing meanwhile, and reports are dropped."""
+        self.computes_in.begin()
         self.save()
         reported, self._rehearses = self.reported, True
         try:
-            yield
+            with self.computes_in.in_function():
+                yield
         finally:
             self.reported, self._rehearses = reported, False
         self.restore()
@@ -217,6 +225,11 @@ class State(abc.ABC):
         """
         if self._disk is not None:
             self._disk.load()
+
+    def function_returned(self) -> None:
+        """The training function has returned."""
+        if self._disk is not None:
+            self._disk.returned()
 
     def write_last_checkpoint(self) -> None:
         """Write the state as it is to disk, if it has checkpoints and the newest one there is older.

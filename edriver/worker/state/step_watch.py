@@ -70,6 +70,11 @@ class StepWatch:
         self._optimizers = list(optimizers)
         self._watch()
 
+    @property
+    def watches(self) -> bool:
+        """Whether there are optimizers whose steps are seen."""
+        return bool(self._optimizers)
+
     def adapt(self) -> bool:
         """Choose witnesses anew if an optimizer has more parameters or a witness was frozen; whether that was so."""
         if self._parameters == _count(self._optimizers) and all(p.requires_grad for p in self._witnesses):

@@ -38,11 +38,13 @@ from edriver.worker.copies.snapshot import (
 from edriver.worker.reports import SamplesDone
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.state.device_mark import DeviceMark, Event
-from edriver.worker.state.first_look import refuse_sharded, say_untrained
-from edriver.worker.state.handlers import OptimizerHandler, StateHandler, handler_for
+from edriver.worker.state.first_look import refuse_sharded, refuse_uninitialized, say_untrained
+from edriver.worker.state.handlers import ModuleHandler, OptimizerHandler, StateHandler, handler_for
 from edriver.worker.state.object_state import ObjectState, check_names
 from edriver.worker.state.step_watch import STEP_BEGUN, StepWatch
 from edriver.worker.state.tensor_places import TensorPlaces
+from edriver.worker.watch.comm_hooks import watch_comm_hooks
+from edriver.worker.watch.uneven_inputs import say_joined, watch_joins
 
 _DEVICE_BEHIND: Final = "the device had not come to the last boundary: call commit() now and then"
 _OVERWRITTEN: Final = (
@@ -85,8 +87,8 @@ class TorchState(ObjectState):
         steps_made: with checkpoints, the number of boundaries that training has passed, in all runs.
 
     Raises:
-        TypeError: a value cannot be kept (FSDP, ZeroRedundancyOptimizer, DTensor, DistributedSampler), and
-            why.
+        TypeError: a value cannot be kept (FSDP, ZeroRedundancyOptimizer, DTensor, DistributedSampler, lazy modules that
+            have not been called), and why.
         ValueError: a name starts with an underscore or is one of this class's own; `every` or `keep` is not positive.
     """
 
@@ -115,6 +117,8 @@ class TorchState(ObjectState):
         self._writes: list[int] | None = None
         self._begun = 0
         self._kept_values: list[Any] = []
+        watch_joins()
+        watch_comm_hooks()
         _refuse_hidden(objects)
         if checkpoint is not None:
             objects = {**objects, "steps_made": 0}
@@ -127,12 +131,15 @@ class TorchState(ObjectState):
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self._names:
             handler = None if type(value) in IMMUTABLE_TYPES else handler_for(value)
+            refuse_uninitialized(name, value)
             if handler is None:
                 self._handlers.pop(name, None)
             else:
                 self._handlers[name] = handler
             if isinstance(handler, OptimizerHandler):
                 handler.models = functools.partial(_models, self._handlers)
+            elif isinstance(handler, ModuleHandler):
+                self._watch_modes()
         object.__setattr__(self, name, value)
         if name in self._names and isinstance(value, Optimizer):
             self._steps.watch(h.value for h in self._handlers.values() if isinstance(h.value, Optimizer))
@@ -164,15 +171,26 @@ class TorchState(ObjectState):
         self._places.boundary()
         self._mark.set()
         self._writes = writes(self._lasting + self._large)
+        self._exposed = self._exposed or self._writes is None
         self._begun = self._steps.begun
         self._kept_values = [handler.value for handler in self._handlers.values()]
 
+    def _note_modes(self) -> None:
+        if not self._steps.watches or self._steps.begun != self._begun:
+            self.computes_in.passed()
+
+    def _watch_modes(self) -> None:
+        models = {name: handler for name, handler in self._handlers.items() if isinstance(handler, ModuleHandler)}
+        self.computes_in.watch({name: handler.modes for name, handler in models.items()})
+
     def first_boundary(self) -> None:
-        """Look again for what is sharded, and for parameters that nothing of the state trains."""
+        """Look again for what is sharded, for parameters that nothing of the state trains, and for unequal steps."""
         values: dict[str, object] = {name: handler.value for name, handler in self._handlers.items()}
         refuse_sharded(values.values())
         say_untrained(values)
+        say_joined()
         self._places.first_boundary()
+        self._watch_modes()
 
     def _step_begins(self) -> None:
         # A step with what an abort has left of the gradients would cost the last boundary. So the host, which runs
@@ -226,9 +244,11 @@ class TorchState(ObjectState):
         Raises:
             TypeError: an attribute cannot be copied.
         """
+        self._note_modes()
         self._saved = self._buffers.copied(self._capture(), _Lasting(self._handlers))
         self.copied.commit_bytes = self._buffers.nbytes
         self._saved_random.keep()
+        self._saved_modes = self.computes_in.noted
 
     def committed_parts(self) -> tuple[dict[str, Any], RandomStates, Loan]:
         """See on_disk.Checkpointed."""
@@ -240,6 +260,7 @@ class TorchState(ObjectState):
         self._saved = self._buffers.adopted(arrived)
         self.copied.received_bytes = self._buffers.nbytes
         self._saved_random.keep()
+        self._saved_modes = self.computes_in.noted
 
     def restore(self) -> None:
         """Go back to what was saved last; in any case, set all gradients to None."""
@@ -247,6 +268,7 @@ class TorchState(ObjectState):
         if self._saved is not None:
             self._load(self._saved)
             self._saved_random.bring_back()
+            self.computes_in.go_back(self._saved_modes)
             self.keep()
 
     def reset(self) -> None:
@@ -310,6 +332,7 @@ class TorchState(ObjectState):
         handlers = self._handlers.values()
         self._lasting = list({id(t): t for handler in handlers for t in handler.lasting()}.values())
         self._places.watch(self._lasting)
+        self._watch_modes()
         self._buffer_copies.watch(h.value for h in handlers if isinstance(h.value, torch.nn.Module))
 
     def _small(self, tree: dict[str, Any]) -> dict[str, Any]:

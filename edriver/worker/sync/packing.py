@@ -64,7 +64,7 @@ def packed(layout: Layout, length: int, buffers: list[torch.Tensor]) -> Iterator
 
 def _runs(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
     """The stream as uint8 tensors of any length: the tensors' elements and the gaps between them."""
-    gap = torch.zeros(ALIGNMENT_BYTES, dtype=torch.uint8)
+    gap = torch.zeros(ALIGNMENT_BYTES, dtype=torch.uint8, device="cpu")
     for tensor in tensors:
         if tensor.numel():
             yield _elements(tensor)

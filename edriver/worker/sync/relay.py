@@ -41,7 +41,7 @@ def staging(length: int) -> torch.Tensor:
     with huge pages. A little comes from the heap, which `edriver.worker.group.warm_up` has filled.
     """
     if length < HEAP_BYTES:
-        return torch.empty(length, dtype=torch.uint8)
+        return torch.empty(length, dtype=torch.uint8, device="cpu")
     memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError):  # a kernel without them
         memory.madvise(mmap.MADV_HUGEPAGE)
@@ -136,7 +136,7 @@ class Upstream:
 
 
 def _empty() -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8)
+    return torch.empty(0, dtype=torch.uint8, device="cpu")
 
 
 def _started(work: dist.Work | None) -> dist.Work:

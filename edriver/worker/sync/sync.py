@@ -36,6 +36,7 @@ import torch
 from edriver.common.ids import NO_ROUND
 from edriver.worker.assignment import Assignment
 from edriver.worker.backend import torch_groups
+from edriver.worker.backend.process_modes import without_tensor_modes
 from edriver.worker.copies.snapshot import belongs_to, is_plain_tensor, memory_key
 from edriver.worker.errors import PeerLostError
 from edriver.worker.sync import relay
@@ -72,10 +73,11 @@ def sync_state(tree: Any, assignment: Assignment) -> Any | None:
         return None
     at = chain.index(assignment.rank)
     downstream = Downstream(chain[at + 1] if at + 1 < len(chain) else None)
-    if at == 0:
-        _send(tree, downstream, key)
-        return None
-    return _receive(Upstream(chain[at - 1]), downstream, key)
+    with without_tensor_modes():
+        if at == 0:
+            _send(tree, downstream, key)
+            return None
+        return _receive(Upstream(chain[at - 1]), downstream, key)
 
 
 _syncs = (NO_ROUND, 0)

@@ -107,7 +107,8 @@ class WorkerLosses:
         run.idle_since = run.now
         if current.members:
             run.actions.append(Abort(current.order(current.members), current.plan.round_id, cause))
-        run.budgets.spend(run.now, cause)
+        if current.interrupt is None or cause is not current.interrupt.cause:  # which has been counted
+            run.budgets.spend(run.now, cause)
         if not run.settings.mode.members_survive:
             self._stop_members(current)
 

@@ -35,7 +35,8 @@ class Interrupt:
         number: distinguishes it from other interrupts of the round.
         deadline: when a member that has not answered, or has not stopped, counts as hung.
         reports: boundaries passed, by worker_id.
-        boundary: the boundary at which all stop, once the verdict is known.
+        boundary: the boundary at which all stop, once the verdict is known,
+        cause: and why they do.
         ways: in restart mode, by what members can be asked for a checkpoint; those that cannot be are not in it.
         saved: members that have had their time for that.
     """
@@ -44,6 +45,7 @@ class Interrupt:
     deadline: float
     reports: dict[int, int] = field(default_factory=dict)
     boundary: int | None = None
+    cause: Cause | None = None
     ways: dict[int, CheckpointWay] = field(default_factory=dict)
     saved: set[int] = field(default_factory=set)
 
@@ -146,6 +148,12 @@ class Round:
         away = () if boundary is None else (w for w in self.plan.workers if w not in gone)
         done = {**dict.fromkeys(self.completed, 0), **self.done}
         return blocked.uneven(self.members, done, dict.fromkeys(away, boundary or 0), self.names)
+
+    @property
+    def cannot_stop(self) -> bool:
+        """Whether all members that have not come to the agreed boundary wait in collectives for those that have."""
+        found = self.uneven() if self.stopping else None
+        return found is not None and found.unresolvable and bool(found.steps.stopped) and not found.steps.done
 
     def begin_interrupt(self, deadline: float) -> None:
         """Ask all members for their boundaries; those that are done have answered."""

@@ -88,7 +88,7 @@ class RoundWatch:
                     self._restarts.begin(current, interrupt, cause)
                     return
                 run.budgets.spend(run.now, cause)
-                interrupt.boundary = interrupt.agree()
+                interrupt.boundary, interrupt.cause = interrupt.agree(), cause
                 interrupt.deadline = run.now + max(run.settings.elastic_timeout, run.settings.boundary_timeout)
                 verdict = interrupt.number, interrupt.boundary
                 run.actions.append(StopAt(current.order(members), current.plan.round_id, *verdict, cause))
@@ -124,6 +124,9 @@ class RoundWatch:
                 self._losses.abort(current, Cause(CauseKind.BOUNDARIES_DIFFER))
         elif current.members and run.now >= interrupt.deadline:
             self._losses.abort(current, current.missed(interrupt))
+        elif interrupt.cause is not None and current.cannot_stop:
+            # Nothing is lost by it: those that have stopped are ahead, and the others take over their state.
+            self._losses.abort(current, interrupt.cause)
         elif not current.members and current.rejoin_deadline is None:
             current.rejoin_deadline = run.now
             run.idle_since = run.now
