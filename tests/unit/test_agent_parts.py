@@ -157,6 +157,19 @@ def test_what_the_user_has_set_stays() -> None:
     assert (made["OMP_NUM_THREADS"], made["PYTHONUNBUFFERED"], made["GLOO_SOCKET_IFNAME"]) == ("8", "", "eth1")
 
 
+def test_what_another_launcher_has_left_is_not_handed_on() -> None:
+    left = dict.fromkeys(
+        [
+            *("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"),
+            *("OMPI_COMM_WORLD_RANK", "PMI_SIZE", "HOROVOD_RANK", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID"),
+            "EDRIVER_WORKER_PID",
+        ],
+        "5",
+    )
+    kept = {"HOROVOD_FUSION_THRESHOLD": "1", "SLURM_JOB_ID": "77", "OMPI_MCA_btl": "tcp", "MASTER": "mine"}
+    assert environment(**left, **kept) == {**environment(), **kept}
+
+
 @pytest.mark.parametrize(
     ("address", "interface"),
     [("127.0.0.1", "lo"), ("127.0.0.2", "lo"), ("::1", "lo"), ("localhost", "lo"), ("10.0.0.1", None), ("b", None)],

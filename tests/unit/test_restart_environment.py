@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import traceback
@@ -156,6 +157,45 @@ def test_a_module_is_run_by_name(
     monkeypatch.chdir(tmp_path)
     run_script(["-m", "pkg_of_this_test", "1"])
     assert capsys.readouterr().out == "__main__ ['1']\n"
+
+
+SPAWNS = """
+import multiprocessing
+def work(): print("worked", flush=True)
+def train():
+    child = multiprocessing.get_context("{method}").Process(target=work)
+    child.start()
+    child.join()
+{top}
+"""
+
+RUNS_SCRIPT = (
+    "from edriver.worker.restart import script, spawned; spawned.refuse_unguarded(); script.run_script(['t.py'])"
+)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+@pytest.mark.parametrize(
+    ("top", "guarded"),
+    [
+        pytest.param("train()", False, id="top-level"),
+        pytest.param("if __name__ == '__main__':\n    train()", True, id="guarded"),
+        pytest.param("if __name__ != '__mp_main__':\n    train()", True, id="other-guard"),
+    ],
+)
+def test_a_script_that_every_spawned_process_would_run_again_is_told_of(
+    tmp_path: Path, method: str, top: str, guarded: bool
+) -> None:
+    (tmp_path / "t.py").write_text(SPAWNS.format(method=method, top=top))
+    environ = {**os.environ, "PYTHONPATH": str(Path(edriver.__file__).parents[1])}
+    ended = subprocess.run(
+        [sys.executable, "-c", RUNS_SCRIPT], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300
+    )
+    if guarded or method == "fork":
+        assert (ended.returncode, ended.stdout) == (0, "worked\n"), ended.stderr
+    else:
+        assert ended.returncode == 1
+        assert re.search(r"RuntimeError: .*would run .*t.py again.*if __name__ == \"__main__\"", ended.stderr)
 
 
 QUICK = """

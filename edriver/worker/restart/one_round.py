@@ -17,7 +17,7 @@ import torch.distributed as dist
 from edriver.common.ids import NO_VERSION
 from edriver.common.store_address import StoreAddress
 from edriver.common.wire import round_id_message, round_id_of
-from edriver.system import stack_dump
+from edriver.system import stack_dump, worker_process
 from edriver.system.own_addresses import bound_at
 from edriver.v1 import notification_pb2 as pb
 from edriver.worker.assignment import Assignment
@@ -49,6 +49,7 @@ class OneRound:
 
     def __init__(self, environ: Mapping[str, str], end: QuickEnd) -> None:
         stack_dump.enable(Path(environ["EDRIVER_SOCKET"]))
+        worker_process.claim()
         self._end = end
         self._participant = Participant()
         self._changed = threading.Condition(threading.Lock())
