@@ -353,7 +353,7 @@ class Session:
             _log.info("%s", success_report(tally))
             self._say_where_records_are()
             return 0
-        _log.error("%s", failure_report(finish))
+        _log.error("%s", failure_report(finish, elastic=self._options.settings.mode.members_survive))
         self._say_where_records_are()
         stopped_by = self._parts.stops.signal
         return 128 + stopped_by if stopped_by else 1
@@ -379,4 +379,5 @@ class Session:
 
     def _record_failure(self, finish: actions.FinishRun) -> None:
         if self._records and finish.end is actions.RunEnd.FAILED:
-            describe_failure(self._records, failure_report(finish))
+            report = failure_report(finish, elastic=self._options.settings.mode.members_survive)
+            describe_failure(self._records, report)

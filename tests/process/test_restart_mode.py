@@ -54,7 +54,7 @@ def _workers(processes: list[str]) -> list[int]:
 def test_all_are_restarted_at_each_size(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, "localhost:1")
     flags = ["-np", "1", "--max-np", "3", "--host-discovery-script", str(hosts.script)]
-    with running([*flags, *PLAIN], _folder(tmp_path), FOREVER) as run:
+    with running([*flags, "env", "A=1", *PLAIN], _folder(tmp_path), FOREVER) as run:
         run.line("rank 0 of 1 pid .* at step 0")
         run.line("rank 0 passed step 5$")
         hosts.are("localhost:1", "127.0.0.2:2")

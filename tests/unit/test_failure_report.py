@@ -71,6 +71,49 @@ def test_the_root_cause_comes_first_with_all_that_is_known_of_it() -> None:
         """)
 
 
+@pytest.mark.parametrize(
+    ("last", "elastic", "hint"),
+    [
+        pytest.param(
+            "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK "
+            "expected, but not set",
+            True,
+            "give --mode restart",
+            id="init_process_group",
+        ),
+        pytest.param("KeyError: 'LOCAL_RANK'", True, "give --mode restart", id="variable"),
+        pytest.param("KeyError: 'LOCAL_RANK'", False, None, id="variable-in-restart-mode"),
+        pytest.param("KeyError: 'rank'", True, None, id="another-key"),
+        pytest.param(
+            "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's "
+            "workers are out of shared memory. Please try to raise your shared memory limit.",
+            False,
+            "--shm-size",
+            id="bus-error-of-a-loader",
+        ),
+        pytest.param(
+            "RuntimeError: unable to write to file </torch_77_88>: No space left on device (28)",
+            True,
+            "--shm-size",
+            id="torchs-file",
+        ),
+        pytest.param("OSError: [Errno 28] No space left on device: '/dev/shm/x'", True, "--shm-size", id="shm"),
+        pytest.param("OSError: [Errno 28] No space left on device: '/data/x'", True, None, id="another-disk"),
+        pytest.param("bdb.BdbQuit", True, "breakpoint", id="debugger"),
+    ],
+)
+def test_what_many_scripts_meet_is_explained(last: str, elastic: bool, hint: str | None) -> None:
+    for failure in (exited(KILLED.worker, 1, f"step 1\n{last}\n"), raised(KILLED.worker, f"{TRACEBACK}\n{last}")):
+        report = failure_report(FinishRun(RunEnd.FAILED, START_FAILED, (failure,)), elastic=elastic)
+        hints = [line for line in report.splitlines() if line.startswith("hint: ")]
+        assert len(hints) == (0 if hint is None else 1)
+        assert hint is None or hint in hints[0]
+
+
+def test_a_bus_error_of_a_worker_itself_is_explained() -> None:
+    assert "(/dev/shm) is full" in text_of(exited(KILLED.worker, -7, "step 8"))
+
+
 def test_many_alike_take_one_line() -> None:
     others = [exited(WorkerName(w, "a", w, None), 1, "no module") for w in (1, 2, 3)]
     assert text_of(*others, KILLED) == textwrap.dedent("""\
