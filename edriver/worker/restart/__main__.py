@@ -19,7 +19,7 @@ def main() -> None:
     imports = Path(os.environ["EDRIVER_IMPORTS"])
     standby.preload(imports)
 
-    from edriver.worker.restart import destroyed_group, spawned, tensorflow_cluster
+    from edriver.worker.restart import destroyed_group, script_rendezvous, spawned, tensorflow_cluster
     from edriver.worker.restart.first_step import take_first_step
     from edriver.worker.restart.one_round import OneRound
     from edriver.worker.restart.thread_count import set_thread_count
@@ -35,6 +35,7 @@ def main() -> None:
     os.environ.update(place)
     worker.remember_imports(imports, place)
     destroyed_group.keep()
+    script_rendezvous.lead_to_round(assignment.store, assignment.size)
     spawned.refuse_unguarded()
     cluster = tensorflow_cluster.member(
         assignment, lambda: worker.store_of(assignment), os.environ["EDRIVER_ADDRESS"], os.environ
