@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import traceback
 from pathlib import Path
 
 import pytest
+import torch
 
 import edriver
 from edriver.common.ids import NO_VERSION, RoundId
@@ -157,6 +159,41 @@ def test_a_module_is_run_by_name(
     monkeypatch.chdir(tmp_path)
     run_script(["-m", "pkg_of_this_test", "1"])
     assert capsys.readouterr().out == "__main__ ['1']\n"
+
+
+SAVES = """
+import os, signal, sys, torch
+from edriver.worker.restart import whole_saves
+whole_saves.end_after_save()
+
+class Slow:
+    def __reduce__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        print("still here", flush=True)
+        return dict, ()
+
+if "handled" in sys.argv:
+    signal.signal(signal.SIGTERM, lambda *_: print("told", flush=True))
+try:
+    torch.save(Slow(), "whole.pt")
+finally:
+    print("went on", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [([], -signal.SIGTERM, "still here\n"), (["handled"], 0, "told\nstill here\nwent on\n")],
+    ids=["by-default", "handled-by-the-script"],
+)
+def test_a_checkpoint_is_written_to_its_end_before_sigterm_ends_the_process(
+    tmp_path: Path, words: list[str], code: int, said: str
+) -> None:
+    environ = {**os.environ, "PYTHONPATH": str(Path(edriver.__file__).parents[1])}
+    command = [sys.executable, "-c", SAVES, *words]
+    ended = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300)
+    assert (ended.returncode, ended.stdout) == (code, said), ended.stderr
+    assert torch.load(tmp_path / "whole.pt", weights_only=False) == {}
 
 
 SPAWNS = """

@@ -19,7 +19,7 @@ def main() -> None:
     imports = Path(os.environ["EDRIVER_IMPORTS"])
     standby.preload(imports)
 
-    from edriver.worker.restart import destroyed_group, script_rendezvous, spawned, tensorflow_cluster
+    from edriver.worker.restart import destroyed_group, script_rendezvous, spawned, tensorflow_cluster, whole_saves
     from edriver.worker.restart.first_step import take_first_step
     from edriver.worker.restart.one_round import OneRound
     from edriver.worker.restart.thread_count import set_thread_count
@@ -37,6 +37,7 @@ def main() -> None:
     destroyed_group.keep()
     script_rendezvous.lead_to_round(assignment.store, assignment.size)
     spawned.refuse_unguarded()
+    whole_saves.end_after_save()
     cluster = tensorflow_cluster.member(
         assignment, lambda: worker.store_of(assignment), os.environ["EDRIVER_ADDRESS"], os.environ
     )

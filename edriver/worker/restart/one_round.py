@@ -114,7 +114,8 @@ class OneRound:
             self._wait_to_be_stopped()
         with self._changed:
             self._server.report(self._participant.done())
-            while self._participant.stage is Stage.DONE:
+            # A script that saves on SIGTERM and ends with 0 has nothing to wait for: its round is over.
+            while self._participant.stage is Stage.DONE and self._participant.abort_cause is None:
                 self._changed.wait()
         self._server.stop()
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import signal
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from edriver.driver.core.actions import Failure
 from edriver.driver.core.cause import Exit
+from edriver.v1 import cause_pb2, status_pb2
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +20,13 @@ class _Hint:
     pattern: what is found in the exception, or in the last lines of output.
     text: the sentence.
     signal: a signal that says the same.
-    elastic_only: whether it is true of elastic mode alone.
+    elastic: of which mode alone it is true; None: of both.
     """
 
     pattern: re.Pattern[str]
     text: str
     signal: signal.Signals | None = None
-    elastic_only: bool = False
+    elastic: bool | None = None
 
 
 _HINTS: Final = (
@@ -34,7 +37,7 @@ _HINTS: Final = (
         ),
         "the script asks for RANK and the like, which elastic mode does not set. A script that never calls edriver.run "
         "needs restart mode: give --mode restart, and name the script in the command, as in `python train.py`",
-        elastic_only=True,
+        elastic=True,
     ),
     _Hint(
         re.compile(
@@ -52,20 +55,60 @@ _HINTS: Final = (
         "breakpoint() and pdb read from a terminal, and a worker has none. Debug the script without edriver, as one "
         "process, or attach a debugger (debugpy, py-spy); `edriver stack` shows where each worker stands",
     ),
+    _Hint(
+        re.compile(
+            r"PytorchStreamReader failed|UnpicklingError: (pickle data was truncated|invalid load key)|BadZipFile"
+            r"|SafetensorError|EOFError: Ran out of input"
+            # torch.load's own frames are the innermost ones, and it is no error of another kind
+            r'|torch/(serialization|_weights_only_unpickler)\.py", line \d+, in \w+(?!(?s:.*)\n *File ")'
+            r"(?!(?s:.*)(Unsupported|Attempting to deserialize|FileNotFound|PermissionError|IsADirectory))",
+            re.MULTILINE,
+        ),
+        "a checkpoint that cannot be read may be half-written. In restart mode a script is stopped wherever it is"
+        "{stopped}, also while it writes: write to a temporary name, and rename the file when it is whole (os.replace)",
+        elastic=False,
+    ),
 )
 
+_OWN_ERRORS: Final = (cause_pb2.CAUSE_KIND_RAISED, cause_pb2.CAUSE_KIND_EXITED)
 
-def hint_of(failure: Failure, *, elastic: bool) -> str | None:
-    """A sentence on a failure; None: nothing is known of its kind.
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What is known of a run besides its failures.
+
+    Attributes:
+        elastic: whether it is in elastic mode.
+        last_stop: the last round in which a script was stopped wherever it was, and why; empty: there was none.
+    """
+
+    elastic: bool = True
+    last_stop: str = ""
+
+    def of(self, failure: Failure) -> str | None:
+        """A sentence on a failure; None: nothing is known of its kind."""
+        hint = _hint_of(failure, self.elastic)
+        return hint.text.format(stopped=f" ({self.last_stop})" if self.last_stop else "") if hint else None
+
+
+def last_stop(rounds: Iterable[status_pb2.Round]) -> str:
+    """The last round that was not ended by an error of the script's own, and why.
 
     Args:
-        failure: the failure.
-        elastic: whether the run is in elastic mode.
+        rounds: the run's rounds, oldest first.
     """
+    for before, after in reversed([*itertools.pairwise(rounds)]):
+        if after.cause.kind not in _OWN_ERRORS and after.kind != status_pb2.ROUND_KIND_START:
+            name = f"{before.round_id.incarnation}.{before.round_id.n}"
+            return f"round {name} ended: {after.cause.text}"
+    return ""
+
+
+def _hint_of(failure: Failure, elastic: bool) -> _Hint | None:
     text = f"{failure.traceback}\n{failure.tail}"
     code = failure.cause.detail.code if isinstance(failure.cause.detail, Exit) else 0
     for hint in _HINTS:
         by_signal = hint.signal is not None and code in (-hint.signal, 128 + hint.signal)
-        if (by_signal or hint.pattern.search(text)) and (elastic or not hint.elastic_only):
-            return hint.text
+        if (by_signal or hint.pattern.search(text)) and hint.elastic in (None, elastic):
+            return hint
     return None
