@@ -116,7 +116,6 @@ class Terms:
         )
         if restart:
             environment |= restart_environment(
-                self._environment,
                 address=self._address,
                 error_path=files.error,
                 imports_path=folder / f"imports.{order.slot}",

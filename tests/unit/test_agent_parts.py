@@ -145,6 +145,7 @@ def test_a_worker_gets_its_way_to_the_agent_and_defaults() -> None:
         "EDRIVER_SOCKET": "/s/w3.sock",
         "EDRIVER_READY": "/s/ready.sock",
         "EDRIVER_LIFE": "/s/w.life",
+        "EDRIVER_OMP_DEFAULT": "1",
         "GRPC_ENABLE_FORK_SUPPORT": "0",
         **MALLOC_DEFAULTS,
         **GLOO_DEFAULTS,

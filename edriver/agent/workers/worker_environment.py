@@ -126,6 +126,8 @@ def worker_environment(
         # A data loader forks; gRPC's handlers for that would wait for its threads.
         "GRPC_ENABLE_FORK_SUPPORT": "0",
     }
+    if "OMP_NUM_THREADS" not in base:
+        ours["EDRIVER_OMP_DEFAULT"] = "1"
     if stall_limits:
         ours["EDRIVER_STALL_LIMITS"] = limits.text_of(stall_limits)
     if clock_ahead is not None:
@@ -143,12 +145,11 @@ def worker_environment(
 
 
 def restart_environment(
-    base: Mapping[str, str], *, address: str, error_path: Path, imports_path: Path, max_restarts: int | None
+    *, address: str, error_path: Path, imports_path: Path, max_restarts: int | None
 ) -> dict[str, str]:
     """What a worker in restart mode finds besides.
 
     Args:
-        base: the agent's own environment.
         address: where this host's workers reach each other.
         error_path: where torch's @record writes the exception that ended the script.
         imports_path: where it writes down what it has imported, for the slot's next standby.
@@ -162,6 +163,4 @@ def restart_environment(
     }
     if max_restarts is not None:
         found["EDRIVER_MAX_RESTARTS"] = str(max_restarts)
-    if "OMP_NUM_THREADS" not in base:
-        found["EDRIVER_OMP_DEFAULT"] = "1"
     return found

@@ -37,6 +37,7 @@ from edriver.worker.backend.gloo.sever import (
 from edriver.worker.backend.interpreter import never_destroy
 from edriver.worker.backend.nccl import Communicator, Nccl, abort_together, nccl_here
 from edriver.worker.backend.peer_loss import looks_like_peer_loss
+from edriver.worker.backend.thread_count import ThreadCount
 from edriver.worker.errors import PeerLostError
 from edriver.worker.group import proven_pairs
 from edriver.worker.group.connection_guard import ConnectionGuard
@@ -118,6 +119,7 @@ class RoundGroup:
         self._server = None if host is None else StoreServer(host, self._wire)
         self._nccl = nccl or nccl_here()
         self._backend = "gloo" if self._nccl is None else self._nccl.backend
+        self._threads = None if host is None else ThreadCount(host)
         self._finds_connections = SEVERING_CHECK not in broken
         self._lock = threading.Lock()
         self._round: _CurrentGroup | None = None
@@ -176,6 +178,8 @@ class RoundGroup:
                 raise
             text = f"a peer was lost while round {assignment.round_id}'s process group was built"
             raise PeerLostError(text) from error
+        if self._threads is not None:
+            self._threads.follow(assignment.size, assignment.local_size)
 
     def build_alone(self) -> None:
         """Build the group of a world of one, in which DistributedDataParallel works as anywhere. Main thread only.

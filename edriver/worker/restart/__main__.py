@@ -19,10 +19,10 @@ def main() -> None:
     imports = Path(os.environ["EDRIVER_IMPORTS"])
     standby.preload(imports)
 
+    from edriver.worker.backend.thread_count import ThreadCount
     from edriver.worker.restart import destroyed_group, script_rendezvous, spawned, tensorflow_cluster, whole_saves
     from edriver.worker.restart.first_step import take_first_step
     from edriver.worker.restart.one_round import OneRound
-    from edriver.worker.restart.thread_count import set_thread_count
 
     take_first_step()
     standby.become_worker(imports)
@@ -30,7 +30,7 @@ def main() -> None:
     assignment = worker.place()
     if assignment is None:
         return
-    set_thread_count(assignment.local_size)
+    ThreadCount(os.environ["EDRIVER_STORE"]).follow(assignment.size, assignment.local_size)
     place = torchrun_environment(assignment, os.environ)
     os.environ.update(place)
     worker.remember_imports(imports, place)
