@@ -102,6 +102,13 @@ def test_the_root_cause_comes_first_with_all_that_is_known_of_it() -> None:
         ),
         pytest.param("OSError: [Errno 28] No space left on device: '/dev/shm/x'", True, "--shm-size", id="shm"),
         pytest.param("OSError: [Errno 28] No space left on device: '/data/x'", True, None, id="another-disk"),
+        pytest.param(
+            "RuntimeError: [enforce fail at gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to find address "
+            "for: eth9",
+            False,
+            "GLOO_SOCKET_IFNAME",
+            id="interface",
+        ),
         pytest.param("bdb.BdbQuit", True, "breakpoint", id="debugger"),
         pytest.param(
             "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",

@@ -51,6 +51,11 @@ _HINTS: Final = (
         signal=signal.SIGBUS,
     ),
     _Hint(
+        re.compile(r"Unable to find address for: |no socket interface found|Unable to find interface"),
+        "a variable names a network interface that the host does not have: GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME or "
+        "TP_SOCKET_IFNAME, in the script or in what runs it (`ip link` shows those that it has)",
+    ),
+    _Hint(
         re.compile(r"^bdb\.BdbQuit$", re.MULTILINE),
         "breakpoint() and pdb read from a terminal, and a worker has none. Debug the script without edriver, as one "
         "process, or attach a debugger (debugpy, py-spy); `edriver stack` shows where each worker stands",
