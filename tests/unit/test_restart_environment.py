@@ -196,6 +196,40 @@ def test_a_checkpoint_is_written_to_its_end_before_sigterm_ends_the_process(
     assert torch.load(tmp_path / "whole.pt", weights_only=False) == {}
 
 
+BEGINS = """
+import io, torch
+from edriver.worker.restart import fresh_start, whole_saves
+whole_saves.end_after_save()
+fresh_start.watch({number}, {rank})
+file = io.BytesIO()
+{first}
+for _ in range(2):
+    torch.save([], file)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "rank", "first", "warned"),
+    [
+        pytest.param(3, 0, "", 1, id="third-round"),
+        pytest.param(2, 0, "", 0, id="second-round"),
+        pytest.param(3, 1, "", 0, id="another-rank"),
+        pytest.param(3, 0, "torch.load('old.pt')", 0, id="loaded"),
+    ],
+)
+def test_a_script_that_finds_no_checkpoint_in_each_round_is_told_of_the_runs_id(
+    tmp_path: Path, number: int, rank: int, first: str, warned: int
+) -> None:
+    torch.save([], tmp_path / "old.pt")
+    source = BEGINS.format(number=number, rank=rank, first=first)
+    environ = {**os.environ, "PYTHONPATH": str(Path(edriver.__file__).parents[1])}
+    ended = subprocess.run(
+        [sys.executable, "-c", source], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count('os.environ["TORCHELASTIC_RUN_ID"]') == warned
+
+
 SPAWNS = """
 import multiprocessing
 def work(): print("worked", flush=True)

@@ -20,7 +20,14 @@ def main() -> None:
     standby.preload(imports)
 
     from edriver.worker.backend.thread_count import ThreadCount
-    from edriver.worker.restart import destroyed_group, script_rendezvous, spawned, tensorflow_cluster, whole_saves
+    from edriver.worker.restart import (
+        destroyed_group,
+        fresh_start,
+        script_rendezvous,
+        spawned,
+        tensorflow_cluster,
+        whole_saves,
+    )
     from edriver.worker.restart.first_step import take_first_step
     from edriver.worker.restart.one_round import OneRound
 
@@ -38,6 +45,7 @@ def main() -> None:
     script_rendezvous.lead_to_round(assignment.store, assignment.size)
     spawned.refuse_unguarded()
     whole_saves.end_after_save()
+    fresh_start.watch(assignment.round_id.n, assignment.rank)
     cluster = tensorflow_cluster.member(
         assignment, lambda: worker.store_of(assignment), os.environ["EDRIVER_ADDRESS"], os.environ
     )

@@ -56,7 +56,7 @@ _HINTS: Final = (
         "TP_SOCKET_IFNAME, in the script or in what runs it (`ip link` shows those that it has)",
     ),
     _Hint(
-        re.compile(r"^bdb\.BdbQuit$", re.MULTILINE),
+        re.compile(r"\bbdb\.BdbQuit$", re.MULTILINE),
         "breakpoint() and pdb read from a terminal, and a worker has none. Debug the script without edriver, as one "
         "process, or attach a debugger (debugpy, py-spy); `edriver stack` shows where each worker stands",
     ),
