@@ -17,10 +17,10 @@ from typing import IO, Any, Final, TypeVar
 
 from edriver.calls import parcels
 from edriver.calls.parcels import CALL, FOLDER_VARIABLE, Call, FolderPlace, Outcome, Place
+from edriver.calls.worker_process import refuse_import
 from edriver.common.join_config import JoinConfig, at_port
 from edriver.system.child import Child
 from edriver.system.own_addresses import is_own, own_addresses
-from edriver.system.worker_process import refuse_import
 
 R = TypeVar("R")
 

@@ -20,9 +20,9 @@ from typing import Final, NoReturn
 import torch
 import torch.distributed as dist
 
+from edriver.calls import worker_process
 from edriver.common.ids import RoundId
 from edriver.common.store_address import StoreAddress
-from edriver.system import worker_process
 from edriver.worker import topology
 from edriver.worker.assignment import Assignment
 from edriver.worker.rounds.run import run

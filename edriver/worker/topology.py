@@ -10,9 +10,9 @@ import hashlib
 import os
 from collections.abc import Iterator
 
+from edriver.calls.worker_process import owner
 from edriver.common.ids import RoundId
 from edriver.common.store_address import StoreAddress
-from edriver.system.worker_process import owner
 from edriver.worker.assignment import Assignment
 
 SINGLE_WORKER = Assignment(

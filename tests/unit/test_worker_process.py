@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from edriver.system import worker_process
+from edriver.calls import worker_process
 
 ROOT = Path(__file__).parents[2]
 
 SCRIPT = """
 import multiprocessing, os
-import edriver, edriver.system.worker_process
+import edriver, edriver.calls.worker_process
 {before}
 def work(): print("worked")
 def train():
@@ -49,7 +49,7 @@ def test_a_script_that_is_imported_again_is_told_so(tmp_path: Path, call: str, m
 
 def test_a_process_that_the_worker_starts_is_told_which_one_the_worker_is(tmp_path: Path) -> None:
     top = f"def calls():\n    {CALLS['run']}\nif __name__ == '__main__':\n    train()"
-    before = "if __name__ == '__main__':\n    edriver.system.worker_process.claim(); print(os.getpid())"
+    before = "if __name__ == '__main__':\n    edriver.calls.worker_process.claim(); print(os.getpid())"
     child = ended(
         tmp_path, SCRIPT.format(before=before, method="spawn", target="calls", top=top), EDRIVER_WORKER_ID="1"
     )

@@ -119,7 +119,7 @@ class RoundGroup:
         self._server = None if host is None else StoreServer(host, self._wire)
         self._nccl = nccl or nccl_here()
         self._backend = "gloo" if self._nccl is None else self._nccl.backend
-        self._threads = None if host is None else ThreadCount(host)
+        self._threads = ThreadCount(host or "")
         self._finds_connections = SEVERING_CHECK not in broken
         self._lock = threading.Lock()
         self._round: _CurrentGroup | None = None
@@ -178,8 +178,7 @@ class RoundGroup:
                 raise
             text = f"a peer was lost while round {assignment.round_id}'s process group was built"
             raise PeerLostError(text) from error
-        if self._threads is not None:
-            self._threads.follow(assignment.size, assignment.local_size)
+        self._threads.follow(assignment.size, assignment.local_size)
 
     def build_alone(self) -> None:
         """Build the group of a world of one, in which DistributedDataParallel works as anywhere. Main thread only.
@@ -299,7 +298,7 @@ class RoundGroup:
         `sever` ends it. torch's own way to end a communicator, ProcessGroupNCCL.shutdown(), may wait for peers.
         """
         current = self._round
-        if self._nccl is None or current is None or self._communicators(self._nccl) == {}:
+        if self._nccl is None or current is None or _communicators(self._nccl) == {}:
             return
         if not self._is_severed(current.assignment):
             self._nccl.finish()
@@ -313,7 +312,7 @@ class RoundGroup:
         """With the lock held: begin to abort the communicators that are not being aborted yet."""
         if self._nccl is None:
             return
-        found = self._communicators(self._nccl)
+        found = _communicators(self._nccl)
         if found is None:
             if self._severed >= current.assignment.round_id:
                 self._nccl.give_up()
@@ -321,13 +320,6 @@ class RoundGroup:
         if fresh := found.keys() - current.aborted:
             current.aborted |= fresh
             current.aborts.append(abort_together([found[name] for name in fresh], self._nccl.give_up))
-
-    def _communicators(self, nccl: Nccl) -> Mapping[str, Communicator] | None:
-        """Those of this process; None: they cannot be found with this torch, as the worker has logged at its start."""
-        try:
-            return nccl.communicators()
-        except AttributeError:
-            return None
 
     def _check(self, assignment: Assignment) -> None:
         """With the lock held: raise if the round has been severed."""
@@ -342,6 +334,14 @@ class RoundGroup:
         if self._server is None:
             raise RuntimeError("a world of one has no store: make the RoundGroup with a host")
         return self._server
+
+
+def _communicators(nccl: Nccl) -> Mapping[str, Communicator] | None:
+    """Those of this process; None: they cannot be found with this torch, as the worker has logged at its start."""
+    try:
+        return nccl.communicators()
+    except AttributeError:
+        return None
 
 
 def _refuse_existing_group() -> None:

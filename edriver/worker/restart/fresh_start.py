@@ -38,9 +38,9 @@ def watch(round_number: int, rank: int) -> None:
         if not settled:
             settled.append(True)
             logger.warning(
-                "edriver: the script saves a checkpoint and has loaded none, in round %d of this run: does it begin from step 0 "
-                "each time? A folder that is named by the date or a process is another one in each round; the run's "
-                'id stays the same: os.environ["TORCHELASTIC_RUN_ID"]',
+                "edriver: the script saves a checkpoint and has loaded none, in round %d of this run: does it begin "
+                "from step 0 each time? A folder that is named by the date or a process is another one in each round. "
+                'The run\'s id stays the same: os.environ["TORCHELASTIC_RUN_ID"]',
                 round_number,
             )
         save(*args, **kwargs)

@@ -14,10 +14,11 @@ from typing import NoReturn
 
 import torch.distributed as dist
 
+from edriver.calls import worker_process
 from edriver.common.ids import NO_VERSION
 from edriver.common.store_address import StoreAddress
 from edriver.common.wire import round_id_message, round_id_of
-from edriver.system import stack_dump, worker_process
+from edriver.system import stack_dump
 from edriver.system.own_addresses import bound_at
 from edriver.v1 import notification_pb2 as pb
 from edriver.worker.assignment import Assignment

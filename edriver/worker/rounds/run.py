@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
-from edriver.system import worker_process
+from edriver.calls import worker_process
 from edriver.worker import topology
 from edriver.worker.rounds.alone import Alone
 from edriver.worker.rounds.worker_rounds import WorkerRounds
