@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -168,7 +169,8 @@ def test_what_another_launcher_has_left_is_not_handed_on() -> None:
         "5",
     )
     kept = {"HOROVOD_FUSION_THRESHOLD": "1", "SLURM_JOB_ID": "77", "OMPI_MCA_btl": "tcp", "MASTER": "mine"}
-    assert environment(**left, **kept) == {**environment(), **kept}
+    base: dict[str, Any] = {**left, **kept}
+    assert environment(**base) == {**environment(), **kept}
 
 
 @pytest.mark.parametrize(
