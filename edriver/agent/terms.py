@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from edriver.agent.settings import AgentSettings
+from edriver.agent.workers import network_variables
 from edriver.agent.workers.log_files import HELD_BACK, TO_DRIVER, Destination, LogFiles, worker_files
 from edriver.agent.workers.ready_socket import READY_SOCKET
 from edriver.agent.workers.worker_environment import (
@@ -32,7 +33,7 @@ class Terms:
 
     Args:
         settings: the agent's.
-        environment: the agent's own, which its workers inherit.
+        environment: the agent's own, which its workers inherit; but for names of network interfaces that are not here.
 
     Attributes:
         command: what a worker runs.
@@ -46,7 +47,7 @@ class Terms:
 
     def __init__(self, settings: AgentSettings, environment: Mapping[str, str]) -> None:
         self._settings = settings
-        self._environment = environment
+        self._environment = network_variables.usable(environment)
         self._address = settings.address
         self._interface: str | None = None
         self._papers: Path | None = None
@@ -116,7 +117,6 @@ class Terms:
         )
         if restart:
             environment |= restart_environment(
-                self._environment,
                 address=self._address,
                 error_path=files.error,
                 imports_path=folder / f"imports.{order.slot}",

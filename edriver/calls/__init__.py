@@ -1,5 +1,5 @@
 """`edriver.launch`: a function is called in every worker of a run, and what it returns comes back.
 
 launch.py is the caller's side, which starts a driver; parcels.py is how call and results travel; the worker's side is
-edriver/worker/called.py.
+edriver/worker/called.py. worker_process.py tells a worker from the processes that its script starts, which make none.
 """

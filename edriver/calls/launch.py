@@ -17,6 +17,7 @@ from typing import IO, Any, Final, TypeVar
 
 from edriver.calls import parcels
 from edriver.calls.parcels import CALL, FOLDER_VARIABLE, Call, FolderPlace, Outcome, Place
+from edriver.calls.worker_process import refuse_import
 from edriver.common.join_config import JoinConfig, at_port
 from edriver.system.child import Child
 from edriver.system.own_addresses import is_own, own_addresses
@@ -75,8 +76,10 @@ def launch(
         Exception: what the function has raised in a worker, the first by rank; its cause is a RemoteTraceback.
         LaunchError: the run failed otherwise.
         ParcelError: function, arguments or a result cannot be sent.
+        RuntimeError: multiprocessing is importing the script, in a process that the script has started.
         ValueError: there is no such number of workers.
     """
+    refuse_import("edriver.launch")
     if np < 1:
         raise ValueError(f"np is {np}: a run has one worker at least")
     pickled = parcels.pack((fn, tuple(args), dict(kwargs or {})), "the function with its arguments")

@@ -162,6 +162,7 @@ def bounds_of(judged: RunOptions, flags: argparse.Namespace, given: frozenset[st
     seconds = poll_timeout(judged.settings)
     short = seconds < options.MAX_POLL_TIMEOUT
     yield "the discovery script may take", f"{seconds:g} s", "derived: from --start-timeout" if short else FIXED_ORIGIN
+    yield "a worker computes with", *_threads_of(os.environ)
     low_high = judged.settings.cooldown_range
     for place, usual in (("slot", settings.SLOT_COOLDOWN), ("host", settings.HOST_COOLDOWN)):
         of_flag = "cooldown_range" in given
@@ -177,6 +178,12 @@ def bounds_of(judged: RunOptions, flags: argparse.Namespace, given: frozenset[st
         yield description, "no limit" if value in (None, math.inf) else f"{value:g} s", origin
     for bound in DRIVER_BOUNDS:
         yield bound.description, f"{_text(bound.value)}{'' if isinstance(bound.value, tuple) else ' s'}", FIXED_ORIGIN
+
+
+def _threads_of(environ: Mapping[str, str]) -> tuple[str, str]:
+    if count := environ.get("OMP_NUM_THREADS"):
+        return f"{count} threads", "derived: from OMP_NUM_THREADS"
+    return f"1 thread; alone on its machine, all processors ({len(os.sched_getaffinity(0))} here)", DEFAULT_ORIGIN
 
 
 def _records(judged: RunOptions) -> tuple[str, str]:

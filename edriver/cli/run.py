@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from edriver.driver.core.mode import Mode
 from edriver.driver.flags.usage_error import UsageError
 from edriver.driver.journal.journal import Head, Journal
 from edriver.driver.journal.run_name import RunName
@@ -75,8 +74,7 @@ def _start(
     output = Output()
     output.take_logs(verbose=options.verbose)
     log = logging.getLogger("edriver")
-    restarts = options.mode.mode is Mode.RESTART
-    log.info("run %s: %s%s", run_id, options, f"; {options.mode}" if restarts else "")
+    log.info("run %s: %s; %s", run_id, options, options.mode)
     if records:
         log.info("records: %s", records)
     if no_records and not flags.no_records:

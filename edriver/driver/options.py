@@ -291,12 +291,11 @@ def _command_of(words: list[str]) -> tuple[str, ...]:
 
 
 def _mode_of(wanted: str | None, command: tuple[str, ...]) -> ModeChoice:
-    python = PythonCommand.of(command)
     if wanted is None:
         search = [Path(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
-        return mode_of(python, Path.cwd(), search)
+        return mode_of(command, Path.cwd(), search)
     mode = Mode(wanted)
-    if mode is Mode.RESTART and command and python is None:
+    if mode is Mode.RESTART and command and PythonCommand.of(command) is None:
         raise UsageError(
             "--mode restart runs Python scripts: end with `python [flags] script.py ...` or `python -m module ...`"
         )

@@ -24,6 +24,7 @@ from edriver.driver.journal.draws import new_key
 from edriver.driver.journal.held_clock import HeldClock
 from edriver.driver.journal.journal import EXIT_REPLACED, Head, Journal, JournalError, JournalLostError
 from edriver.driver.observe.console.failure_report import Tally, failure_report, success_report, with_last_output
+from edriver.driver.observe.console.hints import Hints, last_stop
 from edriver.driver.observe.console.output import Output
 from edriver.driver.observe.records.recorder import describe, describe_failure
 from edriver.driver.options import RunOptions
@@ -358,7 +359,7 @@ class Session:
             _log.info("%s", success_report(tally))
             self._say_where_records_are()
             return 0
-        _log.error("%s", failure_report(finish))
+        _log.error("%s", failure_report(finish, self._hints))
         self._say_where_records_are()
         stopped_by = self._parts.stops.signal
         return 128 + stopped_by if stopped_by else 1
@@ -384,4 +385,9 @@ class Session:
 
     def _record_failure(self, finish: actions.FinishRun) -> None:
         if self._records and finish.end is actions.RunEnd.FAILED:
-            describe_failure(self._records, failure_report(finish))
+            describe_failure(self._records, failure_report(finish, self._hints))
+
+    @property
+    def _hints(self) -> Hints:
+        survive = self._options.settings.mode.members_survive
+        return Hints(survive, "" if survive else last_stop(self._parts.event_history.rounds))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,6 +16,18 @@ from edriver.driver.core.mode import Mode
 
 _PYTHON_PATTERN: Final = re.compile(r"python(\d+(\.\d+)?)?")
 """How a Python interpreter is called."""
+
+_PIPS_SHEBANG: Final = re.compile(r"'''exec' (\".+?\"|\S+) ")
+"""The second line of a console script whose interpreter's path is too long for the first one, which names /bin/sh."""
+
+_SCRIPT_METADATA: Final = b"# /// script"
+"""Begins the dependencies of a script that `uv run` gives an environment of its own."""
+
+_HEAD_BYTES: Final = 1024
+"""How much of a file is read for its first lines."""
+
+_OTHER_LAUNCHERS: Final = frozenset({"accelerate", "colossalai", "deepspeed", "horovodrun", "torchrun"})
+"""Programs that start a script's processes themselves."""
 
 _FLAGS_WITH_VALUE: Final = "WX"
 """Flags of the interpreter whose value may be a word of its own (`python --help`)."""
@@ -29,7 +44,7 @@ class PythonCommand:
     """A command that runs a Python script, taken apart.
 
     Attributes:
-        interpreter: the program and its flags.
+        interpreter: the program and its flags, behind what the command has before them: `env A=1`, `nice`, `uv run`.
         module: whether the script is named as a module (`-m`).
         script: the script's file, or the module's name.
         arguments: what the script is given.
@@ -42,11 +57,36 @@ class PythonCommand:
 
     @classmethod
     def of(cls, command: Sequence[str]) -> PythonCommand | None:
-        """Take a command apart; None: it is not Python's, or names no script."""
-        if not command or not _PYTHON_PATTERN.fullmatch(Path(command[0]).name):
-            return None
+        """Take a command apart.
+
+        The interpreter may stand behind another program (`env A=1 python train.py`, `./wrap.sh python train.py`), or be
+        named by a script's first line (`./train.py`, the console script of a package).
+
+        Returns:
+            None: the command names no Python script, or a program that starts a script's processes itself.
+        """
         words = list(command)
-        at = 1
+        for at, word in enumerate(words):
+            name = Path(word).name
+            if name in _OTHER_LAUNCHERS:
+                return None
+            if _PYTHON_PATTERN.fullmatch(name):
+                if (found := cls._interpreted(words, at)) is not None or at == 0:
+                    return found
+            elif at == 0 or not words[at - 1].startswith("-"):  # else it may be a flag's value
+                if interpreter := _shebang(word, program=at == 0):
+                    script = word if "/" in word else str(shutil.which(word))
+                    return cls((*words[:at], *interpreter), False, script, tuple(words[at + 1 :]))
+                if Path(words[0]).name == "uv" and name.endswith(".py") and _runs_as_it_is(Path(word)):
+                    return cls((*words[:at], "python"), False, word, tuple(words[at + 1 :]))
+        return None
+
+    @classmethod
+    def _interpreted(cls, words: Sequence[str], at: int) -> PythonCommand | None:
+        """What the interpreter at this place is to run; None: code, standard input, or nothing."""
+        at += 1
+        if at < len(words) and _PYTHON_PATTERN.fullmatch(words[at]):
+            return None  # the first is the value of a flag, such as the name of an environment
         while at < len(words) and words[at].startswith("-") and words[at] != "-":
             word = words[at]
             cluster = "" if word.startswith("--") else word[1:]
@@ -99,27 +139,101 @@ class ModeChoice:
         return f"{self.mode.value} mode ({self.reason}): {what}"
 
 
-def mode_of(command: PythonCommand | None, folder: Path, search: Sequence[Path] = ()) -> ModeChoice:
+def mode_of(command: Sequence[str], folder: Path, search: Sequence[Path] = ()) -> ModeChoice:
     """The mode that suits a command.
 
     Args:
-        command: the command; None: it is not Python's.
+        command: the command.
         folder: where it is run.
         search: where else modules are looked for: PYTHONPATH.
     """
-    if command is None:
-        return ModeChoice(Mode.ELASTIC, "the command does not name a Python script whose source could be read")
+    python = PythonCommand.of(command)
+    if python is None:
+        if name := next((name for word in command if (name := Path(word).name) in _OTHER_LAUNCHERS), ""):
+            return ModeChoice(Mode.ELASTIC, f"{name} starts processes itself: put edriver in its place")
+        return _unknown("the command names no Python script whose source could be read")
     roots = (folder, *search)
-    path = _file_of(command, roots)
+    path = _file_of(python, roots)
     if path is None:
-        return ModeChoice(Mode.ELASTIC, f"no source of {command.script} was found here")
+        return _unknown(f"no source of {python.script} was found here")
+    name = python.script if python.module else path.name
     try:
-        used = next(_uses_rounds(path, (path.parent, *(roots if command.module else ()))), None)
+        installed = {} if python.module or path.suffix == ".py" else _installed_packages(path)
+        if installed is None:
+            return _unknown(f"no source of what {name} imports was found here")
+        used = next(_uses_rounds(path, (path.parent, *(roots if python.module else ())), installed), None)
     except (OSError, SyntaxError, ValueError):
-        return ModeChoice(Mode.ELASTIC, f"the source of {command.script} cannot be read")
+        return _unknown(f"the source of {name} cannot be read")
     if used is None:
-        return ModeChoice(Mode.RESTART, f"{command.script} does not use edriver")
+        return ModeChoice(Mode.RESTART, f"{name} does not use edriver")
     return ModeChoice(Mode.ELASTIC, f"{used.name} uses edriver")
+
+
+def _unknown(reason: str) -> ModeChoice:
+    return ModeChoice(Mode.ELASTIC, f"{reason}; a script that never calls edriver.run needs --mode restart")
+
+
+def _shebang(word: str, *, program: bool) -> tuple[str, ...]:
+    """The interpreter that the first line of an executable file names, with its flags; empty: it is not Python.
+
+    Args:
+        word: the file, or a command on PATH.
+        program: whether it is the program that is run; else a file of any name counts only with a folder.
+    """
+    found = shutil.which(word) if program or "/" in word or not word.endswith(".py") else None
+    if found is None:
+        return ()
+    try:
+        with Path(found).open("rb") as file:
+            first, second, *_ = [*file.read(_HEAD_BYTES).decode(errors="replace").split("\n"), ""]
+    except OSError:
+        return ()
+    if not first.startswith("#!"):
+        return ()
+    try:
+        words = [long[1].strip('"')] if (long := _PIPS_SHEBANG.match(second)) else shlex.split(first[2:])
+    except ValueError:
+        return ()
+    if words and Path(words[0]).name == "env":
+        words = words[2:] if words[1:2] == ["-S"] else words[1:]
+    is_python = words and _PYTHON_PATTERN.fullmatch(Path(words[0]).name) and shutil.which(words[0])
+    return tuple(words) if is_python else ()
+
+
+def _runs_as_it_is(script: Path) -> bool:
+    """Whether a script for `uv run` has no environment of its own."""
+    try:
+        return _SCRIPT_METADATA not in script.read_bytes()
+    except OSError:
+        return False
+
+
+def _installed_packages(script: Path) -> Mapping[str, Sequence[Path]] | None:
+    """Where the packages that a console script imports may lie, by name; None: one of them lies nowhere there.
+
+    Raises:
+        OSError, SyntaxError, ValueError: the script cannot be read.
+    """
+    folders = list(_package_folders(script.absolute().parent.parent))
+    if not folders:
+        return {}  # no environment's script: what it imports may lie beside it
+    tree = ast.parse(script.read_bytes(), str(script))
+    names = {name.partition(".")[0] for name in _imported(tree)} - sys.stdlib_module_names
+    found = {name: [folder for folder in folders if _holds(folder, name)] for name in names}
+    return found if all(found.values()) else None
+
+
+def _package_folders(prefix: Path) -> Iterator[Path]:
+    """The folders of an environment's packages, and those that its .pth files add: projects installed to be edited."""
+    for folder in prefix.glob("lib/python3*/*-packages"):
+        yield folder
+        for file in folder.glob("*.pth"):
+            lines = file.read_text(errors="replace").splitlines()
+            yield from (folder / line for line in lines if line and not line.startswith(("#", "import ", "import\t")))
+
+
+def _holds(folder: Path, package: str) -> bool:
+    return (folder / f"{package}.py").is_file() or (folder / package / "__init__.py").is_file()
 
 
 def _file_of(command: PythonCommand, roots: Sequence[Path]) -> Path | None:
@@ -134,8 +248,13 @@ def _file_of(command: PythonCommand, roots: Sequence[Path]) -> Path | None:
     return None
 
 
-def _uses_rounds(script: Path, roots: Sequence[Path]) -> Iterator[Path]:
+def _uses_rounds(script: Path, roots: Sequence[Path], installed: Mapping[str, Sequence[Path]]) -> Iterator[Path]:
     """The sources that use edriver's rounds: the script's own, and those of modules beside it that it imports.
+
+    Args:
+        script: the script.
+        roots: where modules are looked for,
+        installed: and where those of a package, by its name.
 
     Raises:
         OSError, SyntaxError, ValueError: the script itself cannot be read.
@@ -152,7 +271,7 @@ def _uses_rounds(script: Path, roots: Sequence[Path]) -> Iterator[Path]:
         if _of_edriver(tree) - _OUTSIDE_ROUNDS:
             yield path
         for name in _imported(tree):
-            for folder in {path.parent, *roots}:
+            for folder in {path.parent, *roots, *installed.get(name.partition(".")[0], ())}:
                 module = folder.joinpath(*name.split("."))
                 for found in (module.with_name(f"{module.name}.py"), module / "__init__.py"):
                     if found not in seen and len(seen) < _MAX_SOURCES and found.is_file():

@@ -2,8 +2,8 @@
 
 `init` needs members to answer for. It finds them in one of three ways:
 
-* the environment has RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun sets them, or the script has built a
-  default process group without a driver: those are the members. This world never changes.
+* the environment has RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun and edriver's restart mode set them, or
+  the script has built a default process group without a driver: those are the members. This world never changes.
 * the process is a worker of an elastic run: it takes part in a round of its own, which ends at once. Its group stays,
   so that the script's code up to `elastic.run` knows its rank and may call collectives, as under Horovod. A worker
   that is started later finds that round over. It learns its rank in the first round that it takes part in; until
@@ -20,6 +20,7 @@ from typing import Final, NoReturn
 import torch
 import torch.distributed as dist
 
+from edriver.calls import worker_process
 from edriver.common.ids import RoundId
 from edriver.common.store_address import StoreAddress
 from edriver.worker import topology
@@ -66,6 +67,7 @@ def enter() -> None:
     """Find the others; nothing happens where this has been done."""
     if world.initialized:
         return
+    worker_process.refuse_child("hvd.init")
     under_driver = "EDRIVER_WORKER_ID" in os.environ
     if is_fixed_world(os.environ) or (dist.is_initialized() and not under_driver):
         _join_fixed_world(os.environ)
@@ -75,7 +77,12 @@ def enter() -> None:
 
 
 def is_fixed_world(environ: Mapping[str, str]) -> bool:
-    """Whether an environment names a world that never changes, as torchrun's does."""
+    """Whether an environment names a world that never changes, as torchrun's does.
+
+    What a worker of an elastic run finds of that is left over from another launcher.
+    """
+    if "EDRIVER_WORKER_ID" in environ and environ.get("EDRIVER_MODE") != "restart":
+        return False
     return all(environ.get(name) for name in _FIXED_WORLD_VARIABLES)
 
 

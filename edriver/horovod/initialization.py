@@ -21,6 +21,7 @@ def init(comm: Any = None, process_sets: object = None) -> None:
 
     Raises:
         NotImplementedError: an MPI communicator, or a list of ranks as one, was given.
+        RuntimeError: this process was started by the worker, as a data loader's is.
         ValueError: the process sets are neither ProcessSet objects nor "dynamic".
     """
     if comm is not None and comm != [] and comm != 0:  # [] and 0 are Horovod's words for all ranks

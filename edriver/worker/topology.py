@@ -10,6 +10,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 
+from edriver.calls.worker_process import owner
 from edriver.common.ids import RoundId
 from edriver.common.store_address import StoreAddress
 from edriver.worker.assignment import Assignment
@@ -56,6 +57,10 @@ def current() -> Assignment:
         return _assignment
     if "EDRIVER_WORKER_ID" not in os.environ:
         return SINGLE_WORKER
+    if (pid := owner()) is not None:
+        raise RuntimeError(
+            f"this process has no rank: process {pid}, the worker that has started it, has to pass it on"
+        )
     raise RuntimeError(
         "this worker has no rank yet: ranks are assigned when a round begins, so ask for them inside the function "
         "that edriver.run wraps, or after it has returned"

@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def _workers(processes: list[str]) -> list[int]:
 def test_all_are_restarted_at_each_size(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, "localhost:1")
     flags = ["-np", "1", "--max-np", "3", "--host-discovery-script", str(hosts.script)]
-    with running([*flags, *PLAIN], _folder(tmp_path), FOREVER) as run:
+    with running([*flags, "env", "A=1", *PLAIN], _folder(tmp_path), FOREVER) as run:
         run.line("rank 0 of 1 pid .* at step 0")
         run.line("rank 0 passed step 5$")
         hosts.are("localhost:1", "127.0.0.2:2")
@@ -87,6 +88,26 @@ def test_a_script_may_save_before_it_is_resized(tmp_path: Path, script: str, how
         if script == "saves.py":
             assert f"rank 1 saves at step {saved[1]}" in run.text
         assert "Traceback" not in run.text
+
+
+def test_a_script_that_ends_on_sigterm_is_not_waited_for(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, "localhost:2")
+    flags = ["-np", "2", "--min-np", "1", "--host-discovery-script", str(hosts.script)]
+    script = """
+        import atexit, os, signal, sys, time
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        atexit.register(print, "rank", os.environ["RANK"], "has ended", flush=True)
+        print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], "pid", os.getpid(), flush=True)
+        time.sleep(3600)
+    """
+    (tmp_path / "saves.py").write_text(textwrap.dedent(script))
+    with running([*flags, sys.executable, "saves.py"], tmp_path, QUICK_WORKERS) as run:
+        run.line("rank 1 of 2")
+        run.line("rank 0 of 2")
+        hosts.are("localhost:1")
+        run.line("round 1.1 ended: 0 workers joined, 1 left")
+        run.line("rank 0 of 1")
+        assert {"[0]<stdout>:rank 0 has ended", "[1]<stdout>:rank 1 has ended"} < {*run.lines}, "or SIGKILL ends them"
 
 
 @pytest.mark.parametrize(

@@ -229,6 +229,19 @@ def test_in_a_world_that_torchrun_has_made_the_function_is_called_once() -> None
     run_ranks(in_a_fixed_world, SIZE)
 
 
+@pytest.mark.parametrize(
+    ("edrivers_own", "fixed"),
+    [
+        pytest.param({}, True, id="torchrun"),
+        pytest.param({"EDRIVER_WORKER_ID": "1", "EDRIVER_MODE": "restart"}, True, id="restart-mode"),
+        pytest.param({"EDRIVER_WORKER_ID": "1"}, False, id="left-over-in-elastic-mode"),
+    ],
+)
+def test_a_world_is_fixed_where_its_launcher_says_so(edrivers_own: dict[str, str], fixed: bool) -> None:
+    said = {"RANK": "5", "WORLD_SIZE": "8", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
+    assert basics.is_fixed_world({**said, **edrivers_own}) is fixed
+
+
 def test_news_and_resets_reach_a_state_that_knows_nothing_of_rounds() -> None:
     counter = Counter()
     counter.register_reset_callbacks([lambda: counter.told.append("callback")])

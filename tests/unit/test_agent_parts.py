@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -145,6 +146,7 @@ def test_a_worker_gets_its_way_to_the_agent_and_defaults() -> None:
         "EDRIVER_SOCKET": "/s/w3.sock",
         "EDRIVER_READY": "/s/ready.sock",
         "EDRIVER_LIFE": "/s/w.life",
+        "EDRIVER_OMP_DEFAULT": "1",
         "GRPC_ENABLE_FORK_SUPPORT": "0",
         **MALLOC_DEFAULTS,
         **GLOO_DEFAULTS,
@@ -155,6 +157,20 @@ def test_a_worker_gets_its_way_to_the_agent_and_defaults() -> None:
 def test_what_the_user_has_set_stays() -> None:
     made = environment("127.0.0.1", OMP_NUM_THREADS="8", PYTHONUNBUFFERED="", GLOO_SOCKET_IFNAME="eth1")
     assert (made["OMP_NUM_THREADS"], made["PYTHONUNBUFFERED"], made["GLOO_SOCKET_IFNAME"]) == ("8", "", "eth1")
+
+
+def test_what_another_launcher_has_left_is_not_handed_on() -> None:
+    left = dict.fromkeys(
+        [
+            *("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"),
+            *("OMPI_COMM_WORLD_RANK", "PMI_SIZE", "HOROVOD_RANK", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID"),
+            "EDRIVER_WORKER_PID",
+        ],
+        "5",
+    )
+    kept = {"HOROVOD_FUSION_THRESHOLD": "1", "SLURM_JOB_ID": "77", "OMPI_MCA_btl": "tcp", "MASTER": "mine"}
+    base: dict[str, Any] = {**left, **kept}
+    assert environment(**base) == {**environment(), **kept}
 
 
 @pytest.mark.parametrize(

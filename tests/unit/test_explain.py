@@ -153,3 +153,11 @@ def test_bad_flags_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
         main(["-np", "2", "--min-np", "3", "--explain"])
     assert refused.value.code == 2
     assert "--min-np is 3" in capsys.readouterr().err
+
+
+def test_the_number_of_threads_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    value = explained("-np 1 --explain sh")["a worker computes with"]
+    assert re.search(r"^1 thread; alone on its machine, all processors \(\d+ here\) default$", value)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert shown("-np 1 --explain sh", "a worker computes with") == ["3 threads", "derived: from OMP_NUM_THREADS"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import deque
 from dataclasses import replace
 
 import pytest
@@ -26,6 +27,8 @@ from edriver.driver.observe.console.failure_report import (
     success_report,
     with_last_output,
 )
+from edriver.driver.observe.console.hints import Hints, last_stop
+from edriver.v1 import cause_pb2, rounds_pb2, status_pb2
 
 TRACEBACK = """\
 Traceback (most recent call last):
@@ -54,7 +57,7 @@ KILLED = exited(WorkerName(4, "b", 0, None), -9, "step 7\nstep 8\n")
 
 
 def text_of(*failures: Failure, end: RunEnd = RunEnd.FAILED, cause: Cause = START_FAILED) -> str:
-    return failure_report(FinishRun(end, cause, failures)) + "\n"
+    return failure_report(FinishRun(end, cause, failures), Hints()) + "\n"
 
 
 def test_the_root_cause_comes_first_with_all_that_is_known_of_it() -> None:
@@ -69,6 +72,94 @@ def test_the_root_cause_comes_first_with_all_that_is_known_of_it() -> None:
         so the run ended: every worker failed before training began
         also: worker 4 (b:0) was killed by SIGKILL: step 8
         """)
+
+
+@pytest.mark.parametrize(
+    ("last", "elastic", "hint"),
+    [
+        pytest.param(
+            "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK "
+            "expected, but not set",
+            True,
+            "give --mode restart",
+            id="init_process_group",
+        ),
+        pytest.param("KeyError: 'LOCAL_RANK'", True, "give --mode restart", id="variable"),
+        pytest.param("KeyError: 'LOCAL_RANK'", False, None, id="variable-in-restart-mode"),
+        pytest.param("KeyError: 'rank'", True, None, id="another-key"),
+        pytest.param(
+            "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's "
+            "workers are out of shared memory. Please try to raise your shared memory limit.",
+            False,
+            "--shm-size",
+            id="bus-error-of-a-loader",
+        ),
+        pytest.param(
+            "RuntimeError: unable to write to file </torch_77_88>: No space left on device (28)",
+            True,
+            "--shm-size",
+            id="torchs-file",
+        ),
+        pytest.param("OSError: [Errno 28] No space left on device: '/dev/shm/x'", True, "--shm-size", id="shm"),
+        pytest.param("OSError: [Errno 28] No space left on device: '/data/x'", True, None, id="another-disk"),
+        pytest.param(
+            "RuntimeError: [enforce fail at gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to find address "
+            "for: eth9",
+            False,
+            "GLOO_SOCKET_IFNAME",
+            id="interface",
+        ),
+        pytest.param("bdb.BdbQuit", True, "breakpoint", id="debugger"),
+        pytest.param(
+            "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
+            False,
+            "stopped wherever it is, also",
+            id="checkpoint",
+        ),
+        pytest.param("EOFError: Ran out of input", True, None, id="checkpoint-in-elastic-mode"),
+        pytest.param(
+            'Traceback (most recent call last):\n  File "/lib/torch/serialization.py", line 807, in __init__\n'
+            "    super().__init__(torch._C.PyTorchFileReader(name_or_buffer))\nOSError: [Errno 22] Invalid argument",
+            False,
+            "os.replace",
+            id="checkpoint-without-its-end",
+        ),
+        pytest.param(
+            'Traceback (most recent call last):\n  File "/lib/torch/serialization.py", line 797, in __init__\n'
+            "    super().__init__(open(name, mode))\nFileNotFoundError: [Errno 2] No such file or directory: 'x.pt'",
+            False,
+            None,
+            id="no-checkpoint",
+        ),
+    ],
+)
+def test_what_many_scripts_meet_is_explained(last: str, elastic: bool, hint: str | None) -> None:
+    for failure in (exited(KILLED.worker, 1, f"step 1\n{last}\n"), raised(KILLED.worker, f"{TRACEBACK}\n{last}")):
+        report = failure_report(FinishRun(RunEnd.FAILED, START_FAILED, (failure,)), Hints(elastic))
+        hints = [line for line in report.splitlines() if line.startswith("hint: ")]
+        assert len(hints) == (0 if hint is None else 1)
+        assert hint is None or hint in hints[0]
+
+
+def round_of(number: int, kind: status_pb2.RoundKind.ValueType, cause: cause_pb2.Cause) -> status_pb2.Round:
+    return status_pb2.Round(round_id=rounds_pb2.RoundId(incarnation=1, n=number), kind=kind, cause=cause)
+
+
+def test_a_checkpoint_that_cannot_be_read_is_connected_with_the_round_that_was_cut_short() -> None:
+    began = round_of(1, status_pb2.ROUND_KIND_START, cause_pb2.Cause(text="the run began"))
+    resized = round_of(2, status_pb2.ROUND_KIND_RESIZE, cause_pb2.Cause(text="1 worker joined, 0 left"))
+    own = cause_pb2.Cause(kind=cause_pb2.CAUSE_KIND_RAISED, text="worker 1 raised an exception")
+    again = round_of(3, status_pb2.ROUND_KIND_FAILURE, own)
+    assert last_stop(deque([began, resized, again])) == "round 1.1 ended: 1 worker joined, 0 left"
+    assert last_stop([began]) == last_stop([]) == ""
+    truncated = raised(KILLED.worker, f"{TRACEBACK}\n_pickle.UnpicklingError: pickle data was truncated")
+    finish = FinishRun(RunEnd.FAILED, START_FAILED, (truncated,))
+    hints = Hints(elastic=False, last_stop=last_stop([began, resized, again]))
+    assert "stopped wherever it is (round 1.1 ended: 1 worker joined, 0 left), also" in failure_report(finish, hints)
+
+
+def test_a_bus_error_of_a_worker_itself_is_explained() -> None:
+    assert "(/dev/shm) is full" in text_of(exited(KILLED.worker, -7, "step 8"))
 
 
 def test_many_alike_take_one_line() -> None:

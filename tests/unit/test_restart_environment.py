@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import traceback
 from pathlib import Path
 
 import pytest
+import torch
 
 import edriver
 from edriver.common.ids import NO_VERSION, RoundId
@@ -156,6 +159,114 @@ def test_a_module_is_run_by_name(
     monkeypatch.chdir(tmp_path)
     run_script(["-m", "pkg_of_this_test", "1"])
     assert capsys.readouterr().out == "__main__ ['1']\n"
+
+
+SAVES = """
+import os, signal, sys, torch
+from edriver.worker.restart import whole_saves
+whole_saves.end_after_save()
+
+class Slow:
+    def __reduce__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        print("still here", flush=True)
+        return dict, ()
+
+if "handled" in sys.argv:
+    signal.signal(signal.SIGTERM, lambda *_: print("told", flush=True))
+try:
+    torch.save(Slow(), "whole.pt")
+finally:
+    print("went on", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [([], -signal.SIGTERM, "still here\n"), (["handled"], 0, "told\nstill here\nwent on\n")],
+    ids=["by-default", "handled-by-the-script"],
+)
+def test_a_checkpoint_is_written_to_its_end_before_sigterm_ends_the_process(
+    tmp_path: Path, words: list[str], code: int, said: str
+) -> None:
+    environ = {**os.environ, "PYTHONPATH": str(Path(edriver.__file__).parents[1])}
+    command = [sys.executable, "-c", SAVES, *words]
+    ended = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300)
+    assert (ended.returncode, ended.stdout) == (code, said), ended.stderr
+    assert torch.load(tmp_path / "whole.pt", weights_only=False) == {}
+
+
+BEGINS = """
+import io, torch
+from edriver.worker.restart import fresh_start, whole_saves
+whole_saves.end_after_save()
+fresh_start.watch({number}, {rank})
+file = io.BytesIO()
+{first}
+for _ in range(2):
+    torch.save([], file)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "rank", "first", "warned"),
+    [
+        pytest.param(3, 0, "", 1, id="third-round"),
+        pytest.param(2, 0, "", 0, id="second-round"),
+        pytest.param(3, 1, "", 0, id="another-rank"),
+        pytest.param(3, 0, "torch.load('old.pt')", 0, id="loaded"),
+    ],
+)
+def test_a_script_that_finds_no_checkpoint_in_each_round_is_told_of_the_runs_id(
+    tmp_path: Path, number: int, rank: int, first: str, warned: int
+) -> None:
+    torch.save([], tmp_path / "old.pt")
+    source = BEGINS.format(number=number, rank=rank, first=first)
+    environ = {**os.environ, "PYTHONPATH": str(Path(edriver.__file__).parents[1])}
+    ended = subprocess.run(
+        [sys.executable, "-c", source], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count('os.environ["TORCHELASTIC_RUN_ID"]') == warned
+
+
+SPAWNS = """
+import multiprocessing
+def work(): print("worked", flush=True)
+def train():
+    child = multiprocessing.get_context("{method}").Process(target=work)
+    child.start()
+    child.join()
+{top}
+"""
+
+RUNS_SCRIPT = (
+    "from edriver.worker.restart import script, spawned; spawned.refuse_unguarded(); script.run_script(['t.py'])"
+)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+@pytest.mark.parametrize(
+    ("top", "guarded"),
+    [
+        pytest.param("train()", False, id="top-level"),
+        pytest.param("if __name__ == '__main__':\n    train()", True, id="guarded"),
+        pytest.param("if __name__ != '__mp_main__':\n    train()", True, id="other-guard"),
+    ],
+)
+def test_a_script_that_every_spawned_process_would_run_again_is_told_of(
+    tmp_path: Path, method: str, top: str, guarded: bool
+) -> None:
+    (tmp_path / "t.py").write_text(SPAWNS.format(method=method, top=top))
+    environ = {**os.environ, "PYTHONPATH": str(Path(edriver.__file__).parents[1])}
+    ended = subprocess.run(
+        [sys.executable, "-c", RUNS_SCRIPT], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300
+    )
+    if guarded or method == "fork":
+        assert (ended.returncode, ended.stdout) == (0, "worked\n"), ended.stderr
+    else:
+        assert ended.returncode == 1
+        assert re.search(r"RuntimeError: .*would run .*t.py again.*if __name__ == \"__main__\"", ended.stderr)
 
 
 QUICK = """

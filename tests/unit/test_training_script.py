@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,22 @@ from edriver.driver.training_script import PythonCommand, mode_of
         pytest.param("python -", None, id="standard-input"),
         pytest.param("bash train.sh", None, id="another-program"),
         pytest.param("pythonic train.py", None, id="another-name"),
+        pytest.param("env A=1 python a.py", (("env", "A=1", "python"), False, "a.py", ()), id="env"),
+        pytest.param(
+            "nice -n 5 taskset -c 0 python3 -u a.py 1",
+            (("nice", "-n", "5", "taskset", "-c", "0", "python3", "-u"), False, "a.py", ("1",)),
+            id="programs-in-a-row",
+        ),
+        pytest.param("./wrap.sh python -m pkg", (("./wrap.sh", "python"), True, "pkg", ()), id="wrapper"),
+        pytest.param(
+            "conda run -n python python a.py",
+            (("conda", "run", "-n", "python", "python"), False, "a.py", ()),
+            id="conda",
+        ),
+        pytest.param("uv run python a.py", (("uv", "run", "python"), False, "a.py", ()), id="uv-python"),
+        pytest.param("env python", None, id="nothing-behind-another-program"),
+        pytest.param("torchrun --nproc-per-node 2 a.py", None, id="another-launcher"),
+        pytest.param("sh train.sh a.py", None, id="a-script-as-an-argument"),
     ],
 )
 def test_a_command_is_taken_apart(command: str, found: tuple[object, ...] | None) -> None:
@@ -38,14 +56,46 @@ def test_a_command_is_taken_apart(command: str, found: tuple[object, ...] | None
 @pytest.mark.parametrize(
     ("command", "worker"),
     [
+        ("env A=1 python train.py", "env A=1 python -m edriver.worker.restart train.py"),
+        ("./train.py 1", "python3 -u -m edriver.worker.restart ./train.py 1"),
+        ("nice ./train.py", "nice python3 -u -m edriver.worker.restart ./train.py"),
+        ("uv run train.py", "uv run python -m edriver.worker.restart train.py"),
+        ("long-path", "{folder}/a b/python3 -m edriver.worker.restart {folder}/long-path"),
         ("python -u train.py --lr 3", "python -u -m edriver.worker.restart train.py --lr 3"),
         ("python -m pkg.train 1", "python -m edriver.worker.restart -m pkg.train 1"),
     ],
 )
-def test_a_worker_in_restart_mode_runs_the_script_itself(command: str, worker: str) -> None:
+def test_a_worker_in_restart_mode_runs_the_script_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, worker: str
+) -> None:
+    write_program(tmp_path / "train.py", "#!/usr/bin/env -S python3 -u\nimport torch\n")
+    write_program(
+        tmp_path / "long-path", f"#!/bin/sh\n'''exec' \"{tmp_path}/a b/python3\" \"$0\" \"$@\"\n' '''\nimport torch\n"
+    )
+    (tmp_path / "a b").mkdir()
+    write_program(tmp_path / "a b" / "python3", "")
+    write_program(tmp_path / "python3", "")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
     taken = PythonCommand.of(command.split())
     assert taken is not None
-    assert " ".join(taken.in_restart_mode()) == worker
+    assert " ".join(taken.in_restart_mode()) == worker.format(folder=tmp_path)
+
+
+def test_what_has_an_environment_of_its_own_or_is_no_python_is_not_run_by_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own.py").write_text("# /// script\n# dependencies = ['torch']\n# ///\n")
+    write_program(tmp_path / "train.sh", "#!/bin/sh\npython own.py\n")
+    write_program(tmp_path / "binary", "\x7fELF")
+    monkeypatch.chdir(tmp_path)
+    for command in ("env A=1 torchrun own.py", "uv run own.py", "./train.sh", "./binary", "nice ./train.sh"):
+        assert PythonCommand.of(command.split()) is None, command
+
+
+def write_program(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +123,7 @@ def test_a_script_that_uses_rounds_is_elastic(tmp_path: Path, source: str, mode:
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "__init__.py").touch()
     (tmp_path / "pkg" / "inner.py").write_text("import helper\n")
-    assert mode_of(PythonCommand.of(["python", "train.py"]), tmp_path).mode is mode
+    assert mode_of(["python", "train.py"], tmp_path).mode is mode
 
 
 def test_modules_are_found_where_the_command_runs(tmp_path: Path) -> None:
@@ -81,13 +131,52 @@ def test_modules_are_found_where_the_command_runs(tmp_path: Path) -> None:
     package.mkdir()
     (package / "__main__.py").write_text("import torch\n")
     (package / "train.py").write_text("import edriver\nedriver.run\n")
-    assert mode_of(PythonCommand.of(["python", "-m", "pkg"]), tmp_path).mode is Mode.RESTART
-    assert mode_of(PythonCommand.of(["python", "-m", "pkg.train"]), tmp_path).mode is Mode.ELASTIC
-    assert mode_of(PythonCommand.of(["python", "-m", "installed"]), tmp_path).mode is Mode.ELASTIC
+    assert mode_of(["python", "-m", "pkg"], tmp_path).mode is Mode.RESTART
+    assert mode_of(["python", "-m", "pkg.train"], tmp_path).mode is Mode.ELASTIC
+    assert mode_of(["python", "-m", "installed"], tmp_path).mode is Mode.ELASTIC
     elsewhere = tmp_path / "elsewhere"
-    assert mode_of(PythonCommand.of(["python", "-m", "pkg"]), elsewhere).mode is Mode.ELASTIC
-    assert mode_of(PythonCommand.of(["python", "-m", "pkg"]), elsewhere, [tmp_path]).mode is Mode.RESTART
+    assert mode_of(["python", "-m", "pkg"], elsewhere).mode is Mode.ELASTIC
+    assert mode_of(["python", "-m", "pkg"], elsewhere, [tmp_path]).mode is Mode.RESTART
 
 
-def test_what_is_no_python_stays_elastic(tmp_path: Path) -> None:
-    assert mode_of(None, tmp_path).mode is Mode.ELASTIC
+@pytest.mark.parametrize(
+    ("inner", "editable", "mode", "reason"),
+    [
+        pytest.param("import torch\n", False, Mode.RESTART, "train does not use edriver", id="plain"),
+        pytest.param("import edriver\nedriver.run\n", False, Mode.ELASTIC, "inner.py uses edriver", id="run"),
+        pytest.param("import edriver\nedriver.run\n", True, Mode.ELASTIC, "inner.py uses edriver", id="editable"),
+        pytest.param(None, False, Mode.ELASTIC, "no source of what train imports was found here", id="not-found"),
+    ],
+)
+def test_a_console_script_is_read_where_its_package_is_installed(
+    tmp_path: Path, inner: str | None, editable: bool, mode: Mode, reason: str
+) -> None:
+    installed = tmp_path / "venv" / "lib" / "python3.12" / "site-packages"
+    package = (tmp_path / "project" if editable else installed) / "pkg"
+    installed.mkdir(parents=True)
+    (tmp_path / "venv" / "bin").mkdir()
+    if editable:
+        (installed / "pkg.pth").write_text(f"import something\n{tmp_path / 'project'}\n")
+    script = tmp_path / "venv" / "bin" / "train"
+    write_program(script, f"#!{sys.executable}\nimport sys\nfrom pkg.cli import main\nsys.exit(main())\n")
+    if inner is not None:
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
+        (package / "cli.py").write_text("from pkg.inner import main\n")
+        (package / "inner.py").write_text(inner)
+    choice = mode_of([str(script), "--lr", "3"], tmp_path)
+    assert (choice.mode, choice.reason.partition(";")[0]) == (mode, reason)
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("sh train.sh", "no Python script .*; a script that never calls edriver.run needs --mode restart"),
+        ("python away.py", "no source of away.py was found here; .* needs --mode restart"),
+        ("torchrun train.py", "torchrun starts processes itself: put edriver in its place"),
+    ],
+)
+def test_where_no_source_can_be_read_the_way_out_is_said(tmp_path: Path, command: str, reason: str) -> None:
+    choice = mode_of(command.split(), tmp_path)
+    assert choice.mode is Mode.ELASTIC
+    assert re.search(reason, str(choice))

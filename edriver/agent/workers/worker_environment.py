@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from edriver.calls.worker_process import WORKER_PID_VARIABLE
 from edriver.common import stall_limits as limits
 from edriver.common.clocks.run_clock import CLOCK_VARIABLE
 from edriver.system.own_addresses import is_loopback
@@ -34,6 +35,25 @@ READY_VARIABLE = "EDRIVER_READY"
 
 ELASTIC_DEFAULTS = {**MALLOC_DEFAULTS, **GLOO_DEFAULTS, **NCCL_DEFAULTS}
 """What is best for processes that outlive their rounds."""
+
+OTHER_LAUNCHERS_VARIABLES = frozenset(
+    {
+        *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"),
+        *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE"),
+        *("LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_HOSTNAME"),
+        *("HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE"),
+        *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NPROCS"),
+        *("SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_TASK_PID", "SLURM_GTIDS"),
+        *("MPI_LOCALRANKID", "MPI_LOCALNRANKS", "OMPI_UNIVERSE_SIZE", "FLUX_TASK_RANK", "FLUX_TASK_LOCAL_ID"),
+        WORKER_PID_VARIABLE,  # of a run inside a worker of another
+    }
+)
+OTHER_LAUNCHERS_PREFIXES = (
+    *("TORCHELASTIC_", "SLURM_STEP", "OMPI_COMM_WORLD_", "PMI_", "PMIX_", "PALS_", "MV2_COMM_WORLD_"),
+    "JSM_NAMESPACE_",
+)
+"""What torchrun, horovodrun, srun and mpirun tell a process of its place among the others. A shell may still have it of
+another run, and an agent that one of these has started has its own; scripts and libraries would believe it."""
 
 _GPU_DEVICE_PATTERN = re.compile(r"nvidia\d+")
 
@@ -70,7 +90,7 @@ def worker_environment(
     """The environment of a worker.
 
     Args:
-        base: the agent's own environment.
+        base: the agent's own environment; a worker gets it without what other launchers have set there.
         run_id: the run.
         worker_id: the worker.
         host: the name under which discovery knows this host.
@@ -107,6 +127,8 @@ def worker_environment(
         # A data loader forks; gRPC's handlers for that would wait for its threads.
         "GRPC_ENABLE_FORK_SUPPORT": "0",
     }
+    if "OMP_NUM_THREADS" not in base:
+        ours["EDRIVER_OMP_DEFAULT"] = "1"
     if stall_limits:
         ours["EDRIVER_STALL_LIMITS"] = limits.text_of(stall_limits)
     if clock_ahead is not None:
@@ -115,16 +137,20 @@ def worker_environment(
         ours["EDRIVER_TLS_FOLDER"] = str(tls_folder)
     if devices:
         ours["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
-    return {**defaults, **with_users_level(base), **ours}
+    kept = {
+        name: value
+        for name, value in with_users_level(base).items()
+        if name not in OTHER_LAUNCHERS_VARIABLES and not name.startswith(OTHER_LAUNCHERS_PREFIXES)
+    }
+    return {**defaults, **kept, **ours}
 
 
 def restart_environment(
-    base: Mapping[str, str], *, address: str, error_path: Path, imports_path: Path, max_restarts: int | None
+    *, address: str, error_path: Path, imports_path: Path, max_restarts: int | None
 ) -> dict[str, str]:
     """What a worker in restart mode finds besides.
 
     Args:
-        base: the agent's own environment.
         address: where this host's workers reach each other.
         error_path: where torch's @record writes the exception that ended the script.
         imports_path: where it writes down what it has imported, for the slot's next standby.
@@ -138,6 +164,4 @@ def restart_environment(
     }
     if max_restarts is not None:
         found["EDRIVER_MAX_RESTARTS"] = str(max_restarts)
-    if "OMP_NUM_THREADS" not in base:
-        found["EDRIVER_OMP_DEFAULT"] = "1"
     return found

@@ -66,7 +66,8 @@ def _init(*args: Any, **kwargs: Any) -> None:
             raise
         raise RuntimeError(
             "init_process_group has no rank to use before edriver.run: edriver makes a process group for each round, "
-            "which is there inside the function that edriver.run wraps; take the call out of the script"
+            "which is there inside the function that edriver.run wraps; take the call out of the script. A script that "
+            "never calls edriver.run needs --mode restart"
         ) from error
 
 

@@ -37,6 +37,7 @@ from edriver.worker.backend.gloo.sever import (
 from edriver.worker.backend.interpreter import never_destroy
 from edriver.worker.backend.nccl import Communicator, Nccl, abort_together, nccl_here
 from edriver.worker.backend.peer_loss import looks_like_peer_loss
+from edriver.worker.backend.thread_count import ThreadCount
 from edriver.worker.errors import PeerLostError
 from edriver.worker.group import proven_pairs
 from edriver.worker.group.connection_guard import ConnectionGuard
@@ -118,6 +119,7 @@ class RoundGroup:
         self._server = None if host is None else StoreServer(host, self._wire)
         self._nccl = nccl or nccl_here()
         self._backend = "gloo" if self._nccl is None else self._nccl.backend
+        self._threads = ThreadCount(host or "")
         self._finds_connections = SEVERING_CHECK not in broken
         self._lock = threading.Lock()
         self._round: _CurrentGroup | None = None
@@ -177,6 +179,7 @@ class RoundGroup:
                 raise
             text = f"a peer was lost while round {assignment.round_id}'s process group was built"
             raise PeerLostError(text) from error
+        self._threads.follow(assignment.size, assignment.local_size)
 
     def build_alone(self) -> None:
         """Build the group of a world of one, in which DistributedDataParallel works as anywhere. Main thread only.
@@ -313,7 +316,7 @@ class RoundGroup:
         torch's own way to end a communicator, ProcessGroupNCCL.shutdown(), may wait for peers.
         """
         current = self._round
-        if self._nccl is None or current is None or self._communicators(self._nccl) == {}:
+        if self._nccl is None or current is None or _communicators(self._nccl) == {}:
             return
         if not self._is_severed(current.assignment):
             self._nccl.finish()
@@ -327,7 +330,7 @@ class RoundGroup:
         """With the lock held: begin to abort the communicators that are not being aborted yet."""
         if self._nccl is None:
             return
-        found = self._communicators(self._nccl)
+        found = _communicators(self._nccl)
         if found is None:
             if self._severed >= current.assignment.round_id:
                 self._nccl.give_up()
@@ -335,13 +338,6 @@ class RoundGroup:
         if fresh := found.keys() - current.aborted:
             current.aborted |= fresh
             current.aborts.append(abort_together([found[name] for name in fresh], self._nccl.give_up))
-
-    def _communicators(self, nccl: Nccl) -> Mapping[str, Communicator] | None:
-        """Those of this process; None: they cannot be found with this torch, as the worker has logged at its start."""
-        try:
-            return nccl.communicators()
-        except AttributeError:
-            return None
 
     def _check(self, assignment: Assignment) -> None:
         """With the lock held: raise if the round has been severed."""
@@ -356,6 +352,14 @@ class RoundGroup:
         if self._server is None:
             raise RuntimeError("a world of one has no store: make the RoundGroup with a host")
         return self._server
+
+
+def _communicators(nccl: Nccl) -> Mapping[str, Communicator] | None:
+    """Those of this process; None: they cannot be found with this torch, as the worker has logged at its start."""
+    try:
+        return nccl.communicators()
+    except AttributeError:
+        return None
 
 
 def _refuse_existing_group() -> None:

@@ -19,10 +19,17 @@ def main() -> None:
     imports = Path(os.environ["EDRIVER_IMPORTS"])
     standby.preload(imports)
 
-    from edriver.worker.restart import destroyed_group, tensorflow_cluster
+    from edriver.worker.backend.thread_count import ThreadCount
+    from edriver.worker.restart import (
+        destroyed_group,
+        fresh_start,
+        script_rendezvous,
+        spawned,
+        tensorflow_cluster,
+        whole_saves,
+    )
     from edriver.worker.restart.first_step import take_first_step
     from edriver.worker.restart.one_round import OneRound
-    from edriver.worker.restart.thread_count import set_thread_count
 
     take_first_step()
     standby.become_worker(imports)
@@ -30,11 +37,15 @@ def main() -> None:
     assignment = worker.place()
     if assignment is None:
         return
-    set_thread_count(assignment.local_size)
+    ThreadCount(os.environ["EDRIVER_STORE"]).follow(assignment.size, assignment.local_size)
     place = torchrun_environment(assignment, os.environ)
     os.environ.update(place)
     worker.remember_imports(imports, place)
     destroyed_group.keep()
+    script_rendezvous.lead_to_round(assignment.store, assignment.size)
+    spawned.refuse_unguarded()
+    whole_saves.end_after_save()
+    fresh_start.watch(assignment.round_id.n, assignment.rank)
     cluster = tensorflow_cluster.member(
         assignment, lambda: worker.store_of(assignment), os.environ["EDRIVER_ADDRESS"], os.environ
     )

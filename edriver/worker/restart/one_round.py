@@ -14,6 +14,7 @@ from typing import NoReturn
 
 import torch.distributed as dist
 
+from edriver.calls import worker_process
 from edriver.common.ids import NO_VERSION
 from edriver.common.store_address import StoreAddress
 from edriver.common.wire import round_id_message, round_id_of
@@ -49,6 +50,7 @@ class OneRound:
 
     def __init__(self, environ: Mapping[str, str], end: QuickEnd) -> None:
         stack_dump.enable(Path(environ["EDRIVER_SOCKET"]))
+        worker_process.claim()
         self._end = end
         self._participant = Participant()
         self._changed = threading.Condition(threading.Lock())
@@ -113,7 +115,8 @@ class OneRound:
             self._wait_to_be_stopped()
         with self._changed:
             self._server.report(self._participant.done())
-            while self._participant.stage is Stage.DONE:
+            # A script that saves on SIGTERM and ends with 0 has nothing to wait for: its round is over.
+            while self._participant.stage is Stage.DONE and self._participant.abort_cause is None:
                 self._changed.wait()
         self._server.stop()
 

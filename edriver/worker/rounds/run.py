@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
+from edriver.calls import worker_process
 from edriver.worker import topology
 from edriver.worker.rounds.alone import Alone
 from edriver.worker.rounds.worker_rounds import WorkerRounds
@@ -46,6 +47,7 @@ def rounds_of_this_process() -> WorkerRounds | Alone:
     from edriver.worker.group.store_transport import StoreTransport
     from edriver.worker.group.warm_up import warm_up
 
+    worker_process.claim()
     broken = warm_up()
     tls_folder = os.environ.get("EDRIVER_TLS_FOLDER")
     group = RoundGroup(
@@ -101,6 +103,7 @@ def run(function: Callable[..., Any] | None = None, /, *, warm_up: Callable[[Any
 
     Raises:
         TypeError: the first argument is not a State.
+        RuntimeError: this process was started by the worker, as a data loader's is.
         SystemExit: with code 0, when this worker's host is leaving.
         Exception: whatever a function raised that is not the loss of a peer; the process is expected to end of it.
     """
@@ -126,6 +129,7 @@ def _elastic(
                 f"the first argument of {function.__name__} must be an edriver.State (such as TorchState), "
                 f"not {type(state).__name__}"
             )
+        worker_process.refuse_child("edriver.run")
         rounds = rounds_of_this_process()
         if isinstance(rounds, WorkerRounds) and not holds_nothing(state):
             _take_first_step()

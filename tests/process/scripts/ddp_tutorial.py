@@ -15,6 +15,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 
 def ddp_setup() -> None:
+    os.environ["MASTER_ADDR"] = "localhost"  # as in the tutorial's part for one machine; nobody serves a store there
+    os.environ["MASTER_PORT"] = "1"
     init_process_group(backend="gloo")
 
 

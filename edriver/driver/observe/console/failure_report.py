@@ -11,6 +11,7 @@ from edriver.driver.core.events import WorkerExited
 from edriver.driver.core.failures.root_cause import earlier_failure, in_order, with_last_words
 from edriver.driver.core.failures.script_error import ScriptError, script_error
 from edriver.driver.observe.cause_text import cause_text, worker_text
+from edriver.driver.observe.console.hints import Hints
 from edriver.text.cause_names import UNPROVEN_CONNECTION
 from edriver.text.last_output import own_last_lines
 from edriver.text.phrases import count_text
@@ -58,9 +59,14 @@ def success_report(tally: Tally) -> str:
     return f"done: {count_text(tally.rounds, 'round')}{spent}, {tally.seconds:.1f} s{good}"
 
 
-def failure_report(finish: FinishRun) -> str:
-    """The report of a run that did not succeed; of one that was stopped, failures are only what happened before."""
-    return "\n".join(_stopped(finish) if finish.end is RunEnd.STOPPED else _failed(finish))
+def failure_report(finish: FinishRun, hints: Hints) -> str:
+    """The report of a run that did not succeed; of one that was stopped, failures are only what happened before.
+
+    Args:
+        finish: its end.
+        hints: explains failures of known kinds.
+    """
+    return "\n".join(_stopped(finish) if finish.end is RunEnd.STOPPED else _failed(finish, hints))
 
 
 def with_last_output(
@@ -82,7 +88,7 @@ def with_last_output(
     return in_order([*failures, earlier] if earlier else failures)
 
 
-def _failed(finish: FinishRun) -> Iterator[str]:
+def _failed(finish: FinishRun, hints: Hints) -> Iterator[str]:
     if finish.cause.itself or not finish.failures:
         yield f"failed: {cause_text(finish.cause)}"
         yield from _before(finish)
@@ -90,6 +96,8 @@ def _failed(finish: FinishRun) -> Iterator[str]:
     first, *others = finish.failures
     yield f"failed: {cause_text(first.cause)}"
     yield from _details(first)
+    if hint := hints.of(first):
+        yield f"hint: {hint}"
     yield f"so the run ended: {cause_text(finish.cause)}"
     alike = [other for other in others if _kind(other) == _kind(first)]
     if alike:

@@ -1,0 +1,73 @@
+"""Which process a worker is: the one that its slot's command runs in, and none that its script starts.
+
+multiprocessing's start methods spawn and forkserver have a child import the script again, under the name __mp_main__.
+What the script calls at its top level is then called there as well, by a process that has all of the worker's
+environment.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Mapping, MutableMapping
+from typing import Final
+
+WORKER_PID_VARIABLE: Final = "EDRIVER_WORKER_PID"
+"""The process that takes part in the run as this worker; all that it starts inherits the variable."""
+
+_IMPORTED_SCRIPT: Final = "__mp_main__"
+"""A script's name while multiprocessing imports it; parent_process() answers only later, and never in a fork server."""
+
+
+def claim(environ: MutableMapping[str, str] = os.environ) -> None:
+    """This process is the worker."""
+    environ[WORKER_PID_VARIABLE] = str(os.getpid())
+
+
+def owner(environ: Mapping[str, str] = os.environ) -> int | None:
+    """The process that is the worker, if it is another than this one; None: it is not, or there is none."""
+    pid = environ.get(WORKER_PID_VARIABLE)
+    return None if pid is None or int(pid) == os.getpid() else int(pid)
+
+
+def is_importing_script() -> bool:
+    """Whether multiprocessing is importing the script, in a process that it has started."""
+    return any(
+        frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == _IMPORTED_SCRIPT
+        for frame, _ in traceback.walk_stack(None)
+    )
+
+
+def refuse_import(what: str) -> None:
+    """See that a call is not one of a script that is only being imported.
+
+    Args:
+        what: what was called, such as "edriver.run".
+
+    Raises:
+        RuntimeError: multiprocessing is importing the script.
+    """
+    if is_importing_script():
+        raise RuntimeError(
+            f"{what} was called while multiprocessing imports the script again, in a process that the script has "
+            'started: put the code that trains under `if __name__ == "__main__":`. The start methods spawn and '
+            "forkserver need that, for a DataLoader's workers, too; forkserver is the default from Python 3.14 on"
+        )
+
+
+def refuse_child(what: str) -> None:
+    """See that a call is one of the worker's own process.
+
+    Args:
+        what: what was called, such as "edriver.run".
+
+    Raises:
+        RuntimeError: it is one of a process that the worker has started.
+    """
+    refuse_import(what)
+    if (pid := owner()) is not None:
+        raise RuntimeError(
+            f"{what} was called in process {os.getpid()}, but process {pid} is this worker. A worker is one process: "
+            "call it there, and not in a process that the script starts. Where several processes are to train, give "
+            "the host more slots"
+        )
