@@ -124,6 +124,14 @@ OF_A_HOST: list[tuple[CauseKind, Detail | None, str]] = [
         why.SpareSlots(2, 6, resized=False),
         "host b has 2 slots idle: the run may use 6 workers (--max-np)",
     ),
+    (
+        CauseKind.SLOTS_SPARE,
+        why.SpareSlots(1, 2, resized=False, refused=3),
+        (
+            "host b has 1 slot idle: the script fails with 3 workers, so the run stays at 2 (--max-np; `edriver resize` has it "
+            "try again)"
+        ),
+    ),
     (CauseKind.HOST_QUARANTINED, None, "host b is quarantined"),
     (
         CauseKind.HOST_QUARANTINED,
@@ -227,6 +235,31 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
         (
             "the script raised ValueError at train.py:17, in train in 2 rounds in a row (in a:0, b:1) without progress between "
             "them: another round would meet the same error"
+        ),
+    ),
+    (
+        CauseKind.RESIZE_FAILED,
+        why.FailedResize(3, 2, Cause(CauseKind.STATE_LOST)),
+        (
+            "the run was resized from 2 to 3 workers, and the script fails since (--max-np 2 keeps it from growing): all "
+            "workers that held the state of the run are lost"
+        ),
+    ),
+    (
+        CauseKind.RESIZE_FAILED,
+        why.FailedResize(3, 4, Cause(CauseKind.STATE_LOST)),
+        (
+            "the run was resized from 4 to 3 workers, and the script fails since (--min-np 4 has it wait for hosts instead; "
+            "--max-np sets the most workers): all workers that held the state of the run are lost"
+        ),
+    ),
+    (
+        CauseKind.SIZE_REFUSED,
+        why.RefusedSize(3, 2, ERROR),
+        (
+            "the script raised ValueError at train.py:17, in train with 3 workers, where 2 have trained: the run goes back to "
+            "2, and tries 3 no more. To leave further slots idle from the start, use --max-np 2; to have the run try again, "
+            "use `edriver resize`"
         ),
     ),
     (

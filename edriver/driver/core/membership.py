@@ -113,6 +113,8 @@ class Membership:
         run.actions += run.staffing.skip_those_behind(run.ordinal, run.round)
         # The end of a run whose limit is spent may wait for the exit that has the reason.
         if self._forming and run.budgets.overspent(run.now) is None:
+            if refused := run.sizes.judge(run.round, run.failures):
+                run.actions.append(Explain(refused))
             if not run.settings.mode.members_survive:  # no survivor is in need of the processor
                 run.actions += run.staffing.start_workers(run.now, background=False)
             self._form(fitting)
@@ -171,7 +173,8 @@ class Membership:
         self._look_again()
         waiting = [w for w in run.roster.workers.values() if w.waits_in(run.ordinal)]
         candidates = run.roster.candidates(waiting, by_place=not run.settings.mode.members_survive)
-        chosen = select(candidates, fitting, run.staffing.most)
+        ready = sum(candidate.worker_id in fitting for candidate in candidates)
+        chosen = select(candidates, fitting, run.staffing.most_of(ready))
         ended = run.round if chosen.all or not run.checkpoints else None
         if trouble := self._errors.repeated_failure(ended, chosen.version, chosen.checkpoint):
             run.give_up(trouble)
@@ -229,7 +232,8 @@ class Membership:
             failures=run.budgets.failures.total,
         )
         # Costs fractions of a second, so that only those runs are guarded that have met another process.
-        plan = replace(self._with_what_is_lost(plan), guarded=run.budgets.unproven.total > 0)
+        guarded, fallback = run.budgets.unproven.total > 0, run.sizes.fallback_of(len(plan.seats))
+        plan = replace(self._with_what_is_lost(plan), guarded=guarded, fallback_size=fallback)
         for seat in plan.seats:
             worker = run.roster.workers[seat.worker_id]
             worker.state, worker.rank = WorkerState.TRAINING, seat.rank
@@ -317,13 +321,17 @@ class EventNotes:
                     self._losses.abort(
                         current, Cause(CauseKind.PEER_UNPROVEN, current.name(worker_id), detail=ReportedText(reason))
                     )
-            case events.WorkerFailed(worker_id, traceback):
+            case events.WorkerFailed(worker_id, traceback, rejoins):
                 if (worker := run.roster.workers.get(worker_id)) and worker.live:
-                    worker.traceback = traceback
                     error = script_error(traceback)
+                    cause = Cause(CauseKind.RAISED, worker.name, detail=error)
                     if run.round and worker_id in run.round.members:
                         run.round.errors[worker_id] = error
-                    self._losses.lose(worker, Cause(CauseKind.RAISED, worker.name, detail=error))
+                        if rejoins:
+                            self._losses.abort(run.round, cause)
+                            return
+                    worker.traceback = traceback
+                    self._losses.lose(worker, cause)
                     worker.stop_at = run.now + run.settings.leave_grace  # it has last words to print
             case events.WorkerIdle(worker_id, round_id, seconds):
                 if current := run.round_of(worker_id, round_id):

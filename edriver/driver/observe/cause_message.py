@@ -69,6 +69,11 @@ def _fill(message: cause_pb2.Cause, detail: why.Detail | None) -> None:
             message.duration.CopyFrom(duration(seconds))
         case ScriptError() | why.RaisedByAll(error=ScriptError()) | why.RepeatedError(error=ScriptError()):
             message.error = str(detail if isinstance(detail, ScriptError) else detail.error)
+        case why.FailedResize(size, _, cause):
+            _fill(message, cause.detail)
+            message.count = size
+        case why.RefusedSize(size, _, error):
+            message.count, message.error = size, "" if error is None else str(error)
         case why.SlotTarget(int() as slot):
             message.slot = slot
         case why.DrainTarget(slot, reason):

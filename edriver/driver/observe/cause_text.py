@@ -144,7 +144,12 @@ def host_words(cause: Cause) -> str:
             return f"has {count_text(count, 'slot')} drained"
         case CauseKind.SLOTS_COOLING, why.Count(count):
             return f"has {count_text(count, 'slot')} cooling down after a failure"
-        case CauseKind.SLOTS_SPARE, why.SpareSlots(count, most, resized):
+        case CauseKind.SLOTS_SPARE, why.SpareSlots(count, most, resized, refused):
+            if refused:
+                return (
+                    f"has {count_text(count, 'slot')} idle: the script fails with {count_text(refused, 'worker')}, so "
+                    f"the run stays at {most} (--max-np; `edriver resize` has it try again)"
+                )
             limit = "edriver resize" if resized else "--max-np"
             return f"has {count_text(count, 'slot')} idle: the run may use {count_text(most, 'worker')} ({limit})"
         case CauseKind.HOST_QUARANTINED, None:
@@ -204,6 +209,11 @@ def _end_of_round(cause: Cause) -> str:
             return _uneven_text(steps)
         case CauseKind.MEMBERS_CHANGE, why.Change(joined, left), None:
             return f"{count_text(joined, 'worker')} joined, {left} left"
+        case CauseKind.RESIZE_FAILED, why.FailedResize(size, before, failure), WorkerName():
+            return (
+                f"the first round of {count_text(size, 'worker')} failed, where {before} have trained: "
+                f"{cause_text(failure)}"
+            )
         case CauseKind.ALL_DONE, why.Done(fewest, most), None:
             text = "all workers are done; their processes end, or enter the script's next run"
             return (
@@ -241,6 +251,8 @@ def _end_of_run(cause: Cause) -> str:
                 f"the script raised {error} in {rounds} rounds in a row (in {where}) without progress between them: "
                 "another round would meet the same error"
             )
+        case CauseKind.RESIZE_FAILED, why.FailedResize(size, before, failure):
+            return f"{_resize_text(size, before)}: {cause_text(failure)}"
         case CauseKind.BUDGET_SPENT, why.LimitExceeded() as spent:
             return _overspent_text(spent)
         case CauseKind.TOO_FEW_SLOTS, why.Shortage(found, needed, seconds, _, troubles):
@@ -270,6 +282,13 @@ def _doing(cause: Cause) -> str:
         case CauseKind.LEFT_ALONE, why.CauseList(causes, more):
             texts = [*map(cause_text, causes), *([f"and {more} more"] if more else [])]
             return f"left alone, because no other worker is known to hold the state: {'; '.join(texts)}"
+        case CauseKind.SIZE_REFUSED, why.RefusedSize(size, back, error):
+            what = f"raised {error}" if error is not None else "failed"
+            return (
+                f"the script {what} with {count_text(size, 'worker')}, where {back} have trained: the run goes back to "
+                f"{back}, and tries {size} no more. To leave further slots idle from the start, use --max-np {back}; "
+                "to have the run try again, use `edriver resize`"
+            )
         case CauseKind.ATTRIBUTES_DIFFER, why.Digests() as digests:
             return f"{_disagreement_text(digests)}. The next change of members would end the run. {_EQUAL_ADVICE}"
         case CauseKind.DISCOVERY_FAILED, why.ReportedText(text):
@@ -353,6 +372,14 @@ def _overspent_text(spent: why.LimitExceeded) -> str:
     if spent.recent < spent.total:
         rounds = f"{count_text(spent.recent, 'round')} ended by a {spent.end.value} within {spent.window:g} s"
     return f"{rounds}, more than {_LIMIT_NAMES[spent.end]} {spent.limit}; the last: {cause_text(spent.last)}"
+
+
+def _resize_text(size: int, before: int) -> str:
+    """That the size of the run has changed, which the script does not bear, and what to do about it."""
+    changed = f"the run was resized from {before} to {count_text(size, 'worker')}, and the script fails since"
+    if size > before:
+        return f"{changed} (--max-np {before} keeps it from growing)"
+    return f"{changed} (--min-np {before} has it wait for hosts instead; --max-np sets the most workers)"
 
 
 def _uneven_text(steps: why.UnevenSteps) -> str:

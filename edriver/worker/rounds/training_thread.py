@@ -169,8 +169,10 @@ class TrainingThread:
             case effects.Build():
                 assert self._participant.assignment is not None, "a group is built in a round that was assigned"
                 self._build(self._participant.assignment)
-            case effects.Stopped(loss):
+            case effects.Stopped(loss, size):
                 self._times.mark("stopped")
+                if size:
+                    logger.warning("failed in the first round of %d workers", size, exc_info=error)
                 if loss:
                     logger.info("a peer is lost: %s", error or self._participant.abort_cause)
             case effects.Describe():
