@@ -237,7 +237,8 @@ def test_a_signal_ends_the_run_in_good_order(edriver: Command, number: signal.Si
 
 
 def test_the_second_ctrl_c_ends_it_at_once(edriver: Command) -> None:
-    command = "trap 'echo told; sleep 1; echo waits; sleep 3; echo was given time' TERM; echo $$; while :; do sleep 0.05; done"
+    waits = "echo told; sleep 1; echo waits; sleep 3; echo was given time"
+    command = f"trap '{waits}' TERM; echo $$; while :; do sleep 0.05; done"
     with edriver.start("-np", "1", "sh", "-c", command) as process:
         workers = wait_for_workers(process, 1)
         process.send_signal(signal.SIGINT)
