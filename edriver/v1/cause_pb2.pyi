@@ -139,6 +139,8 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     """Collectives failed in two consecutive rounds although no worker was lost."""
     CAUSE_KIND_SAME_ERROR: _CauseKind.ValueType  # 27
     """The script raised the same error in consecutive rounds."""
+    CAUSE_KIND_SAME_STALL: _CauseKind.ValueType  # 113
+    """Members have stalled at one place of the script in consecutive rounds, without a step: `error` has the place."""
     CAUSE_KIND_BUDGET_SPENT: _CauseKind.ValueType  # 28
     """More rounds have failed than --reset-limit allows."""
     CAUSE_KIND_TOO_FEW_SLOTS: _CauseKind.ValueType  # 29
@@ -168,6 +170,8 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     """The run waits for the end of the pause after unproven connections."""
     CAUSE_KIND_LEFT_ALONE: _CauseKind.ValueType  # 40
     """The run waits for suspected workers without which it cannot continue."""
+    CAUSE_KIND_LONG_WORK: _CauseKind.ValueType  # 112
+    """Members have stalled at one place of the script, again: `error` has the place. Such work may take `duration` from now on."""
     CAUSE_KIND_SIZE_REFUSED: _CauseKind.ValueType  # 111
     """Rounds of `count` workers are not tried again, because the script failed in them with `error`."""
     CAUSE_KIND_HOST_ADDED: _CauseKind.ValueType  # 60
@@ -312,6 +316,8 @@ CAUSE_KIND_COLLECTIVES_BROKEN: CauseKind.ValueType  # 26
 """Collectives failed in two consecutive rounds although no worker was lost."""
 CAUSE_KIND_SAME_ERROR: CauseKind.ValueType  # 27
 """The script raised the same error in consecutive rounds."""
+CAUSE_KIND_SAME_STALL: CauseKind.ValueType  # 113
+"""Members have stalled at one place of the script in consecutive rounds, without a step: `error` has the place."""
 CAUSE_KIND_BUDGET_SPENT: CauseKind.ValueType  # 28
 """More rounds have failed than --reset-limit allows."""
 CAUSE_KIND_TOO_FEW_SLOTS: CauseKind.ValueType  # 29
@@ -341,6 +347,8 @@ CAUSE_KIND_PAUSE_AWAITED: CauseKind.ValueType  # 39
 """The run waits for the end of the pause after unproven connections."""
 CAUSE_KIND_LEFT_ALONE: CauseKind.ValueType  # 40
 """The run waits for suspected workers without which it cannot continue."""
+CAUSE_KIND_LONG_WORK: CauseKind.ValueType  # 112
+"""Members have stalled at one place of the script, again: `error` has the place. Such work may take `duration` from now on."""
 CAUSE_KIND_SIZE_REFUSED: CauseKind.ValueType  # 111
 """Rounds of `count` workers are not tried again, because the script failed in them with `error`."""
 CAUSE_KIND_HOST_ADDED: CauseKind.ValueType  # 60

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,11 @@ from edriver.driver.observe.cause_text import Line, agent_fault_text, cause_text
 
 FIRST, SECOND, NEW = WorkerName(1, "a", 0, 0), WorkerName(2, "b", 1, 1), WorkerName(3, "b", 0, None)
 ONE, TWO = "worker 1 (rank 0, a:0)", "worker 2 (rank 1, b:1)"
+PLACE = ScriptError("", "train.py", 31, "evaluate")
+ANNOUNCE = (
+    'An evaluation, a download or the like is announced by `with edriver.phase("eval"):`; --stall-timeout sets how long each '
+    "phase may last"
+)
 ERROR = ScriptError("ValueError", "train.py", 17, "train")
 VERSION = Version(RoundId(1, 2), 30)
 GONE = "all workers that held the state of the run are lost"
@@ -235,6 +241,30 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
         (
             "the script raised ValueError at train.py:17, in train in 2 rounds in a row (in a:0, b:1) without progress between "
             "them: another round would meet the same error"
+        ),
+    ),
+    (
+        CauseKind.LONG_WORK,
+        why.RepeatedStall(PLACE, 2, 1800.0),
+        (
+            "workers have made no progress for the second time at train.py:31, in evaluate: what they do there may take 1800 s "
+            f"from now on. {ANNOUNCE}"
+        ),
+    ),
+    (
+        CauseKind.LONG_WORK,
+        why.RepeatedStall(PLACE, 2, math.inf),
+        (
+            "workers have made no progress for the second time at train.py:31, in evaluate: what they do there has no limit "
+            f"from now on. {ANNOUNCE}"
+        ),
+    ),
+    (
+        CauseKind.SAME_STALL,
+        why.RepeatedStall(PLACE, 3, 1800.0),
+        (
+            "workers have made no progress for the third time at train.py:31, in evaluate, the last one for 1800 s, without a "
+            f"step between: another round would end there, too. {ANNOUNCE}"
         ),
     ),
     (

@@ -54,6 +54,7 @@ class CauseKind(enum.Enum):
     STATES_DIFFER = "states-differ"  # Digests
     COLLECTIVES_BROKEN = "collectives-broken"  # Tracebacks
     SAME_ERROR = "same-error"  # RepeatedError
+    SAME_STALL = "same-stall"  # RepeatedStall
     BUDGET_SPENT = "budget-spent"  # LimitExceeded
     TOO_FEW_SLOTS = "too-few-slots"  # Shortage
     START_FAILED = "start-failed"  # every worker failed before training began
@@ -71,6 +72,7 @@ class CauseKind(enum.Enum):
     PAUSE_AWAITED = "pause-awaited"  # the one after unproven connections
     ATTRIBUTES_DIFFER = "attributes-differ"  # Digests: of members at a round's first boundary
     LEFT_ALONE = "left-alone"  # CauseList: suspected workers that the run depends on
+    LONG_WORK = "long-work"  # RepeatedStall: from now on such work has more time
     SIZE_REFUSED = "size-refused"  # RefusedSize: a number of workers is not tried again
 
     # A host or a slot is used, or is not.
@@ -319,6 +321,21 @@ class RepeatedError:
 
 
 @dataclass(frozen=True, slots=True)
+class RepeatedStall:
+    """Members that have stalled in one function of the script's.
+
+    Attributes:
+        place: where the last of them stood.
+        times: how often that has happened.
+        limit: seconds that such work may take from now on.
+    """
+
+    place: ScriptError
+    times: int
+    limit: float
+
+
+@dataclass(frozen=True, slots=True)
 class Digests:
     """The digests of holders of one version, where they differ; one worker for each digest."""
 
@@ -480,6 +497,7 @@ Detail: TypeAlias = (
     | TimedOut
     | RaisedByAll
     | RepeatedError
+    | RepeatedStall
     | Digests
     | Tracebacks
     | LimitExceeded

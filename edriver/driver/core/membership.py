@@ -26,6 +26,7 @@ from edriver.driver.core import events
 from edriver.driver.core.actions import AbandonAgent, Action, Explain, LookAgain, RunEnd
 from edriver.driver.core.cause import Cause, CauseKind, ReportedText
 from edriver.driver.core.failures.consistency import BreakageWatch, ErrorWatch, UnprovenConnectionWatch, disagreement
+from edriver.driver.core.failures.long_work import Verdict as LongWorkVerdict
 from edriver.driver.core.failures.script_error import script_error
 from edriver.driver.core.failures.suspicion import Situation
 from edriver.driver.core.failures.worker_losses import WorkerLosses
@@ -336,7 +337,10 @@ class EventNotes:
             case events.WorkerIdle(worker_id, round_id, seconds):
                 if current := run.round_of(worker_id, round_id):
                     current.blocked.note_idle(worker_id, run.now, seconds)
-            case events.WorkerQuiet() | events.LeaseExpired() | events.WorkerStalled() | events.WorkerStuck():
+            case events.WorkerStalled(worker_id, round_id):
+                if (current := run.round_of(worker_id, round_id)) and worker_id not in run.suspects:
+                    self._note_stall(event, current)
+            case events.WorkerQuiet() | events.LeaseExpired() | events.WorkerStuck():
                 run.suspects.note(event, run.round, run.now)
             case events.ExitOverdue(worker_id):
                 if (worker := run.roster.workers.get(worker_id)) and worker.live:
@@ -364,6 +368,19 @@ class EventNotes:
                 run.finish(RunEnd.STOPPED, stopped)
             case events.SourceUnusable(reason):
                 run.finish(RunEnd.FAILED, Cause(CauseKind.SOURCE_UNUSABLE, detail=ReportedText(reason)))
+
+    def _note_stall(self, event: events.WorkerStalled, current: Round) -> None:
+        run = self._run
+        verdict, cause = run.long_work.judge(event, current)
+        if verdict is LongWorkVerdict.PATIENCE:
+            return
+        run.suspects.note(event, current, run.now)
+        if verdict is LongWorkVerdict.HOPELESS and cause is not None:
+            worker = run.roster.workers[event.worker_id]
+            run.failures.setdefault(worker.worker_id, worker.failure(loss_of(event, worker.name)))
+            run.finish(RunEnd.FAILED, cause)
+        elif cause is not None:
+            run.actions.append(Explain(cause))
 
     def _note_waiting(self, event: events.WorkerWaiting) -> None:
         run = self._run

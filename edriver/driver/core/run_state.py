@@ -9,6 +9,7 @@ from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
 from edriver.driver.core.actions import Action, Failure, FinishRun, Leave, RunEnd
 from edriver.driver.core.cause import Cause, CauseKind, TimedOut
 from edriver.driver.core.failures.budgets import Budgets
+from edriver.driver.core.failures.long_work import LongWork
 from edriver.driver.core.failures.new_sizes import NewSizes
 from edriver.driver.core.failures.root_cause import in_order
 from edriver.driver.core.failures.suspicion import Suspects
@@ -33,6 +34,7 @@ class RunState:
         sizes: with how many workers the script can train.
         staffing: the hosts, and which workers they get.
         suspects: workers that are suspected.
+        long_work: where members have stalled.
         budgets: how many failures and changes the run may still see.
         doing: what the run does, or waits for.
         round: the running round, or the last one; None before the first.
@@ -55,6 +57,7 @@ class RunState:
     sizes: NewSizes = field(init=False)
     staffing: Staffing = field(init=False)
     suspects: Suspects = field(init=False)
+    long_work: LongWork = field(init=False)
     budgets: Budgets = field(init=False)
     doing: RunActivity = field(default_factory=RunActivity)
     round: Round | None = None
@@ -74,6 +77,7 @@ class RunState:
         self.sizes = NewSizes(self.settings)
         self.staffing = Staffing(self.settings, self.roster, self.sizes, self.draw)
         self.suspects = Suspects(self.settings, self.roster)
+        self.long_work = LongWork(self.settings.long_work_timeout)
         self.budgets = Budgets(self.settings)
 
     def round_of(self, worker_id: int, round_id: RoundId) -> Round | None:

@@ -5,6 +5,7 @@ A cause of a worker or a host is rendered as its name and the words that follow 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,12 @@ _LIMIT_NAMES: Final = {
 _EQUAL_ADVICE: Final = (
     "Attributes of the state must be equal on all ranks: keep out of it what differs, or have all take rank 0's "
     "(from_rank_0=)"
+)
+
+
+_ANNOUNCE_ADVICE: Final = (
+    'An evaluation, a download or the like is announced by `with edriver.phase("eval"):`; --stall-timeout sets how '
+    "long each phase may last"
 )
 
 
@@ -253,6 +260,11 @@ def _end_of_run(cause: Cause) -> str:
             )
         case CauseKind.RESIZE_FAILED, why.FailedResize(size, before, failure):
             return f"{_resize_text(size, before)}: {cause_text(failure)}"
+        case CauseKind.SAME_STALL, why.RepeatedStall(place, times, longest):
+            return (
+                f"workers have made no progress for the {_ordinal(times)} time at {place}, the last one for "
+                f"{longest:.0f} s, without a step between: another round would end there, too. {_ANNOUNCE_ADVICE}"
+            )
         case CauseKind.BUDGET_SPENT, why.LimitExceeded() as spent:
             return _overspent_text(spent)
         case CauseKind.TOO_FEW_SLOTS, why.Shortage(found, needed, seconds, _, troubles):
@@ -282,6 +294,12 @@ def _doing(cause: Cause) -> str:
         case CauseKind.LEFT_ALONE, why.CauseList(causes, more):
             texts = [*map(cause_text, causes), *([f"and {more} more"] if more else [])]
             return f"left alone, because no other worker is known to hold the state: {'; '.join(texts)}"
+        case CauseKind.LONG_WORK, why.RepeatedStall(place, times, seconds):
+            longer = f"may take {seconds:.0f} s" if math.isfinite(seconds) else "has no limit"
+            return (
+                f"workers have made no progress for the {_ordinal(times)} time at {place}: what they do there {longer} "
+                f"from now on. {_ANNOUNCE_ADVICE}"
+            )
         case CauseKind.SIZE_REFUSED, why.RefusedSize(size, back, error):
             what = f"raised {error}" if error is not None else "failed"
             return (
@@ -372,6 +390,10 @@ def _overspent_text(spent: why.LimitExceeded) -> str:
     if spent.recent < spent.total:
         rounds = f"{count_text(spent.recent, 'round')} ended by a {spent.end.value} within {spent.window:g} s"
     return f"{rounds}, more than {_LIMIT_NAMES[spent.end]} {spent.limit}; the last: {cause_text(spent.last)}"
+
+
+def _ordinal(number: int) -> str:
+    return {1: "first", 2: "second", 3: "third"}.get(number, f"{number}th")
 
 
 def _resize_text(size: int, before: int) -> str:
