@@ -170,6 +170,7 @@ def options_of(flags: argparse.Namespace) -> RunOptions:
     settings = replace(
         _settings_of(flags, limits),
         boundary_timeout=boundary_timeout(limits),
+        long_work_timeout=limits[Phase.EVAL] or math.inf,
         idle_timeout=limits[Phase.STEP] or math.inf,
         mode=mode.mode,
     )

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import signal
+import time
+from collections.abc import Callable
 from typing import Final
 
 from edriver.driver.core import events
@@ -15,6 +18,10 @@ from edriver.driver.rpc.mailbox import Mailbox
 
 _log = logging.getLogger("edriver.driver")
 
+COPY_WINDOW: Final = 0.5
+"""Seconds after a signal within which others are copies of it: the terminal sends Ctrl-C to all of its processes, and a
+wrapper or a supervisor passes on what it gets. People take longer to ask again."""
+
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 """Signals that stop a run. SIGUSR1 is how batch systems announce the end of a job's time (Slurm's --signal)."""
 
@@ -24,14 +31,17 @@ class StopRequests:
 
     Args:
         inbox: takes the event.
+        clock: seconds, monotonic.
 
     Attributes:
         signal: the signal that stopped the run, SIGTERM for an operator's request; None: it was not stopped.
         hurry: set when the operator does not want to wait.
     """
 
-    def __init__(self, inbox: Mailbox[Inbound]) -> None:
+    def __init__(self, inbox: Mailbox[Inbound], clock: Callable[[], float] = time.monotonic) -> None:
         self._inbox = inbox
+        self._clock = clock
+        self._requested = -math.inf
         self._ending = False
         self.signal: signal.Signals | None = None
         self.hurry = asyncio.Event()
@@ -56,7 +66,12 @@ class StopRequests:
         self._ending = True
 
     def _signalled(self, number: signal.Signals) -> None:
-        """The first signal ends the run gracefully, the second at once."""
+        """The first signal ends the run gracefully, one that follows later than its copies do at once."""
+        now = self._clock()
+        if now - self._requested < COPY_WINDOW:
+            _log.debug("%s: a copy of %s", number.name, self.signal)
+            return
+        self._requested = now
         if self._ending or self.signal is not None:
             if not self.hurry.is_set():
                 _log.info("%s again: ending at once", number.name)

@@ -116,6 +116,10 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     """Workers join or leave."""
     CAUSE_KIND_ALL_DONE: _CauseKind.ValueType  # 19
     """All members are done."""
+    CAUSE_KIND_RESIZE_FAILED: _CauseKind.ValueType  # 110
+    """The script failed in the first round of `count` workers, and had trained with another number. Also the end of a run.
+    `worker_id` is a worker that failed, `error` what it raised.
+    """
     CAUSE_KIND_SUCCESS: _CauseKind.ValueType  # 20
     """---- The run has ended.
 
@@ -135,6 +139,8 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     """Collectives failed in two consecutive rounds although no worker was lost."""
     CAUSE_KIND_SAME_ERROR: _CauseKind.ValueType  # 27
     """The script raised the same error in consecutive rounds."""
+    CAUSE_KIND_SAME_STALL: _CauseKind.ValueType  # 113
+    """Members have stalled at one place of the script in consecutive rounds, without a step: `error` has the place."""
     CAUSE_KIND_BUDGET_SPENT: _CauseKind.ValueType  # 28
     """More rounds have failed than --reset-limit allows."""
     CAUSE_KIND_TOO_FEW_SLOTS: _CauseKind.ValueType  # 29
@@ -164,6 +170,10 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     """The run waits for the end of the pause after unproven connections."""
     CAUSE_KIND_LEFT_ALONE: _CauseKind.ValueType  # 40
     """The run waits for suspected workers without which it cannot continue."""
+    CAUSE_KIND_LONG_WORK: _CauseKind.ValueType  # 112
+    """Members have stalled at one place of the script, again: `error` has the place. Such work may take `duration` from now on."""
+    CAUSE_KIND_SIZE_REFUSED: _CauseKind.ValueType  # 111
+    """Rounds of `count` workers are not tried again, because the script failed in them with `error`."""
     CAUSE_KIND_HOST_ADDED: _CauseKind.ValueType  # 60
     """---- A host or a slot is used, or is not.
 
@@ -188,7 +198,9 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     CAUSE_KIND_SLOTS_COOLING: _CauseKind.ValueType  # 47
     """`count` slots of the host are in their cooldown after a failure."""
     CAUSE_KIND_SLOTS_SPARE: _CauseKind.ValueType  # 63
-    """`count` slots of the host are idle because the run has its maximum number of workers (--max-np, or a resize)."""
+    """`count` slots of the host are idle because the run has its maximum number of workers (--max-np, a resize, or
+    rounds of more workers have failed).
+    """
     CAUSE_KIND_HOST_QUARANTINED: _CauseKind.ValueType  # 48
     """The host is in quarantine because its workers failed. At the beginning, `duration` is the length of the quarantine."""
     CAUSE_KIND_SLOT_QUARANTINED: _CauseKind.ValueType  # 49
@@ -281,6 +293,10 @@ CAUSE_KIND_MEMBERS_CHANGE: CauseKind.ValueType  # 18
 """Workers join or leave."""
 CAUSE_KIND_ALL_DONE: CauseKind.ValueType  # 19
 """All members are done."""
+CAUSE_KIND_RESIZE_FAILED: CauseKind.ValueType  # 110
+"""The script failed in the first round of `count` workers, and had trained with another number. Also the end of a run.
+`worker_id` is a worker that failed, `error` what it raised.
+"""
 CAUSE_KIND_SUCCESS: CauseKind.ValueType  # 20
 """---- The run has ended.
 
@@ -300,6 +316,8 @@ CAUSE_KIND_COLLECTIVES_BROKEN: CauseKind.ValueType  # 26
 """Collectives failed in two consecutive rounds although no worker was lost."""
 CAUSE_KIND_SAME_ERROR: CauseKind.ValueType  # 27
 """The script raised the same error in consecutive rounds."""
+CAUSE_KIND_SAME_STALL: CauseKind.ValueType  # 113
+"""Members have stalled at one place of the script in consecutive rounds, without a step: `error` has the place."""
 CAUSE_KIND_BUDGET_SPENT: CauseKind.ValueType  # 28
 """More rounds have failed than --reset-limit allows."""
 CAUSE_KIND_TOO_FEW_SLOTS: CauseKind.ValueType  # 29
@@ -329,6 +347,10 @@ CAUSE_KIND_PAUSE_AWAITED: CauseKind.ValueType  # 39
 """The run waits for the end of the pause after unproven connections."""
 CAUSE_KIND_LEFT_ALONE: CauseKind.ValueType  # 40
 """The run waits for suspected workers without which it cannot continue."""
+CAUSE_KIND_LONG_WORK: CauseKind.ValueType  # 112
+"""Members have stalled at one place of the script, again: `error` has the place. Such work may take `duration` from now on."""
+CAUSE_KIND_SIZE_REFUSED: CauseKind.ValueType  # 111
+"""Rounds of `count` workers are not tried again, because the script failed in them with `error`."""
 CAUSE_KIND_HOST_ADDED: CauseKind.ValueType  # 60
 """---- A host or a slot is used, or is not.
 
@@ -353,7 +375,9 @@ CAUSE_KIND_SLOTS_DRAINED: CauseKind.ValueType  # 46
 CAUSE_KIND_SLOTS_COOLING: CauseKind.ValueType  # 47
 """`count` slots of the host are in their cooldown after a failure."""
 CAUSE_KIND_SLOTS_SPARE: CauseKind.ValueType  # 63
-"""`count` slots of the host are idle because the run has its maximum number of workers (--max-np, or a resize)."""
+"""`count` slots of the host are idle because the run has its maximum number of workers (--max-np, a resize, or
+rounds of more workers have failed).
+"""
 CAUSE_KIND_HOST_QUARANTINED: CauseKind.ValueType  # 48
 """The host is in quarantine because its workers failed. At the beginning, `duration` is the length of the quarantine."""
 CAUSE_KIND_SLOT_QUARANTINED: CauseKind.ValueType  # 49
@@ -441,7 +465,7 @@ class Cause(_message.Message):
     agent_fault: Global___AgentFault.ValueType
     """What is wrong with the host's agent."""
     count: _builtins.int
-    """A number of slots. For a resize, a number of workers; for output, of lines; for an unsteady host, of changes."""
+    """A number of slots. For a resize or a refused size, a number of workers; for output, of lines; for an unsteady host, of changes."""
     requester: _builtins.str
     """The operator who requested a drain, an undrain, a resize or a stop, according to the client. Empty if not known."""
     @_builtins.property

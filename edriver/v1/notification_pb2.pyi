@@ -1176,16 +1176,22 @@ class Failed(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TRACEBACK_FIELD_NUMBER: _builtins.int
+    REJOINS_FIELD_NUMBER: _builtins.int
     traceback: _builtins.str
     """The traceback."""
+    rejoins: _builtins.bool
+    """Whether the worker does not end, but goes back to its last boundary and waits for its next round: its script
+    failed before the first boundary of a round with a `fallback_size`.
+    """
     def __init__(
         self,
         *,
         traceback: _builtins.str = ...,
+        rejoins: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["traceback", b"traceback"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rejoins", b"rejoins", "traceback", b"traceback"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -192,6 +192,7 @@ class RoundAssignment(_message.Message):
     FAILURES_FIELD_NUMBER: _builtins.int
     GUARDED_FIELD_NUMBER: _builtins.int
     CHECKPOINT_STEPS_FIELD_NUMBER: _builtins.int
+    FALLBACK_SIZE_FIELD_NUMBER: _builtins.int
     size: _builtins.int
     """Number of members."""
     source: _builtins.int
@@ -208,6 +209,10 @@ class RoundAssignment(_message.Message):
     """
     checkpoint_steps: _builtins.int
     """Number of steps in the checkpoint that the source loads before it sends its state; 0 if it loads none."""
+    fallback_size: _builtins.int
+    """Number of members, below `size`, with which the script has trained and the run can go on; 0 if there is none, or if it has
+    trained with `size`. A member whose script fails before its first boundary then stays, and waits for its next round.
+    """
     @_builtins.property
     def round_id(self) -> Global___RoundId:
         """The round's ID."""
@@ -232,10 +237,11 @@ class RoundAssignment(_message.Message):
         failures: _builtins.int = ...,
         guarded: _builtins.bool = ...,
         checkpoint_steps: _builtins.int = ...,
+        fallback_size: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id", "store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_steps", b"checkpoint_steps", "failures", b"failures", "guarded", b"guarded", "receivers", b"receivers", "round_id", b"round_id", "secret", b"secret", "size", b"size", "source", b"source", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_steps", b"checkpoint_steps", "failures", b"failures", "fallback_size", b"fallback_size", "guarded", b"guarded", "receivers", b"receivers", "round_id", b"round_id", "secret", b"secret", "size", b"size", "source", b"source", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

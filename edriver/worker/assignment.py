@@ -29,6 +29,8 @@ class Assignment:
         host_count: how many hosts have members.
         failures: how many rounds have ended by a failure before this one.
         checkpoint: the steps of the checkpoint that the source loads before it sends; 0: it loads none.
+        fallback_size: with how many workers, fewer than `size`, the run goes on if the script fails with so many; 0:
+            with none, or it has trained with so many before.
         guarded: whether the members name their connections to one another before any byte of them is read.
     """
 
@@ -47,4 +49,5 @@ class Assignment:
     host_count: int = 1
     failures: int = 0
     checkpoint: int = 0
+    fallback_size: int = 0
     guarded: bool = False

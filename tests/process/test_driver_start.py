@@ -238,15 +238,18 @@ def test_a_signal_ends_the_run_in_good_order(edriver: Command, number: signal.Si
 
 
 def test_the_second_ctrl_c_ends_it_at_once(edriver: Command) -> None:
-    command = "trap 'echo told; sleep 3; echo was given time' TERM; echo $$; while :; do sleep 0.05; done"
+    waits = "echo told; sleep 1; echo waits; sleep 3; echo was given time"
+    command = f"trap '{waits}' TERM; echo $$; while :; do sleep 0.05; done"
     with edriver.start("-np", "1", "sh", "-c", command) as process:
         workers = wait_for_workers(process, 1)
         process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)  # passed on by a wrapper that got it, too
         assert process.stdout is not None
         assert process.stdout.readline().endswith("told\n")
+        assert process.stdout.readline().endswith("waits\n")
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=SECONDS)
-    assert process.returncode == 130
+    assert process.returncode in (130, 143)  # after whichever was taken first
     assert "was given time" not in out
     assert "edriver: SIGINT again: ending at once\n" in err
     assert all(gone(pid) for pid in workers)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from edriver.agent.workers.processes import Processes
+import pytest
+
+from edriver.agent.workers import processes as processes_module
+from edriver.agent.workers.processes import Processes, become_subreaper
 from edriver.system import guard_main
 from edriver.system.guard import Guard
 from tests.process.running import BOUND
@@ -56,3 +60,74 @@ def test_a_guard_that_receives_invalid_input_still_kills_what_is_on_its_list() -
             assert sleeper.wait(timeout=BOUND) == -signal.SIGKILL
         finally:
             sleeper.kill()
+
+
+HELPER = "setsid sh -c 'trap \"\" TERM HUP; sleep 3600 & echo $$ $!; wait' & sleep 3600; exit 3"
+"""Leaves a process in a session of its own, which has a child itself."""
+
+
+async def left_by(command: str, others: int = 0) -> tuple[list[int], list[int]]:
+    """What a worker has left, of which of it there is nothing when its exit is reported; and what others have left."""
+    guard, exits = RecordingGuard(), asyncio.Event()
+    gone: list[bool] = []
+
+    def exited(pid: int, code: int) -> None:
+        if pid == worker:
+            gone.extend(not Path("/proc", str(helper)).exists() for helper in helpers)
+            exits.set()
+
+    processes = Processes(exited, guard)
+    become_subreaper()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, processes.reap)
+    try:
+        kept: list[int] = []
+        for _ in range(others):
+            _, stdout, _ = processes.start(["/bin/sh", "-c", command], os.environ)
+            kept += await numbers(stdout)
+        worker, stdout, _ = processes.start(["/bin/sh", "-c", command], os.environ)
+        helpers = await numbers(stdout)
+        os.kill(worker, signal.SIGKILL)
+        async with asyncio.timeout(BOUND):
+            await exits.wait()
+        assert gone == [True] * len(helpers)
+        return helpers, [pid for pid in kept if guard._exists(pid)]
+    finally:
+        assert await processes.close(BOUND)
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
+
+
+async def numbers(stdout: int) -> list[int]:
+    """The numbers in the first line."""
+    os.set_blocking(stdout, True)
+    with open(stdout) as stream:  # noqa: ASYNC230  a descriptor
+        return [int(word) for word in (await asyncio.to_thread(stream.readline)).split()]
+
+
+def test_what_a_worker_has_left_in_another_session_is_gone_when_its_exit_is_reported() -> None:
+    helpers, _ = asyncio.run(left_by(HELPER))
+    assert len(helpers) == 2
+
+
+def test_what_another_worker_has_started_is_left_alone() -> None:
+    daemon = (
+        "(setsid sh -c 'echo $$; exec sleep 3600' &); sleep 3600; exit 3"  # its parent is gone at once: it is an orphan
+    )
+    _, kept = asyncio.run(left_by(daemon, others=2))
+    assert len(kept) == 2
+
+
+def test_a_process_that_cannot_be_killed_does_not_hold_up_the_exit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes_module, "ORPHANS_TIMEOUT", 0.0)
+    monkeypatch.setattr(processes_module, "own_children", lambda: {os.getpid()})
+    monkeypatch.setattr(processes_module, "_is_marked", lambda pid, mark: True)
+    monkeypatch.setattr(os, "kill", lambda pid, number: None)
+    exits: list[int] = []
+
+    async def one() -> None:
+        processes = Processes(lambda pid, code: exits.append(code), RecordingGuard())
+        pid, *_ = processes.start(["/bin/sh", "-c", "exit 5"], os.environ)
+        await asyncio.to_thread(os.waitid, os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        processes.reap()
+
+    asyncio.run(one())
+    assert exits == [5]

@@ -17,7 +17,7 @@ One command a line:
     done W ... at B [round=R]        WorkerDone
     raised W [round=R]: TRACEBACK    CollectiveRaised
     unproven W [round=R]: REASON     PeerUnproven
-    failed W: TRACEBACK              WorkerFailed
+    failed W [rejoins]: TRACEBACK    WorkerFailed
     ending W ...                     WorkerEnding
     exited W ... with CODE[: TAIL]   WorkerExited
     expired W ...                    LeaseExpired
@@ -287,8 +287,8 @@ class Interpreter:
         return self._tell(events.PeerUnproven(int(name), self._round_id(words), words.text))
 
     def _do_failed(self, words: Words) -> Iterator[str]:
-        (name,) = words.names
-        return self._tell(events.WorkerFailed(int(name), words.text))
+        name, *rejoins = words.names
+        return self._tell(events.WorkerFailed(int(name), words.text, rejoins == ["rejoins"]))
 
     def _do_ending(self, words: Words) -> Iterator[str]:
         for name in words.names:

@@ -90,6 +90,9 @@ class Nemesis:
         job = replace(job, large=variants.random() < 0.15)
         disk = random.Random(seed ^ 0xD15C5)
         job = replace(job, checkpoint_every=disk.choice((0, 0, 0, 1, 3, 10)))
+        sizes = random.Random(seed ^ 0x512E)
+        if settings.max_np > np and sizes.random() < 0.1:
+            job = replace(job, bad_size=sizes.randint(np + 1, settings.max_np))
         self._crashes = random.Random(seed ^ 0xD21E)
         self.rng = rng
         self.world = World(seed, settings, job, log)
@@ -165,7 +168,12 @@ class Nemesis:
         if all(p.frozen for p in awaited):  # there is none who could go on
             return
         check(not core.state.suspects, "a worker stays suspected: it is neither killed nor answers again")
-        if self.world.driver.outcome is None and current and current.running and not self.world.job.bug:
+        if (
+            self.world.driver.outcome is None
+            and current
+            and current.running
+            and not (self.world.job.bug or self.world.job.bad_size)
+        ):
             size, wanted = len(current.plan.seats), self.world.driver.core.settings.max_np
             check(size == wanted, f"{size} of {wanted} workers train {CONVERGENCE_BOUND:g} s after the last fault")
 

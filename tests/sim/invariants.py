@@ -9,11 +9,11 @@ from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
 from edriver.common.wire import round_id_of
 from edriver.discovery.hosts import HostUpdateResult
 from edriver.driver.core import actions
-from edriver.driver.core.cause import CauseKind, RepeatedError
+from edriver.driver.core.cause import Cause, CauseKind, FailedResize, RepeatedError
 from edriver.driver.core.roster import WorkerState
 from edriver.driver.core.rounds.ranks import RoundPlan
 from edriver.worker.rounds.participant import Stage
-from tests.sim.trainee import BUG_LINE
+from tests.sim.trainee import BUG_LINE, SIZE_LINE
 
 if TYPE_CHECKING:
     from tests.sim.sim_hosts import SimHost
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 BUG_BOUND = 5
 """Rounds that a bug may end with no step between them: above what the core allows, which a late survivor clears."""
+
+SIZE_BOUND = 12
+"""Rounds that may fail of their size: above two attempts in each of a script's `run` calls, and some cut short."""
 
 OUTLIVED_BOUND = 20.0
 """Virtual seconds that an order may take to reach a host: none is cut off for longer."""
@@ -57,6 +60,18 @@ def check_seats(plan: RoundPlan) -> None:
     check(len({(seat.host, seat.slot) for seat in seats}) == len(seats), "two members share a slot")
 
 
+class FailedSizes:
+    """A run does not try a size again and again with which its script fails."""
+
+    def __init__(self) -> None:
+        self._rounds = 0
+
+    def note_failed(self) -> None:
+        """A round has ended of its size."""
+        self._rounds += 1
+        check(self._rounds <= SIZE_BOUND, f"sizes with which the script fails end {self._rounds} rounds")
+
+
 class Invariants:
     """Watches a world."""
 
@@ -73,6 +88,7 @@ class Invariants:
         self._models: dict[int, Model] = {}
         self._rounds = 0
         self._struck: set[RoundId] = set()
+        self._sizes = FailedSizes()
 
     # ---- as it goes -------------------------------------------------------------------------------------------
 
@@ -98,6 +114,8 @@ class Invariants:
                     self._check_spared(self._world.agents.workers_of(host, agent_id))
                 case actions.Leave(worker_id):
                     self._sent_off.add(worker_id)
+                case actions.Abort(_, _, Cause(kind=CauseKind.RESIZE_FAILED)):
+                    self._sizes.note_failed()
                 case actions.Abort(_, _, cause):
                     avoidable = cause.kind in AVOIDABLE
                     if self._world.job.bug != "uneven":
@@ -289,7 +307,13 @@ class Invariants:
             case CauseKind.SAME_ERROR:
                 assert isinstance(end.cause.detail, RepeatedError)
                 line = end.cause.detail.error.line
-                check(bool(bug) and line == BUG_LINE, f"a run without a bug ends of one: {end.cause}")
+                has_it = bug if line == BUG_LINE else self._world.job.bad_size and line == SIZE_LINE
+                check(bool(has_it), f"a run without a bug ends of one: {end.cause}")
+            case CauseKind.RESIZE_FAILED:
+                detail, bad = end.cause.detail, self._world.job.bad_size
+                assert isinstance(detail, FailedResize)
+                check(detail.size == bad, f"a run ends of a size that its script can train with: {end.cause}")
+                check(detail.size < detail.before, f"a run ends of a size from which there is a way back: {end.cause}")
             case kind:
                 check(kind is CauseKind.FAILED_LATE, f"the run failed: {end.cause}")
 

@@ -196,6 +196,11 @@ def a_loss_is_not_reported(patch: pytest.MonkeyPatch) -> None:
     _alter(patch, "_go_back", alter)
 
 
+def survivors_die_of_a_new_size(patch: pytest.MonkeyPatch) -> None:
+    """A worker that has trained with fewer workers ends when its script fails with more."""
+    patch.setattr(Participant, "grown", False)
+
+
 LOOP_MUTANTS: tuple[Patch, ...] = (
     live_is_offered_where_torn,
     nothing_is_restored,
@@ -214,4 +219,5 @@ LOOP_MUTANTS: tuple[Patch, ...] = (
     severed_connections_are_the_scripts_own_error,
     every_error_is_a_loss,
     a_loss_is_not_reported,
+    survivors_die_of_a_new_size,
 )

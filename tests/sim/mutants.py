@@ -5,7 +5,7 @@ A mutant is a patch of one rule. If the simulation stays green with one in place
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +13,12 @@ import pytest
 
 from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
 from edriver.driver.core import events, membership
+from edriver.driver.core.actions import Failure
 from edriver.driver.core.cause import Cause, CauseKind
 from edriver.driver.core.failures import consistency
 from edriver.driver.core.failures.budgets import Budget
 from edriver.driver.core.failures.consistency import ErrorWatch
+from edriver.driver.core.failures.new_sizes import NewSizes
 from edriver.driver.core.failures.quarantine import Quarantine
 from edriver.driver.core.failures.script_error import ScriptError
 from edriver.driver.core.failures.suspicion import Suspects
@@ -371,6 +373,22 @@ def checkpoints_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Waiting, "_after", after)
 
 
+def sizes_that_fail_are_tried_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """A number of workers with which all raise is tried again, until the run ends of it."""
+    patch.setattr(NewSizes, "allowed", lambda self, count: count)
+
+
+def the_size_is_to_blame_for_every_error(patch: pytest.MonkeyPatch) -> None:
+    """An error that was raised with fewer workers as well counts as that of a new size."""
+    original = NewSizes._failed
+
+    def failed(self: NewSizes, ended: Round, failures: Mapping[int, Failure]) -> set[int]:
+        self._known.clear()
+        return original(self, ended, failures)
+
+    patch.setattr(NewSizes, "_failed", failed)
+
+
 MUTANTS: tuple[Patch, ...] = (
     checkpoints_are_not_looked_for_again,
     checkpoints_are_forgotten,
@@ -410,4 +428,6 @@ MUTANTS: tuple[Patch, ...] = (
     uneven_steps_are_tried_for_ever,
     outlived_slots_are_kept,
     newcomers_do_not_wait,
+    sizes_that_fail_are_tried_for_ever,
+    the_size_is_to_blame_for_every_error,
 )

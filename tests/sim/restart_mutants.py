@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from edriver.driver.core.cause import Cause, CauseKind
+from edriver.driver.core.failures.new_sizes import NewSizes
 from edriver.driver.core.failures.worker_losses import WorkerLosses
 from edriver.driver.core.rounds.agreed_restart import AgreedRestarts
 from edriver.driver.core.rounds.round_watch import RoundWatch
@@ -74,6 +75,11 @@ def a_resize_stops_scripts_that_are_done(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RoundWatch, "running", running)
 
 
+def a_failed_size_is_tried_until_the_run_ends(patch: pytest.MonkeyPatch) -> None:
+    """Rounds of a size with which all raise are tried until the same error ends the run."""
+    patch.setattr(NewSizes, "allowed", lambda self, count: count)
+
+
 RESTART_MUTANTS: list[Patch] = [
     old_processes_are_not_stopped,
     old_processes_are_not_waited_for,
@@ -82,4 +88,5 @@ RESTART_MUTANTS: list[Patch] = [
     a_save_is_not_heard_of,
     a_resize_is_a_failure,
     a_resize_stops_scripts_that_are_done,
+    a_failed_size_is_tried_until_the_run_ends,
 ]

@@ -17,6 +17,7 @@ from edriver.worker.restart.one_round import ROOT_CAUSE_TIMEOUT
 from edriver.worker.rounds.participant import Participant, Stage, Verdict
 from tests.sim.fabric import Severed
 from tests.sim.sim_rounds import Exploded, Meet, Sleep, Steps, WaitChange
+from tests.sim.trainee import SIZE_LINE
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class RestartJob:
         save_every: steps between checkpoints.
         way: how it can be asked for a checkpoint: "", "signal", "call" or "rank 0" (only rank 0 calls).
         last_evaluation: seconds that rank 0 takes after the last step.
+        bad_size: with how many workers every worker raises as it begins to train; 0: with none.
     """
 
     steps: int
@@ -35,6 +37,7 @@ class RestartJob:
     way: str
     last_evaluation: float
     bug: str = ""
+    bad_size: int = 0
 
 
 class Watcher(Protocol):
@@ -146,6 +149,8 @@ class RestartTrainee:
         begin = self.step = self._watcher.checkpoint
         loaded = yield Meet("load", members, begin)
         assert set(loaded.values()) == {begin}, f"ranks load different checkpoints: {loaded}"
+        if len(members) == self._job.bad_size:
+            raise Exploded(SIZE_LINE)
         for step in range(begin + 1, self._job.steps + 1):
             yield Sleep(self._step_time())
             if self.explode_at:

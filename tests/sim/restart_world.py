@@ -14,13 +14,13 @@ from typing import Any
 
 from edriver.common.ids import RoundId
 from edriver.driver.core import actions
-from edriver.driver.core.cause import CauseKind
+from edriver.driver.core.cause import Cause, CauseKind, FailedResize
 from edriver.driver.core.mode import Mode
 from edriver.driver.core.rounds.ranks import RoundPlan
 from edriver.driver.core.settings import Settings
 from edriver.v1 import notification_pb2 as pb
 from tests.sim.faults import Nemesis
-from tests.sim.invariants import AVOIDABLE, check
+from tests.sim.invariants import AVOIDABLE, FailedSizes, check
 from tests.sim.restart_trainee import RestartJob, RestartTrainee
 from tests.sim.sim_agents import SimAgents
 from tests.sim.sim_hosts import Process
@@ -37,6 +37,7 @@ class RestartInvariants:
     def __init__(self, world: RestartWorld) -> None:
         self._world = world
         self.checkpoint = 0
+        self._sizes = FailedSizes()
         self._ended: dict[RoundId, set[int]] = {}
         self._stop_ordered: tuple[RoundId, float] | None = None
 
@@ -49,11 +50,15 @@ class RestartInvariants:
                     self._stop_ordered = round_id, self._world.driver.now
                 case actions.Abort(_, round_id, cause) if cause.kind is CauseKind.MEMBERS_CHANGE:
                     self._check_saved(round_id)
+                case actions.Abort(_, _, Cause(kind=CauseKind.RESIZE_FAILED)):
+                    self._sizes.note_failed()
                 case actions.Abort(_, _, cause):
                     check(cause.kind not in AVOIDABLE, f"nothing but the protocol itself ends a round: {cause}")
                 case RoundPlan() as plan if limit is not None:
                     spent = plan.failures
                     check(spent <= limit, f"a round begins after {spent} failures, of which {limit} are allowed")
+                case actions.FinishRun(cause=Cause(kind=CauseKind.RESIZE_FAILED, detail=FailedResize(size, before))):
+                    check(size < before, f"a run ends of a size from which there is a way back: {order.cause}")
                 case actions.FinishRun() if order.end is actions.RunEnd.DONE:
                     seats = self._world.driver.seats
                     whole = [r for r, ended in self._ended.items() if ended == set(seats[r].values())]
@@ -138,6 +143,7 @@ class RestartNemesis(Nemesis):
             save_every=draw.choice((1, 5, 20)),
             way=draw.choice(("", "signal", "call", "rank 0")),
             last_evaluation=draw.choice((0.0, 0.0, 10.0)),
+            bad_size=self.world.job.bad_size,
         )
         self.world.driver.ordered, self.world.driver.happened = self._react, self._surprise
 

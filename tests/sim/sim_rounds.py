@@ -63,6 +63,11 @@ class Exploded(Exception):  # noqa: N818
         super().__init__(line)
         self.line = line
 
+    def traceback(self, worker_id: int) -> str:
+        """As the worker reports it."""
+        where = f'  File "train.py", line {self.line}, in train\n'
+        return f"Traceback (most recent call last):\n{where}ValueError: worker {worker_id}'s\n"
+
 
 class Script(Protocol):
     """What the rounds need of a script: a State, and a function to call.
@@ -202,6 +207,8 @@ class SimRounds:
                 if self.participant.abort_cause is not None:
                     raise Severed
             case effects.Describe():
+                if isinstance(self._raised, Exploded):
+                    return self._raised.traceback(self._worker_id)
                 return "a stranger" if isinstance(self._raised, Unproven) else "severed"
             case effects.IsClean():
                 return script.clean

@@ -100,7 +100,7 @@ class SimWorkers:
         except Exploded as error:
             process.wait = None
             process.ticket += 1  # no notice wakes it any more
-            self._report_explosion(process, error.line)
+            self._report_explosion(process, error)
             return
         process.ticket += 1
         ticket = process.ticket
@@ -155,13 +155,10 @@ class SimWorkers:
             ticket = process.ticket
             self._clockwork.after(0.0, lambda: self._wake(process, ticket, None, None))
 
-    def _report_explosion(self, process: Process, line: int) -> None:
-        if line == BUG_LINE:
+    def _report_explosion(self, process: Process, error: Exploded) -> None:
+        if error.line == BUG_LINE:
             self._world.invariants.bug_met(process.trainee.participant.round_id)
-        where = f'  File "train.py", line {line}, in train\n'
-        message = f"ValueError: worker {process.worker_id}'s"
-        traceback = f"Traceback (most recent call last):\n{where}{message}\n"
-        report = pb.Report(failed=pb.Failed(traceback=traceback))
+        report = pb.Report(failed=pb.Failed(traceback=error.traceback(process.worker_id)))
         self._report(process, report)
         self._clockwork.after(self._rng.uniform(0.05, 0.5), lambda: self._exit(process, 1))
 

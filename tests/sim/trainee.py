@@ -34,6 +34,7 @@ class Job:
             which `bug_at` samples are done; "sample": the worker that gets the sample `bug_at`; "uneven": the last rank
             leaves out the last step, and the others wait for it; "": the script has no bug.
         bug_at: a number of samples, or a sample's index: see `bug`.
+        bad_size: with how many workers every worker raises as it begins to train; 0: with none.
         large: whether the state is too large to be kept at a boundary: what is not committed is lost with a member.
         checkpoint_every: steps between checkpoints on disk; 0: there are none.
     """
@@ -46,6 +47,7 @@ class Job:
     late_collective: bool
     bug: str = ""
     bug_at: int = 0
+    bad_size: int = 0
     large: bool = False
     checkpoint_every: int = 0
 
@@ -82,6 +84,10 @@ class Disk(Protocol):
 
 BUG_LINE = 1
 """Where the script has its bug. An accident of one worker is raised in another line each time."""
+
+
+SIZE_LINE = 1000
+"""Where the script raises for its number of workers."""
 
 
 class Trainee:
@@ -215,6 +221,8 @@ class Trainee:
     def train(self) -> Steps[None]:
         """Train to the end of this `run` call's last epoch."""
         self.passed()
+        if len(self.rounds.members) == self._job.bad_size:
+            raise Exploded(SIZE_LINE)
         step = 0
         for epoch in range(self.model.epoch, self._epochs):
             self.cursor.set_epoch(epoch)
@@ -223,7 +231,8 @@ class Trainee:
                     return
                 yield Sleep(self._tracker())
                 if self.explode_at:
-                    raise Exploded(self.explode_at)
+                    line, self.explode_at = self.explode_at, 0  # an accident: it may well go on where it survives that
+                    raise Exploded(line)
                 step += 1
                 count = min(self._job.batch, self.cursor.share - self.cursor.recorded)
                 mine = tuple(self.cursor.next_positions(count))

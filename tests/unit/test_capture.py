@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from edriver.agent.workers.capture import (
     Capture,
     LineSplitter,
     PipeReader,
+    ShowPace,
     Tail,
 )
 from edriver.agent.workers.log_files import Destination
@@ -30,7 +32,12 @@ from edriver.v1 import agent_pb2
         pytest.param([b"a\nb\n"], [b"a", b"b"], id="two lines at once"),
         pytest.param([b"a", b"b\nc", b"\n"], [b"ab", b"c"], id="lines in pieces"),
         pytest.param([b"\n\n"], [b"", b""], id="empty lines"),
-        pytest.param([b"10%\r20%\r", b"\r\n"], [b"10%\r20%\r\r"], id="only a newline ends a line"),
+        pytest.param([b"10%\r20%\r", b"\r\n"], [b"20%"], id="a bar's last state"),
+        pytest.param([b"\r10%", b"\r2", b"0%", b"\nend\n"], [b"20%", b"end"], id="a bar that comes in pieces"),
+        pytest.param([b"\r10%\r", b"   \r", b"text\n"], [b"text"], id="a bar that is wiped out"),
+        pytest.param([b"\r10%\r  "], [b"10%"], id="the last state of a bar without end"),
+        pytest.param([b"a\r\nb\r", b"\n"], [b"a", b"b"], id="lines that end with both"),
+        pytest.param([b"\r%d" % i for i in range(30_000)], [b"29999"], id="no bar is a long line"),
         pytest.param([b"a\nend"], [b"a", b"end"], id="the last line has no end"),
         pytest.param([b"x" * MAX_LINE_BYTES, b"\n"], [b"x" * MAX_LINE_BYTES], id="as long as may be"),
         pytest.param([b"x" * MAX_LINE_BYTES, b"y\n"], [b"x" * MAX_LINE_BYTES, b"y"], id="one byte too long"),
@@ -126,7 +133,8 @@ def test_lines_before_a_place_is_known_wait_for_it(
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
         reader = PipeReader(
-            reading, Pipes(), lambda line, shown: lines.append((line, shown)), lambda _file, _reason: None
+            *(reading, Pipes(), lambda line, shown, _kind: lines.append((line, shown)), lambda _file, _reason: None),
+            ShowPace(lambda: 0.0),
         )
         reader.lead_to(Destination(held=True))
         for start in range(0, len(early), 4096):
@@ -169,3 +177,77 @@ def test_what_was_printed_before_a_round_does_not_get_its_rank() -> None:
         return [(line.text, line.rank if line.HasField("rank") else None) for line in found]
 
     assert asyncio.run(ranks()) == [(b"first", None), (b"before", None), (b"after", 6)]
+
+
+class Bar:
+    """A worker that writes to stderr, read in virtual time."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.shown: list[tuple[str, bool]] = []
+        self.signs = 0
+        self._later: list[tuple[float, Callable[[], None]]] = []
+        pipes = Pipes(lambda seconds, call: self._later.append((self.now + seconds, call)))
+        pipes.time = lambda: self.now
+        (out, self._other), (err, self._write) = os.pipe2(os.O_NONBLOCK), os.pipe2(os.O_NONBLOCK)
+        self.capture = Capture(1, 0, out, err, pipes, self._take, self._sign, lambda _file, _reason: None)
+
+    def _take(self, line: agent_pb2.OutputLine) -> None:
+        self.shown.append((line.text.decode(), line.replaces))
+
+    def _sign(self) -> None:
+        self.signs += 1
+
+    def write(self, text: str, after: float = 0.0) -> None:
+        self.wait(after)
+        os.write(self._write, text.encode())
+        self.capture._readers[1].read_all()
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        due, self._later = self._later, []
+        for when, call in due:
+            if when <= self.now:
+                call()
+            else:
+                self._later.append((when, call))
+
+    def end(self) -> str:
+        for end in (self._write, self._other):
+            os.close(end)
+        return self.capture.finish()
+
+
+def test_a_bar_is_shown_once_a_second_and_as_it_looks_in_the_end() -> None:
+    async def story() -> None:
+        bar = Bar()
+        bar.write("the loss is not a number\n")
+        for percent in range(60):
+            bar.write(f"\r{percent}%", after=1 / 16)
+        assert bar.shown == [
+            ("the loss is not a number", False),
+            ("0%", False),
+            *((f"{percent}%", True) for percent in (15, 31, 47)),
+        ]
+        assert bar.signs == 5
+        bar.wait(0.5)  # nothing follows: its state is shown all the same
+        assert bar.shown[-1] == ("59%", True)
+        bar.write("\r100%\nnext\n", after=0.1)
+        assert bar.shown[-2:] == [("100%", True), ("next", False)]
+        assert bar.end() == "the loss is not a number\n100%\nnext"
+
+    asyncio.run(story())
+
+
+def test_a_state_that_is_shown_is_not_shown_again_at_the_end_of_its_line() -> None:
+    async def story() -> None:
+        bar = Bar()
+        bar.write("\r100%")
+        bar.write("\n")
+        bar.write("\rnext")
+        assert bar.shown == [("100%", False)]
+        bar.wait(1.0)
+        assert bar.shown == [("100%", False), ("next", False)]
+        assert bar.end() == "100%\nnext"
+
+    asyncio.run(story())

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,11 @@ from edriver.driver.observe.cause_text import Line, agent_fault_text, cause_text
 
 FIRST, SECOND, NEW = WorkerName(1, "a", 0, 0), WorkerName(2, "b", 1, 1), WorkerName(3, "b", 0, None)
 ONE, TWO = "worker 1 (rank 0, a:0)", "worker 2 (rank 1, b:1)"
+PLACE = ScriptError("", "train.py", 31, "evaluate")
+ANNOUNCE = (
+    'An evaluation, a download or the like is announced by `with edriver.phase("eval"):`; --stall-timeout sets how long each '
+    "phase may last"
+)
 ERROR = ScriptError("ValueError", "train.py", 17, "train")
 VERSION = Version(RoundId(1, 2), 30)
 GONE = "all workers that held the state of the run are lost"
@@ -124,6 +130,14 @@ OF_A_HOST: list[tuple[CauseKind, Detail | None, str]] = [
         why.SpareSlots(2, 6, resized=False),
         "host b has 2 slots idle: the run may use 6 workers (--max-np)",
     ),
+    (
+        CauseKind.SLOTS_SPARE,
+        why.SpareSlots(1, 2, resized=False, refused=3),
+        (
+            "host b has 1 slot idle: the script fails with 3 workers, so the run stays at 2 (--max-np; `edriver resize` has it "
+            "try again)"
+        ),
+    ),
     (CauseKind.HOST_QUARANTINED, None, "host b is quarantined"),
     (
         CauseKind.HOST_QUARANTINED,
@@ -227,6 +241,55 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
         (
             "the script raised ValueError at train.py:17, in train in 2 rounds in a row (in a:0, b:1) without progress between "
             "them: another round would meet the same error"
+        ),
+    ),
+    (
+        CauseKind.LONG_WORK,
+        why.RepeatedStall(PLACE, 2, 1800.0),
+        (
+            "workers have made no progress for the second time at train.py:31, in evaluate: what they do there may take 1800 s "
+            f"from now on. {ANNOUNCE}"
+        ),
+    ),
+    (
+        CauseKind.LONG_WORK,
+        why.RepeatedStall(PLACE, 2, math.inf),
+        (
+            "workers have made no progress for the second time at train.py:31, in evaluate: what they do there has no limit "
+            f"from now on. {ANNOUNCE}"
+        ),
+    ),
+    (
+        CauseKind.SAME_STALL,
+        why.RepeatedStall(PLACE, 3, 1800.0),
+        (
+            "workers have made no progress for the third time at train.py:31, in evaluate, the last one for 1800 s, without a "
+            f"step between: another round would end there, too. {ANNOUNCE}"
+        ),
+    ),
+    (
+        CauseKind.RESIZE_FAILED,
+        why.FailedResize(3, 2, Cause(CauseKind.STATE_LOST)),
+        (
+            "the run was resized from 2 to 3 workers, and the script fails since (--max-np 2 keeps it from growing): all "
+            "workers that held the state of the run are lost"
+        ),
+    ),
+    (
+        CauseKind.RESIZE_FAILED,
+        why.FailedResize(3, 4, Cause(CauseKind.STATE_LOST)),
+        (
+            "the run was resized from 4 to 3 workers, and the script fails since (--min-np 4 has it wait for hosts instead; "
+            "--max-np sets the most workers): all workers that held the state of the run are lost"
+        ),
+    ),
+    (
+        CauseKind.SIZE_REFUSED,
+        why.RefusedSize(3, 2, ERROR),
+        (
+            "the script raised ValueError at train.py:17, in train with 3 workers, where 2 have trained: the run goes back to "
+            "2, and tries 3 no more. To leave further slots idle from the start, use --max-np 2; to have the run try again, "
+            "use `edriver resize`"
         ),
     ),
     (

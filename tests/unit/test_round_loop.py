@@ -54,12 +54,12 @@ class Worker:
     def take(self, **notice: Any) -> None:
         self.participant.take(pb.Notice(**notice))
 
-    def place(self) -> None:
+    def place(self, fallback_size: int = 0) -> None:
         """It is assigned to the next round."""
         self._n += 1
         seat = rounds_pb2.RankAssignment(worker_id=7, rank=0, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
         store = rounds_pb2.StoreAddress(host="a", port=7001)
-        shared = rounds_pb2.RoundAssignment(round_id=self.round_id, size=1, store=store)
+        shared = rounds_pb2.RoundAssignment(round_id=self.round_id, size=1, store=store, fallback_size=fallback_size)
         self.take(assign_place=pb.AssignPlace(round=shared, member=seat))
 
     @property
@@ -290,6 +290,36 @@ def test_the_scripts_own_error_ends_the_worker_at_once(raised: Raised, aborted: 
         worker.abort()
     assert worker.step(raised) is End.FAILED
     assert worker.log == []
+
+
+@pytest.mark.parametrize("aborted", [False, True])
+def test_where_fewer_have_trained_the_scripts_own_error_leads_back_to_the_last_boundary(aborted: bool) -> None:
+    worker = entered()
+    worker.train(commits=1, boundaries=2)
+    worker.step(Raised.PEER_LOST)
+    worker.log.clear()
+    worker.message.clear()
+    worker.place(fallback_size=2)
+    step: Any = worker.step(None)
+    while not isinstance(step, effects.Train):
+        step = worker.step(False if isinstance(step, effects.Sync) else None)
+    if aborted:
+        worker.abort()
+    assert worker.step(Raised.OWN) == effects.WaitForChange()
+    failed, _ = worker.message
+    assert failed.failed.rejoins
+    assert worker.offered == (Version(RoundId(1, 2), 0), "of the boundary")
+    assert worker.log[-2:] == ["ReturnToBoundary", "Forget"]
+
+
+def test_after_a_boundary_with_more_workers_the_scripts_own_error_ends_the_worker() -> None:
+    worker = entered()
+    worker.place(fallback_size=2)
+    step: Any = worker.step(None)
+    while not isinstance(step, effects.Train):
+        step = worker.step(False if isinstance(step, effects.Sync) else None)
+    worker.participant.passed(committed=False)
+    assert worker.step(Raised.OWN) is End.FAILED
 
 
 @pytest.mark.parametrize("place", [effects.Build, effects.Adapt, effects.Sync])

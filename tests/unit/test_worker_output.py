@@ -15,9 +15,17 @@ LINE = 200  # bytes that a line takes beside its text
 
 
 def said(
-    output: WorkerOutput, worker: int, text: str, host: str = "a", rank: int | None = None, stderr: bool = False
+    output: WorkerOutput,
+    worker: int,
+    text: str,
+    host: str = "a",
+    rank: int | None = None,
+    stderr: bool = False,
+    replaces: bool = False,
 ) -> None:
-    line = agent_pb2.OutputLine(worker_id=worker, slot=worker % 2, rank=rank, stderr=stderr, text=text.encode())
+    line = agent_pb2.OutputLine(
+        worker_id=worker, slot=worker % 2, rank=rank, stderr=stderr, text=text.encode(), replaces=replaces
+    )
     output.add(host, agent_pb2.ForwardOutputRequest(lines=[line]))
 
 
@@ -39,6 +47,19 @@ def test_lines_come_in_the_order_in_which_they_were_heard() -> None:
     assert texts(output, seq=3) == ["d", "e"]
     assert texts(output, seq=5) == []
     assert texts(output, limit=2) == ["a", "b"]
+
+
+def test_of_a_progress_bar_the_last_state_is_kept() -> None:
+    output = WorkerOutput(lambda: 0.0)
+    said(output, 1, "the loss is not a number", stderr=True)
+    said(output, 1, "10%", stderr=True)
+    said(output, 1, "step 17")
+    said(output, 2, "20%", stderr=True)
+    said(output, 1, "20%", stderr=True, replaces=True)
+    assert texts(output) == ["the loss is not a number", "step 17", "20%", "20%"]
+    assert texts(output, seq=4) == ["20%"]  # a follower sees it go on
+    said(output, 3, "its first line that is heard", replaces=True)
+    assert texts(output, worker_id=3) == ["its first line that is heard"]
 
 
 def test_what_is_asked_for() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from edriver.agent.workers.log_files import TO_DRIVER, Destination
 from edriver.agent.workers.pipes import Pipes
@@ -32,29 +33,73 @@ MAX_DRAIN_BYTES = 1024 * 1024
 it could go on for ever."""
 
 
+SHOW_INTERVAL = 1.0
+"""Seconds between two states of unfinished lines that are shown of a worker: a progress bar has many a second."""
+
+
 class LineSplitter:
-    """Cuts a stream of bytes into lines, without their ends; only a newline ends a line."""
+    """Cuts a stream of bytes into lines, without their ends.
+
+    A newline ends a line. A carriage return begins it anew, as on a terminal: what counts of a progress bar is its last
+    state.
+
+    Attributes:
+        state: how the unfinished line looks, if carriage returns are in it; else empty.
+    """
 
     def __init__(self) -> None:
         self._rest = bytearray()
+        self.state = b""
 
     def feed(self, data: bytes) -> list[bytes]:
         """Take more of the stream; returns the lines that are now complete, or longer than MAX_LINE_BYTES."""
         self._rest += data
         *lines, rest = bytes(self._rest).split(b"\n")
-        pieces = [piece for line in lines for piece in self._cut(line)]
+        pieces = [piece for line in lines for piece in self._cut(_final_state(line))]
+        if b"\r" in rest:
+            self.state = _final_state(rest)[:MAX_LINE_BYTES]
+            rest = b"\r".join((self.state, rest[rest.rindex(b"\r") + 1 :] if not rest.endswith(b"\r") else b""))
+        else:
+            self.state = b""
         *full, last = self._cut(rest)
         self._rest = bytearray(last)
         return pieces + full
 
     def flush(self) -> list[bytes]:
         """What is left at the stream's end, if anything."""
-        rest, self._rest = bytes(self._rest), bytearray()
+        rest, self._rest, self.state = _final_state(bytes(self._rest)), bytearray(), b""
         return [rest] if rest else []
 
     @staticmethod
     def _cut(line: bytes) -> list[bytes]:
         return [line[start : start + MAX_LINE_BYTES] for start in range(0, max(1, len(line)), MAX_LINE_BYTES)]
+
+
+def _final_state(line: bytes) -> bytes:
+    """How a line looks in the end: what follows its last carriage return, and is more than blanks."""
+    if b"\r" not in line:
+        return line
+    return next((part for part in reversed(line.split(b"\r")) if part.strip()), b"")
+
+
+class ShowPace:
+    """When the next state of an unfinished line of a worker may be shown, of either stream.
+
+    Args:
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._shown = -math.inf
+
+    def wait(self) -> float:
+        """Seconds until then; 0: it may be shown now, and counts as shown."""
+        now = self._clock()
+        if (left := self._shown + SHOW_INTERVAL - now) > 0:
+            return left
+        self._shown = now
+        return 0.0
 
 
 class Tail:
@@ -116,22 +161,36 @@ class OutputFile:
         self._on_unwritten(self._path, error.strerror or str(error))
 
 
+class LineKind(NamedTuple):
+    """What a line is.
+
+    Attributes:
+        finished: whether a newline has ended it; else it is a state of one that goes on.
+        replaces: whether it takes the place of the one that was shown before of this stream: that was a state of it.
+    """
+
+    finished: bool
+    replaces: bool
+
+
 class PipeReader:
     """Reads one pipe of a worker.
 
     Args:
         fd: its end to read, non-blocking; closed by `finish`.
         pipes: have it read.
-        on_line: called with each line, and whether to show it.
+        on_line: called with each line: what it has, whether to show it, and how it relates to the one before.
         on_unwritten: called with each file that cannot be written, and the reason.
+        pace: when states of its unfinished lines may be shown.
     """
 
     def __init__(
         self,
         fd: int,
         pipes: Pipes,
-        on_line: Callable[[bytes, bool], None],
+        on_line: Callable[[bytes, bool, LineKind], None],
         on_unwritten: Callable[[Path, str], None],
+        pace: ShowPace,
     ) -> None:
         self._fd = fd
         self._pipes = pipes
@@ -141,6 +200,9 @@ class PipeReader:
         self._on_line = on_line
         self._on_unwritten = on_unwritten
         self._splitter = LineSplitter()
+        self._pace = pace
+        self._state_shown: bytes | None = None  # of the unfinished line
+        self._waits = False
         pipes.add(fd, self._read)
 
     def lead_to(self, destination: Destination) -> None:
@@ -184,9 +246,30 @@ class PipeReader:
         self._pass_on(self._splitter.feed(data))
 
     def _pass_on(self, lines: list[bytes]) -> None:
-        shown = self._shown or (self._file is not None and self._file.lost)
         for line in lines:
-            self._on_line(line, shown)
+            before, self._state_shown = self._state_shown, None
+            self._on_line(line, self._is_shown and line != before, LineKind(finished=True, replaces=before is not None))
+        self._show_state()
+
+    @property
+    def _is_shown(self) -> bool:
+        return self._shown or (self._file is not None and self._file.lost)
+
+    def _show_state(self) -> None:
+        """Show how the unfinished line looks, or look again when that may be shown."""
+        state = self._splitter.state
+        if self._waits or self._fd < 0 or not state or state == self._state_shown:
+            return
+        if wait := self._pace.wait():
+            self._waits = True
+            self._pipes.call_later(wait, self._show_later)
+            return
+        before, self._state_shown = self._state_shown, state
+        self._on_line(state, self._is_shown, LineKind(finished=False, replaces=before is not None))
+
+    def _show_later(self) -> None:
+        self._waits = False
+        self._show_state()
 
     def read_all(self) -> None:
         """Take what is in the pipe now, unless it is closed."""
@@ -243,6 +326,7 @@ class Capture:
         self._on_line = on_line
         self._on_unwritten = on_unwritten
         self._tail = Tail()
+        self._pace = ShowPace(pipes.time)
         self._readers = (self._reader(stdout, pipes, is_stderr=False), self._reader(stderr, pipes, is_stderr=True))
         self.lead_to(destinations)
 
@@ -268,14 +352,23 @@ class Capture:
         return self._tail.text()
 
     def _reader(self, fd: int, pipes: Pipes, *, is_stderr: bool) -> PipeReader:
-        return PipeReader(fd, pipes, lambda line, shown: self._take(line, is_stderr, shown), self._on_unwritten)
+        def take(line: bytes, shown: bool, kind: LineKind) -> None:
+            self._take(line, is_stderr, shown, kind)
 
-    def _take(self, line: bytes, is_stderr: bool, shown: bool) -> None:
-        self._tail.add(line)
+        return PipeReader(fd, pipes, take, self._on_unwritten, self._pace)
+
+    def _take(self, line: bytes, is_stderr: bool, shown: bool, kind: LineKind) -> None:
+        if kind.finished:
+            self._tail.add(line)
         self._on_line()
         if shown:
             self._forward(
                 agent_pb2.OutputLine(
-                    worker_id=self._worker_id, slot=self._slot, rank=self.rank, stderr=is_stderr, text=line
+                    worker_id=self._worker_id,
+                    slot=self._slot,
+                    rank=self.rank,
+                    stderr=is_stderr,
+                    text=line,
+                    replaces=kind.replaces,
                 )
             )

@@ -24,7 +24,8 @@ class Pipes:
 
     def __init__(self, later: Callable[[float, Callable[[], None]], object] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
-        self._later = later or self._loop.call_later
+        self.call_later = later or self._loop.call_later
+        self.time = self._loop.time
         self._ready = select.epoll()  # can itself be waited for: it is readable while one of its pipes is
         self._reads: dict[int, Callable[[], int]] = {}
         self._waits = False
@@ -50,7 +51,7 @@ class Pipes:
         pauses = 0 < most < FULL_READ
         self._wait(not pauses)
         if pauses:
-            self._later(READ_PAUSE, self._read)  # pending output is read as soon as the pause ends
+            self.call_later(READ_PAUSE, self._read)  # pending output is read as soon as the pause ends
 
     def _wait(self, waits: bool) -> None:
         if waits and not self._waits:

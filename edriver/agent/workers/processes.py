@@ -3,6 +3,10 @@
 The agent is a subreaper: processes whose parents die become its children, so it can reap what a killed trainer leaves,
 and find at its end even a daemon that has left its session.
 
+What a worker has started in a session of its own outlives the worker's group. It may hold what the slot's next worker
+needs (a port, a lock, a GPU), so it ends with its worker: an exit is reported once all orphans with the worker's mark
+in their environment are gone.
+
 Orphans have no pidfd of ours, so exits are looked for by SIGCHLD. Of a worker that has exited the guard forgets the
 group before its leader is reaped: if the agent dies, the guard's list is exact to the last step.
 """
@@ -11,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import logging
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +27,21 @@ from edriver.system.guard import Guard
 from edriver.system.proc_stat import PARENT_FIELD, stat_fields
 from edriver.text.start_failure import start_failure
 
+logger = logging.getLogger("edriver.agent")
+
 PR_SET_CHILD_SUBREAPER = 36
+
+MARK_VARIABLE = "EDRIVER_FAMILY"
+"""All that a worker's process starts has it, with the same value, and nothing else of this agent."""
+
+MAX_LISTS = 10
+"""Lists of this process's children, of which two should agree, before every process of the machine is looked at."""
+
+ORPHANS_TIMEOUT = 5.0
+"""Seconds for which the exit of a worker waits for processes that it has left, once these have been killed."""
+
+LOOK_INTERVAL = 0.02
+"""Seconds between two looks for them. A killed one's own children become orphans in turn."""
 
 
 class SpawnError(RuntimeError):
@@ -59,12 +78,32 @@ def children_of(parent: int) -> list[int]:
     return found
 
 
+def own_children() -> set[int]:
+    """The process ids of this process's children, zombies included. Costs no look at every process of the machine.
+
+    A list that the kernel makes while children end may leave one out (proc(5): children), so two have to agree.
+    """
+    before: set[int] | None = None
+    for _ in range(MAX_LISTS):
+        try:
+            texts = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
+        except OSError:  # a thread has ended meanwhile
+            continue
+        if not texts:  # this kernel makes no such lists
+            break
+        found = {int(number) for text in texts for number in text.split()}
+        if found == before:
+            return found
+        before = found
+    return set(children_of(os.getpid()))
+
+
 class Processes:
     """All child processes of the agent.
 
     Args:
         on_exit: called with a worker's process id and its exit code (negative: the signal that ended it), when it has
-            exited, the rest of its group has been killed, and it has been reaped.
+            exited and been reaped, and what it had started is gone: the rest of its group, and its orphans.
         guard: ends them if the agent cannot; started here if it is not running yet.
     """
 
@@ -72,6 +111,8 @@ class Processes:
         self._on_exit = on_exit
         self._guard = guard
         self._running: dict[int, Child] = {}
+        self._marks: dict[int, bytes] = {}
+        self._started = 0
         self._closing = False
         self._reaped = asyncio.Event()
 
@@ -101,6 +142,8 @@ class Processes:
             SpawnError: it could not be started; the message has the reason.
         """
         pipes: list[int] = []
+        self._started += 1
+        mark = f"{os.getpid()}.{self._started}"
         try:
             pipes += os.pipe()
             pipes += os.pipe()
@@ -109,7 +152,7 @@ class Processes:
                 command,
                 stdout=child_stdout,
                 stderr=child_stderr,
-                environment=environment,
+                environment={**environment, MARK_VARIABLE: mark},
                 inherited=inherited,
                 tethered=True,
             )
@@ -125,6 +168,7 @@ class Processes:
         os.set_blocking(stdout, False)
         os.set_blocking(stderr, False)
         self._running[worker.pid] = worker
+        self._marks[worker.pid] = os.fsencode(f"{MARK_VARIABLE}={mark}")
         self._guard.watch(worker.pid)
         return worker.pid, stdout, stderr
 
@@ -158,7 +202,31 @@ class Processes:
             os.waitpid(pid, 0)  # an orphan
         self._reaped.set()
         if worker and worker.code is not None:
-            self._on_exit(pid, worker.code)
+            self._end_orphans(pid, worker.code, self._marks.pop(pid), deadline=None)
+
+    def _end_orphans(self, pid: int, code: int, mark: bytes, deadline: float | None) -> None:
+        """Kill what a worker has left, then report its exit.
+
+        Args:
+            pid: the worker's process id,
+            code: and its exit code.
+            mark: what its orphans have in their environment.
+            deadline: when the exit is reported in any case, by the loop's clock; None: this is the first look.
+        """
+        left = [each for each in own_children() - self._running.keys() if _is_marked(each, mark)]
+        for orphan in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(orphan, signal.SIGKILL)  # not reaped yet, so the number is still its own
+        if left and not self._closing:
+            loop = asyncio.get_running_loop()
+            end = loop.time() + ORPHANS_TIMEOUT if deadline is None else deadline
+            if deadline is None:
+                logger.info("process %d has left %d of its own, which are killed", pid, len(left))
+            if loop.time() < end:
+                loop.call_later(LOOK_INTERVAL, self._end_orphans, pid, code, mark, end)
+                return
+            logger.warning("process %d has left processes that do not end: %s", pid, left)
+        self._on_exit(pid, code)
 
     def _replace_guard(self) -> None:
         self._guard.start()
@@ -201,3 +269,11 @@ class Processes:
         self._reaped.clear()
         self.reap()
         await self._reaped.wait()
+
+
+def _is_marked(pid: int, mark: bytes) -> bool:
+    """Whether a process has this variable; one that has ended has none."""
+    try:
+        return mark in Path("/proc", str(pid), "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False

@@ -42,6 +42,7 @@ class CauseKind(enum.Enum):
     BOUNDARIES_DIFFER = "boundaries-differ"  # some members were done beyond the agreed boundary
     UNEVEN_STEPS = "uneven-steps"  # UnevenSteps
     MEMBERS_CHANGE = "members-change"  # Change
+    RESIZE_FAILED = "resize-failed"  # FailedResize: also of a run that ends of it
     ALL_DONE = "all-done"  # Done
 
     # The run has ended.
@@ -53,6 +54,7 @@ class CauseKind(enum.Enum):
     STATES_DIFFER = "states-differ"  # Digests
     COLLECTIVES_BROKEN = "collectives-broken"  # Tracebacks
     SAME_ERROR = "same-error"  # RepeatedError
+    SAME_STALL = "same-stall"  # RepeatedStall
     BUDGET_SPENT = "budget-spent"  # LimitExceeded
     TOO_FEW_SLOTS = "too-few-slots"  # Shortage
     START_FAILED = "start-failed"  # every worker failed before training began
@@ -70,6 +72,8 @@ class CauseKind(enum.Enum):
     PAUSE_AWAITED = "pause-awaited"  # the one after unproven connections
     ATTRIBUTES_DIFFER = "attributes-differ"  # Digests: of members at a round's first boundary
     LEFT_ALONE = "left-alone"  # CauseList: suspected workers that the run depends on
+    LONG_WORK = "long-work"  # RepeatedStall: from now on such work has more time
+    SIZE_REFUSED = "size-refused"  # RefusedSize: a number of workers is not tried again
 
     # A host or a slot is used, or is not.
     HOST_ADDED = "host-added"  # Count: its slots
@@ -103,7 +107,7 @@ class RoundEnd(enum.Enum):
 
     FAILURE = "failure"  # a worker was lost, or a collective broke
     PREEMPTION = "preemption"  # members' places are taken away
-    RESIZE = "resize"  # any other change of the members
+    RESIZE = "resize"  # any other change of the members, and its consequences
     UNPROVEN = "unproven"  # a connection did not prove to lead to a member
     DONE = "done"
 
@@ -239,6 +243,36 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedResize:
+    """The script has failed in the first round of a new size, or the run has ended of that.
+
+    Attributes:
+        size: the number of workers.
+        before: with how many the script has trained.
+        cause: how it has failed.
+    """
+
+    size: int
+    before: int
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedSize:
+    """A number of workers with which the script cannot train.
+
+    Attributes:
+        size: that number.
+        back: the number with which the run goes on.
+        error: what the script has raised; None: its process has ended without an exception that is known.
+    """
+
+    size: int
+    back: int
+    error: ScriptError | None
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """The smallest and the largest number of boundaries that a member had passed."""
 
@@ -284,6 +318,21 @@ class RepeatedError:
     error: ScriptError
     rounds: int
     places: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedStall:
+    """Members that have stalled in one function of the script's.
+
+    Attributes:
+        place: where the last of them stood.
+        times: how often that has happened.
+        limit: seconds that such work may take from now on.
+    """
+
+    place: ScriptError
+    times: int
+    limit: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,11 +469,13 @@ class SpareSlots:
         count: number of these slots.
         most: the maximum number of workers now.
         resized: whether an operator has set it; else --max-np did.
+        refused: the number of workers that there would be with them, and that is not tried again; 0: it would be.
     """
 
     count: int
     most: int
     resized: bool
+    refused: int = 0
 
 
 Detail: TypeAlias = (
@@ -438,12 +489,15 @@ Detail: TypeAlias = (
     | BoundaryMissed
     | UnevenSteps
     | Change
+    | FailedResize
+    | RefusedSize
     | Done
     | CausedBy
     | CauseList
     | TimedOut
     | RaisedByAll
     | RepeatedError
+    | RepeatedStall
     | Digests
     | Tracebacks
     | LimitExceeded
@@ -488,7 +542,8 @@ class Cause:
         if self.kind is CauseKind.PEER_UNPROVEN:
             return RoundEnd.UNPROVEN
         unagreed = RoundEnd.PREEMPTION if self.preempted else RoundEnd.FAILURE
-        return RoundEnd.RESIZE if self.kind is CauseKind.MEMBERS_CHANGE and not self.preempted else unagreed
+        of_resize = self.kind in (CauseKind.MEMBERS_CHANGE, CauseKind.RESIZE_FAILED)
+        return RoundEnd.RESIZE if of_resize and not self.preempted else unagreed
 
     @property
     def itself(self) -> bool:
@@ -497,4 +552,6 @@ class Cause:
 
     def same_as(self, other: Cause) -> bool:
         """Whether both are equal but for what they count as."""
+        if isinstance(other.detail, FailedResize):
+            return self.same_as(other.detail.cause)
         return replace(self, preempted=other.preempted) == other

@@ -38,4 +38,7 @@ def demand_of(run: RunState) -> Demand:
         for record in run.roster.hosts.values()
         if not workers[record.name] and (record.drained_whole or (has_most and record.wanted))
     )
-    return Demand(run.staffing.most, run.settings.min_np, tuple(unused), tuple(run.roster.hosts))
+    slots = run.staffing.size_limit
+    if run.sizes.refused:  # more hosts would be taken, not used, given back, and taken again
+        slots = min(slots, run.sizes.largest_trained)
+    return Demand(slots, run.settings.min_np, tuple(unused), tuple(run.roster.hosts))

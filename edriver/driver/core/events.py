@@ -149,10 +149,18 @@ class PeerUnproven:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFailed:
-    """An exception of the script's own left the training function; the process is about to end."""
+    """An exception of the script's own left the training function; the process is about to end.
+
+    Attributes:
+        worker_id: the worker.
+        traceback: the exception.
+        rejoins: whether the worker goes back to its last boundary instead, and waits for its next round: see
+            RoundPlan.fallback_size.
+    """
 
     worker_id: int
     traceback: str
+    rejoins: bool = False
 
 
 @dataclass(frozen=True, slots=True)

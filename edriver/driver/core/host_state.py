@@ -109,6 +109,6 @@ class _Look:
             return
         spare = len(record.ready_slots(run.now)) - live
         if spare > 0 and (self._has_most or record.agent_id is None):
-            most = run.staffing.most
-            detail = SpareSlots(spare, most, resized=most < run.settings.max_np)
+            most, limit = run.staffing.most, run.staffing.size_limit
+            detail = SpareSlots(spare, most, resized=limit < run.settings.max_np, refused=run.staffing.refused)
             yield Cause(CauseKind.SLOTS_SPARE, host=record.name, detail=detail)

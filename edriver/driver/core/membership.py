@@ -26,6 +26,7 @@ from edriver.driver.core import events
 from edriver.driver.core.actions import AbandonAgent, Action, Explain, LookAgain, RunEnd
 from edriver.driver.core.cause import Cause, CauseKind, ReportedText
 from edriver.driver.core.failures.consistency import BreakageWatch, ErrorWatch, UnprovenConnectionWatch, disagreement
+from edriver.driver.core.failures.long_work import Verdict as LongWorkVerdict
 from edriver.driver.core.failures.script_error import script_error
 from edriver.driver.core.failures.suspicion import Situation
 from edriver.driver.core.failures.worker_losses import WorkerLosses
@@ -113,6 +114,8 @@ class Membership:
         run.actions += run.staffing.skip_those_behind(run.ordinal, run.round)
         # The end of a run whose limit is spent may wait for the exit that has the reason.
         if self._forming and run.budgets.overspent(run.now) is None:
+            if refused := run.sizes.judge(run.round, run.failures):
+                run.actions.append(Explain(refused))
             if not run.settings.mode.members_survive:  # no survivor is in need of the processor
                 run.actions += run.staffing.start_workers(run.now, background=False)
             self._form(fitting)
@@ -171,7 +174,8 @@ class Membership:
         self._look_again()
         waiting = [w for w in run.roster.workers.values() if w.waits_in(run.ordinal)]
         candidates = run.roster.candidates(waiting, by_place=not run.settings.mode.members_survive)
-        chosen = select(candidates, fitting, run.staffing.most)
+        ready = sum(candidate.worker_id in fitting for candidate in candidates)
+        chosen = select(candidates, fitting, run.staffing.most_of(ready))
         ended = run.round if chosen.all or not run.checkpoints else None
         if trouble := self._errors.repeated_failure(ended, chosen.version, chosen.checkpoint):
             run.give_up(trouble)
@@ -229,7 +233,8 @@ class Membership:
             failures=run.budgets.failures.total,
         )
         # Costs fractions of a second, so that only those runs are guarded that have met another process.
-        plan = replace(self._with_what_is_lost(plan), guarded=run.budgets.unproven.total > 0)
+        guarded, fallback = run.budgets.unproven.total > 0, run.sizes.fallback_of(len(plan.seats))
+        plan = replace(self._with_what_is_lost(plan), guarded=guarded, fallback_size=fallback)
         for seat in plan.seats:
             worker = run.roster.workers[seat.worker_id]
             worker.state, worker.rank = WorkerState.TRAINING, seat.rank
@@ -317,18 +322,25 @@ class EventNotes:
                     self._losses.abort(
                         current, Cause(CauseKind.PEER_UNPROVEN, current.name(worker_id), detail=ReportedText(reason))
                     )
-            case events.WorkerFailed(worker_id, traceback):
+            case events.WorkerFailed(worker_id, traceback, rejoins):
                 if (worker := run.roster.workers.get(worker_id)) and worker.live:
-                    worker.traceback = traceback
                     error = script_error(traceback)
+                    cause = Cause(CauseKind.RAISED, worker.name, detail=error)
                     if run.round and worker_id in run.round.members:
                         run.round.errors[worker_id] = error
-                    self._losses.lose(worker, Cause(CauseKind.RAISED, worker.name, detail=error))
+                        if rejoins:
+                            self._losses.abort(run.round, cause)
+                            return
+                    worker.traceback = traceback
+                    self._losses.lose(worker, cause)
                     worker.stop_at = run.now + run.settings.leave_grace  # it has last words to print
             case events.WorkerIdle(worker_id, round_id, seconds):
                 if current := run.round_of(worker_id, round_id):
                     current.blocked.note_idle(worker_id, run.now, seconds)
-            case events.WorkerQuiet() | events.LeaseExpired() | events.WorkerStalled() | events.WorkerStuck():
+            case events.WorkerStalled(worker_id, round_id):
+                if (current := run.round_of(worker_id, round_id)) and worker_id not in run.suspects:
+                    self._note_stall(event, current)
+            case events.WorkerQuiet() | events.LeaseExpired() | events.WorkerStuck():
                 run.suspects.note(event, run.round, run.now)
             case events.ExitOverdue(worker_id):
                 if (worker := run.roster.workers.get(worker_id)) and worker.live:
@@ -356,6 +368,19 @@ class EventNotes:
                 run.finish(RunEnd.STOPPED, stopped)
             case events.SourceUnusable(reason):
                 run.finish(RunEnd.FAILED, Cause(CauseKind.SOURCE_UNUSABLE, detail=ReportedText(reason)))
+
+    def _note_stall(self, event: events.WorkerStalled, current: Round) -> None:
+        run = self._run
+        verdict, cause = run.long_work.judge(event, current)
+        if verdict is LongWorkVerdict.PATIENCE:
+            return
+        run.suspects.note(event, current, run.now)
+        if verdict is LongWorkVerdict.HOPELESS and cause is not None:
+            worker = run.roster.workers[event.worker_id]
+            run.failures.setdefault(worker.worker_id, worker.failure(loss_of(event, worker.name)))
+            run.finish(RunEnd.FAILED, cause)
+        elif cause is not None:
+            run.actions.append(Explain(cause))
 
     def _note_waiting(self, event: events.WorkerWaiting) -> None:
         run = self._run

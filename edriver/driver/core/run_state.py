@@ -9,6 +9,8 @@ from edriver.common.ids import NO_ROUND, NO_VERSION, RoundId, Version
 from edriver.driver.core.actions import Action, Failure, FinishRun, Leave, RunEnd
 from edriver.driver.core.cause import Cause, CauseKind, TimedOut
 from edriver.driver.core.failures.budgets import Budgets
+from edriver.driver.core.failures.long_work import LongWork
+from edriver.driver.core.failures.new_sizes import NewSizes
 from edriver.driver.core.failures.root_cause import in_order
 from edriver.driver.core.failures.suspicion import Suspects
 from edriver.driver.core.roster import Roster, Worker, WorkerState
@@ -29,8 +31,10 @@ class RunState:
         now: the time of the event that is being taken in.
         actions: what is to be done about it, in this order.
         roster: the workers.
+        sizes: with how many workers the script can train.
         staffing: the hosts, and which workers they get.
         suspects: workers that are suspected.
+        long_work: where members have stalled.
         budgets: how many failures and changes the run may still see.
         doing: what the run does, or waits for.
         round: the running round, or the last one; None before the first.
@@ -50,8 +54,10 @@ class RunState:
     now: float = field(init=False)
     actions: list[Action] = field(default_factory=list)
     roster: Roster = field(default_factory=Roster)
+    sizes: NewSizes = field(init=False)
     staffing: Staffing = field(init=False)
     suspects: Suspects = field(init=False)
+    long_work: LongWork = field(init=False)
     budgets: Budgets = field(init=False)
     doing: RunActivity = field(default_factory=RunActivity)
     round: Round | None = None
@@ -68,8 +74,10 @@ class RunState:
         """Begin, with no hosts."""
         self.now = self.started
         self.idle_since = self.started + self.settings.start_timeout  # until then the other timeout counts
-        self.staffing = Staffing(self.settings, self.roster, self.draw)
+        self.sizes = NewSizes(self.settings)
+        self.staffing = Staffing(self.settings, self.roster, self.sizes, self.draw)
         self.suspects = Suspects(self.settings, self.roster)
+        self.long_work = LongWork(self.settings.long_work_timeout)
         self.budgets = Budgets(self.settings)
 
     def round_of(self, worker_id: int, round_id: RoundId) -> Round | None:
@@ -104,7 +112,7 @@ class RunState:
     def give_up(self, cause: Cause) -> None:
         """The run has failed. If a worker has ended, wait for its exit, which has the reason."""
         if not any(w.ending for w in self.roster.workers.values()):
-            self.finish(RunEnd.FAILED, cause)
+            self.finish(RunEnd.FAILED, self.sizes.explained(cause, self.round, self.failures))
 
     def finish(self, end: RunEnd, cause: Cause) -> None:
         """End the run."""

@@ -8,6 +8,7 @@ from typing import Final
 
 from edriver.common.defaults import ELASTIC_TIMEOUT, START_TIMEOUT
 from edriver.common.limits import MAX_TOTAL_SLOTS
+from edriver.common.stall_limits import DEFAULT_STALL_LIMITS, Phase
 from edriver.driver.core.mode import Mode
 
 SLOT_COOLDOWN: Final = (1.0, 60.0)
@@ -45,6 +46,8 @@ class Settings:
         report_timeout: how long a member may take to answer a notice: longer than any phase may last.
         boundary_timeout: how long a member may take to reach the agreed boundary, if that is more than elastic_timeout:
             a long evaluation is no failure. Follows from --stall-timeout.
+        long_work_timeout: how long work may take that the script does not announce, at a place where members have
+            stalled before. Follows from --stall-timeout.
         uneven_steps_timeout: how long members may wait in collectives while the others are done, and no member is at
             work that they could wait for.
         idle_timeout: in restart mode, how long a script may stand still once the others have run to their end.
@@ -70,6 +73,7 @@ class Settings:
     resize_pause: float = 0.0
     report_timeout: float = 2700.0
     boundary_timeout: float = 6600.0
+    long_work_timeout: float = DEFAULT_STALL_LIMITS[Phase.EVAL]
     uneven_steps_timeout: float = 60.0
     idle_timeout: float = 600.0
     wake_window: float = 10.0

@@ -11,6 +11,7 @@ from typing import Final
 from edriver.driver.core import events
 from edriver.driver.core.actions import Action, Skip, StartAgent, StartWorker, StopAgent, StopWorker
 from edriver.driver.core.cause import AgentFault, Cause, CauseKind, Count, DrainTarget, ReportedText
+from edriver.driver.core.failures.new_sizes import NewSizes
 from edriver.driver.core.failures.quarantine import Quarantine
 from edriver.driver.core.hosts_to_start import hosts_to_start
 from edriver.driver.core.roster import HostRecord, Roster, Slot, Worker, WorkerState
@@ -52,24 +53,44 @@ class Staffing:
     Args:
         settings: the operator's limits.
         roster: who is there.
+        sizes: with how many workers the script can train.
         draw: see Quarantine.
 
     Attributes:
-        most: most workers to be used now: max_np, or what the operator has asked for since.
+        size_limit: max_np, or what the operator has asked for since.
         quarantine: which slots and hosts are left alone for a while.
         discovery: why no hosts are known.
     """
 
-    def __init__(self, settings: Settings, roster: Roster, draw: Callable[[], float]) -> None:
-        self.most = settings.max_np
+    def __init__(self, settings: Settings, roster: Roster, sizes: NewSizes, draw: Callable[[], float]) -> None:
+        self.size_limit = settings.max_np
         self.quarantine = Quarantine(settings, roster, draw)
         self.discovery = DiscoveryTrouble()
         self._settings = settings
         self._roster = roster
+        self._sizes = sizes
         self._agents = 0
         self._workers = 0
         self._trouble: dict[str, Cause] = {}
         self._in_order_until: float | None = None
+
+    @property
+    def most(self) -> int:
+        """Most workers to be used now: fewer than the limit where the script cannot train with all that there are."""
+        if not self._sizes.refused:
+            return self.size_limit
+        count = min(self.size_limit, self._roster.usable_slots())
+        allowed = self._sizes.allowed(count)
+        return allowed if allowed < count else self.size_limit
+
+    def most_of(self, candidates: int) -> int:
+        """How many of this many workers that are ready a round may have."""
+        return self._sizes.allowed(min(candidates, self.most))
+
+    @property
+    def refused(self) -> int:
+        """The number of workers that the run could have, and does not try again; 0: there is none."""
+        return self._sizes.refused_for(min(self.size_limit, self._roster.usable_slots()))
 
     def slot_of(self, worker: Worker) -> Slot:
         """The record of the worker's slot."""
@@ -124,7 +145,8 @@ class Staffing:
         """Take in an operator's request. One that is out of range is ignored: the service has already refused it."""
         match wish:
             case events.ResizeRequested(size):
-                self.most = min(max(size, self._settings.min_np), self._settings.max_np)
+                self.size_limit = min(max(size, self._settings.min_np), self._settings.max_np)
+                self._sizes.try_again()
             case events.DrainRequested(host, slot, reason, requester):
                 if record := self._roster.hosts.get(host):
                     record.drain(slot)

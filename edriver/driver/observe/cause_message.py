@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from edriver.common.wire import duration
@@ -69,6 +70,15 @@ def _fill(message: cause_pb2.Cause, detail: why.Detail | None) -> None:
             message.duration.CopyFrom(duration(seconds))
         case ScriptError() | why.RaisedByAll(error=ScriptError()) | why.RepeatedError(error=ScriptError()):
             message.error = str(detail if isinstance(detail, ScriptError) else detail.error)
+        case why.FailedResize(size, _, cause):
+            _fill(message, cause.detail)
+            message.count = size
+        case why.RepeatedStall(place, _, limit):
+            message.error = str(place)
+            if math.isfinite(limit):
+                message.duration.CopyFrom(duration(limit))
+        case why.RefusedSize(size, _, error):
+            message.count, message.error = size, "" if error is None else str(error)
         case why.SlotTarget(int() as slot):
             message.slot = slot
         case why.DrainTarget(slot, reason):

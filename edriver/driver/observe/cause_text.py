@@ -5,6 +5,7 @@ A cause of a worker or a host is rendered as its name and the words that follow 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,12 @@ _MODES: Final = "_modes"
 """Under this name a digest has, as its last part, the modes that a worker computes in."""
 
 _ABOUT_MODES: Final = re.compile(rf" ?\b{_MODES}=.*$")
+
+
+_ANNOUNCE_ADVICE: Final = (
+    'An evaluation, a download or the like is announced by `with edriver.phase("eval"):`; --stall-timeout sets how '
+    "long each phase may last"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +156,12 @@ def host_words(cause: Cause) -> str:
             return f"has {count_text(count, 'slot')} drained"
         case CauseKind.SLOTS_COOLING, why.Count(count):
             return f"has {count_text(count, 'slot')} cooling down after a failure"
-        case CauseKind.SLOTS_SPARE, why.SpareSlots(count, most, resized):
+        case CauseKind.SLOTS_SPARE, why.SpareSlots(count, most, resized, refused):
+            if refused:
+                return (
+                    f"has {count_text(count, 'slot')} idle: the script fails with {count_text(refused, 'worker')}, so "
+                    f"the run stays at {most} (--max-np; `edriver resize` has it try again)"
+                )
             limit = "edriver resize" if resized else "--max-np"
             return f"has {count_text(count, 'slot')} idle: the run may use {count_text(most, 'worker')} ({limit})"
         case CauseKind.HOST_QUARANTINED, None:
@@ -209,6 +221,11 @@ def _end_of_round(cause: Cause) -> str:
             return _uneven_text(steps)
         case CauseKind.MEMBERS_CHANGE, why.Change(joined, left), None:
             return f"{count_text(joined, 'worker')} joined, {left} left"
+        case CauseKind.RESIZE_FAILED, why.FailedResize(size, before, failure), WorkerName():
+            return (
+                f"the first round of {count_text(size, 'worker')} failed, where {before} have trained: "
+                f"{cause_text(failure)}"
+            )
         case CauseKind.ALL_DONE, why.Done(fewest, most), None:
             text = "all workers are done; their processes end, or enter the script's next run"
             return (
@@ -246,6 +263,13 @@ def _end_of_run(cause: Cause) -> str:
                 f"the script raised {error} in {rounds} rounds in a row (in {where}) without progress between them: "
                 "another round would meet the same error"
             )
+        case CauseKind.RESIZE_FAILED, why.FailedResize(size, before, failure):
+            return f"{_resize_text(size, before)}: {cause_text(failure)}"
+        case CauseKind.SAME_STALL, why.RepeatedStall(place, times, longest):
+            return (
+                f"workers have made no progress for the {_ordinal(times)} time at {place}, the last one for "
+                f"{longest:.0f} s, without a step between: another round would end there, too. {_ANNOUNCE_ADVICE}"
+            )
         case CauseKind.BUDGET_SPENT, why.LimitExceeded() as spent:
             return _overspent_text(spent)
         case CauseKind.TOO_FEW_SLOTS, why.Shortage(found, needed, seconds, _, troubles):
@@ -275,6 +299,19 @@ def _doing(cause: Cause) -> str:
         case CauseKind.LEFT_ALONE, why.CauseList(causes, more):
             texts = [*map(cause_text, causes), *([f"and {more} more"] if more else [])]
             return f"left alone, because no other worker is known to hold the state: {'; '.join(texts)}"
+        case CauseKind.LONG_WORK, why.RepeatedStall(place, times, seconds):
+            longer = f"may take {seconds:.0f} s" if math.isfinite(seconds) else "has no limit"
+            return (
+                f"workers have made no progress for the {_ordinal(times)} time at {place}: what they do there {longer} "
+                f"from now on. {_ANNOUNCE_ADVICE}"
+            )
+        case CauseKind.SIZE_REFUSED, why.RefusedSize(size, back, error):
+            what = f"raised {error}" if error is not None else "failed"
+            return (
+                f"the script {what} with {count_text(size, 'worker')}, where {back} have trained: the run goes back to "
+                f"{back}, and tries {size} no more. To leave further slots idle from the start, use --max-np {back}; "
+                "to have the run try again, use `edriver resize`"
+            )
         case CauseKind.ATTRIBUTES_DIFFER, why.Digests() as digests:
             if _differing([digest for _, digest in digests.digests]) == [_MODES]:
                 return _modes_text(digests)
@@ -379,6 +416,18 @@ def _overspent_text(spent: why.LimitExceeded) -> str:
     if spent.recent < spent.total:
         rounds = f"{count_text(spent.recent, 'round')} ended by a {spent.end.value} within {spent.window:g} s"
     return f"{rounds}, more than {_LIMIT_NAMES[spent.end]} {spent.limit}; the last: {cause_text(spent.last)}"
+
+
+def _ordinal(number: int) -> str:
+    return {1: "first", 2: "second", 3: "third"}.get(number, f"{number}th")
+
+
+def _resize_text(size: int, before: int) -> str:
+    """That the size of the run has changed, which the script does not bear, and what to do about it."""
+    changed = f"the run was resized from {before} to {count_text(size, 'worker')}, and the script fails since"
+    if size > before:
+        return f"{changed} (--max-np {before} keeps it from growing)"
+    return f"{changed} (--min-np {before} has it wait for hosts instead; --max-np sets the most workers)"
 
 
 def _uneven_text(steps: why.UnevenSteps) -> str:

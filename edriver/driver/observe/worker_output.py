@@ -19,6 +19,9 @@ MAX_WORKER_BYTES: Final = 256 * 1024
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Bytes that are kept of all workers together; lines of the workers that have been silent longest are dropped first."""
 
+MAX_LINES_BETWEEN: Final = 100
+"""Lines of the worker's other stream between two states of a progress bar, of which only the last one is kept."""
+
 _LINE_OVERHEAD: Final = 200
 """Bytes that a line takes beside its text."""
 
@@ -93,6 +96,8 @@ class WorkerOutput:
             self._workers[line.worker_id] = latest
             size = len(line.text) + _LINE_OVERHEAD
             rank = line.rank if line.HasField("rank") else None
+            if line.replaces:
+                self._forget_state(latest, line.stderr)
             latest.lines.append(
                 OutputLine(self.last_seq, now, line.worker_id, rank, host, line.slot, line.stderr, line.text)
             )
@@ -122,6 +127,16 @@ class WorkerOutput:
     def _lines_after(self, seq: int) -> Iterator[OutputLine]:
         of_workers = [_after(seq, latest.lines) for latest in self._workers.values() if latest.lines[-1].seq > seq]
         return heapq.merge(*of_workers, key=lambda line: line.seq)
+
+    def _forget_state(self, latest: _Latest, stderr: bool) -> None:
+        """Forget the last line of this stream: another one takes its place."""
+        for place in range(1, min(len(latest.lines), MAX_LINES_BETWEEN) + 1):
+            if latest.lines[-place].stderr == stderr:
+                size = len(latest.lines[-place].text) + _LINE_OVERHEAD
+                del latest.lines[-place]
+                latest.size -= size
+                self._size -= size
+                return
 
     def _forget_line(self, latest: _Latest) -> None:
         size = len(latest.lines.popleft().text) + _LINE_OVERHEAD

@@ -87,7 +87,7 @@ def event_of_report(worker_id: int, report: notification_pb2.Report) -> events.E
         case "stuck":
             return events.WorkerStuck(worker_id, round_id_of(report.stuck.round_id))
         case "failed":
-            return events.WorkerFailed(worker_id, report.failed.traceback)
+            return events.WorkerFailed(worker_id, report.failed.traceback, report.failed.rejoins)
         case _:
             return None
 
@@ -236,6 +236,7 @@ def assignments_by_host(plan: RoundPlan, secret: bytes) -> Iterator[tuple[str, a
         failures=plan.failures,
         guarded=plan.guarded,
         checkpoint_steps=plan.checkpoint,
+        fallback_size=plan.fallback_size,
     )
     for host, on_host in seats.items():
         yield (host, agent_pb2.AssignRound(round=shared, members=on_host))

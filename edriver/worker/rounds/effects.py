@@ -79,9 +79,11 @@ class Stopped:
 
     Attributes:
         loss: whether for the loss of a peer.
+        size: by an exception of the script's own; the number of members, which it may be due to. 0: not by one.
     """
 
     loss: bool
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ class RoundLoop:
             # A worker that waits may be asked to leave, and its device may still be at work with those of the others.
             if raised is Raised.HOSTS_UPDATED and (raised := (yield effects.Settle())) is None:
                 yield from self._stop()
-            elif self._is_loss(raised):
+            elif self._is_loss(raised) or participant.grown:
                 yield from self._go_back(raised)
             else:
                 return End.FAILED
@@ -137,10 +137,18 @@ class RoundLoop:
             participant.committed = offer
 
     def _go_back(self, raised: Raised) -> Generator[Effect, Any, None]:
-        """Leave a round that is broken, and go back to the last boundary, or to the last commit."""
+        """Leave a round that is broken, and go back to the last boundary, or to the last commit.
+
+        So is one in which the script fails before a step, where it has trained with fewer workers: the driver has the
+        next one be of fewer, or ends the run.
+        """
         participant = self._participant
-        yield effects.Stopped(loss=True)
-        if participant.abort_cause is None:
+        loss = self._is_loss(raised)
+        yield effects.Stopped(loss, size=0 if loss else participant.size)
+        if not loss:
+            why: str = yield effects.Describe()
+            yield effects.Say(participant.failed(why))
+        elif participant.abort_cause is None:
             text: str = yield effects.Describe()
             sent = participant.unproven(text) if raised is Raised.UNPROVEN else participant.raised(text)
             yield effects.Say(sent)

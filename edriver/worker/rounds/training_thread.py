@@ -172,8 +172,10 @@ class TrainingThread:
                 self._build(self._participant.assignment)
             case effects.Settle():
                 self._group.settle()
-            case effects.Stopped(loss):
+            case effects.Stopped(loss, size):
                 self._times.mark("stopped")
+                if size:
+                    logger.warning("failed in the first round of %d workers", size, exc_info=error)
                 if loss:
                     logger.info("a peer is lost: %s", error or self._participant.abort_cause)
             case effects.Describe():

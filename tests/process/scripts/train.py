@@ -53,6 +53,7 @@ def fault(name: str) -> bool:
 @edriver.run
 def train(state: edriver.TorchState) -> str:
     death.arrange("DIE_LATER")
+    assert edriver.size() != int(os.environ.get("BAD_SIZE", "0")), f"cannot be divided by {edriver.size()}"
     ddp = DistributedDataParallel(state.model)
     loader = DataLoader(data, batch_size=BATCH, sampler=sampler, num_workers=int(os.environ.get("LOADERS", "0")))
     group = dist.new_group() if "SUBGROUP" in os.environ else None

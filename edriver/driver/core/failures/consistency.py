@@ -163,7 +163,8 @@ class ErrorWatch:
         if reached > self._furthest or ended.long_lived:
             self.clear()
         self._furthest = max(self._furthest, reached)
-        if ended.errors:
+        of_resize = ended.abort_cause is not None and ended.abort_cause.kind is CauseKind.RESIZE_FAILED
+        if ended.errors and not of_resize:  # another size may well not meet them
             slots = {seat.worker_id: (seat.host, seat.slot) for seat in ended.plan.seats}
             self._recent_errors = {
                 error: [

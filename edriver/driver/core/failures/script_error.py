@@ -33,7 +33,20 @@ class ScriptError(NamedTuple):
     def __str__(self) -> str:
         if not self.line:
             return self.kind
-        return f"{self.kind} at {self.file}:{self.line}" + (f", in {self.function}" if self.function else "")
+        raised = f"{self.kind} at " if self.kind else ""
+        return f"{raised}{self.file}:{self.line}" + (f", in {self.function}" if self.function else "")
+
+
+def script_place(stacks: str) -> ScriptError | None:
+    """Where the first thread of these stacks stands: its innermost frame of the user's own; None: it has none.
+
+    Args:
+        stacks: of all threads, as edriver.worker.watch.stall formats them.
+    """
+    first = stacks.split("\nthread ", 1)[0]
+    frames = filter(None, (_FRAME_PATTERN.fullmatch(line) for line in first.splitlines()))
+    own = [frame for frame in frames if not any(part in frame["file"] for part in _LIBRARY_PATHS)]
+    return ScriptError("", own[-1]["file"], int(own[-1]["line"]), own[-1]["function"] or "") if own else None
 
 
 def script_error(traceback: str) -> ScriptError:

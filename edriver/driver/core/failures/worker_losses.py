@@ -40,7 +40,7 @@ class WorkerLosses:
         cause = replace(cause, preempted=not worker.traceback and not run.roster.keeps(worker))
         if len(run.failures) < FAILURES_KEPT:
             run.failures[worker.worker_id] = worker.failure(cause, end)
-        if own and not cause.preempted:
+        if own and not cause.preempted and not self._is_of_resize(worker, cause):
             run.staffing.quarantine.worker_failed(worker, run.now)
         current = run.round
         if worker.state is WorkerState.FINISHED:
@@ -102,6 +102,7 @@ class WorkerLosses:
         run = self._run
         if current.abort_cause is not None or current.finished:
             return
+        cause = run.sizes.end_of(current, cause, run.now)
         current.abort_cause = cause
         current.rejoin_deadline = run.now + run.settings.rejoin_timeout
         run.idle_since = run.now
@@ -128,6 +129,12 @@ class WorkerLosses:
         current.members.clear()
         current.done.clear()
         run.roster.reopen_slots()
+
+    def _is_of_resize(self, worker: Worker, cause: Cause) -> bool:
+        """Whether it fails of its round's size, and not of its slot or host."""
+        current = self._run.round
+        is_member = current is not None and worker.worker_id in current.members
+        return is_member and self._run.sizes.is_to_blame(current, cause, self._run.now)
 
     def dragged(self, worker: Worker) -> bool:
         """Whether the worker's end follows from what its round has met, and is no fault of its slot."""

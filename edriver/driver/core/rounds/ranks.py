@@ -74,6 +74,8 @@ class RoundPlan:
         failures: how many rounds have ended by a failure before it.
         steps_lost: steps beyond that version that its holders had made, and cannot go back to,
         torn: and why; empty: that has been reported already.
+        fallback_size: with how many workers, fewer than these, the run goes on if the script fails with so many; 0:
+            with none, or it has trained with so many before.
         guarded: whether its members name their connections to one another before any byte of them is read.
     """
 
@@ -87,6 +89,7 @@ class RoundPlan:
     failures: int = 0
     steps_lost: int = 0
     torn: str = ""
+    fallback_size: int = 0
     guarded: bool = False
 
     @property

@@ -68,7 +68,8 @@ class RoundWatch:
         if interrupt is not None or run.now >= current.open_at:
             newcomers = run.staffing.ready_newcomers(run.ordinal, run.now, patient=interrupt is None)
         survive = run.settings.mode.members_survive
-        wanted = wanted_members(members, newcomers, fitting, run.staffing.most, keeps_state=survive)
+        ready = sum(worker in fitting for worker in (*members, *newcomers))
+        wanted = wanted_members(members, newcomers, fitting, run.staffing.most_of(ready), keeps_state=survive)
         if current.done and not survive:
             wanted = members  # a restart would have scripts that have run to their end make their last steps again
         if current.completed:
@@ -157,5 +158,6 @@ class RoundWatch:
         run.previous_call = current.plan.round_id
         self._breakage.clear()
         self._errors.clear()
+        run.sizes.clear()
         if not current.members:  # no process is left whose end would be an event
             self.finishing(current)

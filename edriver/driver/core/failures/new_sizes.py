@@ -1,0 +1,160 @@
+"""Sizes that the script cannot train with: a failure in the first round of a new size is the resize's. Pure.
+
+An assertion that the global batch divides, a file that there is one of for each rank, memory that lasts for fewer
+workers: the script that trained with two workers fails with three, at every attempt, and would end a run that was well.
+So the run goes back to the last size that has trained, and leaves further slots idle. Another size is tried when hosts
+change; a size that has failed is not, unless an operator asks for a size.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+
+from edriver.common.ids import NO_ROUND, RoundId
+from edriver.driver.core.actions import Failure
+from edriver.driver.core.cause import Cause, CauseKind, Exit, FailedResize, RefusedSize
+from edriver.driver.core.failures.script_error import ScriptError
+from edriver.driver.core.rounds.round import Round
+from edriver.driver.core.settings import Settings
+
+MAX_ATTEMPTS: Final = 2
+"""Rounds of a new size that may fail before it is given up. One is enough if all of its members fail: what fails in a
+single member may be an accident."""
+
+
+class NewSizes:
+    """Knows with how many workers the script has trained, and with how many it cannot.
+
+    It judges a round once that has ended and that none of its members is in any more: by then their errors are known.
+
+    Args:
+        settings: the operator's limits.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._judged: RoundId = NO_ROUND
+        self.clear()
+
+    def clear(self) -> None:
+        """The script enters its next `run`: another function, which may train with other sizes."""
+        self._trained: set[int] = set()
+        self._known: set[ScriptError] = set()  # what was raised with a number of workers that has trained
+        self._last_trained = 0
+        self.try_again()
+
+    def try_again(self) -> None:
+        """Forget what has failed: an operator asks for a size."""
+        self._refused: set[int] = set()
+        self._attempts: Counter[int] = Counter()
+
+    @property
+    def refused(self) -> bool:
+        """Whether there is a size that is not tried again."""
+        return bool(self._refused)
+
+    @property
+    def largest_trained(self) -> int:
+        """The most workers with which the script has trained; 0: it has not."""
+        return max(self._trained, default=0)
+
+    def allowed(self, count: int) -> int:
+        """How many of this many workers a round may have."""
+        return self._way_back(count) if count in self._refused else count
+
+    def refused_for(self, count: int) -> int:
+        """This number of workers, if it is not tried again; else 0."""
+        return count if count in self._refused else 0
+
+    def fallback_of(self, size: int) -> int:
+        """With how many workers the run goes on if the script fails with so many, which are new to it; 0: with none."""
+        return 0 if size in self._trained else self._way_back(size)
+
+    def is_to_blame(self, current: Round | None, cause: Cause, now: float) -> bool:
+        """Whether a member of the round fails of its size: an error of the script's, before progress, where fewer
+        workers have trained.
+        """
+        if current is None or cause.kind is not CauseKind.RAISED or cause.detail in self._known:
+            return False
+        return current.plan.fallback_size > 0 and not self._has_progress(current, now)
+
+    def end_of(self, current: Round, cause: Cause, now: float) -> Cause:
+        """The cause of the round's end, which counts as the resize's if that is to blame."""
+        if not self.is_to_blame(current, cause, now):
+            return cause
+        plan = current.plan
+        resize = FailedResize(len(plan.seats), plan.fallback_size, cause)
+        return Cause(CauseKind.RESIZE_FAILED, cause.worker, detail=resize)
+
+    def judge(self, ended: Round | None, failures: Mapping[int, Failure]) -> Cause | None:
+        """Learn from a round that is over; returns why its size is not tried again, None: it may be.
+
+        Args:
+            ended: the round.
+            failures: of workers since it was formed, by worker_id.
+        """
+        if ended is None or ended.plan.round_id == self._judged:
+            return None
+        self._judged = ended.plan.round_id
+        if ended.finished:  # of the script's last `run`
+            return None
+        size = len(ended.plan.seats)
+        failed = self._failed(ended, failures)
+        survive = self._settings.mode.members_survive
+        if self._steps_known(ended) if survive else not failed or ended.long_lived:
+            self._trained.add(size)
+            self._last_trained = size
+            del self._attempts[size]
+            self._known |= set(ended.errors.values())
+            return None
+        if not failed or not ended.plan.fallback_size:
+            return None
+        self._attempts[size] += 1
+        if failed != set(ended.plan.workers) and self._attempts[size] < MAX_ATTEMPTS:
+            return None
+        self._refused.add(size)
+        error = next((ended.errors[w] for w in ended.plan.workers if w in ended.errors), None)
+        return Cause(CauseKind.SIZE_REFUSED, detail=RefusedSize(size, ended.plan.fallback_size, error))
+
+    def explained(self, end: Cause, last: Round | None, failures: Mapping[int, Failure]) -> Cause:
+        """The cause of the run's end, with the resize if the script has failed since, and there is no way back."""
+        if last is None or not self._last_trained or len(last.plan.seats) in self._trained:
+            return end
+        failed = self._failed(last, failures)
+        if self._steps_known(last) or last.long_lived or not failed:
+            return end
+        if end.kind is CauseKind.STATE_LOST and failed != set(last.plan.workers):  # others were lost in another way
+            return end
+        size = len(last.plan.seats)
+        return Cause(CauseKind.RESIZE_FAILED, detail=FailedResize(size, self._last_trained, end))
+
+    def _way_back(self, size: int) -> int:
+        """The most workers below this number with which the script has trained and the run may go on; 0: none."""
+        return max((n for n in self._trained if self._settings.min_np <= n < size), default=0)
+
+    def _has_progress(self, current: Round, now: float) -> bool:
+        """Whether the round's members have made a step or, where that is not known, have had the time to."""
+        if self._settings.mode.members_survive:
+            return self._steps_known(current)
+        return now >= current.newcomers_start_at + self._settings.failure_window
+
+    @staticmethod
+    def _steps_known(current: Round) -> bool:
+        return bool(current.under_way) or any(current.done.values())
+
+    def _failed(self, ended: Round, failures: Mapping[int, Failure]) -> set[int]:
+        """The members that an error of the script's has ended, one that is not known from another size."""
+        raised = {w for w, error in ended.errors.items() if error not in self._known}
+        exited = {w for w in ended.plan.workers if w in failures and _exited_by_itself(failures[w].cause)}
+        return raised | (exited - ended.errors.keys())
+
+
+def _exited_by_itself(cause: Cause) -> bool:
+    return (
+        cause.kind is CauseKind.EXITED
+        and isinstance(cause.detail, Exit)
+        and cause.detail.code != 0
+        and not cause.preempted
+    )
