@@ -33,6 +33,8 @@ class Alone:
         state.sync()
         self._running = True
         try:
-            return function(state, *args, **kwargs)
+            result = function(state, *args, **kwargs)
         finally:
             self._running = False
+        state.finished()
+        return result

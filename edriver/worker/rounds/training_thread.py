@@ -89,6 +89,7 @@ class TrainingThread:
                 topology.enter(topology.NO_ASSIGNMENT)
                 return None
             training_phase.current.show(None)
+            call.state.finished()
             return call.result
         except BaseException as error:  # also Ctrl-C and sys.exit: the others need not wait until this process ends
             reported = isinstance(error, SwallowedInterruptError)  # at the boundary

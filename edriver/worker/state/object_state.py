@@ -126,8 +126,11 @@ class ObjectState(State):
         Raises:
             ValueError: the source's state has other attributes than this one.
             RuntimeError: the connection to the source or a receiver broke, or this worker has no rank yet.
+            CheckpointError: another run that lives owns the checkpoints, or the one to begin from cannot be loaded.
         """
         assignment = topology.current()
+        if self._disk is not None and assignment.rank == 0:
+            self._disk.begin(assignment.round_id)
         self.copied.received_bytes = 0
         arrived = None
         loads = bool(assignment.checkpoint) and assignment.rank == assignment.source

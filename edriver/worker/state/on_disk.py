@@ -70,6 +70,18 @@ class StateOnDisk:
         self._begun_with = 0
         self._trained = 0
 
+    def begin(self, round_id: RoundId) -> None:
+        """Own the folder: this worker is rank 0 of the round.
+
+        Raises:
+            CheckpointError: another run that lives owns it.
+        """
+        self._checkpoints.own(round_id, wait=not self._trained)
+
+    def finished(self) -> None:
+        """The run has ended well: it needs the folder until this process ends."""
+        self._checkpoints.release_at_exit()
+
     def passing(self) -> bool:
         """Count a step; whether this worker is to write a checkpoint of it."""
         state, place = self._state, _place()
@@ -91,7 +103,7 @@ class StateOnDisk:
         state, place = self._state, topology.current()
         tree, random, loan = state.committed_parts()
         version = Version(self._round, state.steps_made - self._begun_with)
-        where = Place(state.steps_made, str(version), os.environ.get("EDRIVER_RUN_ID", ""), place.size)
+        where = Place(place.round_id, state.steps_made, str(version), os.environ.get("EDRIVER_RUN_ID", ""), place.size)
         readable = readable_form(tree, lambda name, part: self._handlers[name].readable(part))
         self._checkpoints.write(where, Contents(readable, tree, random.kept()), loan.wait, loan.give_back)
 
@@ -102,7 +114,12 @@ class StateOnDisk:
             self.write()
 
     def newest_steps(self) -> int:
-        """The steps of the newest whole checkpoint, if it is ahead of the state; else 0."""
+        """The steps of the newest whole checkpoint, if it is ahead of the state; else 0.
+
+        Raises:
+            CheckpointError: another run that lives owns the folder.
+        """
+        self._checkpoints.look()
         # A checkpoint that was loaded in a round that broke before it was synced is to be loaded again.
         steps = self._checkpoints.newest_steps()
         return steps if steps > self._trained else 0

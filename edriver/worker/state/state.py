@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
+from edriver.common.ids import RoundId
 from edriver.common.stall_limits import Phase
 from edriver.worker.reports import Copied, SamplesDone, with_reports
 from edriver.worker.state.commit_schedule import CommitSchedule
@@ -54,6 +55,16 @@ class BoundaryListener(Protocol):
 class OnDisk(Protocol):
     """What writes a state's checkpoints, and loads them."""
 
+    def begin(self, round_id: RoundId) -> None:
+        """This worker is rank 0 of a round that begins: its run owns the checkpoints from now on.
+
+        Raises:
+            CheckpointError: another run that lives does.
+        """
+
+    def finished(self) -> None:
+        """All members of the last round are done."""
+
     def passing(self) -> bool:
         """A boundary is about to be passed: count the step; returns whether a checkpoint is due here."""
 
@@ -64,7 +75,11 @@ class OnDisk(Protocol):
         """The same, unless the newest checkpoint is of that step."""
 
     def newest_steps(self) -> int:
-        """The steps of the newest whole checkpoint, if they are more than the state has made; else 0."""
+        """The steps of the newest whole checkpoint, if they are more than the state has made; else 0.
+
+        Raises:
+            CheckpointError: another run that lives owns the checkpoints.
+        """
 
     def load(self) -> None:
         """Take over the newest whole checkpoint.
@@ -204,6 +219,9 @@ class State(abc.ABC):
 
         Returns:
             None if the state has no checkpoints.
+
+        Raises:
+            CheckpointError: another run that lives owns them.
         """
         if self._disk is None:
             return None
@@ -217,6 +235,11 @@ class State(abc.ABC):
         """
         if self._disk is not None:
             self._disk.load()
+
+    def finished(self) -> None:
+        """Take note that all members are done: another run may have the checkpoints once this process has ended."""
+        if self._disk is not None:
+            self._disk.finished()
 
     def write_last_checkpoint(self) -> None:
         """Write the state as it is to disk, if it has checkpoints and the newest one there is older.

@@ -72,8 +72,8 @@ class TorchState(ObjectState):
         model: the model. May be set later.
         optimizer: its optimizer. May be set later.
         checkpoint: where checkpoints are written, and loaded from once no worker holds the state: a folder, or a URL
-            that fsspec knows; None: nowhere. Loading runs code that is in a checkpoint (pickle): keep strangers from
-            writing there.
+            that fsspec knows; None: nowhere. It belongs to one run at a time. Loading runs code that is in a
+            checkpoint (pickle): keep strangers from writing there.
         every: how often one is written: a time, or a number of steps.
         keep: how many are kept.
         objects: everything else, by name: schedulers, samplers, more models, plain data.
