@@ -14,6 +14,7 @@ from edriver.worker.copies.random_states import RandomStates
 from edriver.worker.copies.small_copy import NotSmallError, SmallCopies, not_ours
 from edriver.worker.state.digests import digest_text
 from edriver.worker.state.state import State
+from edriver.worker.state.unkept import ADVICE, refuse_unkept
 
 logger = logging.getLogger("edriver.worker")
 
@@ -38,6 +39,7 @@ class ObjectState(State):
         kwargs: the attributes.
 
     Raises:
+        TypeError: a value cannot be kept (a lock, an open file, a generator object).
         ValueError: a name starts with an underscore or is one of this class's own; or from_rank_0 names no attribute.
     """
 
@@ -64,6 +66,7 @@ class ObjectState(State):
         self._saved_random = RandomStates()
         for name, value in kwargs.items():
             setattr(self, name, value)
+            self._refuse_unkept(name)
 
     @property
     def has_commit(self) -> bool:
@@ -198,6 +201,10 @@ class ObjectState(State):
     def _digest(self, tree: dict[str, Any]) -> str:
         return digest_text({name: v for name, v in self._small(tree).items() if name not in self._from_rank_0})
 
+    def _refuse_unkept(self, name: str) -> None:
+        """Refuse an attribute that cannot be kept."""
+        refuse_unkept(name, getattr(self, name))
+
     def _capture(self) -> dict[str, Any]:
         """The state as a tree that refers to the live objects."""
         return {name: getattr(self, name) for name in self._names}
@@ -279,7 +286,6 @@ def _copied(values: dict[str, Any]) -> dict[str, Any]:
             copies[name] = copy.deepcopy(value, memo)
         except Exception as error:
             raise TypeError(
-                f"the state's attribute {name!r} cannot be copied ({type(error).__name__}: {error}); keep "
-                "out of the state what is not data: files, locks, connections, loaders"
+                f"the state's attribute {name!r} cannot be copied ({type(error).__name__}: {error}); {ADVICE}"
             ) from error
     return copies

@@ -38,6 +38,7 @@ from edriver.worker.reports import SamplesDone
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.state.device_mark import DeviceMark, Event
 from edriver.worker.state.first_look import refuse_sharded, say_untrained
+from edriver.worker.state.generators import register_generators
 from edriver.worker.state.handlers import OptimizerHandler, StateHandler, handler_for
 from edriver.worker.state.object_state import ObjectState, check_names
 from edriver.worker.state.step_watch import STEP_BEGUN, StepWatch
@@ -48,6 +49,9 @@ _OVERWRITTEN: Final = (
     "parameters or attributes had been replaced, or written to outside of an optimizer's step, since the last "
     "boundary: pass a boundary right after that, or call commit() now and then"
 )
+
+
+register_generators()
 
 
 def _recorded() -> Event | None:
@@ -123,7 +127,7 @@ class TorchState(ObjectState):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self._names:
-            handler = None if type(value) in IMMUTABLE_TYPES else handler_for(value)
+            handler = None if type(value) in IMMUTABLE_TYPES else _handler(name, value)
             if handler is None:
                 self._handlers.pop(name, None)
             else:
@@ -135,6 +139,10 @@ class TorchState(ObjectState):
             self._steps.watch(h.value for h in self._handlers.values() if isinstance(h.value, Optimizer))
         if name in self._handlers:
             self._outdated = True
+
+    def _refuse_unkept(self, name: str) -> None:
+        if name not in self._handlers:
+            super()._refuse_unkept(name)
 
     def _side(self) -> SideCopies:
         """What copies tensors that do not lie in host memory."""
@@ -328,6 +336,13 @@ class _Lasting:
         if handler is None:
             return False
         return isinstance(handler.value, Optimizer) or memory_key(tensor) in self._memory
+
+
+def _handler(name: str, value: object) -> StateHandler | None:
+    try:
+        return handler_for(value)
+    except TypeError as error:
+        raise TypeError(f"the state's attribute {name!r} cannot be kept: {error}") from error
 
 
 def _load_handled(handler: StateHandler | None, name: str, live: object, part: Any) -> None:
