@@ -15,6 +15,7 @@ from edriver.calls.exchange import EXCHANGE_VARIABLE, Exchange
 from edriver.calls.parcels import CALL, FOLDER_VARIABLE, Call, FolderPlace, Outcome, Place
 from edriver.common.join_config import JoinConfig
 from edriver.worker import topology
+from edriver.worker.rounds.not_called import refuse_result
 from edriver.worker.rounds.run import run
 from edriver.worker.state.object_state import ObjectState
 from edriver.worker.state.state import State
@@ -42,6 +43,7 @@ def main() -> None:
     try:
         function, args, kwargs = parcels.unpack(call.pickled)
         result = function(*args, **kwargs)
+        refuse_result(function, result, "edriver.launch")
         packed = parcels.pack(result, "the result")
     except Exception as error:
         place.put(name, parcels.dump(Outcome(topology.rank(), _packed(error), traceback.format_exc())))

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from edriver.horovod import basics, process_sets
 from edriver.horovod.collectives import handles
 from edriver.horovod.elastic.state import ForeignState, State
+from edriver.worker.rounds.not_called import refuse_function
 from edriver.worker.rounds.run import run as run_in_rounds
 from edriver.worker.state.state import State as StateOfRounds
 
@@ -22,8 +23,9 @@ def run(func: Callable[..., R]) -> Callable[..., R | None]:
 
     Raises:
         ValueError: hvd.init() has not been called.
-        TypeError: the first argument is no state.
+        TypeError: the function is an async function or a generator function, or the first argument is no state.
     """
+    refuse_function(func, "hvd.elastic.run")
 
     @functools.wraps(func)
     def wrapper(state: Any, *args: Any, **kwargs: Any) -> R | None:

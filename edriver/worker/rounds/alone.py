@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from edriver.worker.rounds.not_called import refuse_result
 from edriver.worker.state.state import State
 from edriver.worker.watch.script_location import nested_run
 
@@ -36,5 +37,6 @@ class Alone:
             result = function(state, *args, **kwargs)
         finally:
             self._running = False
+        refuse_result(function, result)
         state.finished()
         return result

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 from edriver.worker import training_phase
 from edriver.worker.rounds import effects
 from edriver.worker.rounds.effects import Answer, OfScript
+from edriver.worker.rounds.not_called import refuse_result
 from edriver.worker.state.state import State
 
 R = TypeVar("R")
@@ -22,10 +23,17 @@ class ScriptCall(Generic[R]):
 
     Args:
         synced: called when the state is synced in a round.
+        boundaries: answers how many boundaries have been passed in the round.
     """
 
     def __init__(
-        self, function: Callable[..., R], state: State, args: Any, kwargs: Any, synced: Callable[[], None]
+        self,
+        function: Callable[..., R],
+        state: State,
+        args: Any,
+        kwargs: Any,
+        synced: Callable[[], None],
+        boundaries: Callable[[], int],
     ) -> None:
         self.state = state
         self.result: R | None = None
@@ -33,6 +41,8 @@ class ScriptCall(Generic[R]):
         self._args = args
         self._kwargs = kwargs
         self._synced = synced
+        self._boundaries = boundaries
+        self._has_run = False
 
     def forget(self) -> None:
         """Forget what the function returned: it may keep the round's group alive."""
@@ -47,7 +57,7 @@ class ScriptCall(Generic[R]):
         state = self.state
         match effect:
             case effects.Train():
-                self.result = self._function(state, *self._args, **self._kwargs)
+                self._train()
             case effects.Sync():
                 committed = state.sync() is not False
                 self._synced()
@@ -76,3 +86,11 @@ class ScriptCall(Generic[R]):
                 state.return_to_boundary()
                 state.clear_gradients()
         return None
+
+    def _train(self) -> None:
+        try:
+            self.result = self._function(self.state, *self._args, **self._kwargs)
+        finally:
+            self._has_run = self._has_run or self._boundaries() > 0
+        if not self._has_run:
+            refuse_result(self._function, self.result)

@@ -96,7 +96,7 @@ class WorkerRounds:
         """Call the function in one round after the other until all members are done: see `run.run`."""
         if self._watch.state is not None:
             raise nested_run(function)
-        call = ScriptCall(function, state, args, kwargs, self._synced)
+        call = ScriptCall(function, state, args, kwargs, self._synced, lambda: self._participant.boundaries)
         self._training.enter(call)
         self.notifications.register_listener(state)
         self._watch.state = state
