@@ -90,6 +90,7 @@ class CauseKind(enum.Enum):
     DISCOVERY_FAILED = "discovery-failed"  # ReportedText
     RESIZED = "resized"  # Count: most workers from now on
     DRIVER_RESUMED = "driver-resumed"  # Count: which driver of the run it is
+    SOURCE_DIFFERS = "source-differs"  # ReportedText: which files of the worker's script, and when they were changed
     HOST_UNSTEADY = "host-unsteady"  # Count: changes of it in discovery's latest answers
     OUTPUT_OMITTED = "output-omitted"  # Count: lines of the host's workers that are left out
     OUTPUT_UNWRITTEN = "output-unwritten"  # ReportedText: which file of the host's workers cannot be written, and why
