@@ -13,6 +13,7 @@ the rename that makes a checkpoint whole there are microseconds; a look after it
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import logging
@@ -28,7 +29,7 @@ from typing import Final
 
 from edriver.checkpoints.folder import CheckpointFolder
 from edriver.common.ids import NO_ROUND, RoundId
-from edriver.system.process_identity import process_lives, process_name, this_machine
+from edriver.system.proc_stat import process_lives, process_name, this_machine
 from edriver.text.printable import printable
 
 logger = logging.getLogger("edriver.worker")
@@ -68,7 +69,7 @@ class Owner:
         run_id: its run; empty: a script without a driver.
         round_id: the round whose rank 0 it is.
         host: its host, for people.
-        machine: see process_identity.this_machine,
+        machine: see proc_stat.this_machine,
         process: and process_name: of its process there,
         agent: and of the agent that would start another; empty: there is none.
         token: its own.
@@ -330,6 +331,7 @@ class Ownership:
 
     def _start(self) -> None:
         if self._thread is None:
+            _claims.append(self)
             self._thread = threading.Thread(target=self._run, name="edriver-checkpoint-owner", daemon=True)
             self._thread.start()
 
@@ -367,6 +369,17 @@ class Ownership:
     @property
     def _where(self) -> str:
         return self._folder.location
+
+
+_claims: Final[list[Ownership]] = []
+"""Those of this process."""
+
+
+def release_at_exit() -> None:
+    """Let all folders of this process go when it ends, once it writes to none any more: its run has ended well."""
+    for claim in _claims:
+        atexit.unregister(claim.release)
+        atexit.register(claim.release)
 
 
 def _shown(text: str) -> str:

@@ -240,7 +240,7 @@ class CoreLoop:
             self._remark(Line(Cause(CauseKind.CHILD_OUT_OF_MEMORY, worker.name, detail=detail)))
 
     def _note_sources(self, loaded: events.SourcesLoaded, replayed: bool) -> None:
-        files = self._event_history.sources.differing(loaded)
+        files = self._event_history.warnings.sources.differing(loaded)
         worker = self._membership.roster.workers.get(loaded.worker_id)
         if files and worker is not None and not replayed:
             cause = Cause(CauseKind.SOURCE_DIFFERS, worker.name, detail=ReportedText(files))

@@ -15,10 +15,10 @@ from edriver.calls.exchange import EXCHANGE_VARIABLE, Exchange
 from edriver.calls.parcels import CALL, FOLDER_VARIABLE, Call, FolderPlace, Outcome, Place
 from edriver.common.join_config import JoinConfig
 from edriver.worker import topology
-from edriver.worker.rounds.not_called import refuse_result
 from edriver.worker.rounds.run import run
 from edriver.worker.state.object_state import ObjectState
 from edriver.worker.state.state import State
+from edriver.worker.watch.not_called import refuse_result
 
 
 @run

@@ -27,7 +27,7 @@ from edriver.checkpoints.folder import CheckpointFolder
 from edriver.checkpoints.manifest import Manifest
 from edriver.checkpoints.ownership import Owner, Ownership
 from edriver.common.ids import RoundId
-from edriver.system.process_identity import process_name
+from edriver.system.proc_stat import process_name
 from edriver.worker.checkpoints import checkpoints as room
 from edriver.worker.checkpoints.schedule import CheckpointSchedule
 from edriver.worker.errors import CheckpointError

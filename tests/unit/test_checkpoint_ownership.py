@@ -25,7 +25,7 @@ from edriver.checkpoints.ownership import (
     owner_of,
 )
 from edriver.common.ids import RoundId
-from edriver.system.process_identity import process_name, this_machine
+from edriver.system.proc_stat import process_name, this_machine
 
 FIRST = RoundId(1, 1)
 ENDED = "1 1"  # no process that lives was started then

@@ -11,8 +11,8 @@ import pytest
 import edriver
 from edriver.worker import topology
 from edriver.worker.rounds.effects import Train
-from edriver.worker.rounds.not_called import refuse_result
 from edriver.worker.rounds.script_call import ScriptCall
+from edriver.worker.watch.not_called import refuse_result
 
 
 async def a_coroutine(state: Any) -> None: ...

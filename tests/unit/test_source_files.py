@@ -13,7 +13,7 @@ import pytest
 
 from edriver.driver.core import events
 from edriver.driver.core.events import SourceFile, SourcesLoaded
-from edriver.driver.observe.sources import Sources
+from edriver.driver.observe.warnings import Sources
 from edriver.driver.rpc.agents.agent_messages import MAX_LOADED, AgentMessages
 from edriver.driver.rpc.agents.fault_log import FaultLog
 from edriver.v1 import agent_pb2, notification_pb2

@@ -310,8 +310,7 @@ class LimitExceeded:
     Attributes:
         end: the kind of cause.
         limit: maximum number within the window.
-        total: number in the whole run.
-        recent: number within the window.
+        total, recent: number in the whole run, and within the window.
         window: length of the window, in seconds.
         last: the cause for which the last one ended.
     """

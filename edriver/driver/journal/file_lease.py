@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from edriver.driver.journal.journal import JournalError, JournalLostError
 from edriver.driver.journal.renewal import Renewal
 from edriver.system.private_files import open_private
-from edriver.system.process_identity import process_lives, process_name, this_machine
+from edriver.system.proc_stat import process_lives, process_name, this_machine
 
 LEASE: Final = 5.0
 """Seconds for which the file of a driver on another machine must stay as it is before the journal is taken."""

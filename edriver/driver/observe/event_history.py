@@ -22,7 +22,6 @@ from edriver.driver.observe.pace.members import Pace
 from edriver.driver.observe.progress import ProgressTracker
 from edriver.driver.observe.progress_history import ProgressHistory
 from edriver.driver.observe.snapshots import run_ended, worker_status
-from edriver.driver.observe.sources import Sources
 from edriver.driver.observe.time_ledger import TimeLedger
 from edriver.driver.observe.timeline import Timeline
 from edriver.driver.observe.warnings import Warnings
@@ -72,7 +71,6 @@ class EventHistory:
         self.pace = Pace(clock, self._takes_part)
         self._timeline = Timeline(self.began, membership.settings.mode.members_survive, self.pace)
         self.warnings = Warnings()
-        self.sources = Sources()
         self.over = False
 
     @property

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from edriver.horovod import basics, process_sets
 from edriver.horovod.collectives import handles
 from edriver.horovod.elastic.state import ForeignState, State
-from edriver.worker.rounds.not_called import refuse_function
 from edriver.worker.rounds.run import run as run_in_rounds
 from edriver.worker.state.state import State as StateOfRounds
+from edriver.worker.watch.not_called import refuse_function
 
 R = TypeVar("R")
 

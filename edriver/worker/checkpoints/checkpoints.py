@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import threading
@@ -121,11 +120,6 @@ class Checkpoints:
             return
         with _refusal_raised():
             self._ownership.claim(round_id)
-
-    def release_at_exit(self) -> None:
-        """Let the folder go when this process ends: the run has ended well."""
-        atexit.unregister(self._ownership.release)
-        atexit.register(self._ownership.release)
 
     def skipped(self) -> None:
         """One is due while the last is still being written."""

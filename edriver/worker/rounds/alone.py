@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from edriver.worker.rounds.not_called import refuse_result
+from edriver.checkpoints.ownership import release_at_exit
 from edriver.worker.state.state import State
+from edriver.worker.watch.not_called import refuse_result
 from edriver.worker.watch.script_location import nested_run
 
 R = TypeVar("R")
@@ -38,5 +39,5 @@ class Alone:
         finally:
             self._running = False
         refuse_result(function, result)
-        state.finished()
+        release_at_exit()
         return result

@@ -13,10 +13,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
 from edriver.worker import topology
 from edriver.worker.rounds.alone import Alone
-from edriver.worker.rounds.not_called import refuse_function
 from edriver.worker.rounds.worker_rounds import WorkerRounds
 from edriver.worker.state.object_state import holds_nothing
 from edriver.worker.state.state import State
+from edriver.worker.watch.not_called import refuse_function
 
 logger = logging.getLogger("edriver.worker")
 

@@ -8,8 +8,8 @@ from typing import Any, Generic, TypeVar
 from edriver.worker import training_phase
 from edriver.worker.rounds import effects
 from edriver.worker.rounds.effects import Answer, OfScript
-from edriver.worker.rounds.not_called import refuse_result
 from edriver.worker.state.state import State
+from edriver.worker.watch.not_called import refuse_result
 
 R = TypeVar("R")
 

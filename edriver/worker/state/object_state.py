@@ -132,8 +132,7 @@ class ObjectState(State):
             CheckpointError: another run that lives owns the checkpoints, or the one to begin from cannot be loaded.
         """
         assignment = topology.current()
-        if self._disk is not None and assignment.rank == 0:
-            self._disk.begin(assignment.round_id)
+        self.own_checkpoints(assignment)
         self.copied.received_bytes = 0
         arrived = None
         loads = bool(assignment.checkpoint) and assignment.rank == assignment.source

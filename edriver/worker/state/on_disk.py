@@ -78,10 +78,6 @@ class StateOnDisk:
         """
         self._checkpoints.own(round_id, wait=not self._trained)
 
-    def finished(self) -> None:
-        """The run has ended well: it needs the folder until this process ends."""
-        self._checkpoints.release_at_exit()
-
     def passing(self) -> bool:
         """Count a step; whether this worker is to write a checkpoint of it."""
         state, place = self._state, _place()

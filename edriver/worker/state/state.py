@@ -24,6 +24,7 @@ from typing import Protocol
 
 from edriver.common.ids import RoundId
 from edriver.common.stall_limits import Phase
+from edriver.worker.assignment import Assignment
 from edriver.worker.reports import Copied, SamplesDone, with_reports
 from edriver.worker.state.commit_schedule import CommitSchedule
 from edriver.worker.training_phase import phase
@@ -61,9 +62,6 @@ class OnDisk(Protocol):
         Raises:
             CheckpointError: another run that lives does.
         """
-
-    def finished(self) -> None:
-        """All members of the last round are done."""
 
     def passing(self) -> bool:
         """A boundary is about to be passed: count the step; returns whether a checkpoint is due here."""
@@ -227,6 +225,11 @@ class State(abc.ABC):
             return None
         return self._disk.newest_steps() if look else 0
 
+    def own_checkpoints(self, assignment: Assignment) -> None:
+        """As rank 0 of a round that begins, have the run own the checkpoints on disk; may raise a CheckpointError."""
+        if self._disk is not None and assignment.rank == 0:
+            self._disk.begin(assignment.round_id)
+
     def load_checkpoint(self) -> None:
         """Take over the newest whole checkpoint on disk.
 
@@ -235,11 +238,6 @@ class State(abc.ABC):
         """
         if self._disk is not None:
             self._disk.load()
-
-    def finished(self) -> None:
-        """Take note that all members are done: another run may have the checkpoints once this process has ended."""
-        if self._disk is not None:
-            self._disk.finished()
 
     def write_last_checkpoint(self) -> None:
         """Write the state as it is to disk, if it has checkpoints and the newest one there is older.

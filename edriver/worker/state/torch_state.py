@@ -86,8 +86,7 @@ class TorchState(ObjectState):
         steps_made: with checkpoints, the number of boundaries that training has passed, in all runs.
 
     Raises:
-        TypeError: a value cannot be kept (FSDP, ZeroRedundancyOptimizer, DTensor, DistributedSampler), and
-            why.
+        TypeError: a value cannot be kept (FSDP, ZeroRedundancyOptimizer, DTensor, DistributedSampler, a lock), and why.
         ValueError: a name starts with an underscore or is one of this class's own; `every` or `keep` is not positive.
     """
 
@@ -266,11 +265,8 @@ class TorchState(ObjectState):
 
     def _capture(self) -> dict[str, Any]:
         """For each name, whether its value has a handler, and its captured state or the value itself."""
-        tree: dict[str, Any] = {}
-        for name in self._names:
-            handler = self._handlers.get(name)
-            tree[name] = (False, getattr(self, name)) if handler is None else (True, handler.capture())
-        return tree
+        parts = ((name, self._handlers.get(name)) for name in self._names)
+        return {name: (False, getattr(self, name)) if h is None else (True, h.capture()) for name, h in parts}
 
     def _load(self, tree: dict[str, Any]) -> None:
         """Take over a tree of `_capture`'s form, without keeping a reference to any part of it."""
