@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -108,6 +109,7 @@ class Terms:
             ready_path=folder / READY_SOCKET,
             life_path=files.life,
             store_path=files.store,
+            agent_pid=os.getpid(),
             tls_folder=self._papers,
             # A script that torchrun runs sees all of its host's GPUs, and takes the one of its LOCAL_RANK.
             devices=() if restart else cuda_devices(self._environment),

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, Final, TypeVar
 
-from edriver.calls import parcels
+from edriver.calls import PROGRAM, parcels
 from edriver.calls.parcels import CALL, FOLDER_VARIABLE, Call, FolderPlace, Outcome, Place
 from edriver.calls.worker_process import refuse_import
 from edriver.common.join_config import JoinConfig, at_port
@@ -100,7 +100,7 @@ def call_in_workers(pickled: bytes, flags: Sequence[str], *, here: bool) -> list
     Raises:
         Exception: as of `launch`.
     """
-    command = [sys.executable, "-m", "edriver", "--no-journal", *flags, sys.executable, "-m", "edriver.worker.called"]
+    command = [sys.executable, "-m", "edriver", "--no-journal", *flags, sys.executable, "-m", PROGRAM]
     with _place(here) as (place, variables):
         place.put(CALL, parcels.dump(Call([str(Path(entry).absolute()) for entry in sys.path], pickled)))
         code, lines = _run(command, {**os.environ, **variables})

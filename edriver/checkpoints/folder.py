@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import BufferedWriter
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +23,9 @@ from edriver.checkpoints.manifest import Manifest, ManifestError
 from edriver.system.private_files import NotOwnError, OwnFolder, close_to_others, sync_folder
 
 MANIFEST: Final = "manifest.json"
+MAX_NOTE_BYTES: Final = 4000
+"""Most bytes of a note, which is a small file beside the checkpoints, that are read."""
+
 _NAME: Final = re.compile(r"checkpoint-(\d{6,18})")
 
 
@@ -96,10 +101,25 @@ class CheckpointFolder:
         whole = [found for found in self.found() if found.whole]
         return next((found for found in whole if not found.refused), whole[0] if whole else None)
 
-    def new_name(self) -> str:
-        """A name for the next checkpoint, which no other has."""
-        numbers = [_number(name) for name in self._names()]
-        return f"checkpoint-{max(numbers, default=0) + 1:06}"
+    def begin(self) -> str:
+        """Begin the next checkpoint; returns its name, which no other has.
+
+        Raises:
+            OSError: its folder cannot be made.
+        """
+        number = max((_number(name) for name in self._names()), default=0) + 1
+        if not self.is_local:
+            return f"checkpoint-{number:06}"
+        while True:
+            path = Path(self._root) / f"checkpoint-{number:06}"
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:  # of another process, which may have been stopped since it looked
+                if not path.is_dir():
+                    raise
+                number += 1
+            else:
+                return path.name
 
     def damage(self, found: Found) -> str:
         """What in a whole checkpoint differs from its manifest, by the digests of its files; empty: nothing.
@@ -196,14 +216,79 @@ class CheckpointFolder:
             with contextlib.suppress(FileNotFoundError):
                 self._fs.rm(path, recursive=True)
 
-    def _names(self) -> list[str]:
+    def names(self) -> list[str]:
+        """The names of all that lies in the folder.
+
+        Raises:
+            OSError: it cannot be read.
+        """
         self._fs.invalidate_cache()
         try:
             entries = self._fs.ls(self._root, detail=False)
         except FileNotFoundError:
             return []
-        names = (str(entry).rstrip("/").rpartition("/")[2] for entry in entries)
-        return [name for name in names if _NAME.fullmatch(name)]
+        return [str(entry).rstrip("/").rpartition("/")[2] for entry in entries]
+
+    def read_note(self, name: str) -> bytes | None:
+        """A note; None: there is no such.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        try:
+            found: bytes = self._fs.cat_file(self._path(name), end=MAX_NOTE_BYTES)
+        except FileNotFoundError:
+            return None
+        return found
+
+    def create_note(self, name: str, content: bytes) -> bool:
+        """Write a note that is new; False: it is there already.
+
+        On a file system only one of several that try can do it; elsewhere if fsspec's class for it has such a write.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        path = self._path(name)
+        self._fs.makedirs(self._root, exist_ok=True)
+        try:
+            if self.is_local:
+                with Path(path).open("xb") as file:
+                    _write_or_remove(file, content)
+            elif "mode" in inspect.signature(self._fs.pipe_file).parameters:
+                self._fs.pipe_file(path, content, mode="create")
+            elif self._fs.exists(path):
+                return False
+            else:
+                self._fs.pipe_file(path, content)
+        except FileExistsError:
+            return False
+        return True
+
+    def rewrite_note(self, name: str, content: bytes) -> None:
+        """Write a note that is there already; one that was removed stays so where the folder is local.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if not self.is_local:
+            self._fs.pipe_file(self._path(name), content)
+            return
+        with Path(self._path(name)).open("r+b", buffering=0) as file:  # in place: a full disk is no matter
+            file.write(content)
+            file.truncate()
+
+    def remove_note(self, name: str) -> None:
+        """Remove a note, if it is there.
+
+        Raises:
+            OSError: it cannot be removed.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.rm_file(self._path(name))
+
+    def _names(self) -> list[str]:
+        return [name for name in self.names() if _NAME.fullmatch(name)]
 
     def _look_at(self, name: str) -> Found:
         number = _number(name)
@@ -238,6 +323,16 @@ def _number(name: str) -> int:
     match = _NAME.fullmatch(name)
     assert match is not None, "only such names are listed"
     return int(match[1])
+
+
+def _write_or_remove(file: BufferedWriter, content: bytes) -> None:
+    """Write a new file; one that cannot be written is not there."""
+    try:
+        file.write(content)
+        file.flush()
+    except OSError:
+        Path(file.name).unlink(missing_ok=True)
+        raise
 
 
 def _protocols(fs: Any) -> tuple[str, ...]:

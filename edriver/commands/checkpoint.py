@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from edriver.checkpoints.folder import CheckpointFolder, Found
+from edriver.checkpoints.ownership import owner_of
 from edriver.text.phrases import count_text
 
 
@@ -44,16 +45,19 @@ def checkpoint(arguments: Sequence[str]) -> str:
     try:
         folder = CheckpointFolder(flags.location)
         found = folder.found()
+        number, owner = owner_of(folder)
         if flags.verify:
             found = [_verified(folder, each) for each in found]
     except (OSError, ImportError, ValueError) as error:
         raise CheckpointsUnreadableError(f"{flags.location} cannot be read: {error}") from error
     if flags.json:
         return json.dumps([_as_json(each) for each in found], indent=2)
+    owned = [f"last used by {owner}"] if number else []
     if not found:
-        return f"there are no checkpoints in {flags.location}"
+        return "\n".join((f"there are no checkpoints in {flags.location}", *owned))
     newest = next((each for each in found if each.whole), None)
-    return "\n".join(line for each in found for line in _lines(each, with_entries=flags.all or each is newest))
+    lines = (line for each in found for line in _lines(each, with_entries=flags.all or each is newest))
+    return "\n".join((*lines, *owned))
 
 
 def _verified(folder: CheckpointFolder, found: Found) -> Found:

@@ -154,6 +154,8 @@ class CoreLoop:
             self._agents.connected(event.agent_id)
         if isinstance(event, events.AgentLost):
             self._shutdown.forget_agent(event.host, event.agent_id)
+        if isinstance(event, events.SourcesLoaded):
+            self._note_sources(event, replayed)
         loss = self._announcements.loss(event, self._membership.roster)
         step = self._membership.step(event, entry.clock)
         workers = self._membership.roster.workers.values() if step else ()
@@ -236,6 +238,14 @@ class CoreLoop:
             limit = kill.memory_limit if kill.HasField("memory_limit") else None
             detail = MemoryKill(kill.pid, limit, kill.uncertain)
             self._remark(Line(Cause(CauseKind.CHILD_OUT_OF_MEMORY, worker.name, detail=detail)))
+
+    def _note_sources(self, loaded: events.SourcesLoaded, replayed: bool) -> None:
+        files = self._event_history.warnings.sources.differing(loaded)
+        worker = self._membership.roster.workers.get(loaded.worker_id)
+        if files and worker is not None and not replayed:
+            cause = Cause(CauseKind.SOURCE_DIFFERS, worker.name, detail=ReportedText(files))
+            self._event_history.warnings.add(cause, self._event_history.now())
+            self._remark(Line(cause))
 
     def output_unwritten(self, host: str, lost: agent_pb2.OutputUnwritten) -> None:
         """A file of a worker's output cannot be written: the output is shown all the same."""

@@ -15,6 +15,7 @@ from typing import NoReturn
 import grpc.aio
 import uvloop
 
+from edriver.calls import PROGRAM
 from edriver.common.clocks.run_clock import RunClock
 from edriver.common.lease import ProcessClock
 from edriver.common.release import VERSION
@@ -355,6 +356,8 @@ class Session:
                 steps_lost=self._parts.tracker.steps_lost,
                 seconds=self._real_clock() - self._began,
                 goodput=spent_time.goodput if spent_time.HasField("goodput") else None,
+                # A function that edriver.launch calls need not be elastic.
+                counts_steps=self._options.mode.mode.members_survive and PROGRAM not in self._options.command,
             )
             _log.info("%s", success_report(tally))
             self._say_where_records_are()

@@ -1,8 +1,13 @@
-"""Files that the kernel makes up as they are read, below /proc and /sys; the fields of `stat`, see proc(5)."""
+"""Files that the kernel makes up as they are read, below /proc and /sys; the fields of `stat`, see proc(5).
+
+What names a machine and a process as no other, so that a file can say whose it is, is here, too.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 from pathlib import Path
 from typing import Final
 
@@ -68,3 +73,28 @@ def ticks(fields: list[str], places: tuple[int, ...]) -> int:
 def fields_of(text: str) -> list[str]:
     """The fields that follow the command, in the text of such a file; the command may hold spaces and parentheses."""
     return text.rpartition(")")[2].split()
+
+
+def this_machine() -> str:
+    """Names this machine since its start, and the processes that can be seen from here."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{socket.gethostname()} {boot} {Path('/proc/self/ns/pid').readlink()}"
+
+
+def process_name(process: int) -> str:
+    """Names a process that lives as no other of this machine: by its id, and the time of its start (proc(5), stat).
+
+    Returns:
+        the name; empty: it has ended, though its parent may not know it yet.
+    """
+    with contextlib.suppress(OSError, IndexError):
+        fields = stat_fields(Path(f"/proc/{process}/stat"))
+        if fields[STATE_FIELD] not in "ZX":
+            return f"{process} {fields[START_FIELD]}"
+    return ""
+
+
+def process_lives(name: str) -> bool:
+    """Whether the process of this machine with this name lives."""
+    process = name.partition(" ")[0]
+    return process.isdecimal() and process_name(int(process)) == name

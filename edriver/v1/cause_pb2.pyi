@@ -233,6 +233,8 @@ class _CauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CauseKind.V
     """Members' states differ at the first boundary of a round. The round continues, but the next change of members would end
     the run.
     """
+    CAUSE_KIND_SOURCE_DIFFERS: _CauseKind.ValueType  # 94
+    """The worker runs other source than the run began with. `detail` has the files, and when they were changed."""
 
 class CauseKind(_CauseKind, metaclass=_CauseKindEnumTypeWrapper):
     """CauseKind is the kind of a cause."""
@@ -410,6 +412,8 @@ CAUSE_KIND_ATTRIBUTES_DIFFER: CauseKind.ValueType  # 59
 """Members' states differ at the first boundary of a round. The round continues, but the next change of members would end
 the run.
 """
+CAUSE_KIND_SOURCE_DIFFERS: CauseKind.ValueType  # 94
+"""The worker runs other source than the run began with. `detail` has the files, and when they were changed."""
 Global___CauseKind: _TypeAlias = CauseKind  # noqa: Y015
 
 @_typing.final

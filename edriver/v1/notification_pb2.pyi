@@ -215,6 +215,7 @@ class Report(_message.Message):
     SAVED_FIELD_NUMBER: _builtins.int
     STACKS_TAKEN_FIELD_NUMBER: _builtins.int
     PROGRESS_CHANGED_FIELD_NUMBER: _builtins.int
+    SOURCES_LOADED_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def pong(self) -> Global___Pong:
@@ -277,6 +278,10 @@ class Report(_message.Message):
         """The worker's progress has changed in a way that the driver needs to know at once."""
 
     @_builtins.property
+    def sources_loaded(self) -> Global___SourcesLoaded:
+        """The worker has loaded source files."""
+
+    @_builtins.property
     def progress(self) -> Global___WorkerProgress:
         """The worker's progress. Set in reports that end a stretch of training (waiting, done, failed and first_boundary), and in
         progress_changed.
@@ -300,13 +305,14 @@ class Report(_message.Message):
         saved: Global___Saved | None = ...,
         stacks_taken: Global___StacksTaken | None = ...,
         progress_changed: Global___ProgressChanged | None = ...,
+        sources_loaded: Global___SourcesLoaded | None = ...,
         progress: Global___WorkerProgress | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "boundary_reached", b"boundary_reached", "collective_raised", b"collective_raised", "done", b"done", "failed", b"failed", "first_boundary", b"first_boundary", "kind", b"kind", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "progress_changed", b"progress_changed", "saved", b"saved", "script_ended", b"script_ended", "stacks_taken", b"stacks_taken", "stalled", b"stalled", "stuck", b"stuck", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "boundary_reached", b"boundary_reached", "collective_raised", b"collective_raised", "done", b"done", "failed", b"failed", "first_boundary", b"first_boundary", "kind", b"kind", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "progress_changed", b"progress_changed", "saved", b"saved", "script_ended", b"script_ended", "sources_loaded", b"sources_loaded", "stacks_taken", b"stacks_taken", "stalled", b"stalled", "stuck", b"stuck", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "boundary_reached", b"boundary_reached", "collective_raised", b"collective_raised", "done", b"done", "failed", b"failed", "first_boundary", b"first_boundary", "kind", b"kind", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "progress_changed", b"progress_changed", "saved", b"saved", "script_ended", b"script_ended", "stacks_taken", b"stacks_taken", "stalled", b"stalled", "stuck", b"stuck", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "boundary_reached", b"boundary_reached", "collective_raised", b"collective_raised", "done", b"done", "failed", b"failed", "first_boundary", b"first_boundary", "kind", b"kind", "peer_unproven", b"peer_unproven", "pong", b"pong", "progress", b"progress", "progress_changed", b"progress_changed", "saved", b"saved", "script_ended", b"script_ended", "sources_loaded", b"sources_loaded", "stacks_taken", b"stacks_taken", "stalled", b"stalled", "stuck", b"stuck", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pong", "waiting", "boundary_reached", "done", "collective_raised", "failed", "first_boundary", "stalled", "peer_unproven", "stuck", "blocked", "script_ended", "saved", "stacks_taken", "progress_changed"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pong", "waiting", "boundary_reached", "done", "collective_raised", "failed", "first_boundary", "stalled", "peer_unproven", "stuck", "blocked", "script_ended", "saved", "stacks_taken", "progress_changed", "sources_loaded"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -1313,6 +1319,64 @@ class Stuck(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Stuck: _TypeAlias = Stuck  # noqa: Y015
+
+@_typing.final
+class SourcesLoaded(_message.Message):
+    """SourcesLoaded reports what the worker runs: its script, and the modules beside and below it that it has imported. Modules
+    that are imported later are reported by another one.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourceFile]:
+        """The files."""
+
+    def __init__(
+        self,
+        *,
+        files: _abc.Iterable[Global___SourceFile] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SourcesLoaded: _TypeAlias = SourcesLoaded  # noqa: Y015
+
+@_typing.final
+class SourceFile(_message.Message):
+    """SourceFile is a file of Python source."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    MODIFY_TIME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The path below the script's folder."""
+    digest: _builtins.bytes
+    """The SHA-256 digest of the content."""
+    @_builtins.property
+    def modify_time(self) -> _timestamp_pb2.Timestamp:
+        """When the content was changed last, by the file system's clock."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        digest: _builtins.bytes = ...,
+        modify_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["modify_time", b"modify_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "modify_time", b"modify_time", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SourceFile: _TypeAlias = SourceFile  # noqa: Y015
 
 @_typing.final
 class FirstBoundary(_message.Message):

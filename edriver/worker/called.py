@@ -18,6 +18,7 @@ from edriver.worker import topology
 from edriver.worker.rounds.run import run
 from edriver.worker.state.object_state import ObjectState
 from edriver.worker.state.state import State
+from edriver.worker.watch.not_called import refuse_result
 
 
 @run
@@ -42,6 +43,7 @@ def main() -> None:
     try:
         function, args, kwargs = parcels.unpack(call.pickled)
         result = function(*args, **kwargs)
+        refuse_result(function, result, "edriver.launch")
         packed = parcels.pack(result, "the result")
     except Exception as error:
         place.put(name, parcels.dump(Outcome(topology.rank(), _packed(error), traceback.format_exc())))

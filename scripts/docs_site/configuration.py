@@ -115,6 +115,7 @@ def environment() -> str:
         socket_path=Path(),
         ready_path=Path(),
         life_path=Path(),
+        agent_pid=0,
         store_path=Path(),
     )
     return table(

@@ -75,3 +75,24 @@ def test_the_next_run_goes_on_where_the_last_one_was(tmp_path: Path) -> None:
             assert (begun is None) == (epochs == "1")
             assert steps_on_disk(folder) == {"1": 20, "2": 50}[epochs]
             assert re.search(rf"at step {'0' if begun is None else '20'}$", run.text, re.MULTILINE)
+
+
+def test_a_second_run_in_the_same_folder_is_refused_and_the_first_goes_on_with_its_own(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    environ = {"CHECKPOINT": str(folder), "EPOCHS": "40000"}
+    with running(["-np", "1", *TRAIN], tmp_path, environ) as first:
+        first.line("rank 0 passed step 30")
+        with running(["-np", "1", *TRAIN], tmp_path, {**environ, "EVERY": "1"}) as second:
+            assert second.end() != 0
+        (pid,) = first.pids().values()
+        owner = rf"run {first.id} \(rank 0 of round 1\.1, pid {pid} on localhost\)"
+        assert re.search(rf"edriver: .* {folder} is in use by another run: {owner}", second.text), second.text
+        os.kill(pid, signal.SIGKILL)
+        first.line(r"round 1\.2: 1 worker on localhost, from the checkpoint of step \d+")
+        first.line("rank 0 passed step", len(first.lines))
+        first.process.send_signal(signal.SIGINT)
+        assert first.end() == 130
+    newest = CheckpointFolder(str(folder)).newest()
+    assert newest is not None
+    assert newest.manifest is not None
+    assert newest.manifest.run_id == first.id

@@ -39,6 +39,12 @@ def test_uneven_steps_are_reported_with_the_ranks_that_are_done_and_that_wait(tm
         assert message[1] in edriver("status").stdout
 
 
+def test_a_run_without_a_step_says_so_in_its_last_line(tmp_path: Path) -> None:
+    with running(["-np", "1", *MISTAKES], tmp_path, {"MISTAKE": "no-step"}) as run:
+        assert run.end() == 0
+        run.line(r"^edriver: done: 1 round, [0-9.]+ s, but no step was recorded: nothing called state\.commit\(\) or ")
+
+
 def test_a_run_inside_a_run(tmp_path: Path) -> None:
     with running(["-np", "1", *MISTAKES], tmp_path, {"MISTAKE": "nested"}) as run:
         assert run.end() == 1, run.text

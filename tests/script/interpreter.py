@@ -21,6 +21,7 @@ One command a line:
     ending W ...                     WorkerEnding
     exited W ... with CODE[: TAIL]   WorkerExited
     expired W ...                    LeaseExpired
+    loaded W: DIGEST                 SourcesLoaded: script.py with this digest
     quiet W ...                      WorkerQuiet
     answered W ...                   WorkerAnswered
     stuck W [round=R]                WorkerStuck
@@ -302,6 +303,10 @@ class Interpreter:
     def _do_expired(self, words: Words) -> Iterator[str]:
         for name in words.names:
             yield from self._tell(events.LeaseExpired(int(name), LEASE))
+
+    def _do_loaded(self, words: Words) -> Iterator[str]:
+        (name,) = words.names
+        return self._tell(events.SourcesLoaded(int(name), (events.SourceFile("script.py", words.text.encode(), 0.0),)))
 
     def _do_quiet(self, words: Words) -> Iterator[str]:
         for name in words.names:

@@ -16,6 +16,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,10 @@ import torch
 from torch.optim import Optimizer
 
 from edriver.checkpoints.folder import MANIFEST, CheckpointFolder
+from edriver.checkpoints.manifest import Manifest
+from edriver.checkpoints.ownership import Owner, Ownership
+from edriver.common.ids import RoundId
+from edriver.system.proc_stat import process_name
 from edriver.worker.checkpoints import checkpoints as room
 from edriver.worker.checkpoints.schedule import CheckpointSchedule
 from edriver.worker.errors import CheckpointError
@@ -274,6 +279,72 @@ def test_one_of_another_state_is_refused(tmp_path: Path) -> None:
         other.load_checkpoint()
 
 
+def another_run(location: str | Path, run_id: str, round_id: RoundId, process: int) -> Ownership:
+    """A claim of a process on this machine."""
+    me = replace(Owner.this_process({"EDRIVER_RUN_ID": run_id}), process=process_name(process))
+    claim = Ownership(CheckpointFolder(str(location)), me)
+    claim.claim(round_id)
+    return claim
+
+
+def test_a_folder_that_another_run_has_is_refused_by_its_name(location: str) -> None:
+    other = another_run(location, "5d2f01aa", RoundId(1, 3), os.getppid())
+    named = r"in use by another run: run 5d2f01aa \(rank 0 of round 1\.3, pid "
+    with pytest.raises(CheckpointError, match=named):
+        new_state(location).newest_checkpoint(look=True)
+    with pytest.raises(CheckpointError, match=named):
+        new_state(location).sync()
+    other.release()
+    assert new_state(location).newest_checkpoint(look=True) == 0
+
+
+@pytest.mark.parametrize(
+    ("run_id", "said"),
+    [("another", "cannot be written to .*: another run has taken over .*: run another "), ("mine", "no checkpoint of")],
+    ids=["another-run", "a-later-round"],
+)
+@pytest.mark.parametrize("when", ["before", "while"])
+def test_a_writer_that_was_stopped_until_its_folder_was_taken_over_leaves_nothing_there(
+    location: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, run_id: str, said: str, when: str
+) -> None:
+    caplog.set_level(logging.INFO, "edriver.worker")
+    monkeypatch.setenv("EDRIVER_RUN_ID", "mine")
+    me = Owner.this_process
+    monkeypatch.setattr(Owner, "this_process", staticmethod(lambda environ: replace(me(environ), process="1 1")))
+    state = new_state(location, keep=1)
+    train(state, 1)
+    monkeypatch.setattr(Owner, "this_process", staticmethod(me))
+    before = [found.name for found in CheckpointFolder(location).found()]
+    seal = CheckpointFolder.seal
+
+    def stopped(folder: CheckpointFolder, name: str, manifest: Manifest) -> None:
+        another_run(location, run_id, RoundId(1, 9), os.getpid())
+        seal(folder, name, manifest)
+
+    if when == "before":
+        another_run(location, run_id, RoundId(1, 9), os.getpid())
+    else:
+        monkeypatch.setattr(CheckpointFolder, "seal", stopped)
+    train(state, 2)
+    assert [found.name for found in CheckpointFolder(location).found()] == before
+    assert len(re.findall(said, caplog.text)) == (1 if run_id == "another" else 2)
+
+
+def test_the_folder_is_free_once_the_run_has_ended_well(tmp_path: Path) -> None:
+    script = (
+        "import os, sys, edriver\n"
+        "state = edriver.TorchState(checkpoint=sys.argv[1], every=1)\n"
+        "def train(state):\n"
+        "    state.commit()\n"
+        "    print(*sorted(os.listdir(sys.argv[1])))\n"
+        "edriver.run(train)(state)\n"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", script, str(tmp_path / "c")]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "owner-000001.json" in printed
+    assert [path.name for path in (tmp_path / "c").iterdir()] == ["checkpoint-000001"]
+
+
 def full_disk(*_: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -288,7 +359,7 @@ def test_a_full_disk_is_said_once_and_training_goes_on(
         train(state, 3)
     assert written.failures == failures + 3
     assert caplog.text.count("No space left on device; training continues") == 1
-    assert list(tmp_path.iterdir()) == []  # what was begun is removed
+    assert list(tmp_path.glob("checkpoint-*")) == []  # what was begun is removed
     train(state, 1)
     assert "checkpoints can be written" in caplog.text
     assert [found.steps for found in CheckpointFolder(str(tmp_path)).found()] == [4]

@@ -7,6 +7,7 @@ import gc
 import io
 import itertools
 import os
+import random
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from concurrent import futures
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy
 import pytest
 import torch
 import torch.distributed as dist
@@ -178,6 +180,66 @@ def sync_odd_trees(rank: int) -> list[dict[str, Any]]:
             }
         )
     return results
+
+
+class Particular:
+    """An object that looks at its tensor's memory when it is made again, as torch.Generator does."""
+
+    def __init__(self) -> None:
+        self.tensor = torch.arange(40.0).view(5, 8).t()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        tensor = state["tensor"]
+        assert tensor.is_contiguous()
+        assert tensor.storage_offset() == 0
+        assert tensor.untyped_storage().nbytes() == tensor.nbytes
+        self.tensor = tensor
+
+
+def sync_objects(rank: int) -> tuple[Any, ...]:
+    one, generator = Particular(), torch.Generator().manual_seed(7)
+    sent: dict[str, Any] = {"weights": one.tensor, "deep": [{"generator": generator, "one": one}], "again": one}
+    got: Any = sync_state(sent if rank == 0 else None, place_of(rank, 2, source=0, receivers=(1,)))
+    tree: dict[str, Any] = sent if rank == 0 else got
+    deep = tree["deep"][0]
+    drawn = torch.rand(3, generator=deep["generator"]).tolist()
+    return drawn, deep["one"].tensor.tolist(), deep["one"] is tree["again"], tree["weights"].tolist()
+
+
+def test_objects_get_tensors_of_their_own() -> None:
+    sent, got = run_ranks(sync_objects, 2)
+    assert got == sent
+    assert got[2]
+
+
+def sync_generators(rank: int) -> tuple[Any, ...]:
+    topology.enter(place_of(rank, 2, source=0, receivers=(1,)))
+    torch_generator = torch.Generator().manual_seed(rank)
+    mine: dict[str, Any] = {"g": torch_generator, "rng": numpy.random.default_rng(rank), "python": random.Random(rank)}
+    state = TorchState(**mine, old=numpy.random.RandomState(rank))
+    if rank == 0:
+        for _ in range(3):
+            draw_from(state)
+    state.sync()
+    assert all(getattr(state, name) is generator for name, generator in mine.items()), "brought back in place"
+    state.keep()
+    drawn = draw_from(state)
+    state.return_to_boundary()
+    again = draw_from(state)
+    state.restore()
+    return state.clean, drawn, again, draw_from(state)
+
+
+def draw_from(state: TorchState) -> tuple[float, ...]:
+    drawn = torch.rand(1, generator=state.g), state.rng.normal(), state.python.gauss(0, 1), state.old.normal()
+    return tuple(map(float, drawn))
+
+
+def test_generators_of_the_scripts_own_go_on_alike() -> None:
+    source, receiver = run_ranks(sync_generators, 2)
+    assert receiver == source
+    assert source[0]
+    assert source[1] == source[2] == source[3]
 
 
 def sync_to_some_and_then_to_all(rank: int) -> list[Any]:
@@ -421,10 +483,11 @@ def test_only_what_lies_scattered_is_copied_into_buffers() -> None:
 
 
 def test_tied_weights_travel_once() -> None:
-    pickler = sync._TreePickler(io.BytesIO())
-    state = Net().state_dict()
-    pickler.dump(dict(state))
+    state = dict(Net().state_dict())
+    pickler = sync._TreePickler(io.BytesIO(), sync._occurrences_in(state))
+    pickler.dump(state)
     assert len(pickler.layout.tensors) == len(state) - 1
+    assert not any(outline.inside for outline in pickler.outlines)
 
 
 def test_a_sparse_tensor_is_refused() -> None:

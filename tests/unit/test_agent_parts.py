@@ -128,6 +128,7 @@ def environment(
         ready_path=Path("/s/ready.sock"),
         life_path=Path("/s/w.life"),
         store_path=Path("/s/w3.store"),
+        agent_pid=7,
         interface=interface,
         devices=devices,
     )
@@ -147,6 +148,7 @@ def test_a_worker_gets_its_way_to_the_agent_and_defaults() -> None:
         "EDRIVER_READY": "/s/ready.sock",
         "EDRIVER_LIFE": "/s/w.life",
         "EDRIVER_OMP_DEFAULT": "1",
+        "EDRIVER_AGENT_PID": "7",
         "GRPC_ENABLE_FORK_SUPPORT": "0",
         **MALLOC_DEFAULTS,
         **GLOO_DEFAULTS,

@@ -52,6 +52,11 @@ OF_A_WORKER: list[tuple[CauseKind, Detail | None, str]] = [
         why.Exit(0),
         "exited with code 0 before its edriver.run was done (does the script call edriver.run, and not exit inside it?)",
     ),
+    (
+        CauseKind.SOURCE_DIFFERS,
+        why.ReportedText("loss.py (changed at 2026-11-26 14:05:31)"),
+        "runs a script that differs from the one that the run began with: loss.py (changed at 2026-11-26 14:05:31)",
+    ),
     (CauseKind.NOT_STARTED, why.Exit(127, "no such file"), "could not be started: no such file"),
     (CauseKind.KILLED, why.Exit(-9), "was killed by SIGKILL"),
     (CauseKind.OUT_OF_MEMORY, why.Exit(-9), "was killed by the kernel: out of memory"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from edriver.checkpoints.folder import CheckpointFolder
+from edriver.checkpoints.ownership import Owner, Ownership
 from edriver.cli.subcommands import SUBCOMMANDS
 from edriver.commands.checkpoint import checkpoint
+from edriver.common.ids import RoundId
 from tests.unit.test_checkpoint_folder import manifest, write
 
 
@@ -52,6 +55,14 @@ def test_verify_reads_the_files(folder: CheckpointFolder) -> None:
 
 def test_an_empty_folder_says_so(tmp_path: Path) -> None:
     assert checkpoint(["inspect", str(tmp_path)]) == f"there are no checkpoints in {tmp_path}"
+
+
+def test_it_names_the_owner(folder: CheckpointFolder) -> None:
+    claim = Ownership(folder, Owner.this_process({"EDRIVER_RUN_ID": "5d2f01aa", "EDRIVER_HOST": "b"}))
+    claim.claim(RoundId(1, 2))
+    last = checkpoint(["inspect", folder.location]).splitlines()[-1]
+    assert last == f"last used by run 5d2f01aa (rank 0 of round 1.2, pid {os.getpid()} on b)"
+    claim.release()
 
 
 def test_what_cannot_be_read_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

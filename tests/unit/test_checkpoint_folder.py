@@ -29,7 +29,7 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def write(folder: CheckpointFolder, steps: int, whole: bool = True) -> str:
-    name = folder.new_name()
+    name = folder.begin()
     fs, path = fsspec.core.url_to_fs(folder.place(name))
     fs.makedirs(path, exist_ok=True)
     fs.pipe_file(f"{path}/data", CONTENT)
@@ -136,7 +136,7 @@ def test_a_name_is_not_used_again_while_it_is_there(location: str) -> None:
     folder = CheckpointFolder(location)
     first, second = write(folder, 10, whole=False), write(folder, 10, whole=False)
     folder.remove(first)
-    assert folder.new_name() > second
+    assert folder.begin() > second
 
 
 def test_a_manifest_reads_what_it_writes() -> None:

@@ -289,6 +289,13 @@ def test_a_failure_without_a_time_is_not_overruled_by_a_file() -> None:
             "done: 12 rounds, 2 failures survived, 1 preemption, 5 resizes, 3 unproven connections, 60.0 s",
             id="some-of-each",
         ),
+        pytest.param(Tally(1, 0, 0, 0, 0, 0, 4.26, 0.5, True), "done: 1 round, 4.3 s, goodput 50.0 %", id="steps"),
+        pytest.param(
+            Tally(1, 0, 0, 0, 0, 0, 4.26, None, True),
+            "done: 1 round, 4.3 s, but no step was recorded: nothing called state.commit() or "
+            "state.check_host_updates() in a round",
+            id="no-step",
+        ),
     ],
 )
 def test_success(tally: Tally, text: str) -> None:

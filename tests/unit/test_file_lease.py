@@ -17,9 +17,10 @@ import pytest
 from edriver.driver.core import events
 from edriver.driver.journal import sqlite_journal
 from edriver.driver.journal.entries import Entry
-from edriver.driver.journal.file_lease import LEASE, LOOK_PERIOD, FileLease, process_name
+from edriver.driver.journal.file_lease import LEASE, LOOK_PERIOD, FileLease
 from edriver.driver.journal.journal import Head, JournalError, JournalLostError, Turn
 from edriver.driver.journal.sqlite_journal import SqliteJournal
+from edriver.system.proc_stat import process_name
 
 HEAD = Head("5d2f01aa", (), "/", {}, b"k" * 32, "")
 EVENT = Turn(Entry(1.0, 2.0, events.Ticked()))

@@ -80,6 +80,7 @@ def worker_environment(
     ready_path: Path,
     life_path: Path,
     store_path: Path,
+    agent_pid: int,
     tls_folder: Path | None = None,
     interface: str | None = None,
     devices: Sequence[str] = (),
@@ -100,6 +101,7 @@ def worker_environment(
         ready_path: the datagram socket to which the worker sends its worker_id as text once it listens.
         life_path: the file of the lock that the worker holds while it lives.
         store_path: the unix socket of its store, if only this machine's workers are to reach it.
+        agent_pid: the agent's process.
         tls_folder: the folder of what it shows the others (store_transport.py).
         interface: the network interface that has the address, if it is known.
         devices: the host's GPUs. A slot always has the one with its number, independently of the rank of its worker; if
@@ -124,6 +126,7 @@ def worker_environment(
         "EDRIVER_SOCKET": str(socket_path),
         READY_VARIABLE: str(ready_path),
         "EDRIVER_LIFE": str(life_path),
+        "EDRIVER_AGENT_PID": str(agent_pid),
         # A data loader forks; gRPC's handlers for that would wait for its threads.
         "GRPC_ENABLE_FORK_SUPPORT": "0",
     }

@@ -94,6 +94,7 @@ class CauseKind(enum.Enum):
     DISCOVERY_FAILED = "discovery-failed"  # ReportedText
     RESIZED = "resized"  # Count: most workers from now on
     DRIVER_RESUMED = "driver-resumed"  # Count: which driver of the run it is
+    SOURCE_DIFFERS = "source-differs"  # ReportedText: which files of the worker's script, and when they were changed
     HOST_UNSTEADY = "host-unsteady"  # Count: changes of it in discovery's latest answers
     OUTPUT_OMITTED = "output-omitted"  # Count: lines of the host's workers that are left out
     OUTPUT_UNWRITTEN = "output-unwritten"  # ReportedText: which file of the host's workers cannot be written, and why
@@ -358,8 +359,7 @@ class LimitExceeded:
     Attributes:
         end: the kind of cause.
         limit: maximum number within the window.
-        total: number in the whole run.
-        recent: number within the window.
+        total, recent: number in the whole run, and within the window.
         window: length of the window, in seconds.
         last: the cause for which the last one ended.
     """

@@ -252,6 +252,29 @@ class ExitOverdue:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file of a script's source.
+
+    Attributes:
+        name: its path below the script's folder.
+        digest: of its content.
+        modified: when that was changed last, in seconds since the epoch.
+    """
+
+    name: str
+    digest: bytes
+    modified: float
+
+
+@dataclass(frozen=True, slots=True)
+class SourcesLoaded:
+    """A worker has loaded files of its script's source. No decision depends on it."""
+
+    worker_id: int
+    files: tuple[SourceFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerQuiet:
     """A worker has not answered its agent for half of its lease."""
 
@@ -406,6 +429,7 @@ Event = (
     | WorkerEnding
     | WorkerExited
     | LeaseExpired
+    | SourcesLoaded
     | WorkerQuiet
     | WorkerAnswered
     | WorkerStuck

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Final, NamedTuple
 from edriver.driver.journal.journal import JournalError, JournalLostError
 from edriver.driver.journal.renewal import Renewal
 from edriver.system.private_files import open_private
-from edriver.system.proc_stat import START_FIELD, STATE_FIELD, stat_fields
+from edriver.system.proc_stat import process_lives, process_name, this_machine
 
 LEASE: Final = 5.0
 """Seconds for which the file of a driver on another machine must stay as it is before the journal is taken."""
@@ -49,25 +48,6 @@ class Holder(NamedTuple):
     machine: str
     process: str
     renewals: str
-
-
-def this_machine() -> str:
-    """Names this machine since its start, and the processes that can be seen from here."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{socket.gethostname()} {boot} {Path('/proc/self/ns/pid').readlink()}"
-
-
-def process_name(process: int) -> str:
-    """Names a process that lives as no other of this machine: by its id, and the time of its start (proc(5), stat).
-
-    Returns:
-        the name; empty: it has ended, though its parent may not know it yet.
-    """
-    with contextlib.suppress(OSError, IndexError):
-        fields = stat_fields(Path(f"/proc/{process}/stat"))
-        if fields[STATE_FIELD] not in "ZX":
-            return f"{process} {fields[START_FIELD]}"
-    return ""
 
 
 class FileLease:
@@ -133,7 +113,7 @@ class FileLease:
 
     def _lives(self, other: Holder) -> bool:
         if other.machine == self._machine:
-            return process_name(int(other.process.partition(" ")[0] or 0)) == other.process != ""
+            return process_lives(other.process)
         changes, deadline = 0, self._clock() + LEASE
         while self._clock() < deadline:
             self._sleep(LOOK_PERIOD)

@@ -107,6 +107,8 @@ def worker_words(cause: Cause) -> str:
             if uncertain:
                 return f"{lost}, while the kernel killed a process on its host because memory ran out"
             return f"{lost}: out of memory, so the kernel killed {'it' if pid else 'one'}{_limit_text(limit)}"
+        case CauseKind.SOURCE_DIFFERS, why.ReportedText(text):
+            return f"runs a script that differs from the one that the run began with: {text}"
         case CauseKind.ENDED, None:
             return "has ended"
         case CauseKind.RAISED, ScriptError(kind):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 from edriver.common.wire import timestamp
 from edriver.driver.core.cause import Cause, CauseKind
+from edriver.driver.core.events import SourceFile, SourcesLoaded
 from edriver.driver.observe.cause_message import cause_with_text
 from edriver.v1 import status_pb2
 
@@ -15,12 +17,23 @@ MAX_WARNINGS: Final = 16
 REPEAT_INTERVAL: Final = 600.0
 """Seconds after which something that still happens is reported again."""
 
+MAX_FILES: Final = 2000
+"""Most source files that are remembered, and most that are said to differ."""
+
+MAX_NAMES: Final = 3
+"""Files that a text names."""
+
 
 class Warnings:
-    """Remembers each kind once, or once a host, and how often it has happened."""
+    """Remembers each kind once, or once a host, and how often it has happened.
+
+    Attributes:
+        sources: the source that the workers run.
+    """
 
     def __init__(self) -> None:
         """There is none yet."""
+        self.sources = Sources()
         self._found: dict[tuple[CauseKind, str | None], status_pb2.Warning] = {}
         self._reported: dict[tuple[CauseKind, str | None], float] = {}
 
@@ -49,3 +62,37 @@ class Warnings:
     def messages(self) -> list[status_pb2.Warning]:
         """All that are remembered, the latest last."""
         return list(self._found.values())
+
+
+class Sources:
+    """Remembers the files that a run began with: of each the first content that a worker has loaded."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, bytes] = {}
+        self._said: set[tuple[str, bytes]] = set()
+
+    def differing(self, loaded: SourcesLoaded) -> str:
+        """Which of a worker's files differ, and when they were changed, each content once; empty: none do.
+
+        New files are remembered.
+        """
+        changed: list[SourceFile] = []
+        for file in loaded.files:
+            first = self._first.get(file.name)
+            if first is None and len(self._first) < MAX_FILES:
+                self._first[file.name] = file.digest
+            elif first is not None and first != file.digest and (file.name, file.digest) not in self._said:
+                changed.append(file)
+        changed = changed[: MAX_FILES - len(self._said)]
+        self._said.update((file.name, file.digest) for file in changed)
+        changed.sort(key=lambda file: file.modified, reverse=True)
+        named = [f"{file.name} (changed at {_time_text(file.modified)})" for file in changed[:MAX_NAMES]]
+        more = [f"{len(changed) - MAX_NAMES} more"] if len(changed) > MAX_NAMES else []
+        return ", ".join(named + more)
+
+
+def _time_text(seconds: float) -> str:
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    except (ValueError, OverflowError, OSError):  # a file may have any time
+        return "an unknown time"

@@ -86,6 +86,12 @@ def event_of_report(worker_id: int, report: notification_pb2.Report) -> events.E
             return events.WorkerBlocked(worker_id, round_id, blocked.boundaries, span_seconds(blocked.duration))
         case "stuck":
             return events.WorkerStuck(worker_id, round_id_of(report.stuck.round_id))
+        case "sources_loaded":
+            files = (
+                events.SourceFile(file.name, file.digest, epoch_seconds(file.modify_time))
+                for file in report.sources_loaded.files
+            )
+            return events.SourcesLoaded(worker_id, tuple(files))
         case "failed":
             return events.WorkerFailed(worker_id, report.failed.traceback, report.failed.rejoins)
         case _:

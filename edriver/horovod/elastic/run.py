@@ -11,6 +11,7 @@ from edriver.horovod.collectives import handles
 from edriver.horovod.elastic.state import ForeignState, State
 from edriver.worker.rounds.run import run as run_in_rounds
 from edriver.worker.state.state import State as StateOfRounds
+from edriver.worker.watch.not_called import refuse_function
 
 R = TypeVar("R")
 
@@ -22,8 +23,9 @@ def run(func: Callable[..., R]) -> Callable[..., R | None]:
 
     Raises:
         ValueError: hvd.init() has not been called.
-        TypeError: the first argument is no state.
+        TypeError: the function is an async function or a generator function, or the first argument is no state.
     """
+    refuse_function(func, "hvd.elastic.run")
 
     @functools.wraps(func)
     def wrapper(state: Any, *args: Any, **kwargs: Any) -> R | None:

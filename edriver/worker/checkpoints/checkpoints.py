@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from edriver.checkpoints.folder import CheckpointFolder, Found
 from edriver.checkpoints.manifest import Manifest
+from edriver.checkpoints.ownership import FolderInUseError, Owner, Ownership, RoundOverError
+from edriver.common.ids import RoundId
 from edriver.common.release import VERSION
 from edriver.worker.checkpoints import files
 from edriver.worker.checkpoints.contents import OUTLINE, filled, outline
@@ -30,8 +34,9 @@ def in_a_thread(job: Callable[[], None]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where training is: see the same fields of Manifest."""
+    """Where training is: its round, and see the same fields of Manifest."""
 
+    round_id: RoundId
     steps: int
     version: str
     run_id: str
@@ -54,7 +59,7 @@ class Contents:
 
 
 class Checkpoints:
-    """Writes and loads the checkpoints in a folder.
+    """Writes and loads the checkpoints in a folder, which one living run owns.
 
     Args:
         location: a path or a URL.
@@ -73,6 +78,7 @@ class Checkpoints:
         if keep < 1:
             raise ValueError(f"keep= takes the number of checkpoints to keep, at least 1, and was given {keep!r}")
         self._folder = CheckpointFolder(location)
+        self._ownership = Ownership(self._folder, Owner.this_process(os.environ))
         self._keep = keep
         self._spawn = spawn
         self._clock = clock
@@ -89,6 +95,31 @@ class Checkpoints:
     def wait(self) -> None:
         """Wait until none is being written."""
         self._idle.wait()
+
+    def look(self) -> None:
+        """See that no other run that lives owns the folder.
+
+        Raises:
+            CheckpointError: one does: names it.
+        """
+        with _refusal_raised():
+            self._ownership.look()
+
+    def own(self, round_id: RoundId, wait: bool) -> None:
+        """Own the folder from now on, as rank 0 of this round.
+
+        Args:
+            round_id: the round.
+            wait: until it is owned: no worker of this run may own it yet. Else it is claimed beside the caller.
+
+        Raises:
+            CheckpointError: another run that lives owns it: names that.
+        """
+        if not wait:
+            self._ownership.claim_soon(round_id)
+            return
+        with _refusal_raised():
+            self._ownership.claim(round_id)
 
     def skipped(self) -> None:
         """One is due while the last is still being written."""
@@ -115,7 +146,10 @@ class Checkpoints:
         def job() -> None:
             try:
                 ready()
+                self._ownership.claim(place.round_id)
                 self._write(place, contents)
+            except RoundOverError as error:
+                logger.info("no checkpoint of step %d is written: %s", place.steps, error)
             except Exception as error:  # noqa: BLE001  of a library, for any storage
                 self._failed(f"a checkpoint cannot be written to {self._folder.location}: {_text(error)}")
             else:
@@ -162,7 +196,7 @@ class Checkpoints:
         raise CheckpointError(f"no checkpoint in {self._folder.location} can be loaded: {text}")
 
     def _write(self, place: Place, contents: Contents) -> None:
-        began, name = time.perf_counter(), self._folder.new_name()
+        began, name = time.perf_counter(), self._folder.begin()
         try:
             key_of: dict[int, str] = {}
             for key, value in files.flattened(contents.readable).items():
@@ -180,7 +214,9 @@ class Checkpoints:
                 records,
                 entries,
             )
+            self._ownership.check(place.round_id)
             self._folder.seal(name, manifest)
+            self._ownership.check(place.round_id)  # this process may have been stopped since the look before
         except Exception:
             self._remove(name)
             raise
@@ -225,6 +261,17 @@ class Checkpoints:
             self._folder.condemn(found.name)
         except Exception:
             logger.debug("%s cannot be marked as damaged", found.name, exc_info=True)
+
+
+@contextmanager
+def _refusal_raised() -> Iterator[None]:
+    """Raise a CheckpointError if another run owns the folder. What else goes wrong is said where one is written."""
+    try:
+        yield
+    except FolderInUseError as error:
+        raise CheckpointError(str(error)) from None
+    except Exception:
+        logger.debug("whose the folder of checkpoints is cannot be seen", exc_info=True)
 
 
 def _text(error: Exception) -> str:

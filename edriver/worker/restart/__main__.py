@@ -49,6 +49,7 @@ def main() -> None:
     cluster = tensorflow_cluster.member(
         assignment, lambda: worker.store_of(assignment), os.environ["EDRIVER_ADDRESS"], os.environ
     )
+    worker.begins(words)
     with worker.ending(), cluster:
         run_script(words)
 

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -32,6 +32,7 @@ from edriver.worker.rounds.participant import Participant, Stage, Verdict
 from edriver.worker.rounds.run import end_process_group
 from edriver.worker.watch.blocked import BlockedWatch
 from edriver.worker.watch.forked import Owner
+from edriver.worker.watch.source_files import SourceFiles
 from edriver.worker.watch.traceback_text import traceback_text
 
 ROOT_CAUSE_TIMEOUT = 2.0
@@ -59,6 +60,7 @@ class OneRound:
         self._imports: standby.ImportRecord | None = None
         self._blocked = BlockedWatch(threading.main_thread())
         self._stop_ordered = False
+        self._sources = SourceFiles()
         checkpoint.ask(self.checkpoint_requested)
         self._server = NotificationServer(
             environ["EDRIVER_SOCKET"],
@@ -96,6 +98,19 @@ class OneRound:
     def remember_imports(self, path: Path, place: Mapping[str, str]) -> None:
         """From now on write down for the slot's standby, at each sign of life, what the script has imported."""
         self._imports = standby.ImportRecord(path, place)
+
+    def begins(self, words: Sequence[str]) -> None:
+        """The script is about to be run: report its source. Modules follow at signs of life.
+
+        Args:
+            words: see run_script.
+        """
+        if words[0] != "-m":
+            self._report_sources(self._sources.script(words[0]))
+
+    def _report_sources(self, files: Sequence[pb.SourceFile]) -> None:
+        if files:
+            self._server.report(pb.Report(sources_loaded=pb.SourcesLoaded(files=files)))
 
     @contextlib.contextmanager
     def ending(self) -> Iterator[None]:
@@ -184,6 +199,7 @@ class OneRound:
             answer.pong.progress.CopyFrom(progress)
             if self._imports is not None:
                 self._imports.update()
+            self._report_sources(self._sources.new())
             self._look_for_standstill()
         return answer
 

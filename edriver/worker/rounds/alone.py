@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from edriver.checkpoints.ownership import release_at_exit
 from edriver.worker.state.state import State
+from edriver.worker.watch.not_called import refuse_result
 from edriver.worker.watch.script_location import nested_run
 
 R = TypeVar("R")
@@ -35,6 +37,8 @@ class Alone:
         try:
             result = function(state, *args, **kwargs)
             state.function_returned()
-            return result
         finally:
             self._running = False
+        refuse_result(function, result)
+        release_at_exit()
+        return result

@@ -17,6 +17,7 @@ from edriver.worker.rounds.alone import Alone
 from edriver.worker.rounds.worker_rounds import WorkerRounds
 from edriver.worker.state.object_state import holds_nothing
 from edriver.worker.state.state import State
+from edriver.worker.watch.not_called import refuse_function
 
 logger = logging.getLogger("edriver.worker")
 
@@ -102,7 +103,8 @@ def run(function: Callable[..., Any] | None = None, /, *, warm_up: Callable[[Any
             Afterwards the state, gradients and random number generators are as they were before.
 
     Raises:
-        TypeError: the first argument is not a State.
+        TypeError: the function, or `warm_up`, is an async function or a generator function, or it has returned a
+            coroutine or a generator without passing a boundary; or the first argument is not a State.
         RuntimeError: this process was started by the worker, as a data loader's is.
         SystemExit: with code 0, when this worker's host is leaving.
         Exception: whatever a function raised that is not the loss of a peer; the process is expected to end of it.
@@ -115,6 +117,9 @@ def run(function: Callable[..., Any] | None = None, /, *, warm_up: Callable[[Any
 def _elastic(
     function: Callable[Concatenate[S, P], R], warm_up: Callable[[S], object] | None
 ) -> Callable[Concatenate[S, P], R | None]:
+    refuse_function(function)
+    if warm_up is not None:
+        refuse_function(warm_up)
     if "EDRIVER_WORKER_ID" in os.environ and "torch" in sys.modules:
         from edriver.worker.backend import default_group
 
@@ -126,8 +131,8 @@ def _elastic(
         nonlocal cold
         if not isinstance(state, State):
             raise TypeError(
-                f"the first argument of {function.__name__} must be an edriver.State (such as TorchState), "
-                f"not {type(state).__name__}"
+                f"the first argument of {getattr(function, '__name__', function)} must be an edriver.State (such as "
+                f"TorchState), not {type(state).__name__}"
             )
         worker_process.refuse_child("edriver.run")
         rounds = rounds_of_this_process()

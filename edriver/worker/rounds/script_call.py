@@ -9,6 +9,7 @@ from edriver.worker import topology, training_phase
 from edriver.worker.rounds import effects
 from edriver.worker.rounds.effects import Answer, OfScript
 from edriver.worker.state.state import State
+from edriver.worker.watch.not_called import refuse_result
 from edriver.worker.watch.scheduler_end import name_the_resize
 
 R = TypeVar("R")
@@ -23,10 +24,17 @@ class ScriptCall(Generic[R]):
 
     Args:
         synced: called when the state is synced in a round.
+        boundaries: answers how many boundaries have been passed in the round.
     """
 
     def __init__(
-        self, function: Callable[..., R], state: State, args: Any, kwargs: Any, synced: Callable[[], None]
+        self,
+        function: Callable[..., R],
+        state: State,
+        args: Any,
+        kwargs: Any,
+        synced: Callable[[], None],
+        boundaries: Callable[[], int],
     ) -> None:
         self.state = state
         self.result: R | None = None
@@ -36,6 +44,8 @@ class ScriptCall(Generic[R]):
         self._synced = synced
         self._sizes: list[int] = []  # of the rounds in which the function was called
         state.computes_in.begin()
+        self._boundaries = boundaries
+        self._has_run = False
 
     def forget(self) -> None:
         """Forget what the function returned: it may keep the round's group alive."""
@@ -50,15 +60,7 @@ class ScriptCall(Generic[R]):
         state = self.state
         match effect:
             case effects.Train():
-                place = topology.current()
-                self._sizes.append(place.size)
-                try:
-                    with state.computes_in.in_function():
-                        self.result = self._function(state, *self._args, **self._kwargs)
-                except Exception as error:
-                    name_the_resize(error, self._sizes, place)
-                    raise
-                state.function_returned()
+                self._train()
             case effects.Sync():
                 committed = state.sync() is not False
                 self._synced()
@@ -88,3 +90,18 @@ class ScriptCall(Generic[R]):
                 state.return_to_boundary()
                 state.clear_gradients()
         return None
+
+    def _train(self) -> None:
+        state, place = self.state, topology.current()
+        self._sizes.append(place.size)
+        try:
+            with state.computes_in.in_function():
+                self.result = self._function(state, *self._args, **self._kwargs)
+        except Exception as error:
+            name_the_resize(error, self._sizes, place)
+            raise
+        finally:
+            self._has_run = self._has_run or self._boundaries() > 0
+        if not self._has_run:
+            refuse_result(self._function, self.result)
+        state.function_returned()

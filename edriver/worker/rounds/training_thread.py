@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Any, NoReturn, TypeVar
 
+from edriver.checkpoints.ownership import release_at_exit
 from edriver.common.stall_limits import Phase
 from edriver.v1 import notification_pb2 as pb
 from edriver.worker import topology, training_phase
@@ -90,6 +91,7 @@ class TrainingThread:
                 topology.enter(topology.NO_ASSIGNMENT)
                 return None
             training_phase.current.show(None)
+            release_at_exit()
             return call.result
         except BaseException as error:  # also Ctrl-C and sys.exit: the others need not wait until this process ends
             reported = isinstance(error, SwallowedInterruptError)  # at the boundary

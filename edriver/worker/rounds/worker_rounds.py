@@ -31,6 +31,7 @@ from edriver.worker.rounds.step_times import StepTimes
 from edriver.worker.rounds.training_thread import TrainingThread
 from edriver.worker.state.state import State
 from edriver.worker.watch.script_location import nested_run
+from edriver.worker.watch.source_files import SourceFiles
 
 R = TypeVar("R")
 
@@ -83,6 +84,7 @@ class WorkerRounds:
             self._watch,
             looks_like_peer_loss,
         )
+        self._sources = SourceFiles()
         self._life = LifeLock(Path(environ["EDRIVER_LIFE"]))
         training_phase.current.show = self._show_phase
         if threading.current_thread() is threading.main_thread():  # another thread may end before the process does
@@ -96,7 +98,9 @@ class WorkerRounds:
         """Call the function in one round after the other until all members are done: see `run.run`."""
         if self._watch.state is not None:
             raise nested_run(function)
-        call = ScriptCall(function, state, args, kwargs, self._synced)
+        if files := self._sources.new():
+            self._server.report(pb.Report(sources_loaded=pb.SourcesLoaded(files=files)))
+        call = ScriptCall(function, state, args, kwargs, self._synced, lambda: self._participant.boundaries)
         self._training.enter(call)
         self.notifications.register_listener(state)
         self._watch.state = state

@@ -88,11 +88,16 @@ class StateHandler(abc.ABC):
 _STATEFUL_LOADER: Final = "torchdata.stateful_dataloader."
 _POWER_SGD: Final = "torch.distributed.algorithms.ddp_comm_hooks."
 
-_registry: dict[type, type[StateHandler]] = {}
+_registry: dict[type | str, type[StateHandler]] = {}
 
 
-def register_handler(cls: type, handler_cls: type[StateHandler]) -> None:
-    """Have values of a class, and of its subclasses without a handler of their own, handled so."""
+def register_handler(cls: type | str, handler_cls: type[StateHandler]) -> None:
+    """Have values of a class, and of its subclasses without a handler of their own, handled so.
+
+    Args:
+        cls: the class, or its full name: of one in a library that need not be imported.
+        handler_cls: its handler.
+    """
     _registry[cls] = handler_cls
 
 
@@ -118,8 +123,9 @@ def handler_for(value: object) -> StateHandler | None:
             "inside the function, after DistributedDataParallel; what it has gathered is lost when workers come or go"
         )
     for cls in type(value).__mro__:
-        if cls in _registry:
-            return _registry[cls](value)
+        handler = _registry.get(cls) or _registry.get(f"{cls.__module__}.{cls.__qualname__}")
+        if handler is not None:
+            return handler(value)
     if hasattr(value, "state_dict") and hasattr(value, "load_state_dict") and not isinstance(value, type):
         return StateDictHandler(value)
     return None

@@ -14,6 +14,7 @@ from edriver.worker.copies.random_states import RandomStates
 from edriver.worker.copies.small_copy import NotSmallError, SmallCopies, not_ours
 from edriver.worker.state.digests import digest_text
 from edriver.worker.state.state import State
+from edriver.worker.state.unkept import ADVICE, refuse_unkept
 
 if TYPE_CHECKING:
     from edriver.worker.backend.process_modes import ProcessModes
@@ -41,6 +42,7 @@ class ObjectState(State):
         kwargs: the attributes.
 
     Raises:
+        TypeError: a value cannot be kept (a lock, an open file, a generator object).
         ValueError: a name starts with an underscore or is one of this class's own; or from_rank_0 names no attribute.
     """
 
@@ -68,6 +70,7 @@ class ObjectState(State):
         self._saved_modes: ProcessModes | None = None
         for name, value in kwargs.items():
             setattr(self, name, value)
+            self._refuse_unkept(name)
 
     @property
     def has_commit(self) -> bool:
@@ -135,8 +138,10 @@ class ObjectState(State):
         Raises:
             ValueError: the source's state has other attributes than this one.
             RuntimeError: the connection to the source or a receiver broke, or this worker has no rank yet.
+            CheckpointError: another run that lives owns the checkpoints, or the one to begin from cannot be loaded.
         """
         assignment = topology.current()
+        self.own_checkpoints(assignment)
         self.copied.received_bytes = 0
         arrived = None
         loads = bool(assignment.checkpoint) and assignment.rank == assignment.source
@@ -212,6 +217,10 @@ class ObjectState(State):
     def _note_modes(self) -> None:
         """Note the modes that the function computes in, at a boundary that ends a step."""
         self.computes_in.passed()
+
+    def _refuse_unkept(self, name: str) -> None:
+        """Refuse an attribute that cannot be kept."""
+        refuse_unkept(name, getattr(self, name))
 
     def _capture(self) -> dict[str, Any]:
         """The state as a tree that refers to the live objects."""
@@ -294,7 +303,6 @@ def _copied(values: dict[str, Any]) -> dict[str, Any]:
             copies[name] = copy.deepcopy(value, memo)
         except Exception as error:
             raise TypeError(
-                f"the state's attribute {name!r} cannot be copied ({type(error).__name__}: {error}); keep "
-                "out of the state what is not data: files, locks, connections, loaders"
+                f"the state's attribute {name!r} cannot be copied ({type(error).__name__}: {error}); {ADVICE}"
             ) from error
     return copies

@@ -75,6 +75,14 @@ class StateOnDisk:
         self._trained = 0
         self._loaded: int | None = None
 
+    def begin(self, round_id: RoundId) -> None:
+        """Own the folder: this worker is rank 0 of the round.
+
+        Raises:
+            CheckpointError: another run that lives owns it.
+        """
+        self._checkpoints.own(round_id, wait=not self._trained)
+
     def passing(self) -> bool:
         """Count a step; whether this worker is to write a checkpoint of it."""
         state, place = self._state, _place()
@@ -96,7 +104,7 @@ class StateOnDisk:
         state, place = self._state, topology.current()
         tree, random, loan = state.committed_parts()
         version = Version(self._round, state.steps_made - self._begun_with)
-        where = Place(state.steps_made, str(version), os.environ.get("EDRIVER_RUN_ID", ""), place.size)
+        where = Place(place.round_id, state.steps_made, str(version), os.environ.get("EDRIVER_RUN_ID", ""), place.size)
         readable = readable_form(tree, lambda name, part: self._handlers[name].readable(part))
         self._checkpoints.write(where, Contents(readable, tree, random.kept()), loan.wait, loan.give_back)
 
@@ -107,7 +115,12 @@ class StateOnDisk:
             self.write()
 
     def newest_steps(self) -> int:
-        """The steps of the newest whole checkpoint, if it is ahead of the state; else 0."""
+        """The steps of the newest whole checkpoint, if it is ahead of the state; else 0.
+
+        Raises:
+            CheckpointError: another run that lives owns the folder.
+        """
+        self._checkpoints.look()
         # A checkpoint that was loaded in a round that broke before it was synced is to be loaded again.
         steps = self._checkpoints.newest_steps()
         return steps if steps > self._trained else 0

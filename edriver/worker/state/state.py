@@ -22,7 +22,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
+from edriver.common.ids import RoundId
 from edriver.common.stall_limits import Phase
+from edriver.worker.assignment import Assignment
 from edriver.worker.reports import Copied, SamplesDone, with_reports
 from edriver.worker.state.commit_schedule import CommitSchedule
 from edriver.worker.state.modes import Modes
@@ -55,6 +57,13 @@ class BoundaryListener(Protocol):
 class OnDisk(Protocol):
     """What writes a state's checkpoints, and loads them."""
 
+    def begin(self, round_id: RoundId) -> None:
+        """This worker is rank 0 of a round that begins: its run owns the checkpoints from now on.
+
+        Raises:
+            CheckpointError: another run that lives does.
+        """
+
     def passing(self) -> bool:
         """A boundary is about to be passed: count the step; returns whether a checkpoint is due here."""
 
@@ -65,7 +74,11 @@ class OnDisk(Protocol):
         """The same, unless the newest checkpoint is of that step."""
 
     def newest_steps(self) -> int:
-        """The steps of the newest whole checkpoint, if they are more than the state has made; else 0."""
+        """The steps of the newest whole checkpoint, if they are more than the state has made; else 0.
+
+        Raises:
+            CheckpointError: another run that lives owns the checkpoints.
+        """
 
     def load(self) -> None:
         """Take over the newest whole checkpoint.
@@ -212,10 +225,18 @@ class State(abc.ABC):
 
         Returns:
             None if the state has no checkpoints.
+
+        Raises:
+            CheckpointError: another run that lives owns them.
         """
         if self._disk is None:
             return None
         return self._disk.newest_steps() if look else 0
+
+    def own_checkpoints(self, assignment: Assignment) -> None:
+        """As rank 0 of a round that begins, have the run own the checkpoints on disk; may raise a CheckpointError."""
+        if self._disk is not None and assignment.rank == 0:
+            self._disk.begin(assignment.round_id)
 
     def load_checkpoint(self) -> None:
         """Take over the newest whole checkpoint on disk.

@@ -39,6 +39,7 @@ from edriver.worker.reports import SamplesDone
 from edriver.worker.sampler.elastic_sampler import ElasticSampler
 from edriver.worker.state.device_mark import DeviceMark, Event
 from edriver.worker.state.first_look import refuse_sharded, refuse_uninitialized, say_untrained
+from edriver.worker.state.generators import register_generators
 from edriver.worker.state.handlers import ModuleHandler, OptimizerHandler, StateHandler, handler_for
 from edriver.worker.state.object_state import ObjectState, check_names
 from edriver.worker.state.step_watch import STEP_BEGUN, StepWatch
@@ -51,6 +52,9 @@ _OVERWRITTEN: Final = (
     "parameters or attributes had been replaced, or written to outside of an optimizer's step, since the last "
     "boundary: pass a boundary right after that, or call commit() now and then"
 )
+
+
+register_generators()
 
 
 def _recorded() -> Event | None:
@@ -76,9 +80,9 @@ class TorchState(ObjectState):
         model: the model. May be set later.
         optimizer: its optimizer. May be set later.
         checkpoint: where checkpoints are written, and loaded from once no worker holds the state: a folder, or a URL
-            that fsspec knows; None: nowhere. Loading runs code that is in a checkpoint (pickle): keep strangers from
-            writing there. Of a local folder, only checkpoints are loaded that no other account than root can have
-            written.
+            that fsspec knows; None: nowhere. It belongs to one run at a time. Loading runs code that is in a
+            checkpoint (pickle): keep strangers from writing there. Of a local folder, only checkpoints are loaded that
+            no other account than root can have written.
         every: how often one is written: a time, or a number of steps.
         keep: how many are kept.
         objects: everything else, by name: schedulers, samplers, more models, plain data.
@@ -87,8 +91,8 @@ class TorchState(ObjectState):
         steps_made: with checkpoints, the number of boundaries that training has passed, in all runs.
 
     Raises:
-        TypeError: a value cannot be kept (FSDP, ZeroRedundancyOptimizer, DTensor, DistributedSampler, lazy modules that
-            have not been called), and why.
+        TypeError: a value cannot be kept (FSDP, ZeroRedundancyOptimizer, DTensor, DistributedSampler, a lock, lazy
+            modules that have not been called), and why.
         ValueError: a name starts with an underscore or is one of this class's own; `every` or `keep` is not positive.
     """
 
@@ -130,7 +134,7 @@ class TorchState(ObjectState):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self._names:
-            handler = None if type(value) in IMMUTABLE_TYPES else handler_for(value)
+            handler = None if type(value) in IMMUTABLE_TYPES else _handler(name, value)
             refuse_uninitialized(name, value)
             if handler is None:
                 self._handlers.pop(name, None)
@@ -145,6 +149,10 @@ class TorchState(ObjectState):
             self._steps.watch(h.value for h in self._handlers.values() if isinstance(h.value, Optimizer))
         if name in self._handlers:
             self._outdated = True
+
+    def _refuse_unkept(self, name: str) -> None:
+        if name not in self._handlers:
+            super()._refuse_unkept(name)
 
     def _side(self) -> SideCopies:
         """What copies tensors that do not lie in host memory."""
@@ -287,11 +295,8 @@ class TorchState(ObjectState):
 
     def _capture(self) -> dict[str, Any]:
         """For each name, whether its value has a handler, and its captured state or the value itself."""
-        tree: dict[str, Any] = {}
-        for name in self._names:
-            handler = self._handlers.get(name)
-            tree[name] = (False, getattr(self, name)) if handler is None else (True, handler.capture())
-        return tree
+        parts = ((name, self._handlers.get(name)) for name in self._names)
+        return {name: (False, getattr(self, name)) if h is None else (True, h.capture()) for name, h in parts}
 
     def _load(self, tree: dict[str, Any]) -> None:
         """Take over a tree of `_capture`'s form, without keeping a reference to any part of it."""
@@ -358,6 +363,13 @@ class _Lasting:
         if handler is None:
             return False
         return isinstance(handler.value, Optimizer) or memory_key(tensor) in self._memory
+
+
+def _handler(name: str, value: object) -> StateHandler | None:
+    try:
+        return handler_for(value)
+    except TypeError as error:
+        raise TypeError(f"the state's attribute {name!r} cannot be kept: {error}") from error
 
 
 def _load_handled(handler: StateHandler | None, name: str, live: object, part: Any) -> None:

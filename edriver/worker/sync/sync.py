@@ -27,7 +27,7 @@ import hmac
 import io
 import pickle
 import struct
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import Any, BinaryIO, Final, NamedTuple
 
 import cloudpickle
@@ -47,6 +47,8 @@ _RECORD_FORMAT: Final = struct.Struct("!QQ32s?")
 
 _PLAIN_CLASSES: Final = (OrderedDict, torch.Size, torch.dtype, complex)
 """What a state of tensors and plain values is made of beside what pickle knows by itself."""
+
+_CONTAINERS: Final = (dict, OrderedDict, list, tuple)
 
 _PLAIN_NAMES: Final = {("collections", "OrderedDict"), ("torch", "Size"), ("builtins", "complex")}
 
@@ -134,6 +136,8 @@ class TensorOutline(NamedTuple):
         device_type: where it belongs.
         requires_grad: as torch has it.
         is_parameter: whether it is a torch.nn.Parameter.
+        inside: whether an object has it, and not the tree itself: it gets memory of its own, for the object may look at
+            that, or keep it.
     """
 
     start: int
@@ -142,34 +146,41 @@ class TensorOutline(NamedTuple):
     device_type: str
     requires_grad: bool
     is_parameter: bool
+    inside: bool
 
 
 class _TreePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
-    """Pickles a tree, putting its tensors into a layout."""
+    """Pickles a tree, putting its tensors into a layout.
 
-    def __init__(self, file: BinaryIO) -> None:
+    Args:
+        file: where to.
+        occurrences: how often each tensor stands in the tree itself, by its id: what else is met is in an object.
+    """
+
+    def __init__(self, file: BinaryIO, occurrences: Counter[int]) -> None:
         super().__init__(file)
         self.layout = Layout()
         self.outlines: list[TensorOutline] = []
         self.classes = False
+        self._occurrences = occurrences
         self._index_of: dict[tuple[object, ...], int] = {}
 
     def persistent_id(self, obj: Any) -> int | None:
         if not isinstance(obj, torch.Tensor):
             return None
-        if not is_plain_tensor(obj):
-            raise TypeError(
-                f"a {type(obj).__name__} with layout {obj.layout} cannot be synced: the state may hold "
-                "dense tensors of torch's own class only"
-            )
+        _refuse_special(obj)
         is_parameter, requires_grad = isinstance(obj, torch.nn.Parameter), obj.requires_grad
+        self._occurrences[id(obj)] -= 1
+        inside = self._occurrences[id(obj)] < 0
         # The same memory as a parameter and as a plain tensor (of a state_dict) stays two things.
         key = (*memory_key(obj), requires_grad, is_parameter)
         index = self._index_of.setdefault(key, len(self.outlines))
         if index == len(self.outlines):
             start = self.layout.add(obj)
-            outline = TensorOutline(start, obj.dtype, tuple(obj.shape), obj.device.type, requires_grad, is_parameter)
-            self.outlines.append(outline)
+            shape, device = tuple(obj.shape), obj.device.type
+            self.outlines.append(TensorOutline(start, obj.dtype, shape, device, requires_grad, is_parameter, inside))
+        elif inside:
+            self.outlines[index] = self.outlines[index]._replace(inside=True)
         return index
 
     def reducer_override(self, obj: Any) -> Any:
@@ -177,6 +188,72 @@ class _TreePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ha
         if type(obj) not in _PLAIN_CLASSES and not any(obj is plain for plain in _PLAIN_CLASSES):
             self.classes = True
         return super().reducer_override(obj)
+
+
+def _refuse_special(tensor: torch.Tensor) -> None:
+    if not is_plain_tensor(tensor):
+        raise TypeError(
+            f"a {type(tensor).__name__} with layout {tensor.layout} cannot be synced: the state may hold "
+            "dense tensors of torch's own class only"
+        )
+
+
+def _occurrences_in(tree: Any) -> Counter[int]:
+    """How often each tensor stands in a tree of dicts, lists and tuples, by its id: as often as a pickler meets it."""
+    found: Counter[int] = Counter()
+    seen: set[int] = set()
+    parts = [tree]
+    while parts:
+        part = parts.pop()
+        kind = type(part)
+        if isinstance(part, torch.Tensor):
+            found[id(part)] += 1
+        elif kind in _CONTAINERS and id(part) not in seen:
+            seen.add(id(part))
+            parts.extend(part.values() if issubclass(kind, dict) else part)
+    return found
+
+
+class _Rehearsal(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+    """Pickles a value to nowhere, without the elements of its tensors and arrays.
+
+    Attributes:
+        large: those tensors and arrays.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_Nowhere(), buffer_callback=lambda _: None)
+        self.large: list[Any] = []
+
+    def persistent_id(self, obj: Any) -> int | None:
+        if not isinstance(obj, torch.Tensor):
+            return None
+        _refuse_special(obj)
+        self.large.append(obj)
+        return 0
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj).__name__ == "ndarray" and type(obj).__module__ == "numpy":
+            self.large.append(obj)
+        return super().reducer_override(obj)
+
+
+class _Nowhere:
+    """A file that keeps nothing."""
+
+    def write(self, data: bytes) -> int:
+        return len(data)
+
+
+def rehearse(value: Any) -> list[Any]:
+    """Pickle a value as a sync does, and forget it; returns the tensors and arrays that it holds.
+
+    Raises:
+        Exception: it cannot be pickled; or it holds a sparse, quantized or sharded tensor (TypeError).
+    """
+    pickler = _Rehearsal()
+    pickler.dump(value)
+    return pickler.large
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -213,7 +290,7 @@ class _TreeUnpickler(_PlainUnpickler):
 
 def _send(tree: Any, downstream: Downstream, key: str) -> None:
     file = io.BytesIO()
-    pickler = _TreePickler(file)
+    pickler = _TreePickler(file, _occurrences_in(tree))
     pickler.dump(tree)
     # As plain tuples: 5,000 objects of a class of ours take four times as long.
     text = bytearray(pickle.dumps([tuple(outline) for outline in pickler.outlines]) + file.getbuffer())
@@ -256,8 +333,10 @@ def _placed(stream: torch.Tensor, outlines: list[TensorOutline]) -> list[torch.T
 
 
 def _of_kind(elements: torch.Tensor, outline: TensorOutline) -> torch.Tensor:
+    if outline.inside:
+        elements = elements.to(outline.device_type, copy=True)
     if outline.is_parameter:
         elements = torch.nn.Parameter(elements, requires_grad=outline.requires_grad)
     elif outline.requires_grad:
         elements.requires_grad_()
-    return elements if outline.device_type == "cpu" else belongs_to(elements, outline.device_type)
+    return elements if outline.inside or outline.device_type == "cpu" else belongs_to(elements, outline.device_type)

@@ -15,7 +15,7 @@ import edriver
 start_quickly()
 
 MISTAKE = os.environ["MISTAKE"]
-state = edriver.ObjectState(step=0)
+state = edriver.ObjectState(step=6 if MISTAKE == "no-step" else 0)
 
 
 def surrogate() -> None:

@@ -16,6 +16,8 @@ from edriver.text.cause_names import UNPROVEN_CONNECTION
 from edriver.text.last_output import own_last_lines
 from edriver.text.phrases import count_text
 
+NO_STEP = ", but no step was recorded: nothing called state.commit() or state.check_host_updates() in a round"
+
 MAX_TRACEBACK_LINES = 60
 MAX_TAIL_LINES = 20
 
@@ -33,6 +35,7 @@ class Tally:
         steps_lost: steps that had to be made again.
         seconds: how long the run took.
         goodput: the share of that which went into steps that count; None: no step was made.
+        counts_steps: whether a script that trains would have made steps that are seen here.
     """
 
     rounds: int
@@ -43,6 +46,7 @@ class Tally:
     steps_lost: int
     seconds: float
     goodput: float | None = None
+    counts_steps: bool = False
 
 
 def success_report(tally: Tally) -> str:
@@ -55,7 +59,9 @@ def success_report(tally: Tally) -> str:
         (tally.steps_lost, "step", " lost"),
     )
     spent = "".join(f", {count_text(count, noun)}{more}" for count, noun, more in counts if count)
-    good = "" if tally.goodput is None else f", goodput {100 * tally.goodput:.1f} %"
+    good = NO_STEP if tally.counts_steps else ""
+    if tally.goodput is not None:
+        good = f", goodput {100 * tally.goodput:.1f} %"
     return f"done: {count_text(tally.rounds, 'round')}{spent}, {tally.seconds:.1f} s{good}"
 
 

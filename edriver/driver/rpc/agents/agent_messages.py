@@ -29,6 +29,9 @@ _OF_A_WORKER: Final = frozenset(
 )
 """Messages of an agent about one of its workers."""
 
+MAX_LOADED: Final = 32
+"""Lists of source files that are remembered, so that the same list from another worker is no event."""
+
 
 class AgentMessages:
     """Reads messages of connected agents, and drops what an agent reports about workers that are not its own.
@@ -63,6 +66,7 @@ class AgentMessages:
         self._on_agent_ended = on_agent_ended
         self._faults = faults
         self._on_stacks = on_stacks
+        self._loaded: dict[tuple[events.SourceFile, ...], None] = {}
 
     def event_of(self, peer: AgentPeer, message: agent_pb2.ConnectRequest) -> events.Event | None:
         """What a message means to the core; None if nothing.
@@ -87,7 +91,8 @@ class AgentMessages:
                 report = message.worker_report
                 if (beat := _progress_in(report)) is not None:
                     self._on_progress(beat)
-                return event_of_report(report.worker_id, report.report)
+                event = event_of_report(report.worker_id, report.report)
+                return None if isinstance(event, events.SourcesLoaded) and self._is_known(event) else event
             case "worker_ending":
                 ending = message.worker_ending
                 return events.WorkerEnding(ending.worker_id, epoch_seconds(ending.detect_time))
@@ -126,6 +131,15 @@ class AgentMessages:
                 self._on_progress(beat)
         if used:
             self._on_usage(peer.host, heartbeat)
+
+    def _is_known(self, loaded: events.SourcesLoaded) -> bool:
+        """Whether a worker before has loaded the same: thousands do."""
+        if loaded.files in self._loaded:
+            return True
+        self._loaded[loaded.files] = None
+        if len(self._loaded) > MAX_LOADED:
+            del self._loaded[next(iter(self._loaded))]
+        return False
 
     def own_lines(
         self, identity: AgentIdentity, batch: agent_pb2.ForwardOutputRequest

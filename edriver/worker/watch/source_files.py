@@ -1,0 +1,90 @@
+"""The source files of the user's own that this process has loaded: the script, and modules beside and below it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from edriver.common.limits import MAX_NAME_LENGTH
+from edriver.v1 import notification_pb2 as pb
+from edriver.worker.watch.script_location import PACKAGE_ROOT
+
+MAX_FILES: Final = 500
+"""Most files that are read."""
+
+MAX_FILE_BYTES: Final = 1 << 20
+"""Larger files are left out."""
+
+_INSTALLED: Final = {"site-packages", "dist-packages"}
+
+
+class SourceFiles:
+    """Finds those that have been loaded since the last look. A look that finds no new module compares two numbers."""
+
+    def __init__(self) -> None:
+        self._folder = Path.cwd()  # the script may leave it
+        self._modules = 0
+        self._seen: set[str] = set()
+        self._count = 0
+
+    def script(self, file: str) -> list[pb.SourceFile]:
+        """A script that is about to be run."""
+        return list(self._read(self._folder / file, 0, ()))
+
+    def new(self) -> list[pb.SourceFile]:
+        """The files that were loaded since the last look, with what they hold now."""
+        script = sys.modules.get("__main__")
+        if script is None or len(sys.modules) == self._modules or (path := self._path_of(script)) is None:
+            return []
+        self._modules = len(sys.modules)
+        package = script.__spec__.parent if script.__spec__ is not None else ""
+        level = len(package.split(".")) if package else 0
+        modules = list(sys.modules.values())
+        return list(self._read(path, level, (getattr(module, "__file__", None) for module in modules)))
+
+    def _path_of(self, script: ModuleType) -> Path | None:
+        """The script's file; None: it has none, or is edriver's own, which has not begun with the script yet."""
+        file = getattr(script, "__file__", None)
+        if not isinstance(file, str):
+            return None
+        path = self._folder / file
+        return None if path.resolve().is_relative_to(PACKAGE_ROOT) else path
+
+    def _read(self, script: Path, level: int, files: Iterable[object]) -> Iterator[pb.SourceFile]:
+        """Read new files in the folder of the script, or so many levels above: of its outermost package."""
+        root = script.resolve().parents[level]
+        # Before the script's own name is resolved and after it: its folder may be reached by a link.
+        folders = tuple({f"{root}{os.sep}", f"{script.parents[level]}{os.sep}"})
+        for file in (str(script), *files):
+            if not isinstance(file, str) or file in self._seen or self._count >= MAX_FILES:
+                continue
+            self._seen.add(file)
+            if file == str(script) or (file.startswith(folders) and file.endswith(".py")):
+                path = Path(file).resolve()
+                if path.is_relative_to(root) and _is_users(path) and (found := _source_file(path, root)) is not None:
+                    self._count += 1
+                    yield found
+
+
+def _is_users(path: Path) -> bool:
+    return not path.is_relative_to(PACKAGE_ROOT) and _INSTALLED.isdisjoint(path.parts)
+
+
+def _source_file(path: Path, root: Path) -> pb.SourceFile | None:
+    name = str(path.relative_to(root))
+    if len(name) > MAX_NAME_LENGTH or not name.isprintable():
+        return None
+    try:
+        about = path.stat()
+        if about.st_size > MAX_FILE_BYTES:
+            return None
+        found = pb.SourceFile(name=name, digest=hashlib.sha256(path.read_bytes()).digest())
+    except OSError:
+        return None
+    found.modify_time.FromNanoseconds(about.st_mtime_ns)
+    return found
