@@ -198,7 +198,7 @@ def test_none_goes_on_before_all_have_come_that_build_a_communicator() -> None:
 
     with contextlib.ExitStack() as clients, futures.ThreadPoolExecutor() as pool:
         one, two, three = (clients.enter_context(client_of(SERVER, WIRE, members_of)) for _ in range(3))
-        calls = [pool.submit(one.set, "id", b"unique"), pool.submit(two.get, "id")]
+        calls: list[futures.Future[Any]] = [pool.submit(one.set, "id", b"unique"), pool.submit(two.get, "id")]
         assert not futures.wait(calls, timeout=0.05).done
         assert three.get("id") == b"unique"
         assert calls[1].result(LIMIT_SECONDS) == b"unique"
@@ -212,7 +212,7 @@ def test_members_of_whom_one_never_comes_are_freed_by_severing() -> None:
         client_of(SERVER, WIRE, lambda _: 3) as two,
         futures.ThreadPoolExecutor() as pool,
     ):
-        calls = [pool.submit(one.set, "lonely", b"unique"), pool.submit(two.get, "lonely")]
+        calls: list[futures.Future[Any]] = [pool.submit(one.set, "lonely", b"unique"), pool.submit(two.get, "lonely")]
         for each in (one, two):
             each.sever()
         for call in calls:

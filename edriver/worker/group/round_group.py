@@ -226,7 +226,7 @@ class RoundGroup:
             RuntimeError: this process can use its GPU no longer.
         """
         current = self._round
-        if self._nccl is None or current is None or self._communicators(self._nccl) == {}:
+        if self._nccl is None or current is None or _communicators(self._nccl) == {}:
             return
         self._nccl.finish()
         if self._is_severed(current.assignment):
