@@ -103,6 +103,13 @@ def test_the_root_cause_comes_first_with_all_that_is_known_of_it() -> None:
         pytest.param("OSError: [Errno 28] No space left on device: '/dev/shm/x'", True, "--shm-size", id="shm"),
         pytest.param("OSError: [Errno 28] No space left on device: '/data/x'", True, None, id="another-disk"),
         pytest.param(
+            '  File "/lib/python3.12/multiprocessing/heap.py", line 80, in __init__\n'
+            "OSError: [Errno 28] No space left on device",
+            True,
+            "--shm-size",
+            id="shared-memory",
+        ),
+        pytest.param(
             "RuntimeError: [enforce fail at gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to find address "
             "for: eth9",
             False,

@@ -43,7 +43,8 @@ _HINTS: Final = (
         re.compile(
             r"out of shared memory|is killed by signal: Bus error|unable to allocate shared memory\(shm\)"
             r"|unable to (open shared memory object|write to file|mmap \d+ bytes from file) </torch_"
-            r"|/dev/shm.*(No space left on device|size \d+)|No space left on device.*/dev/shm"
+            r"|\bshm\b.*(No space left on device|size \d+)|No space left on device.*\bshm\b"
+            r"|multiprocessing/(heap|shared_memory)\.py(?s:.*)No space left on device"
         ),
         "as a rule this means that shared memory (/dev/shm) is full, through which a data loader's processes pass "
         "batches. Make it larger (`docker run --shm-size 8g`; in Kubernetes an emptyDir of medium Memory mounted at "
@@ -56,9 +57,9 @@ _HINTS: Final = (
         "TP_SOCKET_IFNAME, in the script or in what runs it (`ip link` shows those that it has)",
     ),
     _Hint(
-        re.compile(r"\bbdb\.BdbQuit$", re.MULTILINE),
-        "breakpoint() and pdb read from a terminal, and a worker has none. Debug the script without edriver, as one "
-        "process, or attach a debugger (debugpy, py-spy); `edriver stack` shows where each worker stands",
+        re.compile(r"\bbdb\.BdbQuit$|EOFError: EOF when reading a line", re.MULTILINE),
+        "breakpoint(), pdb and input() read from a terminal, and a worker has none. Debug the script without edriver, "
+        "as one process, or attach a debugger (debugpy, py-spy); `edriver stack` shows where each worker stands",
     ),
     _Hint(
         re.compile(
