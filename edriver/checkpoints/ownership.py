@@ -297,7 +297,7 @@ class Ownership:
                     raise FolderInUseError(self._in_use_by(owner))
                 break
             if not deadline:
-                logger.info(
+                logger.warning(
                     "the checkpoint folder %s was last used by %s: waiting for up to %g s to see whether that is still "
                     "running",
                     *(self._where, owner, LEASE),

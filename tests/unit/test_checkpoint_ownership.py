@@ -105,11 +105,15 @@ def test_an_owner_on_another_machine_that_renews_its_file_is_left_alone(location
     assert second.waited == 2 * LOOK_PERIOD
 
 
-def test_an_owner_on_another_machine_that_is_silent_for_a_lease_is_replaced(location: str) -> None:
+def test_an_owner_on_another_machine_that_is_silent_for_a_lease_is_replaced(
+    location: str, caplog: pytest.LogCaptureFixture
+) -> None:
     Claimant(location, member("first", "there x y")).claim.claim(FIRST)
     second = Claimant(location, member("second"))
     second.claim.look()
     assert second.waited == LEASE
+    assert caplog.text.count("was last used by run first (rank 0 of round 1.1, pid ") == 1
+    assert "waiting for up to 15 s" in caplog.text
     second.claim.claim(FIRST)  # which waits no more
     assert second.waited == LEASE
     assert owner(location) == "second"

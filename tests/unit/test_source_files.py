@@ -30,7 +30,11 @@ os.chdir("/")
 first = [file.name for file in looks.new()]
 again = [file.name for file in looks.new()]
 import later
-print(json.dumps([sorted(first), again, [file.name for file in looks.new()]]))
+import threading
+found, seen = [], threading.Event()
+looks.look(lambda files: (found.extend(file.name for file in files), seen.set()))
+assert seen.wait(60)
+print(json.dumps([sorted(first), again, found]))
 """
 
 

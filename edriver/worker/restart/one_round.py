@@ -105,8 +105,7 @@ class OneRound:
         Args:
             words: see run_script.
         """
-        if words[0] != "-m":
-            self._report_sources(self._sources.script(words[0]))
+        self._report_sources(self._sources.script(None if words[0] == "-m" else words[0]))
 
     def _report_sources(self, files: Sequence[pb.SourceFile]) -> None:
         if files:
@@ -199,7 +198,7 @@ class OneRound:
             answer.pong.progress.CopyFrom(progress)
             if self._imports is not None:
                 self._imports.update()
-            self._report_sources(self._sources.new())
+            self._sources.look(self._report_sources)
             self._look_for_standstill()
         return answer
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -98,8 +98,7 @@ class WorkerRounds:
         """Call the function in one round after the other until all members are done: see `run.run`."""
         if self._watch.state is not None:
             raise nested_run(function)
-        if files := self._sources.new():
-            self._server.report(pb.Report(sources_loaded=pb.SourcesLoaded(files=files)))
+        self._report_sources(self._sources.new())
         call = ScriptCall(function, state, args, kwargs, self._synced, lambda: self._participant.boundaries)
         self._training.enter(call)
         self.notifications.register_listener(state)
@@ -127,6 +126,10 @@ class WorkerRounds:
         if self._participant.abort_cause is not None:
             raise PeerLostError(self._participant.abort_cause)
 
+    def _report_sources(self, files: Sequence[pb.SourceFile]) -> None:
+        if files:
+            self._server.report(pb.Report(sources_loaded=pb.SourcesLoaded(files=files)))
+
     def _synced(self) -> None:
         self._times.mark("synced")
         self._step_times.synced(self._participant.round_id)
@@ -142,6 +145,7 @@ class WorkerRounds:
         match notice.WhichOneof("kind"):
             case "ping":
                 self._watch.look()
+                self._sources.look(self._report_sources)
             case "abort" | "stop_at":
                 self._times.mark("notified")
             case "assign_place":

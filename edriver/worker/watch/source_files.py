@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -31,17 +32,28 @@ class SourceFiles:
         self._modules = 0
         self._seen: set[str] = set()
         self._count = 0
+        self._looking: threading.Thread | None = None
 
-    def script(self, file: str) -> list[pb.SourceFile]:
-        """A script that is about to be run."""
+    def script(self, file: str | None) -> list[pb.SourceFile]:
+        """A script that is about to be run; None: a module, which the next look finds."""
+        self._modules = 0
+        if file is None:
+            return []
         return list(self._read(self._folder / file, 0, ()))
+
+    def look(self, report: Callable[[list[pb.SourceFile]], None]) -> None:
+        """Report what is new, if more modules were loaded: in a thread of its own, because a file system may hang."""
+        if len(sys.modules) == self._modules or (self._looking is not None and self._looking.is_alive()):
+            return
+        self._looking = threading.Thread(target=lambda: report(self.new()), name="edriver-source-files", daemon=True)
+        self._looking.start()
 
     def new(self) -> list[pb.SourceFile]:
         """The files that were loaded since the last look, with what they hold now."""
+        count, self._modules = self._modules, len(sys.modules)
         script = sys.modules.get("__main__")
-        if script is None or len(sys.modules) == self._modules or (path := self._path_of(script)) is None:
+        if count == self._modules or script is None or (path := self._path_of(script)) is None:
             return []
-        self._modules = len(sys.modules)
         package = script.__spec__.parent if script.__spec__ is not None else ""
         level = len(package.split(".")) if package else 0
         modules = list(sys.modules.values())
