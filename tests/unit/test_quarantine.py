@@ -160,7 +160,7 @@ def test_random_kills_do_not_bring_a_run_to_a_standstill(seed: int, min_np: int)
     """A thousand kills, one every 2 s. The slots' own cooldowns are turned off, as `make soak` does."""
     rng = random.Random(seed)
     site = Site("a:2 b:2", min_np, draw=rng.random)
-    staffing = Staffing(site.settings, site.roster, NewSizes(site.settings), draw=rng.random)
+    staffing = Staffing(site.settings, site.roster, NewSizes(site.settings, site.roster), draw=rng.random)
     site.roster.workers.clear()
     list(staffing.start_workers(0.0, background=False))
     missing = 0
