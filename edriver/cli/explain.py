@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from edriver.common.limits import MAX_TOTAL_SLOTS
 from edriver.common.stall_limits import collective_timeout, limits_of
-from edriver.driver import broker_feed, discovery_feed, options, progress_lines, shutdown, source_commit
+from edriver.driver import broker_feed, discovery_feed, options, progress_lines, shutdown, source_commit, stop_requests
 from edriver.driver.core import settings
 from edriver.driver.launch import local
 from edriver.driver.observe.metrics import bounded_server
@@ -74,6 +74,7 @@ DRIVER_BOUNDS: Final = (
     Bound(local, "RESOLVE_TIMEOUT", "a host's name may take to resolve"),
     Bound(tcp_endpoint, "HANDSHAKE_TIMEOUT", "a caller's TLS handshake may take"),
     Bound(tcp_endpoint, "IDLE_TIMEOUT", "a connection may be idle for"),
+    Bound(stop_requests, "COPY_WINDOW", "signals after the first one to stop are copies of it for"),
     Bound(shutdown, "SHUTDOWN_GRACE", "workers may take to end after SIGTERM"),
     Bound(shutdown, "EXIT_BOUND", "and their agent, after them"),
     Bound(shutdown, "QUICK_EXIT_BOUND", "both, after a second Ctrl-C"),
@@ -103,6 +104,7 @@ SETTING_NAMES: Final[Mapping[str, str]] = {
     "report_timeout": "a member may take to answer",
     "boundary_timeout": "and then to reach the boundary",
     "uneven_steps_timeout": "and to wait for members that are done",
+    "long_work_timeout": "work may take that stalls again at one place",
     "idle_timeout": "a script may be idle when the others are done",
     "wake_window": "suspects are spared, after one wakes, for",
     "leave_grace": "a worker may take to leave",
@@ -173,7 +175,7 @@ def bounds_of(judged: RunOptions, flags: argparse.Namespace, given: frozenset[st
         )
     for name, description in SETTING_NAMES.items():
         value = getattr(judged.settings, name)
-        derived = name in ("boundary_timeout", "idle_timeout", "report_timeout")
+        derived = name in ("boundary_timeout", "idle_timeout", "long_work_timeout", "report_timeout")
         origin = "derived: from --stall-timeout" if derived else FIXED_ORIGIN
         yield description, "no limit" if value in (None, math.inf) else f"{value:g} s", origin
     for bound in DRIVER_BOUNDS:

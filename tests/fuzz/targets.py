@@ -168,7 +168,7 @@ class ControlStreams(Target):
             while sent < inputs:
                 sent += await self._converse(connect)
                 received += agents.check()
-            assert received > inputs / 300, "hardly anything has been looked at"
+            assert received > inputs / 600, "hardly anything has been looked at"
             assert await is_welcomed(channel, 2, "b")
 
     async def _converse(self, connect: Any) -> int:

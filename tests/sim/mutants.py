@@ -375,7 +375,8 @@ def checkpoints_are_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def sizes_that_fail_are_tried_for_ever(patch: pytest.MonkeyPatch) -> None:
     """A number of workers with which all raise is tried again, until the run ends of it."""
-    patch.setattr(NewSizes, "allowed", lambda self, count: count)
+    patch.setattr(NewSizes, "most", property(lambda self: self.limit))
+    patch.setattr(NewSizes, "allowed", lambda self, count: min(count, self.limit))
 
 
 def the_size_is_to_blame_for_every_error(patch: pytest.MonkeyPatch) -> None:

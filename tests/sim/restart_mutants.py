@@ -77,7 +77,8 @@ def a_resize_stops_scripts_that_are_done(patch: pytest.MonkeyPatch) -> None:
 
 def a_failed_size_is_tried_until_the_run_ends(patch: pytest.MonkeyPatch) -> None:
     """Rounds of a size with which all raise are tried until the same error ends the run."""
-    patch.setattr(NewSizes, "allowed", lambda self, count: count)
+    patch.setattr(NewSizes, "most", property(lambda self: self.limit))
+    patch.setattr(NewSizes, "allowed", lambda self, count: min(count, self.limit))
 
 
 RESTART_MUTANTS: list[Patch] = [

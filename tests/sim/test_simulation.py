@@ -51,10 +51,13 @@ NOTICED_BY = {
     "rounds_form_before_all_have_stopped": 83,
     "severed_connections_are_the_scripts_own_error": 5,
     "silence_breaks_no_round": 5,
+    "sizes_that_fail_are_tried_for_ever": 39,
     "stop_at_the_highest_report": 29,
     "stop_at_the_lowest_report": 107,
     "stop_overrides_abort": 319,
+    "survivors_die_of_a_new_size": 155,
     "suspects_are_never_killed": 5,
+    "the_size_is_to_blame_for_every_error": 32,
     "torn_state_counts_as_clean": 5,
     "torn_state_is_offered": 23,
     "uneven_steps_are_tried_for_ever": 82,
@@ -94,6 +97,7 @@ def test_the_seeds_reach_what_is_rare() -> None:
         "or needed before": r"Explain\(cause=Cause\(kind=<CauseKind.QUARANTINE_WAIVED\b",
         "a bug ends the run": r"FinishRun\(.*cause=Cause\(kind=<CauseKind.SAME_ERROR\b",
         "ranks make unequal steps": r"FinishRun\(.*cause=Cause\(kind=<CauseKind.UNEVEN_STEPS\b",
+        "a size is given up": r"Explain\(cause=Cause\(kind=<CauseKind.SIZE_REFUSED\b",
         "a member is preempted": r"HostUpdateResult.REMOVED",
     }
     for seed in range(SEEDS):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from edriver.driver.core.cause import Cause, CauseKind, Count, HostQuarantine, SlotTarget
+from edriver.driver.core.failures.new_sizes import NewSizes
 from edriver.driver.core.failures.quarantine import Quarantine
 from edriver.driver.core.roster import Roster, Worker, WorkerState
 from edriver.driver.core.settings import Settings
@@ -159,7 +160,7 @@ def test_random_kills_do_not_bring_a_run_to_a_standstill(seed: int, min_np: int)
     """A thousand kills, one every 2 s. The slots' own cooldowns are turned off, as `make soak` does."""
     rng = random.Random(seed)
     site = Site("a:2 b:2", min_np, draw=rng.random)
-    staffing = Staffing(site.settings, site.roster, draw=rng.random)
+    staffing = Staffing(site.settings, site.roster, NewSizes(site.settings, site.roster), draw=rng.random)
     site.roster.workers.clear()
     list(staffing.start_workers(0.0, background=False))
     missing = 0

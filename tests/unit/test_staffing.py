@@ -6,6 +6,7 @@ import pytest
 
 from edriver.driver.core.actions import Action, StartAgent, StartWorker, StopAgent, StopWorker
 from edriver.driver.core.cause import AgentFault, AgentFaultKind, Cause, CauseKind
+from edriver.driver.core.failures.new_sizes import NewSizes
 from edriver.driver.core.hosts_to_start import SPARE_HOSTS
 from edriver.driver.core.roster import Roster, Worker, WorkerState
 from edriver.driver.core.settings import Settings
@@ -19,7 +20,7 @@ class Site:
     def __init__(self, max_np: int = 8, cooldown_range: tuple[float, float] | None = None) -> None:
         self.settings = Settings(np=1, min_np=1, max_np=max_np, leave_grace=30.0, cooldown_range=cooldown_range)
         self.roster = Roster()
-        self.staffing = Staffing(self.settings, self.roster, draw=lambda: 0.0)
+        self.staffing = Staffing(self.settings, self.roster, NewSizes(self.settings, self.roster), draw=lambda: 0.0)
 
     def observe(self, answer: str, now: float = 0.0, connect: bool = True) -> list[Action]:
         """Take in discovery's answer, tend the hosts, and connect the new agents."""

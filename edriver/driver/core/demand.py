@@ -32,13 +32,10 @@ def demand_of(run: RunState) -> Demand:
     have as many as the run may use.
     """
     workers = Counter(worker.host for worker in run.roster.workers.values())
-    has_most = len(run.roster.fitting()) >= run.staffing.most
+    has_most = len(run.roster.fitting()) >= run.sizes.most
     unused = (
         record.name
         for record in run.roster.hosts.values()
         if not workers[record.name] and (record.drained_whole or (has_most and record.wanted))
     )
-    slots = run.staffing.size_limit
-    if run.sizes.refused:  # more hosts would be taken, not used, given back, and taken again
-        slots = min(slots, run.sizes.largest_trained)
-    return Demand(slots, run.settings.min_np, tuple(unused), tuple(run.roster.hosts))
+    return Demand(run.sizes.worth_asking_for, run.settings.min_np, tuple(unused), tuple(run.roster.hosts))

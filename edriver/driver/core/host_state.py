@@ -76,7 +76,7 @@ class _Look:
     @cached_property
     def _has_most(self) -> bool:
         """Whether the run has its maximum number of workers."""
-        return len(self._run.roster.fitting()) >= self._run.staffing.most
+        return len(self._run.roster.fitting()) >= self._run.sizes.most
 
     def at(self, record: HostRecord, there: int, live: int) -> HostStanding:
         """The state of a host with this many workers, and this many that the run counts on."""
@@ -109,6 +109,6 @@ class _Look:
             return
         spare = len(record.ready_slots(run.now)) - live
         if spare > 0 and (self._has_most or record.agent_id is None):
-            most, limit = run.staffing.most, run.staffing.size_limit
-            detail = SpareSlots(spare, most, resized=limit < run.settings.max_np, refused=run.staffing.refused)
+            most, limit = run.sizes.most, run.sizes.limit
+            detail = SpareSlots(spare, most, resized=limit < run.settings.max_np, refused=run.sizes.refused)
             yield Cause(CauseKind.SLOTS_SPARE, host=record.name, detail=detail)

@@ -175,7 +175,7 @@ class Membership:
         waiting = [w for w in run.roster.workers.values() if w.waits_in(run.ordinal)]
         candidates = run.roster.candidates(waiting, by_place=not run.settings.mode.members_survive)
         ready = sum(candidate.worker_id in fitting for candidate in candidates)
-        chosen = select(candidates, fitting, run.staffing.most_of(ready))
+        chosen = select(candidates, fitting, run.sizes.allowed(ready))
         ended = run.round if chosen.all or not run.checkpoints else None
         if trouble := self._errors.repeated_failure(ended, chosen.version, chosen.checkpoint):
             run.give_up(trouble)

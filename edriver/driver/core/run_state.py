@@ -31,7 +31,7 @@ class RunState:
         now: the time of the event that is being taken in.
         actions: what is to be done about it, in this order.
         roster: the workers.
-        sizes: with how many workers the script can train.
+        sizes: how many workers there may be.
         staffing: the hosts, and which workers they get.
         suspects: workers that are suspected.
         long_work: where members have stalled.
@@ -74,7 +74,7 @@ class RunState:
         """Begin, with no hosts."""
         self.now = self.started
         self.idle_since = self.started + self.settings.start_timeout  # until then the other timeout counts
-        self.sizes = NewSizes(self.settings)
+        self.sizes = NewSizes(self.settings, self.roster)
         self.staffing = Staffing(self.settings, self.roster, self.sizes, self.draw)
         self.suspects = Suspects(self.settings, self.roster)
         self.long_work = LongWork(self.settings.long_work_timeout)

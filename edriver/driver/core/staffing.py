@@ -53,44 +53,25 @@ class Staffing:
     Args:
         settings: the operator's limits.
         roster: who is there.
-        sizes: with how many workers the script can train.
+        sizes: how many workers there may be.
         draw: see Quarantine.
 
     Attributes:
-        size_limit: max_np, or what the operator has asked for since.
+        sizes: the same.
         quarantine: which slots and hosts are left alone for a while.
         discovery: why no hosts are known.
     """
 
     def __init__(self, settings: Settings, roster: Roster, sizes: NewSizes, draw: Callable[[], float]) -> None:
-        self.size_limit = settings.max_np
         self.quarantine = Quarantine(settings, roster, draw)
         self.discovery = DiscoveryTrouble()
         self._settings = settings
         self._roster = roster
-        self._sizes = sizes
+        self.sizes = sizes
         self._agents = 0
         self._workers = 0
         self._trouble: dict[str, Cause] = {}
         self._in_order_until: float | None = None
-
-    @property
-    def most(self) -> int:
-        """Most workers to be used now: fewer than the limit where the script cannot train with all that there are."""
-        if not self._sizes.refused:
-            return self.size_limit
-        count = min(self.size_limit, self._roster.usable_slots())
-        allowed = self._sizes.allowed(count)
-        return allowed if allowed < count else self.size_limit
-
-    def most_of(self, candidates: int) -> int:
-        """How many of this many workers that are ready a round may have."""
-        return self._sizes.allowed(min(candidates, self.most))
-
-    @property
-    def refused(self) -> int:
-        """The number of workers that the run could have, and does not try again; 0: there is none."""
-        return self._sizes.refused_for(min(self.size_limit, self._roster.usable_slots()))
 
     def slot_of(self, worker: Worker) -> Slot:
         """The record of the worker's slot."""
@@ -125,7 +106,7 @@ class Staffing:
     def tend_hosts(self, now: float) -> Iterator[Action]:
         """An agent for each host that the run can use, and for some more; none for a removed host without workers."""
         unusable = self.quarantine.excluded_hosts(now) | self._trouble.keys()
-        chosen = hosts_to_start(self._roster, self.most, unusable, now)
+        chosen = hosts_to_start(self._roster, self.sizes.most, unusable, now)
         for record in list(self._roster.hosts.values()):
             if record.name in chosen:
                 self._agents += 1
@@ -145,8 +126,7 @@ class Staffing:
         """Take in an operator's request. One that is out of range is ignored: the service has already refused it."""
         match wish:
             case events.ResizeRequested(size):
-                self.size_limit = min(max(size, self._settings.min_np), self._settings.max_np)
-                self._sizes.try_again()
+                self.sizes.resize(size)
             case events.DrainRequested(host, slot, reason, requester):
                 if record := self._roster.hosts.get(host):
                     record.drain(slot)
@@ -161,10 +141,10 @@ class Staffing:
     def dismiss(self, fitting: set[int], now: float) -> Iterator[Action]:
         """Stop booting workers that are no longer needed, and terminate those that did not leave when ordered to.
 
-        When a host disappears and returns, its workers and those started in their place may be more than `most`.
+        When a host disappears and returns, its workers and those started in their place may be too many.
         """
         booting = [i for i in sorted(fitting) if self._roster.workers[i].state is WorkerState.BOOTING]
-        surplus = set(booting[::-1][: max(len(fitting) - self.most, 0)])
+        surplus = set(booting[::-1][: max(len(fitting) - self.sizes.most, 0)])
         for worker in self._roster.workers.values():
             if worker.state is WorkerState.BOOTING and (worker.worker_id not in fitting or worker.worker_id in surplus):
                 worker.state = WorkerState.STOPPING
@@ -174,12 +154,12 @@ class Staffing:
                 yield StopWorker(worker.worker_id, worker.host, self._settings.leave_grace)
 
     def start_workers(self, now: float, background: bool) -> Iterator[Action]:
-        """Fill free slots, oldest host first, up to `most` workers that have a slot.
+        """Fill free slots, oldest host first, up to the most workers workers that have a slot.
 
         At the start a host waits for those before it: which workers are the oldest, and which hosts are used where
-        there are more slots than `most`, does not depend on whose agent was the quickest.
+        there are more slots than the most workers, does not depend on whose agent was the quickest.
         """
-        room = self.most - len(self._roster.fitting())
+        room = self.sizes.most - len(self._roster.fitting())
         if room <= 0:
             return
         excluded = self.quarantine.excluded_hosts(now)

@@ -285,7 +285,7 @@ class StatusServer(status_pb2_grpc.StatusServiceServicer):
             time_spent=event_history.ledger.time_spent(now),
             interruption=event_history.ledger.interruption(now),
             recoveries=event_history.ledger.recoveries(),
-            size_limit=membership.state.staffing.size_limit,
+            size_limit=membership.state.sizes.limit,
             name=self._labels[0],
             tags=self._labels[1],
             hold_up=event_history.pace.hold_up(),

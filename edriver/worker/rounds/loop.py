@@ -16,6 +16,7 @@ from typing import Any
 
 from edriver.common.ids import NO_VERSION, Version
 from edriver.common.store_address import StoreAddress
+from edriver.v1 import notification_pb2 as pb
 from edriver.worker.rounds import effects
 from edriver.worker.rounds.effects import Complaint, Effect, Raised
 from edriver.worker.rounds.participant import Participant, Stage, Verdict
@@ -144,10 +145,11 @@ class RoundLoop:
         """
         participant = self._participant
         loss = self._is_loss(raised)
-        yield effects.Stopped(loss, size=0 if loss else participant.size)
+        place = participant.assignment
+        yield effects.Stopped(loss, size=0 if loss or place is None else place.size)
         if not loss:
             why: str = yield effects.Describe()
-            yield effects.Say(participant.failed(why))
+            yield effects.Say(pb.Report(failed=pb.Failed(traceback=why, rejoins=True)))
         elif participant.abort_cause is None:
             text: str = yield effects.Describe()
             sent = participant.unproven(text) if raised is Raised.UNPROVEN else participant.raised(text)

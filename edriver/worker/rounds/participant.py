@@ -98,11 +98,6 @@ class Participant:
         return Version(self.round_id, self.boundaries) if self._in_step else self._brought
 
     @property
-    def size(self) -> int:
-        """The number of members of its round; 0: it has been in none."""
-        return self.assignment.size if self.assignment is not None else 0
-
-    @property
     def grown(self) -> bool:
         """Whether the round has more members than the script has trained with, and this one has passed no boundary."""
         return self.assignment is not None and self.assignment.fallback_size > 0 and self.boundaries == 0
@@ -294,10 +289,6 @@ class Participant:
         """
         round_id, span = round_id_message(self.round_id), duration(seconds) if seconds else None
         return pb.Report(blocked=pb.Blocked(round_id=round_id, boundaries=self.boundaries, duration=span))
-
-    def failed(self, traceback: str) -> pb.Report:
-        """The script has failed, and this worker goes back to its last boundary: returns the report to the driver."""
-        return pb.Report(failed=pb.Failed(traceback=traceback, rejoins=True))
 
     def raised(self, traceback: str) -> pb.Report:
         """A collective of the round failed: returns the report to the driver."""

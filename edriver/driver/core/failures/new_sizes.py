@@ -16,6 +16,7 @@ from edriver.common.ids import NO_ROUND, RoundId
 from edriver.driver.core.actions import Failure
 from edriver.driver.core.cause import Cause, CauseKind, Exit, FailedResize, RefusedSize
 from edriver.driver.core.failures.script_error import ScriptError
+from edriver.driver.core.roster import Roster
 from edriver.driver.core.rounds.round import Round
 from edriver.driver.core.settings import Settings
 
@@ -25,16 +26,22 @@ single member may be an accident."""
 
 
 class NewSizes:
-    """Knows with how many workers the script has trained, and with how many it cannot.
+    """Knows how many workers there may be: with how many the script has trained, and with how many it cannot.
 
     It judges a round once that has ended and that none of its members is in any more: by then their errors are known.
 
     Args:
         settings: the operator's limits.
+        roster: who is there.
+
+    Attributes:
+        limit: --max-np, or what the operator has asked for since.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, roster: Roster) -> None:
+        self.limit = settings.max_np
         self._settings = settings
+        self._roster = roster
         self._judged: RoundId = NO_ROUND
         self.clear()
 
@@ -43,30 +50,40 @@ class NewSizes:
         self._trained: set[int] = set()
         self._known: set[ScriptError] = set()  # what was raised with a number of workers that has trained
         self._last_trained = 0
-        self.try_again()
+        self._try_again()
 
-    def try_again(self) -> None:
-        """Forget what has failed: an operator asks for a size."""
+    def resize(self, size: int) -> None:
+        """An operator asks for this many workers at most; what has failed is tried again."""
+        self.limit = min(max(size, self._settings.min_np), self._settings.max_np)
+        self._try_again()
+
+    def _try_again(self) -> None:
         self._refused: set[int] = set()
         self._attempts: Counter[int] = Counter()
 
     @property
-    def refused(self) -> bool:
-        """Whether there is a size that is not tried again."""
-        return bool(self._refused)
+    def most(self) -> int:
+        """Most workers to be used now: fewer than the limit where the script cannot train with all that there are."""
+        refused = self.refused
+        return self._way_back(refused) if refused else self.limit
 
     @property
-    def largest_trained(self) -> int:
-        """The most workers with which the script has trained; 0: it has not."""
-        return max(self._trained, default=0)
+    def refused(self) -> int:
+        """The number of workers that there could be now, if it is not tried again; else 0."""
+        if not self._refused:
+            return 0
+        count = min(self.limit, self._roster.usable_slots())
+        return count if count in self._refused else 0
+
+    @property
+    def worth_asking_for(self) -> int:
+        """Most workers for which an engine is to have hosts: what is not used would be given back, and taken again."""
+        return min(self.limit, max(self._trained)) if self._refused else self.limit
 
     def allowed(self, count: int) -> int:
-        """How many of this many workers a round may have."""
+        """How many of this many workers that are ready a round may have."""
+        count = min(count, self.most)
         return self._way_back(count) if count in self._refused else count
-
-    def refused_for(self, count: int) -> int:
-        """This number of workers, if it is not tried again; else 0."""
-        return count if count in self._refused else 0
 
     def fallback_of(self, size: int) -> int:
         """With how many workers the run goes on if the script fails with so many, which are new to it; 0: with none."""

@@ -69,7 +69,7 @@ class RoundWatch:
             newcomers = run.staffing.ready_newcomers(run.ordinal, run.now, patient=interrupt is None)
         survive = run.settings.mode.members_survive
         ready = sum(worker in fitting for worker in (*members, *newcomers))
-        wanted = wanted_members(members, newcomers, fitting, run.staffing.most_of(ready), keeps_state=survive)
+        wanted = wanted_members(members, newcomers, fitting, run.sizes.allowed(ready), keeps_state=survive)
         if current.done and not survive:
             wanted = members  # a restart would have scripts that have run to their end make their last steps again
         if current.completed:

@@ -58,7 +58,7 @@ class Waiting(NamedTuple):
         """Why a round of these cannot form; None: it can."""
         settings = self.settings
         start_over = self.last is None and self.now >= self.started + settings.start_timeout
-        needed = min(settings.np, self.staffing.most) if self.last is None and not start_over else settings.min_np
+        needed = min(settings.np, self.staffing.sizes.most) if self.last is None and not start_over else settings.min_np
         found = self._at_the_start(start_over) if self.last is None else self._after(self.last)
         if found:
             return found
@@ -79,10 +79,10 @@ class Waiting(NamedTuple):
         if (
             not settings.mode.members_survive
         ):  # all of the round's slots come back at once, and any later one is a restart
-            expected = len(chosen.members) < self.staffing.most and self.staffing.replacement_expected(self.now)
+            expected = len(chosen.members) < self.staffing.sizes.most and self.staffing.replacement_expected(self.now)
             return Obstacle(Cause(CauseKind.BOOT_AWAITED)) if expected else None
         survivors_ready = sum(c.version != NO_VERSION for c in chosen.members)
-        if survivors_ready < needed and self.staffing.booting() and len(chosen.members) < self.staffing.most:
+        if survivors_ready < needed and self.staffing.booting() and len(chosen.members) < self.staffing.sizes.most:
             newest = max(self.roster.workers[c.worker_id].waiting_since for c in chosen.members)
             if self.now < newest + settings.join_window:
                 return Obstacle(Cause(CauseKind.BOOT_AWAITED))

@@ -93,7 +93,7 @@ class RunGauges(Collector):
         yield gauge(
             "size_limit",
             "Most workers from now on: --max-np, or what edriver resize says.",
-            membership.state.staffing.size_limit,
+            membership.state.sizes.limit,
         )
         ends = {
             "failure": budgets.failures.total,
