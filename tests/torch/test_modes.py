@@ -207,6 +207,16 @@ def test_an_inference_mode_that_was_left_on_does_not_reach_the_next_call() -> No
         mode.__exit__(None, None, None)
 
 
+def test_what_a_script_warms_up_with_leaves_no_modes() -> None:
+    state = new_state()
+    before = process_modes.current()
+    with state.rehearsal():
+        evaluate(state)
+        gradients_off(state)
+    assert process_modes.current() == before
+    assert all(flags(state))
+
+
 def test_modules_that_the_function_adds_go_back_from_its_first_boundary_on() -> None:
     state = entered()
 

@@ -13,7 +13,7 @@ import pytest
 
 from edriver.worker import reports
 from edriver.worker.errors import HostsUpdatedInterrupt
-from edriver.worker.state.digests import MAX_DIGEST_LENGTH
+from edriver.worker.state.digests import MAX_DIGEST_LENGTH, digest_text, with_modes
 from edriver.worker.state.object_state import ObjectState
 
 
@@ -248,3 +248,14 @@ def test_commits_of_all_states_of_a_process_are_counted() -> None:
         state.commit()
     assert reports.commits.count == before[0] + 4
     assert reports.commits.seconds > before[1]
+
+
+def test_a_digest_with_modes_is_as_long_as_any_at_most_and_has_the_modes_whole() -> None:
+    assert with_modes("step=1", "gradients on") == "step=1 _modes=gradients on"
+    assert with_modes("", "gradients on") == "_modes=gradients on"
+    assert with_modes("step=1", None) == "step=1"
+    long = with_modes(digest_text({"x": "a" * 5000}), "gradients on; in eval mode: mod\xe8le")
+    assert len(long) == MAX_DIGEST_LENGTH
+    assert long.endswith(" _modes=gradients on; in eval mode: mod?le")
+    other = with_modes(digest_text({"x": "a" * 4999 + "b"}), "gradients on; in eval mode: mod\xe8le")
+    assert long != other

@@ -215,6 +215,7 @@ class State(abc.ABC):
         finally:
             self.reported, self._rehearses = reported, False
         self.restore()
+        self.computes_in.go_back()
         self.clear_gradients()
 
     def newest_checkpoint(self, look: bool) -> int | None:
