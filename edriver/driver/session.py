@@ -7,7 +7,8 @@ import logging
 import os
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -36,7 +37,7 @@ from edriver.driver.rpc.health_and_reflection import add_introspection
 from edriver.driver.rpc.tcp_endpoint import AGENT_SERVICE, CONTROL_SERVICE, STATUS_SERVICE
 from edriver.driver.shutdown import EXIT_BOUND, QUICK_EXIT_BOUND
 from edriver.driver.source_commit import source_commit
-from edriver.driver.take_over import await_agents, replay
+from edriver.driver.take_over import PortTakenError, await_agents, await_port_of_run, replay
 from edriver.driver.wiring import Wiring
 from edriver.system.guard import Guard
 from edriver.system.leftovers import LOCK_NAME, hold, remove_leftovers
@@ -149,6 +150,17 @@ def _run(session: Session, folder: Path, journal: Journal | None) -> int:
             journal.discard()
 
 
+@contextmanager
+def _optional(resumes: bool, what: str) -> Iterator[None]:
+    """What a run can do without does not end one that is resumed."""
+    try:
+        yield
+    except OSError as error:
+        if not resumes:
+            raise
+        _log.warning("the run goes on without %s: %s", what, error)
+
+
 class Session:
     """One run: its services are opened, its parts run until the core ends it, and everything is closed.
 
@@ -217,6 +229,12 @@ class Session:
     async def run(self) -> int:
         """Run to the end; returns the exit code. However it ends, no agent is left."""
         parts = self._parts
+        if self.resumes and self._head.port:
+            bound = self._options.driver_timeout
+            try:
+                await await_port_of_run(parts.endpoint.address, self._head.port, bound, self._real_clock)
+            except PortTakenError as error:
+                self._leave_run(error.exit_code, str(error))
         parts.stops.watch_signals()
         if self._journal is not None:
             loop = asyncio.get_running_loop()
@@ -226,15 +244,21 @@ class Session:
 
             self._journal.on_lost(lost)
         if self.resumes:
-            await await_agents(parts, self._head, self._agents_gone)
+            try:
+                await await_agents(parts, self._head, self._agents_gone)
+            except OSError as error:  # another process was faster
+                self._leave_run(1, f"this driver cannot listen: {error}")
         parts.recorder.start(self._begin_records)
         service = await self._serve()
         try:
-            if parts.metrics:
-                _log.info("metrics for Prometheus: %s", await parts.metrics.open())
-            if parts.health:
-                _log.info("health for probes: port %s", await parts.health.open())
-            await parts.credentials.write()
+            with _optional(self.resumes, "metrics"):
+                if parts.metrics:
+                    _log.info("metrics for Prometheus: %s", await parts.metrics.open())
+            with _optional(self.resumes, "a port for probes"):
+                if parts.health:
+                    _log.info("health for probes: port %s", await parts.health.open())
+            with _optional(self.resumes, "new credentials files"):
+                await parts.credentials.write()
             parts.listens.set()
         except OSError as error:
             _log.error("failed: the driver cannot listen: %s", error)
@@ -287,10 +311,14 @@ class Session:
 
     def _leave(self, error: JournalLostError) -> NoReturn:
         """End this process as if it had been killed: another driver may have the run, with its agents, by now."""
-        _log.error("this driver leaves run %s, which goes on without it: %s", self._head.run_id, error)
+        self._leave_run(EXIT_REPLACED, f"this driver leaves run {self._head.run_id}, which goes on without it: {error}")
+
+    def _leave_run(self, code: int, why: str) -> NoReturn:
+        """End this process as if it had been killed: the agents of this machine are left alone, too."""
+        _log.error("%s", why)
         self._parts.recorder.close()
         self._output.close()
-        os._exit(EXIT_REPLACED)
+        os._exit(code)
 
     async def _serve(self) -> grpc.aio.Server:
         """Serve agents and commands of this machine."""

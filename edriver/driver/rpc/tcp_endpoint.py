@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
-import errno
 import hmac
 import logging
 import resource
@@ -24,6 +23,7 @@ import grpc.aio
 from edriver.common.join_config import JoinConfig, at_port
 from edriver.driver.rpc.agent_service import SERVER_OPTIONS, address_of
 from edriver.driver.rpc.health_and_reflection import INTROSPECTION_SERVICES, add_introspection
+from edriver.driver.rpc.taken_port import ALL_ADDRESSES, is_taken
 from edriver.driver.rpc.unauthenticated import (
     AUTHENTICATION_TIMEOUT,
     CallerInterceptor,
@@ -33,7 +33,6 @@ from edriver.driver.rpc.unauthenticated import (
     plain_address,
     shut_down,
 )
-from edriver.system.own_addresses import bound_at
 from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2, control_pb2_grpc, status_pb2, status_pb2_grpc
 
 if TYPE_CHECKING:
@@ -76,8 +75,6 @@ MAX_UNAUTHENTICATED: Final = 1024
 AGENT_SERVICE: Final = agent_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name
 CONTROL_SERVICE: Final = control_pb2.DESCRIPTOR.services_by_name["ControlService"].full_name
 STATUS_SERVICE: Final = status_pb2.DESCRIPTOR.services_by_name["StatusService"].full_name
-
-_ALL_ADDRESSES: Final = ("::", "0.0.0.0")  # noqa: S104  TLS and the token protect it; the first is IPv4's, too
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
@@ -259,9 +256,9 @@ class GuardedServer:
         Raises:
             OSError: no port can be had.
         """
-        if port:
-            _check_free(address, port)
-        port = self._add_port([at_port(host, port) for host in ([address] if address else _ALL_ADDRESSES)])
+        if port and is_taken(address, port):
+            raise OSError(f"another process listens at port {port}: give another --port (0: any free port)")
+        port = self._add_port([at_port(host, port) for host in ([address] if address else ALL_ADDRESSES)])
         await self.grpc.start()
         self._watching = asyncio.create_task(self._watch(port))
         return port
@@ -301,15 +298,6 @@ class GuardedServer:
             except RuntimeError as error:
                 failure = str(error)
         raise OSError(f"no TCP port can be opened: {failure}")
-
-
-def _check_free(address: str, port: int) -> None:
-    """If a port is in use, gRPC writes lines of C++ to stderr."""
-    try:
-        bound_at(address or _ALL_ADDRESSES[-1], port).close()
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise OSError(f"another process listens at port {port}: give another --port (0: any free port)") from None
 
 
 _OPENED_BY: Final = {
