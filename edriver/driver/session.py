@@ -16,6 +16,7 @@ from typing import NoReturn
 import grpc.aio
 import uvloop
 
+from edriver.common.call_faults import CallFaults
 from edriver.common.clocks.run_clock import RunClock
 from edriver.common.lease import ProcessClock
 from edriver.common.release import VERSION
@@ -322,7 +323,7 @@ class Session:
 
     async def _serve(self) -> grpc.aio.Server:
         """Serve agents and commands of this machine."""
-        service = grpc.aio.server(options=SERVER_OPTIONS)
+        service = grpc.aio.server(options=SERVER_OPTIONS, interceptors=(CallFaults(),))
         agent_pb2_grpc.add_AgentServiceServicer_to_server(self._parts.server, service)
         control_pb2_grpc.add_ControlServiceServicer_to_server(self._parts.control, service)
         status_pb2_grpc.add_StatusServiceServicer_to_server(self._parts.status, service)

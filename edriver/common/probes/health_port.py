@@ -11,6 +11,7 @@ from typing import Final
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from edriver.common.call_faults import CallFaults
 from edriver.common.join_config import at_port
 
 LIVENESS, READINESS = "liveness", "readiness"
@@ -49,7 +50,9 @@ class HealthPort:
         for service in ("", LIVENESS):
             await state.set(service, health_pb2.HealthCheckResponse.SERVING)
         await state.set(READINESS, health_pb2.HealthCheckResponse.NOT_SERVING)
-        self._server = grpc.aio.server(options=_OPTIONS)  # of the event loop that it is made in
+        self._server = grpc.aio.server(
+            options=_OPTIONS, interceptors=(CallFaults(),)
+        )  # of the event loop that it is made in
         health_pb2_grpc.add_HealthServicer_to_server(state, self._server)
         port = self._listen(self._server)
         await self._server.start()

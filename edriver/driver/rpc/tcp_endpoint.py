@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import grpc
 import grpc.aio
 
+from edriver.common.call_faults import CallFaults
 from edriver.common.join_config import JoinConfig, at_port
 from edriver.driver.rpc.agent_service import SERVER_OPTIONS, address_of
 from edriver.driver.rpc.health_and_reflection import INTROSPECTION_SERVICES, add_introspection
 from edriver.driver.rpc.taken_port import ALL_ADDRESSES, is_taken
 from edriver.driver.rpc.unauthenticated import (
     AUTHENTICATION_TIMEOUT,
-    CallerInterceptor,
     Connections,
     UnauthenticatedConnections,
-    Where,
+    noting_callers,
     plain_address,
     shut_down,
 )
@@ -237,13 +237,13 @@ class GuardedServer:
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         most = min(MAX_CONNECTIONS, MAX_CONNECTIONS if descriptors == resource.RLIM_INFINITY else descriptors // 2)
         self._unauthenticated = UnauthenticatedConnections(min(MAX_UNAUTHENTICATED, most // 2), AUTHENTICATION_TIMEOUT)
-        noted = CallerInterceptor(lambda peer: self._unauthenticated.know(_where(peer)))
+        noted = noting_callers(self._know)
         self._credentials = credentials
         self._watching: asyncio.Task[None] | None = None
         usual = dict[str, int](_TCP_SERVER_OPTIONS)
         self.grpc = grpc.aio.server(
             options=tuple({**usual, "grpc.max_allowed_incoming_connections": most, **options}.items()),
-            interceptors=(TokenCheck(tokens), noted) if credentials else (noted,),
+            interceptors=(CallFaults(), TokenCheck(tokens), noted) if credentials else (CallFaults(), noted),
         )
 
     async def open(self, address: str, port: int) -> int:
@@ -268,6 +268,11 @@ class GuardedServer:
         if self._watching is not None:
             self._watching.cancel()
         await self.grpc.stop(grace)
+
+    def _know(self, peer: str) -> None:
+        """The caller that gRPC calls so (ipv4:10.0.0.1:50) has made an authenticated call."""
+        with contextlib.suppress(ValueError):  # it has gone, and has no name any more
+            self._unauthenticated.know((plain_address(address_of(peer)), int(peer.rpartition(":")[2])))
 
     async def _watch(self, port: int) -> None:
         """Close unauthenticated connections that are too many or too old, until cancelled."""
@@ -351,18 +356,13 @@ class TokenCheck(grpc.aio.ServerInterceptor):
 
     def _name(self, context: Any, why: str) -> None:
         address = context.peer().rpartition(":")[0]
-        if address not in self._named and len(self._named) < MAX_LOGGED_ADDRESSES:
+        if address and address not in self._named and len(self._named) < MAX_LOGGED_ADDRESSES:
             self._named.add(address)
             _log.warning("refused a call from %s: %s", address, why)
 
 
 def _service(details: grpc.HandlerCallDetails) -> str:
     return details.method.strip("/").rpartition("/")[0]
-
-
-def _where(peer: str) -> Where:
-    """Where the caller is that gRPC calls so (ipv4:10.0.0.1:50)."""
-    return plain_address(address_of(peer)), int(peer.rpartition(":")[2])
 
 
 def _bytes_of(value: str | bytes) -> bytes:
