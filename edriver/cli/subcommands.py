@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from edriver.cli.complaint import complain
+
 EXIT_FAILED, EXIT_USAGE = 1, 2
 """Exit codes; 0 is success, 128 + n a run that was stopped by signal n."""
 
@@ -53,13 +55,13 @@ def _answered(command: Callable[[], int]) -> int:
     """Run a command that queries a run's driver; prints the reason if there is no answer."""
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # edriver reports itself that a driver cannot be reached
     from edriver.client.errors import RunError
-    from edriver.text.printable import printable
 
     try:
         return command()
     except RunError as error:
-        details = f"  (gRPC: {error.details})\n" if error.details else ""
-        sys.stderr.write(printable(f"edriver: {error}\n{details}"))
+        complain(f"edriver: {error}")
+        if error.details:
+            complain(f"  (gRPC: {error.details})")
         return EXIT_FAILED
 
 
@@ -107,7 +109,7 @@ def _credentials(arguments: Sequence[str]) -> int:
     try:
         sys.stdout.write(f"{credentials(arguments)}\n")
     except OSError as error:
-        sys.stderr.write(f"edriver credentials: {error.filename} cannot be written: {error.strerror}\n")
+        complain(f"edriver credentials: {error.filename} cannot be written: {error.strerror}")
         return EXIT_FAILED
     return 0
 
@@ -118,7 +120,7 @@ def _checkpoint(arguments: Sequence[str]) -> int:
     try:
         return _printed(lambda: checkpoint(arguments))
     except CheckpointsUnreadableError as error:
-        sys.stderr.write(f"edriver checkpoint: {error}\n")
+        complain(f"edriver checkpoint: {error}")
         return EXIT_FAILED
 
 
@@ -143,7 +145,7 @@ def _resume(arguments: Sequence[str]) -> int:
     try:
         return resume_run(arguments)
     except JournalError as error:
-        sys.stderr.write(f"edriver resume: {error}\n")
+        complain(f"edriver resume: {error}")
         return EXIT_FAILED
 
 
@@ -154,10 +156,10 @@ def _agent(arguments: Sequence[str]) -> int:
     try:
         return run_agent(join_config_of(arguments))
     except RunEndedError as error:
-        sys.stderr.write(f"edriver agent: {error}\n")
+        complain(f"edriver agent: {error}")
         return 0
     except (ValueError, OSError) as error:
-        sys.stderr.write(f"edriver agent: {error}\n")
+        complain(f"edriver agent: {error}")
         return EXIT_USAGE
 
 

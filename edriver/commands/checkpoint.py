@@ -10,6 +10,7 @@ from typing import Any
 
 from edriver.checkpoints.folder import CheckpointFolder, Found
 from edriver.text.phrases import count_text
+from edriver.text.printable import printable_line
 
 
 class CheckpointsUnreadableError(Exception):
@@ -53,7 +54,8 @@ def checkpoint(arguments: Sequence[str]) -> str:
     if not found:
         return f"there are no checkpoints in {flags.location}"
     newest = next((each for each in found if each.whole), None)
-    return "\n".join(line for each in found for line in _lines(each, with_entries=flags.all or each is newest))
+    lines = [line for each in found for line in _lines(each, with_entries=flags.all or each is newest)]
+    return "\n".join(map(printable_line, lines))  # what a manifest says may be anything
 
 
 def _verified(folder: CheckpointFolder, found: Found) -> Found:
