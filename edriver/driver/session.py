@@ -16,10 +16,10 @@ from typing import NoReturn
 import grpc.aio
 import uvloop
 
-from edriver.common.call_faults import CallFaults
 from edriver.common.clocks.run_clock import RunClock
 from edriver.common.lease import ProcessClock
 from edriver.common.release import VERSION
+from edriver.common.serving.call_faults import CallFaults
 from edriver.common.wire import timestamp
 from edriver.driver.core import actions, events
 from edriver.driver.journal.draws import new_key
@@ -113,13 +113,18 @@ def resume(
     head = journal.head
     head = replace(head, incarnation=head.incarnation + 1, port=port or head.port, environment=environment)
     folder = Path(head.folder)
-    (folder / f"{LOCK_NAME}.new").unlink(missing_ok=True)
-    (folder / SOCKET_NAME).unlink(missing_ok=True)
+    try:
+        (folder / f"{LOCK_NAME}.new").unlink(missing_ok=True)
+        (folder / SOCKET_NAME).unlink(missing_ok=True)
+    except OSError as error:
+        raise JournalError(f"the run's own folder {folder} cannot be used: {error.strerror}") from None
     try:
         session = Session(options, head, output, records, journal)
         session.resume(journal, agents_gone)
-    except ValueError as error:
-        raise journal.damaged(str(error)) from None
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError) as error:
+        # The same events have been taken in once: what they do not fit is damage.
+        _log.debug("the journal cannot be replayed", exc_info=error)
+        raise journal.damaged(f"{type(error).__name__}: {error}") from None
     journal.update(head)
     _log.info("run %s: resumed by driver %s of it", head.run_id, head.incarnation)
     return _run(session, folder, journal)

@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from edriver.common.call_faults import CallFaults
+from edriver.common.serving.call_faults import CallFaults
 from edriver.v1 import status_pb2, status_pb2_grpc
 
 

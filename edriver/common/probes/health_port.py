@@ -11,8 +11,8 @@ from typing import Final
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from edriver.common.call_faults import CallFaults
 from edriver.common.join_config import at_port
+from edriver.common.serving.call_faults import CallFaults
 
 LIVENESS, READINESS = "liveness", "readiness"
 """The names by which a probe asks: whether the event loop turns; whether the process is where it is wanted."""

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import grpc
 import grpc.aio
 
-from edriver.common.call_faults import CallFaults
 from edriver.common.join_config import JoinConfig, at_port
+from edriver.common.serving.call_faults import CallFaults
 from edriver.driver.rpc.agent_service import SERVER_OPTIONS, address_of
 from edriver.driver.rpc.health_and_reflection import INTROSPECTION_SERVICES, add_introspection
 from edriver.driver.rpc.taken_port import ALL_ADDRESSES, is_taken

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from edriver.common.call_faults import AroundCalls
+from edriver.common.serving.call_faults import AroundCalls
 from edriver.system.descriptors import links
 from edriver.system.sockets import duplicate
 
