@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from edriver.common.probes.health_port import HealthPort
 from edriver.common.serving.call_faults import CallFaults
 from edriver.v1 import status_pb2, status_pb2_grpc
 
@@ -57,3 +58,19 @@ def test_a_caller_is_answered_and_each_kind_is_logged_once(caplog: pytest.LogCap
         asyncio.run(asyncio.wait_for(work(), 60))
     raised = [record.exc_info[0] for record in caplog.records if record.exc_info]
     assert raised == [KeyError, RuntimeError]
+
+
+def test_bytes_at_the_health_port_that_are_no_message_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        health = HealthPort(0, asyncio.Event())
+        port = await health.open()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            for method in ("Check", "Watch"):
+                call = channel.unary_stream(f"/grpc.health.v1.Health/{method}", bytes, bytes)(b"\xff\xff")
+                with pytest.raises(grpc.aio.AioRpcError) as answer:
+                    await call.read()
+                assert answer.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        await health.close()
+
+    asyncio.run(asyncio.wait_for(work(), 60))
+    assert [record for record in caplog.records if record.exc_info] == []
