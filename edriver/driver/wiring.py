@@ -14,7 +14,7 @@ from edriver.common.probes.health_port import HealthPort
 from edriver.common.wire import duration
 from edriver.driver.broker_feed import BrokerFeed, UnusedHosts
 from edriver.driver.core import events
-from edriver.driver.core.cause import AgentFault, AgentFaultKind, Cause, CauseKind, Count
+from edriver.driver.core.cause import AgentFault, AgentFaultKind, Cause, CauseKind, Count, ReportedText
 from edriver.driver.core.demand import demand_of
 from edriver.driver.core.membership import Membership
 from edriver.driver.core_loop import CoreLoop, DriverState
@@ -135,7 +135,7 @@ class Wiring:
             writers.append(EventLogWriter(RecordFile(options.event_log, "event log"), progress=False))
         self.recorder = Recorder(writers, self.event_history.began, wall_clock)
         sleep = options.dial_in_hosts.sleep if options.dial_in_hosts else asyncio.sleep
-        self.discovery = DiscoveryFeed(options.source, self.inbox, wall_clock, sleep, self._unsteady)
+        self.discovery = DiscoveryFeed(options.source, self.inbox, wall_clock, sleep, self._unsteady, self._failing)
         self.stops = StopRequests(self.inbox)
         self.registry = AgentRegistry(self.inbox, clock, self._agent_ended, draws.secret)
         if state is not None:
@@ -242,6 +242,12 @@ class Wiring:
 
     def _unsteady(self, host: str, changes: int) -> None:
         self.loop.warn(Cause(CauseKind.HOST_UNSTEADY, host=host, detail=Count(changes)))
+
+    def _failing(self, why: str) -> None:
+        if why:  # the feed has printed it
+            self.loop.warn(Cause(CauseKind.DISCOVERY_FAILED, detail=ReportedText(why)), said=True)
+        else:
+            self.event_history.warnings.withdraw(CauseKind.DISCOVERY_FAILED)
 
     async def _note_network(self, endpoint: TcpEndpoint) -> None:
         made = endpoint.run_credentials
