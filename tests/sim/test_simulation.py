@@ -16,6 +16,7 @@ SEEDS = 1000
 MUTANT_SEEDS = 2000
 
 NOTICED_BY = {
+    "a_kill_is_a_hosts_fault_for_good": 17,
     "a_loss_is_not_reported": 10,
     "a_swallowed_interrupt_is_forgiven": 23,
     "an_interrupt_is_a_loss": 167,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+import signal
 from collections.abc import Callable
 
 import pytest
 
-from edriver.driver.core.cause import Cause, CauseKind, Count, HostQuarantine, SlotTarget
+from edriver.driver.core.cause import Cause, CauseKind, Count, HostQuarantine, SlotTarget, WorkerName
+from edriver.driver.core.events import ExitReason, WorkerEnding, WorkerExited
 from edriver.driver.core.failures.quarantine import Quarantine
+from edriver.driver.core.losses import killed_from_outside, loss_of
 from edriver.driver.core.roster import Roster, Worker, WorkerState
 from edriver.driver.core.settings import Settings
 from edriver.driver.core.staffing import Staffing
@@ -126,6 +129,26 @@ def test_a_kill_from_outside_lets_no_slot_rest_and_no_hosts_cooldown_grow() -> N
         site.kill("a", 0, now=100.0 + 21 * n)
         assert site.left_out(100.0 + 21 * n) == {"a"}
         assert site.left_out(120.0 + 21 * n) == set()
+
+
+@pytest.mark.parametrize(
+    ("event", "outside"),
+    [
+        pytest.param(WorkerExited(1, -signal.SIGKILL), True, id="killed"),
+        pytest.param(WorkerExited(1, -signal.SIGTERM), True, id="terminated"),
+        pytest.param(WorkerExited(1, -signal.SIGSEGV), False, id="crashed"),
+        pytest.param(WorkerExited(1, 128 + signal.SIGKILL), False, id="an-exit-code"),
+        pytest.param(
+            WorkerExited(1, -signal.SIGKILL, reason=ExitReason(CauseKind.OUT_OF_MEMORY)), False, id="out-of-memory"
+        ),
+        pytest.param(
+            WorkerExited(1, -signal.SIGKILL, reason=ExitReason(CauseKind.MAYBE_OUT_OF_MEMORY)), False, id="perhaps-so"
+        ),
+        pytest.param(WorkerEnding(1), False, id="not-known-yet"),
+    ],
+)
+def test_what_is_a_kill_from_outside(event: WorkerExited | WorkerEnding, outside: bool) -> None:
+    assert killed_from_outside(loss_of(event, WorkerName(1, "a", 0, 0))) is outside
 
 
 def test_kills_on_all_hosts_blame_none_and_kills_make_no_failure_of_a_host_worse() -> None:
