@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections import Counter
 from collections.abc import Callable
@@ -27,7 +28,7 @@ from edriver.driver.launch.broker import BrokerContext
 from edriver.driver.launch.choice import choice
 from edriver.driver.launch.join_configs import JoinConfigs
 from edriver.driver.launch.launcher import LaunchContext
-from edriver.driver.launch.local import address_among, interface_address
+from edriver.driver.launch.local import OwnNames, address_among, interface_address
 from edriver.driver.observe.console.output import Output
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.hosts.usage import UsageTracker
@@ -54,6 +55,8 @@ from edriver.v1 import agent_pb2
 
 if TYPE_CHECKING:
     from edriver.driver.observe.metrics.server import MetricsServer
+
+_log = logging.getLogger("edriver.driver")
 
 INBOX_LIMIT: Final = 10_000
 
@@ -118,6 +121,7 @@ class Wiring:
         snapshot: bytes | None = None,
     ) -> None:
         self._head = head
+        self._own_names = OwnNames()
         run_id, folder, draws = head.run_id, Path(head.folder), Draws(head.key)
         self.inbox: Mailbox[Inbound] = Mailbox(INBOX_LIMIT)
         if snapshot is None:
@@ -288,4 +292,10 @@ class Wiring:
         self.agents.agent_ended(agent_id)
 
     async def _reach(self, host: str) -> str | None:
-        return await address_among(host, list(self.membership.roster.hosts), self._address)
+        hosts = self.membership.roster.hosts
+        address = await address_among(host, list(hosts), self._address)
+        if address is not None and (
+            found := self._own_names.add(host, lambda name: name in hosts and hosts[name].present)
+        ):
+            _log.warning("%s", found)
+        return address
