@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from edriver.cli.complaint import complain
 from edriver.cli.hints import hint_of
 from edriver.cli.refusals import refusal_of
 from edriver.cli.resuming.resume_flags import add_resume_flags
@@ -23,6 +24,7 @@ from edriver.driver.flags.engine_flags import add_engine_flags
 from edriver.system.descriptors import raise_limit
 from edriver.system.ports.grpc_log import silence_grpc
 from edriver.system.record_folder import MAX_KEPT_RUNS
+from edriver.text.printable import printable_line
 
 _DESCRIPTION_TEXT = """\
 Elastic training for PyTorch: starts the command once per slot and keeps training, in the same
@@ -47,7 +49,7 @@ exit codes:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One sentence instead of the whole usage."""
-        self.exit(EXIT_USAGE, f"edriver: {message} (see edriver --help)\n")
+        self.exit(EXIT_USAGE, f"edriver: {printable_line(message)} (see edriver --help)\n")
 
 
 def _subcommands_text() -> str:
@@ -387,7 +389,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         raise_limit()
     except ValueError as error:
-        sys.stderr.write(f"edriver: {error}\n")
+        complain(f"edriver: {error}")
         return EXIT_FAILED
     first = arguments[0] if arguments else ""
     if first in SUBCOMMANDS:

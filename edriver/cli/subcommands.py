@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from edriver.cli.complaint import complain
+
 EXIT_FAILED, EXIT_USAGE = 1, 2
 """Exit codes; 0 is success, 128 + n a run that was stopped by signal n."""
 
@@ -51,13 +53,13 @@ def _printed(command: Callable[[], str]) -> int:
 def _answered(command: Callable[[], int]) -> int:
     """Run a command that queries a run's driver; prints the reason if there is no answer."""
     from edriver.client.errors import RunError
-    from edriver.text.printable import printable
 
     try:
         return command()
     except RunError as error:
-        details = f"  (gRPC: {error.details})\n" if error.details else ""
-        sys.stderr.write(printable(f"edriver: {error}\n{details}"))
+        complain(f"edriver: {error}")
+        if error.details:
+            complain(f"  (gRPC: {error.details})")
         return EXIT_FAILED
 
 
@@ -104,7 +106,7 @@ def _credentials(arguments: Sequence[str]) -> int:
     try:
         sys.stdout.write(f"{credentials(arguments)}\n")
     except OSError as error:
-        sys.stderr.write(f"edriver credentials: {error.filename} cannot be written: {error.strerror}\n")
+        complain(f"edriver credentials: {error.filename} cannot be written: {error.strerror}")
         return EXIT_FAILED
     return 0
 
@@ -115,7 +117,7 @@ def _checkpoint(arguments: Sequence[str]) -> int:
     try:
         return _printed(lambda: checkpoint(arguments))
     except CheckpointsUnreadableError as error:
-        sys.stderr.write(f"edriver checkpoint: {error}\n")
+        complain(f"edriver checkpoint: {error}")
         return EXIT_FAILED
 
 
@@ -139,7 +141,7 @@ def _resume(arguments: Sequence[str]) -> int:
     try:
         return resume_run(arguments)
     except JournalError as error:
-        sys.stderr.write(f"edriver resume: {error}\n")
+        complain(f"edriver resume: {error}")
         return EXIT_FAILED
 
 
@@ -150,10 +152,10 @@ def _agent(arguments: Sequence[str]) -> int:
     try:
         return run_agent(join_config_of(arguments))
     except RunEndedError as error:
-        sys.stderr.write(f"edriver agent: {error}\n")
+        complain(f"edriver agent: {error}")
         return 0
     except (ValueError, OSError) as error:
-        sys.stderr.write(f"edriver agent: {error}\n")
+        complain(f"edriver agent: {error}")
         return EXIT_USAGE
 
 

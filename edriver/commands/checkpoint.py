@@ -11,6 +11,7 @@ from typing import Any
 from edriver.checkpoints.folder import CheckpointFolder, Found
 from edriver.checkpoints.ownership import owner_of
 from edriver.text.phrases import count_text
+from edriver.text.printable import printable_line
 
 
 class CheckpointsUnreadableError(Exception):
@@ -54,10 +55,10 @@ def checkpoint(arguments: Sequence[str]) -> str:
         return json.dumps([_as_json(each) for each in found], indent=2)
     owned = [f"last used by {owner}"] if number else []
     if not found:
-        return "\n".join((f"there are no checkpoints in {flags.location}", *owned))
+        return "\n".join(map(printable_line, (f"there are no checkpoints in {flags.location}", *owned)))
     newest = next((each for each in found if each.whole), None)
     lines = (line for each in found for line in _lines(each, with_entries=flags.all or each is newest))
-    return "\n".join((*lines, *owned))
+    return "\n".join(map(printable_line, (*lines, *owned)))  # what a manifest says may be anything
 
 
 def _verified(folder: CheckpointFolder, found: Found) -> Found:

@@ -15,6 +15,7 @@ from typing import Final
 
 from edriver.dashboard.known_runs import KnownRuns
 from edriver.history.run_list import RunSummary
+from edriver.text.printable import printable_line
 from edriver.text.progress_text import time_text
 
 SHOWN_RUNS: Final = 20
@@ -76,7 +77,8 @@ def table(found: Sequence[RunSummary], width: int | None) -> Iterator[str]:
 
 
 def _row(run: RunSummary) -> tuple[str, ...]:
-    return (
+    """Its cells. What its records say may be anything."""
+    cells = (
         run.run_id,
         run.name or "-",
         run.state,
@@ -87,3 +89,4 @@ def _row(run: RunSummary) -> tuple[str, ...]:
         "-" if run.goodput is None else f"{100 * run.goodput:.1f} %",
         shlex.join(run.command),
     )
+    return tuple(map(printable_line, cells))

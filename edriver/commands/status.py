@@ -17,6 +17,7 @@ from edriver.text.event_lines import plain
 from edriver.text.host_text import host_text
 from edriver.text.pace_text import hold_up_text, step_text, straggler_text
 from edriver.text.phrases import count_text, limits_text
+from edriver.text.printable import printable_entry, printable_line
 from edriver.text.progress_text import lasted, mode_text, progress_text, time_text
 from edriver.text.time_spent import goodput_text, interruption_text, recovery_text, time_spent_text
 from edriver.text.usage_text import host_usage_text, worker_usage_text
@@ -55,12 +56,16 @@ def status(arguments: Sequence[str]) -> str:
     found = list(living_runs()) if not asked else []
     if len(found) > 1 or (flags.json and not asked and not found):
         runs = list(_those_that_answer(found))
-        return json.dumps([plain(run) for run in runs], indent=2) if flags.json else "\n".join(listed(runs))
+        return (
+            json.dumps([plain(run) for run in runs], indent=2)
+            if flags.json
+            else "\n".join(map(printable_entry, listed(runs)))
+        )
     with client_of(flags) as client:
         run = client.status()
     if flags.json:
         return json.dumps(plain(run) if asked else [plain(run)], indent=2)
-    return "\n".join(lines(run))
+    return "\n".join(map(printable_entry, lines(run)))
 
 
 def _those_that_answer(run_ids: Iterable[str]) -> Iterator[Run]:
@@ -77,13 +82,13 @@ def listed(runs: Sequence[Run]) -> Iterator[str]:
     for run in sorted(runs, key=lambda run: epoch_seconds(run.start_time)):
         size = f"{count_text(run.size, 'worker')} ({limits_text(run.min_np, run.max_np, run.size_limit)})"
         yield f"run {run.run_id}, {time_text(lasted(run))}, {mode_text(run.mode)}, {size}: {run.activity.text}"
-        yield f"    {shlex.join(run.command)}"
+        yield f"    {printable_line(shlex.join(run.command))}"
     yield "more of one of them: edriver status --run ID"
 
 
 def lines(run: Run) -> Iterator[str]:
     """A run as text: the run, its hosts, its workers."""
-    name = f" ({run.name})" if run.name else ""
+    name = f" ({printable_line(run.name)})" if run.name else ""
     yield f"run {run.run_id}{name}, {lasted(run):.0f} s, {mode_text(run.mode)}: {run.activity.text}"
     if run.HasField("progress"):
         yield progress_text(run.progress)

@@ -25,10 +25,12 @@ MAX_WRITTEN_SLOTS: Final = 1024
 """Most slots of a host that is written down: a larger number is a port, as torchrun's tools print it."""
 
 _SLOTS_RULE = rf"slots must be a whole number from 1 to {MAX_WRITTEN_SLOTS}"
+_NONE_RULE = ", or 0: no worker there"
 _EXPECTED_FORMS = "expected host:slots, or host alone"
 
 _BRACKETED_PATTERN = re.compile(r"\[([0-9A-Za-z:.%_-]+)\]")
-_MPIRUN_PATTERN = re.compile(r"(\S+)\s+slots\s*=\s*(\S+)")
+_MPIRUN_PATTERN = re.compile(r"(\S+)\s+slots\s*=\s*(\S+)", re.IGNORECASE)
+_LOCALHOST = "localhost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,8 @@ def parse_hosts(text: str | bytes, default_slots: int) -> HostSet:
     """Read one host a line, as a discovery script prints them or a hostfile holds them.
 
     A line is `host:slots`, `host` (then it has `default_slots`), or mpirun's `host slots=n`; an IPv6 address
-    stands in brackets. Space around a line, blank lines and lines that begin with # are ignored.
+    stands in brackets. A host with 0 slots is to have no worker, as if it were not listed. Space around a line, blank
+    lines and lines that begin with # are ignored.
 
     Returns:
         the hosts in the order of their lines; empty if there are none.
@@ -175,7 +178,7 @@ def parse_hosts(text: str | bytes, default_slots: int) -> HostSet:
     if data.count(b"\n") > MAX_LINES:
         raise DiscoveryError(f"more than {MAX_LINES} lines: {_EXPECTED_FORMS}, one a line")
     lines = ((f"line {number}", line.strip()) for number, line in enumerate(data.split(b"\n"), start=1))
-    return _collect(((where, line) for where, line in lines if line and not line.startswith(b"#")), default_slots)
+    return _collect(((where, line) for where, line in lines if line and not line.startswith(b"#")), default_slots, 0)
 
 
 def parse_host_list(text: str, default_slots: int = 1) -> HostSet:
@@ -185,22 +188,30 @@ def parse_host_list(text: str, default_slots: int = 1) -> HostSet:
         DiscoveryError: some items are not `host:slots` or `host`; the first few are named by their place.
     """
     items = text.encode("utf-8", "surrogatepass").split(b",")
-    return _collect(((f"item {n}", item.strip()) for n, item in enumerate(items, start=1)), default_slots)
+    return _collect(((f"item {n}", item.strip()) for n, item in enumerate(items, start=1)), default_slots, 1)
 
 
-def _collect(entries: Iterable[tuple[str, bytes]], default_slots: int) -> HostSet:
-    """Parse entries, each with a description of its position; one message names the first few faults."""
+def _collect(entries: Iterable[tuple[str, bytes]], default_slots: int, least: int) -> HostSet:
+    """Parse entries, each with a description of its position; one message names the first few faults.
+
+    Args:
+        entries: the entries.
+        default_slots: the slots of a host without a number of them.
+        least: how many a host has at least; 0: it may have none.
+    """
     hosts: dict[str, Host] = {}
     places: dict[str, str] = {}
     faults: list[str] = []
     fault_count = 0
     for where, entry in entries:
         try:
-            host = _parse_entry(entry, default_slots)
-            if host.name in places:
-                raise DiscoveryError(f"{_shown(entry)} is listed twice, first in {places[host.name]}: list it once")
-            places[host.name] = where
-            hosts[host.name] = host
+            host = _parse_entry(entry, default_slots, least)
+            key = host.name.lower()  # names are no others in capitals
+            if key in places:
+                raise DiscoveryError(f"{_shown(entry)} is listed twice, first in {places[key]}: list it once")
+            places[key] = where
+            if host.slots:
+                hosts[host.name] = host
         except DiscoveryError as error:
             fault_count += 1
             if len(faults) < _MAX_SHOWN_FAULTS:
@@ -214,7 +225,7 @@ def _collect(entries: Iterable[tuple[str, bytes]], default_slots: int) -> HostSe
     return found
 
 
-def _parse_entry(entry: bytes, default_slots: int) -> Host:
+def _parse_entry(entry: bytes, default_slots: int, least: int) -> Host:
     if len(entry) > MAX_LINE_CHARACTERS:
         raise DiscoveryError(f"{_shown(entry)} is longer than {MAX_LINE_CHARACTERS} characters: {_EXPECTED_FORMS}")
     try:
@@ -224,7 +235,7 @@ def _parse_entry(entry: bytes, default_slots: int) -> Host:
     if not text.isprintable():
         raise DiscoveryError(f"{_shown(entry)} has control characters in it: {_EXPECTED_FORMS}")
     name, slots = _split_slots(text)
-    return Host(_parse_name(name, entry), default_slots if slots is None else _parse_slots(slots, entry))
+    return Host(_parse_name(name, entry), default_slots if slots is None else _parse_slots(slots, entry, least))
 
 
 def _split_slots(text: str) -> tuple[str, str | None]:
@@ -237,14 +248,16 @@ def _split_slots(text: str) -> tuple[str, str | None]:
     return name, slots
 
 
-def _parse_slots(slots: str, entry: bytes) -> int:
+def _parse_slots(slots: str, entry: bytes, least: int) -> int:
     if re.fullmatch(r"[0-9]{4,5}", slots) and MAX_WRITTEN_SLOTS < int(slots) < 65536:
         raise DiscoveryError(
             f"{_shown(entry)}: is {slots} a port? After the colon stands the host's number of slots, "
             f"{MAX_WRITTEN_SLOTS} at most"
         )
-    if not re.fullmatch(r"[0-9]{1,9}", slots) or not 1 <= int(slots) <= MAX_WRITTEN_SLOTS:
-        raise DiscoveryError(f"{_shown(entry)}: {_SLOTS_RULE}")
+    if slots.lower().startswith("slots"):
+        raise DiscoveryError(f"{_shown(entry)}: write host:4, or mpirun's host slots=4")
+    if not re.fullmatch(r"[0-9]{1,9}", slots) or not least <= int(slots) <= MAX_WRITTEN_SLOTS:
+        raise DiscoveryError(f"{_shown(entry)}: {_SLOTS_RULE}{'' if least else _NONE_RULE}")
     return int(slots)
 
 
@@ -254,7 +267,18 @@ def _parse_name(name: str, entry: bytes) -> str:
             f"{_shown(entry)} has a host name of {len(name)} characters: at most {MAX_HOST_NAME_LENGTH}"
         )
     if is_host_name(name) and ":" not in name:
-        return name
+        name = name.removesuffix(".") or name  # a whole name may end so, and is the same
+        return _LOCALHOST if name.lower() == _LOCALHOST else name
+    _, at, host = name.rpartition("@")
+    if at and is_host_name(host.strip("[]")):
+        raise DiscoveryError(
+            f"{_shown(entry)} names an account: write the host alone, and its account as User in your ssh "
+            f"configuration (Host {host})"
+        )
+    if " " in name or re.match("slots *=", name, re.IGNORECASE):
+        raise DiscoveryError(
+            f"{_shown(entry)} is more than a host and its slots: write host:4, or mpirun's host slots=4"
+        )
     if bracketed := _BRACKETED_PATTERN.fullmatch(name):
         try:
             ipaddress.IPv6Address(bracketed[1])

@@ -22,6 +22,9 @@ _log = logging.getLogger("edriver.discovery")
 POLL_INTERVAL: Final = 1.0
 """Seconds from the end of one poll to the start of the next, so that polls never overlap."""
 
+FAILURES_BEFORE_A_WARNING: Final = 3
+"""Polls in a row without an answer after which observers are warned: a single one is usual."""
+
 MAX_NOTES: Final = 100
 """Notes that are remembered, so that they are not logged again."""
 
@@ -35,6 +38,8 @@ class DiscoveryFeed:
         clock: seconds since the epoch.
         sleep: waits for a number of seconds.
         on_unsteady: called with a host that comes and goes, and how often it has changed, while that lasts.
+        on_failing: called after each further poll without an answer with the reason, while the hosts of the last
+            answer are used; with "" once there is an answer again.
 
     Attributes:
         polls: how the source has answered so far.
@@ -47,8 +52,11 @@ class DiscoveryFeed:
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         on_unsteady: Callable[[str, int], None] = lambda _host, _changes: None,
+        on_failing: Callable[[str], None] = lambda _why: None,
     ) -> None:
         self._on_unsteady = on_unsteady
+        self._on_failing = on_failing
+        self._failing = False
         self._steadiness = Steadiness()
         self._said: set[str] = set()
         self._source = source
@@ -69,6 +77,7 @@ class DiscoveryFeed:
         while True:
             self._log_note(verdict, error)
             self._tell_core(verdict)
+            self._warn(verdict)
             if self._steadiness.unsteady:
                 self._on_unsteady(*self._steadiness.unsteady)
             await self._sleep(POLL_INTERVAL)
@@ -101,6 +110,12 @@ class DiscoveryFeed:
             self._said.add(verdict.note)
             _log.log(logging.WARNING if error else logging.INFO, "%s", verdict.note, exc_info=bug)
         self._note = verdict.note
+
+    def _warn(self, verdict: Verdict) -> None:
+        failing = bool(verdict.hosts) and verdict.failures >= FAILURES_BEFORE_A_WARNING
+        if failing or self._failing:
+            self._on_failing(verdict.error if failing else "")
+        self._failing = failing
 
     def _tell_core(self, verdict: Verdict) -> None:
         if verdict.error and not verdict.hosts:

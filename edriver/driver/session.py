@@ -7,7 +7,8 @@ import logging
 import os
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -19,6 +20,7 @@ from edriver.calls import PROGRAM
 from edriver.common.clocks.run_clock import RunClock
 from edriver.common.lease import ProcessClock
 from edriver.common.release import VERSION
+from edriver.common.serving.call_faults import CallFaults
 from edriver.common.wire import timestamp
 from edriver.driver.core import actions, events
 from edriver.driver.journal.draws import new_key
@@ -38,7 +40,7 @@ from edriver.driver.rpc.health_and_reflection import add_introspection
 from edriver.driver.rpc.tcp_endpoint import AGENT_SERVICE, CONTROL_SERVICE, STATUS_SERVICE
 from edriver.driver.shutdown import EXIT_BOUND, QUICK_EXIT_BOUND
 from edriver.driver.source_commit import source_commit
-from edriver.driver.take_over import await_agents, replay
+from edriver.driver.take_over import PortTakenError, await_agents, await_port_of_run, replay
 from edriver.driver.wiring import Wiring
 from edriver.system.guard import Guard
 from edriver.system.leftovers import LOCK_NAME, hold, remove_leftovers
@@ -117,8 +119,10 @@ def resume(
     try:
         session = Session(options, head, output, records, journal)
         session.resume(journal, agents_gone)
-    except ValueError as error:
-        raise journal.damaged(str(error)) from None
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError) as error:
+        # The same events have been taken in once: what they do not fit is damage.
+        _log.debug("the journal cannot be replayed", exc_info=error)
+        raise journal.damaged(f"{type(error).__name__}: {error}") from None
     journal.update(head)
     _log.info("run %s: resumed by driver %s of it", head.run_id, head.incarnation)
     return _run(session, folder, journal)
@@ -154,6 +158,17 @@ def _run(session: Session, folder: Path, journal: Journal | None) -> int:
         guard.finish(EXIT_BOUND)
         if journal is not None and (session.over or not session.resumes):
             journal.discard()
+
+
+@contextmanager
+def _optional(resumes: bool, what: str) -> Iterator[None]:
+    """What a run can do without does not end one that is resumed."""
+    try:
+        yield
+    except OSError as error:
+        if not resumes:
+            raise
+        _log.warning("the run goes on without %s: %s", what, error)
 
 
 class Session:
@@ -224,6 +239,12 @@ class Session:
     async def run(self) -> int:
         """Run to the end; returns the exit code. However it ends, no agent is left."""
         parts = self._parts
+        if self.resumes and self._head.port:
+            bound = self._options.driver_timeout
+            try:
+                await await_port_of_run(parts.endpoint.address, self._head.port, bound, self._real_clock)
+            except PortTakenError as error:
+                self._leave_run(error.exit_code, str(error))
         parts.stops.watch_signals()
         if self._journal is not None:
             loop = asyncio.get_running_loop()
@@ -233,15 +254,21 @@ class Session:
 
             self._journal.on_lost(lost)
         if self.resumes:
-            await await_agents(parts, self._head, self._agents_gone)
+            try:
+                await await_agents(parts, self._head, self._agents_gone)
+            except OSError as error:  # another process was faster
+                self._leave_run(1, f"this driver cannot listen: {error}")
         parts.recorder.start(self._begin_records)
         service = await self._serve()
         try:
-            if parts.metrics:
-                _log.info("metrics for Prometheus: %s", await parts.metrics.open())
-            if parts.health:
-                _log.info("health for probes: port %s", await parts.health.open())
-            await parts.credentials.write()
+            with _optional(self.resumes, "metrics"):
+                if parts.metrics:
+                    _log.info("metrics for Prometheus: %s", await parts.metrics.open())
+            with _optional(self.resumes, "a port for probes"):
+                if parts.health:
+                    _log.info("health for probes: port %s", await parts.health.open())
+            with _optional(self.resumes, "new credentials files"):
+                await parts.credentials.write()
             parts.listens.set()
         except OSError as error:
             _log.error("failed: the driver cannot listen: %s", error)
@@ -294,14 +321,18 @@ class Session:
 
     def _leave(self, error: JournalLostError) -> NoReturn:
         """End this process as if it had been killed: another driver may have the run, with its agents, by now."""
-        _log.error("this driver leaves run %s, which goes on without it: %s", self._head.run_id, error)
+        self._leave_run(EXIT_REPLACED, f"this driver leaves run {self._head.run_id}, which goes on without it: {error}")
+
+    def _leave_run(self, code: int, why: str) -> NoReturn:
+        """End this process as if it had been killed: the agents of this machine are left alone, too."""
+        _log.error("%s", why)
         self._parts.recorder.close()
         self._output.close()
-        os._exit(EXIT_REPLACED)
+        os._exit(code)
 
     async def _serve(self) -> grpc.aio.Server:
         """Serve agents and commands of this machine."""
-        service = grpc.aio.server(options=SERVER_OPTIONS)
+        service = grpc.aio.server(options=SERVER_OPTIONS, interceptors=(CallFaults(),))
         agent_pb2_grpc.add_AgentServiceServicer_to_server(self._parts.server, service)
         control_pb2_grpc.add_ControlServiceServicer_to_server(self._parts.control, service)
         status_pb2_grpc.add_StatusServiceServicer_to_server(self._parts.status, service)

@@ -26,6 +26,15 @@ STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGU
 """Signals that stop a run. SIGUSR1 is how batch systems announce the end of a job's time (Slurm's --signal)."""
 
 
+def take_signals(handler: Callable[[signal.Signals], None]) -> None:
+    """From now on have this called with each signal that stops a run, in the running event loop."""
+    loop = asyncio.get_running_loop()
+    for number in STOP_SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
+            loop.add_signal_handler(number, handler, number)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # a supervisor has had them wait until now
+
+
 class StopRequests:
     """Turns the first request into an event; a signal after it, or after the run has ended, means at once.
 
@@ -48,10 +57,7 @@ class StopRequests:
 
     def watch_signals(self) -> None:
         """From now on take signals, in the running event loop."""
-        for number in STOP_SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
-                asyncio.get_running_loop().add_signal_handler(number, self._signalled, number)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # a supervisor has had them wait until now
+        take_signals(self._signalled)
 
     def stop(self, reason: str, requester: str) -> None:
         """An operator has requested the end of the run; the reason and the requester may be empty."""

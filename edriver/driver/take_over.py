@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
@@ -11,6 +13,8 @@ from edriver.driver.core.cause import AgentFault, AgentFaultKind
 from edriver.driver.journal.entries import Entry
 from edriver.driver.journal.journal import Head, Journal
 from edriver.driver.observe.records.log_end import LogEnd, log_end
+from edriver.driver.rpc.taken_port import await_port
+from edriver.driver.stop_requests import take_signals
 from edriver.driver.wiring import Wiring
 from edriver.system.record_folder import EVENTS_FILE
 
@@ -43,6 +47,50 @@ def replay(
     parts.recorder.events(parts.event_history.events.go_on_after(written.seq, written.time))
     parts.event_history.tracker.go_on_after(written.steps)
     return ended
+
+
+class PortTakenError(Exception):
+    """Another process has the port of the run, which goes on without a driver. The message is a sentence.
+
+    Attributes:
+        exit_code: of this driver.
+    """
+
+    def __init__(self, exit_code: int, message: str) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+async def await_port_of_run(address: str, port: int, bound: float, clock: Callable[[], float]) -> None:
+    """Wait until no other process has the port at which hosts look for the driver, or a signal says to wait no longer.
+
+    Args:
+        address: at which address; empty: at all of this machine.
+        port: the port.
+        bound: seconds to wait at most: --driver-timeout.
+        clock: seconds, monotonic.
+
+    Raises:
+        PortTakenError: another process still has it.
+    """
+    stopped: asyncio.Future[signal.Signals] = asyncio.get_running_loop().create_future()
+
+    def stop(number: signal.Signals) -> None:
+        if not stopped.done():
+            stopped.set_result(number)
+
+    async def pause(seconds: float) -> bool:
+        await asyncio.wait({stopped}, timeout=seconds)
+        return stopped.done()
+
+    take_signals(stop)
+    if await await_port(address, port, bound, pause, clock):
+        return
+    if stopped.done():
+        number = stopped.result()
+        words = f"{number.name}: the run goes on, and waits for another driver until --driver-timeout"
+        raise PortTakenError(128 + number, words)
+    raise PortTakenError(1, f"failed: another process has had port {port} for {bound:g} s (--driver-timeout)")
 
 
 async def await_agents(parts: Wiring, head: Head, gone: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections import Counter
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from edriver.common.wire import duration
 from edriver.driver.broker_feed import BrokerFeed, UnusedHosts
 from edriver.driver.core import events
-from edriver.driver.core.cause import AgentFault, AgentFaultKind, Cause, CauseKind, Count
+from edriver.driver.core.cause import AgentFault, AgentFaultKind, Cause, CauseKind, Count, ReportedText
 from edriver.driver.core.demand import demand_of
 from edriver.driver.core.membership import Membership
 from edriver.driver.core_loop import CoreLoop, DriverState
@@ -26,7 +27,7 @@ from edriver.driver.launch.broker import BrokerContext
 from edriver.driver.launch.choice import choice
 from edriver.driver.launch.join_configs import JoinConfigs
 from edriver.driver.launch.launcher import LaunchContext
-from edriver.driver.launch.local import address_among, interface_address
+from edriver.driver.launch.local import OwnNames, address_among, interface_address
 from edriver.driver.observe.console.output import Output
 from edriver.driver.observe.event_history import EventHistory
 from edriver.driver.observe.hosts.usage import UsageTracker
@@ -54,6 +55,8 @@ from edriver.v1 import agent_pb2
 
 if TYPE_CHECKING:
     from edriver.driver.observe.metrics.server import MetricsServer
+
+_log = logging.getLogger("edriver.driver")
 
 INBOX_LIMIT: Final = 10_000
 
@@ -118,6 +121,7 @@ class Wiring:
         snapshot: bytes | None = None,
     ) -> None:
         self._head = head
+        self._own_names = OwnNames()
         run_id, folder, draws = head.run_id, Path(head.folder), Draws(head.key)
         self.inbox: Mailbox[Inbound] = Mailbox(INBOX_LIMIT)
         if snapshot is None:
@@ -135,7 +139,7 @@ class Wiring:
             writers.append(EventLogWriter(RecordFile(options.event_log, "event log"), progress=False))
         self.recorder = Recorder(writers, self.event_history.began, wall_clock)
         sleep = options.dial_in_hosts.sleep if options.dial_in_hosts else asyncio.sleep
-        self.discovery = DiscoveryFeed(options.source, self.inbox, wall_clock, sleep, self._unsteady)
+        self.discovery = DiscoveryFeed(options.source, self.inbox, wall_clock, sleep, self._unsteady, self._failing)
         self.stops = StopRequests(self.inbox)
         self.registry = AgentRegistry(self.inbox, clock, self._agent_ended, draws.secret)
         if state is not None:
@@ -243,6 +247,12 @@ class Wiring:
     def _unsteady(self, host: str, changes: int) -> None:
         self.loop.warn(Cause(CauseKind.HOST_UNSTEADY, host=host, detail=Count(changes)))
 
+    def _failing(self, why: str) -> None:
+        if why:  # the feed has printed it
+            self.loop.warn(Cause(CauseKind.DISCOVERY_FAILED, detail=ReportedText(why)), said=True)
+        else:
+            self.event_history.warnings.withdraw(CauseKind.DISCOVERY_FAILED)
+
     async def _note_network(self, endpoint: TcpEndpoint) -> None:
         made = endpoint.run_credentials
         credentials = made.for_driver().decode() if made else ""
@@ -282,4 +292,10 @@ class Wiring:
         self.agents.agent_ended(agent_id)
 
     async def _reach(self, host: str) -> str | None:
-        return await address_among(host, list(self.membership.roster.hosts), self._address)
+        hosts = self.membership.roster.hosts
+        address = await address_among(host, list(hosts), self._address)
+        if address is not None and (
+            found := self._own_names.add(host, lambda name: name in hosts and hosts[name].present)
+        ):
+            _log.warning("%s", found)
+        return address

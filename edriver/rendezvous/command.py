@@ -24,6 +24,7 @@ from edriver.rendezvous.address import (
 )
 from edriver.text.event_lines import plain
 from edriver.text.phrases import count_text
+from edriver.text.printable import printable_line
 from edriver.v1 import rendezvous_pb2_grpc
 from edriver.v1.rendezvous_pb2 import ListRendezvousRequest, ListRendezvousResponse, NodeEntry, Rendezvous
 
@@ -125,7 +126,12 @@ def status(arguments: Sequence[str], now: Callable[[], float]) -> str:
             raise RunError(f"the rendezvous server at {target} does not answer: {error.details()}") from None
     if flags.json:
         return json.dumps(plain(found), indent=2)
-    return "\n".join(lines(found, now())) or "no run yet"
+    return text_of(found, now()) or "no run yet"
+
+
+def text_of(found: ListRendezvousResponse, now: float) -> str:
+    """All runs as text for a terminal: what clients have said of themselves may be anything."""
+    return "\n".join(map(printable_line, lines(found, now)))
 
 
 def lines(found: ListRendezvousResponse, now: float) -> Iterator[str]:

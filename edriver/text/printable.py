@@ -15,3 +15,13 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in _KEPT_CHARACTERS else ascii(c)[1:-1] for c in text)
+
+
+def printable_line(text: str) -> str:
+    r"""The same for a text that is one line, such as a name: line ends and tabs are written out, too (\n)."""
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def printable_entry(text: str) -> str:
+    """The same for an entry of a list: lines after its first are indented, so that none looks like another entry."""
+    return printable(text).replace("\n", "\n    ")

@@ -26,7 +26,6 @@ WRONG = {
     "not-utf-8": r"printf '\377\376l\000o\000\n'",
     "byte-order-mark": r"printf '\357\273\277localhost:2\n'",
     "negative-slots": "echo localhost:-2",
-    "no-slots": "echo localhost:0",
     "many-slots": "echo localhost:65537",
     "more-slots-than-any-number": "echo localhost:99999999999999999999999999999999999999",
     "four-thousand-digits": "echo localhost:$(head -c 4000 /dev/zero | tr '\\0' 9)",

@@ -7,6 +7,7 @@ import json
 import os
 import ssl
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from pathlib import Path
@@ -248,6 +249,43 @@ def test_calls_without_a_token_cost_no_line_and_no_memory(run: Victim, ways: dic
 def refusals(run: Victim) -> int:
     """How often it has logged that it refused a call."""
     return sum("refused a call" in line for line in run.run.lines)
+
+
+CANCELLED: dict[str, tuple[str, str, bytes]] = {
+    "watch": ("status", "StatusService/Watch", status_pb2.WatchRequest(progress=True).SerializeToString()),
+    "read-output": (
+        "status",
+        "StatusService/ReadOutput",
+        status_pb2.ReadOutputRequest(follow=True).SerializeToString(),
+    ),
+    "read-stacks": ("status", "StatusService/ReadStacks", b""),
+    "get-run": ("status", "StatusService/GetRun", b""),
+    "forgotten-events": ("status", "StatusService/ListEvents", b"\x08\xff\xff\xff\x7f"),
+    "no-message": ("status", "StatusService/GetRun", b"\xff\xff"),
+    "refused": ("control", "ControlService/Resize", control_pb2.ResizeRequest(size=0).SerializeToString()),
+    "of-another-service": ("status", "ControlService/Resize", b""),
+    "no-method": ("status", "StatusService/Nothing", b""),
+    "connect": ("agents", "AgentService/Connect", b"\xff\xff"),
+    "forward-output": ("agents", "AgentService/ForwardOutput", b""),
+}
+"""Calls that are cancelled: who makes them, what is called, and with what."""
+
+
+def test_calls_that_are_cancelled_at_any_moment_cost_no_line(run: Victim, ways: dict[str, Way]) -> None:
+    def cancel(call: tuple[str, str, bytes]) -> None:
+        holder, method, message = call
+        for at in (0.0, 0.0005, 0.001, 0.002, 0.004, 0.008):
+            with ways[holder].channel() as channel:
+                grpc.channel_ready_future(channel).result(timeout=BOUND)
+                for leaves in (False, False, False, True):
+                    begun = channel.stream_stream(f"/edriver.v1.{method}", bytes, bytes)(iter([message]))
+                    threading.Event().wait(at)
+                    if not leaves:  # else the channel is closed with the call
+                        begun.cancel()
+
+    with futures.ThreadPoolExecutor(6) as threads:
+        list(threads.map(cancel, [*CANCELLED.values()] * 3))
+    run.goes_on()
 
 
 def test_the_tls_of_the_port_is_of_today(ways: dict[str, Way]) -> None:

@@ -204,7 +204,7 @@ def test_a_damaged_journal_is_left_as_it_is_and_so_is_its_run(tmp_path: Path) ->
         assert refused.end() == 1
         assert re.fullmatch(
             rf"edriver resume: the journal {path} is damaged \(entry 2: .*\), so the run cannot be resumed: its hosts "
-            r"end their workers after --driver-timeout",
+            r"end their workers after --driver-timeout\. Remove the journal, and the same command line starts anew",
             refused.text.strip(),
         ), refused.text
         assert _dump(path) == damaged

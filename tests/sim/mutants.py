@@ -271,6 +271,15 @@ def quarantine_is_for_good(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Settings, "host_cooldown", lambda self, quarantines, draw: 1e9)
 
 
+def a_kill_is_a_hosts_fault_for_good(patch: pytest.MonkeyPatch) -> None:
+    """A host one of whose workers was killed from outside is never used again."""
+
+    def worker_killed(self: Quarantine, worker: Worker, now: float) -> None:
+        self._roster.hosts[worker.host].rest.free_at = now + 1e9
+
+    patch.setattr(Quarantine, "worker_killed", worker_killed)
+
+
 def uneven_steps_are_waited_out(patch: pytest.MonkeyPatch) -> None:
     """A member waits for one that is done, for ever."""
     patch.setattr(UnevenWatch, "look", lambda self, current, now: None)
@@ -422,6 +431,7 @@ MUTANTS: tuple[Patch, ...] = (
     one_accident_is_a_bug,
     quarantine_stops_the_run,
     quarantine_is_for_good,
+    a_kill_is_a_hosts_fault_for_good,
     agreed_ends_are_not_counted,
     unproven_connections_are_a_bad_link,
     uneven_steps_are_waited_out,

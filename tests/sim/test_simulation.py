@@ -16,6 +16,7 @@ SEEDS = 1000
 MUTANT_SEEDS = 2000
 
 NOTICED_BY = {
+    "a_kill_is_a_hosts_fault_for_good": 17,
     "a_loss_is_not_reported": 10,
     "a_swallowed_interrupt_is_forgiven": 23,
     "an_interrupt_is_a_loss": 167,
@@ -28,7 +29,7 @@ NOTICED_BY = {
     "checkpoints_are_not_looked_for_again": 23,
     "clean_is_restored": 5,
     "done_ignores_aborts": 94,
-    "done_is_no_report": 747,
+    "done_is_no_report": 2327,
     "every_error_is_a_loss": 6,
     "every_error_is_the_same": 6,
     "every_sync_is_a_commit": 562,

@@ -45,11 +45,14 @@ class Watch:
         self.now = 100.0
         self.ended = False
         self.unsteady: list[tuple[str, int]] = []
+        self.failing: list[str] = []
         asyncio.run(self._run(steps))
 
     async def _run(self, steps: Sequence[HostSet | Exception]) -> None:
         inbox: Mailbox[Inbound] = Mailbox(100)
-        feed = DiscoveryFeed(ScriptedSource(steps), inbox, self._clock, self._sleep, self._note_unsteady)
+        feed = DiscoveryFeed(
+            ScriptedSource(steps), inbox, self._clock, self._sleep, self._note_unsteady, self.failing.append
+        )
         try:
             await feed.run()
             self.ended = True
@@ -170,3 +173,11 @@ def test_a_host_that_has_become_steady_again_is_not_named_any_more() -> None:
 
 def test_hosts_that_change_now_and_then_are_steady() -> None:
     assert Watch(*([AB] * 30 + [A] * 30) * 4).unsteady == []
+
+
+def test_observers_are_warned_while_the_source_keeps_failing_and_hosts_are_used() -> None:
+    why = DiscoveryError("line 1: bad")
+    assert Watch(A, why, why, A, why, why, A).failing == []  # a hiccup
+    assert Watch(A, why, why, why, why, A, A).failing == ["line 1: bad", "line 1: bad", ""]
+    assert Watch(A, why, why, why, DiscoveryError("line 2: bad")).failing == ["line 1: bad", "line 2: bad"]
+    assert Watch(why, why, why, why).failing == []  # the run says why it waits

@@ -36,6 +36,10 @@ def pairs(text: str | bytes) -> list[tuple[str, int]]:
         pytest.param("a slots=4\nb  slots = 2\n[::1] slots=1", [("a", 4), ("b", 2), ("::1", 1)], id="mpirun"),
         pytest.param("a:1\nb:1024", [("a", 1), ("b", 1024)], id="slots-limits"),
         pytest.param("z:1\na:1\n", [("z", 1), ("a", 1)], id="order-kept"),
+        pytest.param("a:0\nb:2\nc slots=0", [("b", 2)], id="no-worker-there"),
+        pytest.param("LOCALHOST:2", [("localhost", 2)], id="localhost-in-capitals"),
+        pytest.param("localhost.\nb.example.org.:2", [("localhost", 7), ("b.example.org", 2)], id="whole-names"),
+        pytest.param("a SLOTS=4", [("a", 4)], id="mpirun-in-capitals"),
         pytest.param("", [], id="empty"),
         pytest.param("# none today\n", [], id="only-comments"),
     ],
@@ -52,7 +56,6 @@ SLOTS = "slots must be a whole number from 1 to 1024"
     [
         pytest.param("a:2\nb:zero\n", f"line 2: 'b:zero': {SLOTS}", id="word"),
         pytest.param("a:-1", f"line 1: 'a:-1': {SLOTS}", id="negative"),
-        pytest.param("a:0", f"line 1: 'a:0': {SLOTS}", id="zero"),
         pytest.param("a:+2", f"line 1: 'a:+2': {SLOTS}", id="sign"),
         pytest.param("a:2.5", f"line 1: 'a:2.5': {SLOTS}", id="fraction"),
         pytest.param("a:", f"line 1: 'a:': {SLOTS}", id="nothing-after-colon"),
@@ -64,18 +67,25 @@ SLOTS = "slots must be a whole number from 1 to 1024"
         ),
         pytest.param("a:" + "9" * 900, SLOTS, id="absurdly-many"),
         pytest.param("a:\u0662", SLOTS, id="digits-of-another-script"),
-        pytest.param("a slots=0", f"line 1: 'a slots=0': {SLOTS}", id="mpirun-zero"),
         pytest.param("a:2\n\n#\na:4", "line 4: 'a:4' is listed twice, first in line 1: list it once", id="duplicate"),
         pytest.param("::1:2", "colon too many", id="ipv6-without-brackets"),
         pytest.param("[::1:2", "no host name", id="open-bracket"),
         pytest.param("[::zz]:2", "no IPv6 address in its brackets", id="no-ipv6"),
         pytest.param("[::1%;reboot]", "no host name", id="strange-scope"),
         pytest.param(":2", "no host name", id="no-name"),
-        pytest.param("a b:2", "no host name", id="space-in-name"),
-        pytest.param("user@a:2", "no host name", id="user-in-name"),
+        pytest.param("a b:2", "more than a host and its slots: write host:4", id="space-in-name"),
+        pytest.param("user@a:2", "names an account: write the host alone, and its account as User", id="user-in-name"),
+        pytest.param("user@[::1]", "names an account", id="user-of-an-address"),
+        pytest.param("slots=4", "write host:4, or mpirun's host slots=4", id="slots-without-a-host"),
+        pytest.param("a:slots=4", "write host:4, or mpirun's host slots=4", id="slots-after-a-colon"),
+        pytest.param("a slots=", "write host:4, or mpirun's host slots=4", id="slots-without-a-number"),
+        pytest.param("a 4", "write host:4, or mpirun's host slots=4", id="number-after-a-space"),
+        pytest.param("a slots=4 max_slots=8", "write host:4, or mpirun's host slots=4", id="more-of-mpirun"),
+        pytest.param("a:2\nA.:4", "line 2: 'A.:4' is listed twice, first in line 1", id="duplicate-in-capitals"),
+        pytest.param("a:0\na:4", "line 2: 'a:4' is listed twice, first in line 1", id="duplicate-without-slots"),
         pytest.param("-oProxyCommand=x:2", "no host name", id="ssh-option"),
         pytest.param("-v:2", "no host name", id="ssh-flag"),
-        pytest.param("a max_slots=4", "no host name", id="other-mpirun-words"),
+        pytest.param("a max_slots=4", "write host:4, or mpirun's host slots=4", id="other-mpirun-words"),
         pytest.param("h\u00f6st:2", "no host name", id="non-ascii-name"),
         pytest.param(b"ok:1\n\xff\xfe\x00", r"line 2: '\xff\xfe\x00' is not UTF-8 text", id="binary"),
         pytest.param(b"\x1b[2J:1", r"line 1: '\x1b[2J:1' has control characters in it", id="terminal-escapes"),
@@ -108,7 +118,7 @@ def test_a_hostile_file_is_read_in_linear_time() -> None:
 
 def test_several_bad_lines_come_in_one_message() -> None:
     with pytest.raises(DiscoveryError) as caught:
-        parse_hosts("".join(f"h{n}:0\n" for n in range(8)), default_slots=1)
+        parse_hosts("".join(f"h{n}:x\n" for n in range(8)), default_slots=1)
     message = str(caught.value)
     assert [f"line {n}:" in message for n in range(1, 9)] == [True] * 5 + [False] * 3
     assert message.endswith("; and 3 more")

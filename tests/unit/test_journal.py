@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import pickle
+import random
 import sqlite3
 import stat
 import subprocess
 import sys
 import typing
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import replace
 from pathlib import Path
 
@@ -141,17 +143,90 @@ def test_what_cannot_be_used_is_refused_and_left_as_it_is(
     assert (first.path.read_bytes() if first.path.exists() else None) == before
 
 
+def harmed_heads() -> typing.Iterator[str]:
+    """A head that is cut off anywhere, and one whose fields have values of other types, or are missing."""
+    whole = HEAD.to_json()
+    yield from (whole[:length] for length in range(len(whole)))
+    head = json.loads(whole)
+    for name in head:
+        yield json.dumps({key: value for key, value in head.items() if key != name})
+        for wrong in (None, True, -1, 1e400, 2**70, "\0", "\ud800", "=", [], [1], {}, {"": ""}, {"a": 1}, [None, "x"]):
+            fits = {"arguments": [], "environment": {"a": "b"}}.get(name, "=" if isinstance(head[name], str) else None)
+            if wrong not in (fits, {}) or name != "environment":
+                yield json.dumps({**head, name: None if wrong == fits else wrong})
+
+
+def test_a_damaged_head_is_refused_by_a_sentence_that_names_the_file(tmp_path: Path) -> None:
+    first = journal_in(tmp_path)
+    first.close()
+    for harmed in harmed_heads():
+        _execute(first.path, "UPDATE head SET value = ? WHERE key = 'head'", harmed)
+        with (
+            contextlib.closing(SqliteJournal.take_over(first.path)) as journal,
+            pytest.raises(JournalError, match=rf"^the journal {first.path} is damaged \(its head: "),
+        ):
+            raise AssertionError(f"{harmed} is read as {journal.head}")
+
+
+@pytest.mark.parametrize("table", ["entries", "snapshot", "links"])
+def test_values_of_other_types_are_damage(tmp_path: Path, table: str) -> None:
+    first = journal_in(tmp_path)
+    first.append([Turn(Entry(1.0, 0.0, SEEN[2]), (7, 1, 1))])
+    first.keep_snapshot(1.0, 0.0, b"state")
+    first.append([Turn(Entry(2.0, 0.0, SEEN[2]), (7, 2, 1))])
+    first.close()
+    names = {"entries": "clock wall_clock event progress", "snapshot": "clock wall_clock state", "links": "received"}
+    for name in names[table].split():
+        for wrong in ("x", b"\x80x", 7 if name in ("event", "progress", "state") else b""):
+            kept = _execute(first.path, f"SELECT {name} FROM {table}")
+            _execute(first.path, f"UPDATE {table} SET {name} = ?", wrong)
+            with contextlib.closing(SqliteJournal.take_over(first.path)) as journal:
+                if not (isinstance(wrong, bytes) and name in ("state", "progress")):  # any bytes may be those
+                    with pytest.raises(JournalError, match=rf"{first.path} is damaged \("):
+                        deque([journal.snapshot(), *journal.entries(), *journal.links()])
+            _execute(first.path, f"UPDATE {table} SET {name} = ?", *kept)
+
+
+def test_a_journal_that_is_cut_off_anywhere_is_refused_by_a_sentence(tmp_path: Path) -> None:
+    first = journal_in(tmp_path)
+    write_many(first)
+    first.close()
+    whole = first.path.read_bytes()
+    places = [*range(0, 4096, 97), *range(4096, len(whole), 4099)]
+    for length in places:
+        first.path.write_bytes(whole[:length])
+        with pytest.raises(JournalError, match=f"{first.path}"):
+            entries_of(first.path)
+
+
+def test_a_journal_with_harmed_bytes_raises_nothing_else(tmp_path: Path) -> None:
+    first = journal_in(tmp_path)
+    for n in range(100):
+        first.append([Turn(Entry(float(n), 0.0, SEEN[n % len(SEEN)]), (7, n, n))])
+    first.close()
+    whole, draw = first.path.read_bytes(), random.Random(7)
+    for _ in range(300):
+        harmed = bytearray(whole)
+        for _ in range(draw.choice((1, 8, 64))):
+            harmed[draw.randrange(len(harmed))] = draw.randrange(256)
+        first.path.write_bytes(harmed)
+        with contextlib.suppress(JournalError), contextlib.closing(SqliteJournal.take_over(first.path)) as journal:
+            deque([journal.head, journal.snapshot(), *journal.entries(), *journal.links()])
+
+
 def write_many(journal: SqliteJournal) -> None:
     for n in range(1000):
         journal.append([Turn(Entry(float(n), 0.0, SEEN[2]))])
 
 
-def _execute(path: Path, statement: str) -> None:
+def _execute(path: Path, statement: str, *values: object) -> tuple[typing.Any, ...]:
+    """Execute it; returns the first row."""
     database = sqlite3.connect(path)
     with database:
-        database.execute(statement)
+        row = database.execute(statement, values).fetchone()
     database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     database.close()
+    return row or ()
 
 
 def test_the_journal_of_another_run_is_refused(tmp_path: Path) -> None:
@@ -210,4 +285,4 @@ def test_draws_repeat_themselves_with_the_same_key_only() -> None:
 
 
 def test_its_format_has_a_number() -> None:
-    assert journal_module.FORMAT == 2, "a change of what the file holds gets a new number"
+    assert journal_module.FORMAT == 3, "a change of what the file holds gets a new number"

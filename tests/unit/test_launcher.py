@@ -15,7 +15,7 @@ from edriver.driver.launch.agents import MAX_CONCURRENT_STARTS, MIXED_ADDRESSES_
 from edriver.driver.launch.choice import always, by_host
 from edriver.driver.launch.dial_in import DialInLauncher
 from edriver.driver.launch.launcher import Bootstrap, Launcher, LaunchError
-from edriver.driver.launch.local import LocalLauncher, address_among, address_here
+from edriver.driver.launch.local import LocalLauncher, OwnNames, address_among, address_here
 from edriver.driver.launch.ssh import SshLauncher
 from edriver.system.child import Child
 from edriver.system.ssh_client import SshOptions
@@ -442,3 +442,13 @@ def test_an_agent_whose_launcher_cannot_stop_it_is_given_up() -> None:
         await every.wait_until_empty()
 
     soon(work())
+
+
+def test_two_names_of_this_machine_are_one_warning() -> None:
+    used = {"localhost"}
+    names = OwnNames()
+    assert names.add("localhost", used.__contains__) == ""
+    assert names.add("gone", used.__contains__) == ""
+    used |= {"node7", "127.0.0.2"}
+    assert names.add("node7", used.__contains__).startswith("localhost and node7 are both this machine, ")
+    assert names.add("127.0.0.2", used.__contains__) == ""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+import signal
 from collections.abc import Callable
 
 import pytest
 
-from edriver.driver.core.cause import Cause, CauseKind, Count, HostQuarantine, SlotTarget
+from edriver.driver.core.cause import Cause, CauseKind, Count, HostQuarantine, SlotTarget, WorkerName
+from edriver.driver.core.events import ExitReason, WorkerEnding, WorkerExited
 from edriver.driver.core.failures.new_sizes import NewSizes
 from edriver.driver.core.failures.quarantine import Quarantine
+from edriver.driver.core.losses import killed_from_outside, loss_of
 from edriver.driver.core.roster import Roster, Worker, WorkerState
 from edriver.driver.core.settings import Settings
 from edriver.driver.core.staffing import Staffing
@@ -41,6 +44,15 @@ class Site:
             worker = next(w for w in self.roster.on(host) if w.slot == slot)
             del self.roster.workers[worker.worker_id]
             self.quarantine.worker_failed(worker, now)
+            self.start(host, slot)
+
+    def kill(self, host: str, *slots: int, now: float = 0.0, trained: bool = True) -> None:
+        """Workers of these slots are killed from outside, and others come in their place."""
+        for slot in slots:
+            worker = next(w for w in self.roster.on(host) if w.slot == slot)
+            worker.rank = 0 if trained else None
+            del self.roster.workers[worker.worker_id]
+            self.quarantine.worker_killed(worker, now)
             self.start(host, slot)
 
     def left_out(self, now: float = 0.0) -> set[str]:
@@ -105,6 +117,59 @@ def test_it_is_used_again_after_its_cooldown_and_left_alone_for_longer_the_next_
         Cause(CauseKind.HOST_QUARANTINED, host="a", detail=HostQuarantine(20.0, 5, 2, 600.0, 0, 2)),
         over,
     ]
+
+
+def test_a_kill_from_outside_lets_no_slot_rest_and_no_hosts_cooldown_grow() -> None:
+    site = Site("a:2 b:2", draw=lambda: 0.99)
+    for n in range(7):
+        site.kill("a", n % 2, now=1.0 + n)
+        assert site.roster.hosts["a"].ready_slots(1.0 + n) == [0, 1]
+    assert site.left_out(7.0) == {"a"}
+    assert site.left_out(24.0) == set()  # the fourth had quarantined it, for less than 20 s
+    for n in range(7):
+        site.kill("a", 0, now=100.0 + 21 * n)
+        assert site.left_out(100.0 + 21 * n) == {"a"}
+        assert site.left_out(120.0 + 21 * n) == set()
+
+
+@pytest.mark.parametrize(
+    ("event", "outside"),
+    [
+        pytest.param(WorkerExited(1, -signal.SIGKILL), True, id="killed"),
+        pytest.param(WorkerExited(1, -signal.SIGTERM), True, id="terminated"),
+        pytest.param(WorkerExited(1, -signal.SIGSEGV), False, id="crashed"),
+        pytest.param(WorkerExited(1, 128 + signal.SIGKILL), False, id="an-exit-code"),
+        pytest.param(
+            WorkerExited(1, -signal.SIGKILL, reason=ExitReason(CauseKind.OUT_OF_MEMORY)), False, id="out-of-memory"
+        ),
+        pytest.param(
+            WorkerExited(1, -signal.SIGKILL, reason=ExitReason(CauseKind.MAYBE_OUT_OF_MEMORY)), False, id="perhaps-so"
+        ),
+        pytest.param(WorkerEnding(1), False, id="not-known-yet"),
+    ],
+)
+def test_what_is_a_kill_from_outside(event: WorkerExited | WorkerEnding, outside: bool) -> None:
+    assert killed_from_outside(loss_of(event, WorkerName(1, "a", 0, 0))) is outside
+
+
+def test_kills_on_all_hosts_blame_none_and_kills_make_no_failure_of_a_host_worse() -> None:
+    site = Site("a:2 b:2")
+    for n in range(8):
+        site.kill("ab"[n % 2], n // 2 % 2, now=n)
+    assert site.left_out(8.0) == set()
+    site.fail("a", 0, 1, 0, now=9.0)
+    assert site.left_out(9.0) == set()
+    site.fail("a", 1, now=9.0)
+    assert site.left_out(9.0) == {"a"}
+
+
+def test_a_slot_whose_workers_are_killed_as_they_start_rests_ever_longer() -> None:
+    site = Site("a:2 b:2")
+    site.kill("a", 0, 0, 0, now=0.0, trained=False)
+    assert site.roster.hosts["a"].ready_slots(1.9) == [1]
+    assert site.roster.hosts["a"].ready_slots(2.0) == [0, 1]
+    site.kill("a", 1, now=2.0, trained=False)
+    assert site.left_out(2.0) == {"a"}
 
 
 def test_the_end_of_a_slots_cooldown_is_not_reported_while_its_host_is_quarantined() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import stat
+from collections import deque
 from pathlib import Path
 
 import pytest
@@ -71,6 +73,11 @@ def host(tmp_path: Path) -> Host:
 
 def add(key: str, number: int, request_id: bytes) -> ChangeKeyRequest:
     return ChangeKeyRequest(run_id="r", key=key, add=number, request_id=request_id)
+
+
+def append(key: str, value: bytes) -> ChangeKeyRequest:
+    """Its id is the value's, so that one may arrive again."""
+    return ChangeKeyRequest(run_id="r", key=key, append=b".", request_id=value)
 
 
 def test_states_and_keys_survive_a_restart_and_tokens_do_not(host: Host) -> None:
@@ -186,6 +193,7 @@ def test_keys_and_runs_have_bounds(host: Host, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(runs, "MAX_TOTAL_STORE_BYTES", 12)
     with pytest.raises(OutOfBoundsError, match="all runs hold 12 bytes"):
         host.set("k", b"123", run_id="other")
+    monkeypatch.setattr(runs, "MAX_TOTAL_STORE_BYTES", 1000)
     monkeypatch.setattr(key_values, "MAX_STORE_BYTES", 100)
     monkeypatch.setattr(key_values, "MAX_STORE_KEYS", 1)
     with pytest.raises(OutOfBoundsError, match="1 keys at most"):
@@ -193,6 +201,63 @@ def test_keys_and_runs_have_bounds(host: Host, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(runs, "MAX_RUNS", 2)
     with pytest.raises(OutOfBoundsError, match="2 runs at most"):
         host.join("a", run_id="third")
+
+
+def test_appends_to_a_large_value_keep_one_copy_of_it_in_memory_and_on_disk(host: Host) -> None:
+    large = 1024 * 1024
+    host.set("k", bytes(large))
+    for number in range(50):
+        assert len(host.runs.change_key(append("k", b"%d" % number)).value) == large + number + 1
+        assert host.file.stat().st_size < journals.MIN_APPENDED_BYTES + 4 * large
+    assert host.runs.get("r").keys.footprint < large + 50 * 300
+    assert len(host.runs.change_key(append("k", b"7")).value) == large + 50  # it has arrived again
+    keys = host.restart().get("r").keys
+    assert keys.footprint < large + 50 * 300
+    assert len(host.runs.change_key(append("k", b"7")).value) == large + 50
+
+
+def test_what_is_remembered_of_changes_has_the_bound_of_the_store(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_values, "MAX_STORE_BYTES", 2000)
+    numbers = [b"%d" % number for number in range(50)]
+    with pytest.raises(OutOfBoundsError, match="2000 bytes at most"):
+        deque(host.runs.change_key(add("n", 1, number)) for number in numbers)
+    assert host.runs.get("r").keys.footprint < 2500
+
+
+def test_many_small_keys_count_with_what_each_takes(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "MAX_TOTAL_STORE_BYTES", 10_000)
+    with pytest.raises(OutOfBoundsError, match="all runs hold 10000 bytes"):
+        deque(map(host.set, map(str, range(100)), itertools.repeat(b"")))
+
+
+def test_an_appended_value_has_the_bound_of_any_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_values, "MAX_STORE_VALUE_BYTES", 10)
+    keys = key_values.KeyValues()
+    keys.set("k", b"12345678")
+    with pytest.raises(OutOfBoundsError, match="a value has 10 bytes at most"):
+        keys.change(ChangeKeyRequest(key="k", append=b"123", request_id=b"a"))
+    assert keys.get("k") == b"12345678"
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_each_kind_of_change_that_arrives_again_is_answered_as_before(host: Host, restarted: bool) -> None:
+    compare = CompareSet(desired=b"mine")
+    requests = [
+        ChangeKeyRequest(run_id="r", key="c", compare_set=compare, request_id=b"1"),
+        ChangeKeyRequest(run_id="r", key="c", compare_set=CompareSet(desired=b"other"), request_id=b"2"),
+        ChangeKeyRequest(run_id="r", key="a", append=b"x", request_id=b"3"),
+        ChangeKeyRequest(run_id="r", key="gone", append=b"y", request_id=b"4"),
+        ChangeKeyRequest(run_id="r", key="gone", delete_key=DeleteKey(), request_id=b"5"),
+        ChangeKeyRequest(run_id="r", key="n", add=3, request_id=b"6"),
+    ]
+    answers = [host.runs.change_key(request) for request in requests]
+    host.runs.change_key(add("n", 4, b"7"))
+    if restarted:
+        host.restart()
+    assert [host.runs.change_key(request) for request in requests[:3]] == answers[:3]
+    assert [host.runs.change_key(request) for request in requests[4:]] == answers[4:]
+    keys = host.runs.get("r").keys
+    assert {key: keys.get(key) for key, _ in keys.items()} == {"c": b"mine", "a": b"x", "n": b"7"}
 
 
 def test_an_idle_run_makes_room_for_another_and_stays_away(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,17 @@ def test_the_latest_of_many_are_remembered() -> None:
     assert warnings.messages()[-1].cause.host == f"h{10 * MAX_WARNINGS - 1}"
 
 
+def test_what_goes_on_no_longer_is_shown_no_longer_and_is_not_reported_again_at_once() -> None:
+    warnings = Warnings()
+    failed = Cause(CauseKind.DISCOVERY_FAILED, detail=ReportedText("line 1: bad"))
+    assert warnings.add(failed, 1.0)
+    warnings.add(omitted("a"), 2.0)
+    warnings.withdraw(CauseKind.DISCOVERY_FAILED)
+    assert [warning.cause.host for warning in warnings.messages()] == ["a"]
+    assert not warnings.add(failed, 3.0)
+    assert len(warnings.messages()) == 2
+
+
 class Driver:
     """What a driver sees of itself."""
 

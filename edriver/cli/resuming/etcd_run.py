@@ -6,11 +6,11 @@ import argparse
 import os
 import secrets
 import socket
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edriver.cli.complaint import complain
 from edriver.cli.resuming.resume import go_on_with
 from edriver.cli.subcommands import EXIT_FAILED
 from edriver.driver.flags.usage_error import UsageError
@@ -80,10 +80,10 @@ def lead(journal: EtcdJournal, run_name: str, *, standby: bool) -> bool:
             f"run {run_name} has a driver: {journal.holder or 'unknown'}. Give --standby to have this one wait until "
             "that is gone"
         )
-    sys.stderr.write(f"edriver: standing by for run {run_name}, whose driver is {journal.holder or 'going'}\n")
+    complain(f"edriver: standing by for run {run_name}, whose driver is {journal.holder or 'going'}")
     if journal.wait():
         return True
-    sys.stderr.write(f"edriver: run {run_name} has ended\n")
+    complain(f"edriver: run {run_name} has ended")
     return False
 
 
@@ -93,7 +93,7 @@ def go_on(journal: EtcdJournal, *, port: int, verbose: bool) -> int:
         return go_on_with(journal, _records_of, verbose=verbose, port=port)
     except JournalError as error:
         journal.close()
-        sys.stderr.write(f"edriver: {error}\n")
+        complain(f"edriver: {error}")
         return EXIT_FAILED
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from edriver.cli.complaint import complain
 from edriver.cli.resuming.resume import take_run_over
 from edriver.cli.subcommands import EXIT_FAILED
 from edriver.driver.flags.usage_error import UsageError
@@ -51,5 +51,5 @@ def resume_named(name: RunName, arguments: Sequence[str], *, verbose: bool) -> i
     try:
         return take_run_over(journal, arguments, verbose=verbose)
     except JournalError as error:
-        sys.stderr.write(f"edriver: {error}\n")
+        complain(f"edriver: {error}")
         return EXIT_FAILED

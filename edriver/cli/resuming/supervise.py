@@ -14,6 +14,7 @@ from typing import Final
 
 import tenacity
 
+from edriver.cli.complaint import complain
 from edriver.driver.journal.journal import EXIT_REPLACED
 from edriver.driver.stop_requests import STOP_SIGNALS
 from edriver.system.child import Child
@@ -74,7 +75,7 @@ def _is_resumed_after(code: int) -> bool:
 
 def _announce(attempt: tenacity.RetryCallState) -> None:
     assert attempt.outcome is not None
-    sys.stderr.write(f"edriver: the driver {exit_text(attempt.outcome.result())}: starting another one\n")
+    complain(f"edriver: the driver {exit_text(attempt.outcome.result())}: starting another one")
 
 
 class _Supervisor:

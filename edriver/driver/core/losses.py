@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+import signal
+from typing import Final, TypeAlias
 
 from edriver.driver.core import events
 from edriver.driver.core.cause import Cause, CauseKind, Duration, Exit, Stall, WorkerName
@@ -17,6 +18,8 @@ Loss: TypeAlias = (
     | events.WorkerStuck
     | events.ExitOverdue
 )
+
+_OUTER_SIGNALS: Final = (-signal.SIGKILL, -signal.SIGTERM)
 
 
 def loss_of(event: Loss, worker: WorkerName) -> Cause:
@@ -39,3 +42,11 @@ def loss_of(event: Loss, worker: WorkerName) -> Cause:
             return Cause(CauseKind.STUCK, worker)
         case events.ExitOverdue(_, seconds):
             return Cause(CauseKind.OUTSTAYED, worker, detail=Duration(seconds))
+
+
+def killed_from_outside(cause: Cause) -> bool:
+    """Whether a worker that this run had not ordered to end was ended by a signal that no fault of its own brings.
+
+    That of the kernel, for want of memory, has a kind of its own, also where it may be another.
+    """
+    return cause.kind is CauseKind.KILLED and isinstance(cause.detail, Exit) and cause.detail.code in _OUTER_SIGNALS

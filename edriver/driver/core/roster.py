@@ -60,6 +60,7 @@ class Worker:
         ending: whether its process has ended and its exit has not been reported yet.
         trainer_gone: whether its training process has ended; its command may go on.
         started: when it was started.
+        unexplained: whether it was lost by its own end, and what that counts as is known once its process is reaped.
     """
 
     worker_id: int
@@ -74,6 +75,7 @@ class Worker:
     ending: bool = False
     trainer_gone: bool = False
     started: float = 0.0
+    unexplained: bool = False
 
     @property
     def live(self) -> bool:
@@ -192,6 +194,7 @@ class HostRecord:
         rest: its quarantines.
         places: its slots by number.
         failed: its workers' own failures: when, and in which slot.
+        killed: the same of workers that were killed from outside.
         drained: slots that are to be left, and not used.
         drained_whole: whether all of them are, those to come included.
     """
@@ -204,6 +207,7 @@ class HostRecord:
     rest: Backoff = field(default_factory=Backoff)
     places: dict[int, Slot] = field(default_factory=dict)
     failed: deque[tuple[float, int]] = field(default_factory=deque)
+    killed: deque[tuple[float, int]] = field(default_factory=deque)
     drained: set[int] = field(default_factory=set)
     drained_whole: bool = False
 
@@ -235,8 +239,9 @@ class HostRecord:
 
     def forget_failures_before(self, then: float) -> None:
         """Keep the workers' failures of a window."""
-        while self.failed and self.failed[0][0] < then:
-            self.failed.popleft()
+        for each in (self.failed, self.killed):
+            while each and each[0][0] < then:
+                each.popleft()
 
     def is_drained(self, slot: int) -> bool:
         """Whether a slot is to be left."""

@@ -196,23 +196,23 @@ class EtcdJournal(Journal):
     def head(self) -> Head:
         """See Journal."""
         found = self._read(lambda: self._client.range(self._prefix + b"head"))
-        try:
+        with self._reading("its head"):
             about = json.loads(found[0].value)
             self._check_version(about["format"], about["version"])
             return Head.from_json(about["head"])
-        except (ValueError, TypeError, LookupError) as error:
-            raise self.damaged(f"its head: {error}") from None
 
     def snapshot(self) -> tuple[float, float, bytes] | None:
         """See Journal."""
         found = self._read(lambda: self._client.range(self._prefix + b"snapshot/latest"))
         if not found:
             return None
-        about = json.loads(found[0].value)
-        self._generation, self._next = about["generation"], about["after"]
+        with self._reading("its snapshot"):
+            about = json.loads(found[0].value)
+            self._generation, self._next = int(about["generation"]), int(about["after"])
+            clock, wall_clock = float(about["clock"]), float(about["wall_clock"])
         start, end = _part_key(self._generation, 0), _part_key(self._generation + 1, 0)
         state = b"".join(value for _, value in self._pages(start, self._prefix + end, limit=1))
-        return about["clock"], about["wall_clock"], state
+        return clock, wall_clock, state
 
     def entries(self) -> Iterator[Entry]:
         """See Journal."""
@@ -228,7 +228,8 @@ class EtcdJournal(Journal):
     def links(self) -> Iterator[AgentLink]:
         """See Journal."""
         for _, value in self._pages(b"links/", _end(self._prefix + b"links/"), PAGE):
-            agent_id, received, acknowledged = json.loads(value)
+            with self._reading("its links"):
+                agent_id, received, acknowledged = map(int, json.loads(value))
             yield agent_id, received, acknowledged
 
     # ---- within ----------------------------------------------------------------------------------------------

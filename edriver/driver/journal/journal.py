@@ -7,11 +7,13 @@ a file in the folder of the run's records, and `etcd_journal.py`.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from edriver.common.release import VERSION
 from edriver.driver.journal.entries import Entry
@@ -19,7 +21,7 @@ from edriver.driver.journal.entries import Entry
 EXIT_REPLACED: Final = 75
 """The exit code of a driver that leaves its run to another: EX_TEMPFAIL of sysexits.h."""
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Grows with each change of what a journal holds."""
 
 SNAPSHOT_BYTES: Final = 512 * 1024
@@ -30,6 +32,9 @@ SNAPSHOT_SHARE: Final = 10
 
 ENTRY_BYTES: Final = 40
 """What an entry takes beside its event."""
+
+_LATEST: Final = 2.0**40
+"""Seconds: more than any clock shows."""
 
 AgentLink: TypeAlias = tuple[int, int, int]
 """An agent, the number of its latest message, and the number of the driver's last message that it had then."""
@@ -80,12 +85,53 @@ class Head:
         """Read what `to_json` has written.
 
         Raises:
-            ValueError, TypeError, LookupError: it is something else.
+            ValueError: it is something else.
         """
         found = json.loads(text)
-        key = bytes.fromhex(found.pop("key"))
+        if not isinstance(found, dict) or found.keys() != set(cls.__slots__):
+            raise ValueError("it does not have the fields of a head")
+        for name, is_right in _RIGHT.items():
+            if not is_right(found[name]):
+                raise ValueError(f"{name} is {found[name]!a:.100}")
         tuples = {name: tuple(found[name]) for name in ("arguments", "began")}
-        return cls(**{**found, **tuples}, key=key)
+        return cls(**{**found, **tuples, "key": bytes.fromhex(found["key"])})
+
+
+def _is_text(found: object) -> bool:
+    """Whether it can be an argument, a path, or the value of a variable."""
+    if not isinstance(found, str) or "\0" in found:
+        return False
+    try:
+        os.fsencode(found)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_number(found: object, least: float, most: float) -> bool:
+    return isinstance(found, int | float) and not isinstance(found, bool) and least <= found <= most
+
+
+def _is_whole(found: object, least: int, most: int) -> bool:
+    return isinstance(found, int) and _is_number(found, least, most)
+
+
+_RIGHT: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "run_id": lambda found: _is_text(found) and bool(found),
+    "arguments": lambda found: isinstance(found, list) and all(map(_is_text, found)),
+    "directory": _is_text,
+    "environment": lambda found: (
+        isinstance(found, dict)
+        and all(_is_text(name) and name and "=" not in name and _is_text(value) for name, value in found.items())
+    ),
+    "key": _is_text,
+    "folder": _is_text,
+    "incarnation": lambda found: _is_whole(found, 1, 2**31),
+    "began": lambda found: isinstance(found, list) and [_is_number(each, 0.0, _LATEST) for each in found] == [True] * 2,
+    "port": lambda found: _is_whole(found, 0, 65535),
+    "credentials": _is_text,
+}
+"""Whether a field of a head can be that."""
 
 
 class Turn(NamedTuple):
@@ -194,8 +240,22 @@ class Journal(ABC):
         """The error that says so, of something in it."""
         return JournalError(
             f"the journal {self.name} is damaged ({what}), so the run cannot be resumed: its hosts end their workers "
-            "after --driver-timeout"
+            "after --driver-timeout. Remove the journal, and the same command line starts anew"
         )
+
+    @contextlib.contextmanager
+    def _reading(self, what: str) -> Iterator[None]:
+        """Read something of it.
+
+        Raises:
+            JournalError: it is not what this driver writes.
+        """
+        try:
+            yield
+        except JournalError:
+            raise
+        except Exception as error:  # noqa: BLE001  damaged bytes raise nearly everything
+            raise self.damaged(f"{what}: {str(error) or type(error).__name__}") from None
 
     def _check_version(self, format_number: int, written_by: str) -> None:
         if (format_number, written_by) != (FORMAT, VERSION):

@@ -108,7 +108,7 @@ class SqliteJournal(Journal):
             raise JournalError(f"the journal {path} is refused: {error}") from None
         except OSError as error:
             raise JournalError(f"the journal {path} cannot be taken over: {_reason(error)}") from None
-        except sqlite3.Error as error:
+        except (sqlite3.Error, ValueError, TypeError) as error:  # its own texts may be damaged, too
             if getattr(error, "sqlite_errorname", "").startswith(_LOCKED):
                 raise JournalError(
                     f"the driver of this run lives: it holds the journal {path}. Stop it first (edriver stop)"
@@ -132,7 +132,8 @@ class SqliteJournal(Journal):
     @property
     def head(self) -> Head:
         """See Journal."""
-        return Head.from_json(self._value("head"))
+        with self._reading("its head"):
+            return Head.from_json(self._value("head"))
 
     def update(self, head: Head) -> None:
         """See Journal."""
@@ -162,20 +163,30 @@ class SqliteJournal(Journal):
 
     def snapshot(self) -> tuple[float, float, bytes] | None:
         """See Journal."""
-        found = self._database.execute("SELECT clock, wall_clock, state FROM snapshot").fetchone()
-        return None if found is None else (float(found[0]), float(found[1]), bytes(found[2]))
+        with self._reading("its snapshot"):
+            found = self._database.execute("SELECT clock, wall_clock, state FROM snapshot").fetchone()
+            return None if found is None else (_number(found[0]), _number(found[1]), _blob(found[2]))
 
     def entries(self) -> Iterator[Entry]:
         """See Journal."""
-        for n, clock, wall_clock, event, progress in self._database.execute("SELECT * FROM entries ORDER BY n"):
-            try:
-                yield Entry(clock, wall_clock, event_from_bytes(event), bytes(progress))
-            except ValueError as error:
-                raise self.damaged(f"entry {n}: {error}") from None
+        with self._reading("its entries"):
+            rows = self._database.execute("SELECT * FROM entries ORDER BY n")
+        while True:
+            with self._reading("its entries"):
+                if (row := rows.fetchone()) is None:
+                    return
+            with self._reading(f"entry {row[0]}"):
+                _, clock, wall_clock, event, progress = row
+                entry = Entry(_number(clock), _number(wall_clock), event_from_bytes(_blob(event)), _blob(progress))
+            yield entry
 
     def links(self) -> Iterator[AgentLink]:
         """See Journal."""
-        yield from self._database.execute("SELECT * FROM links")
+        with self._reading("its links"):
+            links = list(self._database.execute("SELECT agent_id, received, acknowledged FROM links"))
+            if not all(isinstance(number, int) for link in links for number in link):
+                raise ValueError("one is no number")
+        yield from links
 
     def discard(self) -> None:
         """See Journal."""
@@ -206,7 +217,7 @@ class SqliteJournal(Journal):
         try:
             with self._database:
                 yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeError) as error:
             raise JournalError(f"the journal {self.path} cannot be written: {_reason(error)}") from None
         self._lease.check()
 
@@ -243,6 +254,18 @@ def _open(path: Path) -> sqlite3.Connection:
         database.close()
         raise
     return database
+
+
+def _number(found: object) -> float:
+    if not isinstance(found, int | float):
+        raise ValueError(f"{found!a:.100} is no number")
+    return float(found)
+
+
+def _blob(found: object) -> bytes:
+    if not isinstance(found, bytes):
+        raise ValueError(f"{found!a:.100} is no bytes")
+    return found
 
 
 def _reason(error: Exception) -> str:

@@ -26,6 +26,31 @@ MAX_OTHERS: Final = 64
 """Other hosts that are looked up, at most, to find the address by which they reach this machine."""
 
 
+class OwnNames:
+    """The hosts that have turned out to be this machine."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, None] = {}
+        self._said = False
+
+    def add(self, name: str, is_used: Callable[[str], bool]) -> str:
+        """Another name of this machine; returns a warning, once, if it is not the only one that is used.
+
+        Args:
+            name: the host.
+            is_used: whether discovery names a host now.
+        """
+        self._names[name] = None
+        used = [each for each in self._names if is_used(each)]
+        if len(used) < 2 or self._said:
+            return ""
+        self._said = True
+        return (
+            f"{' and '.join(used[:2])} are both this machine, and count as two hosts whose slots share its processors "
+            "and GPUs: list it once, with all its slots, unless you mean that"
+        )
+
+
 async def address_here(name: str) -> str | None:
     """The address of this machine that a name resolves to; None if the name is another machine's, or unknown.
 

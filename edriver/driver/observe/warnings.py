@@ -59,6 +59,10 @@ class Warnings:
         self._reported[key] = now
         return True
 
+    def withdraw(self, kind: CauseKind) -> None:
+        """This goes on no longer, and is not shown any more."""
+        self._found = {key: warning for key, warning in self._found.items() if key[0] is not kind}
+
     def messages(self) -> list[status_pb2.Warning]:
         """All that are remembered, the latest last."""
         return list(self._found.values())

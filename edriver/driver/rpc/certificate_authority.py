@@ -7,6 +7,7 @@ the authority's own certificate knows this run's driver from every other, and it
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,41 +53,89 @@ class Authority:
             run_id: the run, as the certificate's name.
             now: the time, with its zone.
         """
+        root = Root.new(f"edriver run {run_id}", now, CERTIFICATE_LIFETIME)
+        return cls(
+            root.certificate,
+            *root.sign(SERVER_NAME, (ExtendedKeyUsageOID.SERVER_AUTH,), now),
+            *root.sign(MEMBER_NAME, (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH), now),
+        )
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Root:
+    """What signs an authority's certificates.
+
+    Attributes:
+        certificate: its own, in PEM.
+        key: its private key, in PEM.
+    """
+
+    certificate: bytes
+    key: bytes
+
+    @classmethod
+    def new(cls, name: str, now: datetime.datetime, lifetime: datetime.timedelta) -> Root:
+        """Make one.
+
+        Args:
+            name: the certificate's.
+            now: the time, with its zone.
+            lifetime: of the certificate.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
-        issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"edriver run {run_id}")])
+        issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         root = (
-            _certificate(issuer, issuer, key, now)
+            _certificate(issuer, issuer, key, now, lifetime)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_usage(signs=True), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         )
+        return cls(root.sign(key, hashes.SHA256()).public_bytes(_PEM_ENCODING), _private(key))
 
-        def signed(name: str, *purposes: x509.ObjectIdentifier) -> tuple[bytes, bytes]:
-            its_key = ec.generate_private_key(ec.SECP256R1())
-            subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-            made = (
-                _certificate(subject, issuer, its_key, now)
-                .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-                .add_extension(_usage(signs=False), critical=True)
-                .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
-                .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-                # RFC 5280, 4.2.1.1: required, and Python's ssl insists on it from 3.13 on.
-                .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
-            )
-            private = its_key.private_bytes(
-                _PEM_ENCODING, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-            )
-            return private, made.sign(key, hashes.SHA256()).public_bytes(_PEM_ENCODING)
+    def sign(self, name: str, purposes: Sequence[x509.ObjectIdentifier], now: datetime.datetime) -> tuple[bytes, bytes]:
+        """Make a private key and a certificate for it, both in PEM.
 
-        return cls(
-            root.sign(key, hashes.SHA256()).public_bytes(_PEM_ENCODING),
-            *signed(SERVER_NAME, ExtendedKeyUsageOID.SERVER_AUTH),
-            *signed(MEMBER_NAME, ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH),
+        Args:
+            name: whose.
+            purposes: what it is for.
+            now: the time, with its zone.
+        """
+        root = serialization.load_pem_private_key(self.key, None)
+        assert isinstance(root, ec.EllipticCurvePrivateKey)
+        issuer = x509.load_pem_x509_certificate(self.certificate).subject
+        its_key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        made = (
+            _certificate(subject, issuer, its_key, now, CERTIFICATE_LIFETIME)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+            # RFC 5280, 4.2.1.1: required, and Python's ssl insists on it from 3.13 on.
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(root.public_key()), critical=False)
         )
+        return _private(its_key), made.sign(root, hashes.SHA256()).public_bytes(_PEM_ENCODING)
+
+
+def end_of(certificate: bytes) -> datetime.datetime:
+    """When a certificate, in PEM, ends.
+
+    Raises:
+        ValueError: it is none.
+    """
+    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+
+
+def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(_PEM_ENCODING, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
 
 def _certificate(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime.datetime
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    now: datetime.datetime,
+    lifetime: datetime.timedelta,
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
@@ -95,7 +144,7 @@ def _certificate(
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - MAX_CLOCK_SKEW)
-        .not_valid_after(now + CERTIFICATE_LIFETIME)
+        .not_valid_after(now + lifetime)
     )
 
 

@@ -6,8 +6,8 @@ It is opened when it is needed: for agents of other hosts, or for observers and 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
-import errno
 import hmac
 import logging
 import resource
@@ -21,11 +21,12 @@ import grpc
 import grpc.aio
 
 from edriver.common.join_config import JoinConfig, at_port
+from edriver.common.serving.call_faults import CallFaults
 from edriver.driver.rpc.agent_service import SERVER_OPTIONS, address_of
 from edriver.driver.rpc.health_and_reflection import INTROSPECTION_SERVICES, add_introspection
-from edriver.driver.rpc.unauthenticated import CallerInterceptor
-from edriver.system.own_addresses import bound_at
-from edriver.system.ports.callers import Connection, UnauthenticatedConnections, Where, close_surplus, plain_address
+from edriver.driver.rpc.taken_port import ALL_ADDRESSES, is_taken
+from edriver.driver.rpc.unauthenticated import noting_callers
+from edriver.system.ports.callers import Connection, UnauthenticatedConnections, close_surplus, plain_address
 from edriver.v1 import agent_pb2, agent_pb2_grpc, control_pb2, control_pb2_grpc, status_pb2, status_pb2_grpc
 
 if TYPE_CHECKING:
@@ -65,8 +66,6 @@ MAX_UNAUTHENTICATED: Final = 1024
 AGENT_SERVICE: Final = agent_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name
 CONTROL_SERVICE: Final = control_pb2.DESCRIPTOR.services_by_name["ControlService"].full_name
 STATUS_SERVICE: Final = status_pb2.DESCRIPTOR.services_by_name["StatusService"].full_name
-
-_ALL_ADDRESSES: Final = ("::", "0.0.0.0")  # noqa: S104  TLS and the token protect it; the first is IPv4's, too
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
@@ -229,13 +228,13 @@ class GuardedServer:
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         most = min(MAX_CONNECTIONS, MAX_CONNECTIONS if descriptors == resource.RLIM_INFINITY else descriptors // 2)
         self._unauthenticated = UnauthenticatedConnections(min(MAX_UNAUTHENTICATED, most // 2), AUTHENTICATION_TIMEOUT)
-        noted = CallerInterceptor(lambda peer: self._unauthenticated.know(_where(peer)))
+        noted = noting_callers(self._know)
         self._credentials = credentials
         self._watching: asyncio.Task[None] | None = None
         usual = dict[str, int](_TCP_SERVER_OPTIONS)
         self.grpc = grpc.aio.server(
             options=tuple({**usual, "grpc.max_allowed_incoming_connections": most, **options}.items()),
-            interceptors=(TokenCheck(tokens), noted) if credentials else (noted,),
+            interceptors=(CallFaults(), TokenCheck(tokens), noted) if credentials else (CallFaults(), noted),
         )
 
     async def open(self, address: str, port: int) -> int:
@@ -248,9 +247,9 @@ class GuardedServer:
         Raises:
             OSError: no port can be had.
         """
-        if port:
-            _check_free(address, port)
-        port = self._add_port([at_port(host, port) for host in ([address] if address else _ALL_ADDRESSES)])
+        if port and is_taken(address, port):
+            raise OSError(f"another process listens at port {port}: give another --port (0: any free port)")
+        port = self._add_port([at_port(host, port) for host in ([address] if address else ALL_ADDRESSES)])
         await self.grpc.start()
 
         def log(surplus: Connection) -> None:
@@ -268,6 +267,11 @@ class GuardedServer:
             self._watching.cancel()
         await self.grpc.stop(grace)
 
+    def _know(self, peer: str) -> None:
+        """The caller that gRPC calls so (ipv4:10.0.0.1:50) has made an authenticated call."""
+        with contextlib.suppress(ValueError):  # it has gone, and has no name any more
+            self._unauthenticated.know((plain_address(address_of(peer)), int(peer.rpartition(":")[2])))
+
     def _add_port(self, wheres: Sequence[str]) -> int:
         failure = ""
         for where in wheres:
@@ -280,15 +284,6 @@ class GuardedServer:
             except RuntimeError as error:
                 failure = str(error)
         raise OSError(f"no TCP port can be opened: {failure}")
-
-
-def _check_free(address: str, port: int) -> None:
-    """If a port is in use, gRPC writes lines of C++ to stderr."""
-    try:
-        bound_at(address or _ALL_ADDRESSES[-1], port).close()
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise OSError(f"another process listens at port {port}: give another --port (0: any free port)") from None
 
 
 _OPENED_BY: Final = {
@@ -342,18 +337,13 @@ class TokenCheck(grpc.aio.ServerInterceptor):
 
     def _name(self, context: Any, why: str) -> None:
         address = context.peer().rpartition(":")[0]
-        if address not in self._named and len(self._named) < MAX_LOGGED_ADDRESSES:
+        if address and address not in self._named and len(self._named) < MAX_LOGGED_ADDRESSES:
             self._named.add(address)
             _log.warning("refused a call from %s: %s", address, why)
 
 
 def _service(details: grpc.HandlerCallDetails) -> str:
     return details.method.strip("/").rpartition("/")[0]
-
-
-def _where(peer: str) -> Where:
-    """Where the caller is that gRPC calls so (ipv4:10.0.0.1:50)."""
-    return plain_address(address_of(peer)), int(peer.rpartition(":")[2])
 
 
 def _bytes_of(value: str | bytes) -> bytes:

@@ -9,6 +9,7 @@ on top of a state that it has not seen.
 from __future__ import annotations
 
 import fcntl
+import itertools
 import logging
 import os
 import struct
@@ -98,9 +99,12 @@ class Journal:
         """
         new = self._path.with_suffix(".new")
         descriptor = open_private(new, os.O_TRUNC | os.O_APPEND)
-        whole = [_packed(RendezvousRecord(incarnation=self.incarnation)), *map(_packed, records)]
+        whole = 0
         try:
-            _write(descriptor, b"".join(whole))
+            for record in itertools.chain([RendezvousRecord(incarnation=self.incarnation)], records):
+                packed = _packed(record)
+                _write(descriptor, packed)
+                whole += len(packed)
             os.fsync(descriptor)
             new.replace(self._path)
             sync_folder(self._path.parent)
@@ -110,7 +114,7 @@ class Journal:
         if self._file >= 0:
             os.close(self._file)
         self._file = descriptor
-        self._whole = sum(map(len, whole))
+        self._whole = whole
         self._appended = 0
 
     def append(self, record: RendezvousRecord) -> None:

@@ -6,19 +6,23 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final
 
-from edriver.common.limits import OutOfBoundsError
+from edriver.common.limits import MAX_STORE_VALUE_BYTES, OutOfBoundsError
 from edriver.v1.rendezvous_pb2 import ChangeKeyRequest, ChangeKeyResponse
 
 MAX_STORE_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of all keys and values of one run."""
+"""Bytes of all keys and values of one run, and of the changes that are remembered."""
 
 MAX_STORE_KEYS: Final = 500_000
 """Keys of one run."""
 
 MAX_REMEMBERED_CHANGES: Final = 10_000
-"""Answers that are kept for changes that may arrive again."""
+"""Changes that are remembered because they may arrive again."""
+
+ENTRY_BYTES: Final = 200
+"""What a key, or a remembered change, takes beside its own bytes."""
 
 _MAX_NUMBER: Final = 2**63 - 1
+_NUMBER_BYTES: Final = len(str(-_MAX_NUMBER)) + 1
 
 
 class NotANumberError(ValueError):
@@ -28,6 +32,9 @@ class NotANumberError(ValueError):
 class KeyValues:
     """One run's keys.
 
+    A change that arrives again is made once. What is remembered of it for that is small: a change that was made answers
+    the same from its request, beside the sum of an addition.
+
     Attributes:
         size: bytes of all keys and values.
     """
@@ -35,11 +42,17 @@ class KeyValues:
     def __init__(self) -> None:
         self.size = 0
         self._values: dict[str, bytes] = {}
-        self._answers: OrderedDict[bytes, ChangeKeyResponse] = OrderedDict()
+        self._made: OrderedDict[bytes, bytes] = OrderedDict()  # the sum of each addition; of other changes nothing
+        self._made_bytes = 0
 
     def __len__(self) -> int:
         """How many keys there are."""
         return len(self._values)
+
+    @property
+    def footprint(self) -> int:
+        """Bytes of all that is kept, in memory and on disk."""
+        return self.size + self._made_bytes + ENTRY_BYTES * len(self._values)
 
     def items(self) -> Iterable[tuple[str, bytes]]:
         """All keys and their values."""
@@ -67,7 +80,7 @@ class KeyValues:
             before = self._values.get(key)
             more += before is None
             grows += len(value) - len(before) if before is not None else len(value) + len(key)
-        if self.size + grows > MAX_STORE_BYTES:
+        if self.size + self._made_bytes + grows > MAX_STORE_BYTES:
             raise OutOfBoundsError(f"the store of a run holds {MAX_STORE_BYTES} bytes at most")
         if len(self._values) + more > MAX_STORE_KEYS:
             raise OutOfBoundsError(f"the store of a run holds {MAX_STORE_KEYS} keys at most")
@@ -81,29 +94,46 @@ class KeyValues:
         return True
 
     def change(self, request: ChangeKeyRequest) -> tuple[ChangeKeyResponse, bool]:
-        """Change one key; returns the answer, and whether this was new: one that arrives again is made once.
+        """Change one key; returns the answer, and whether this has changed it: one that arrives again is made once.
 
         Raises:
             OutOfBoundsError: there is no room for it.
             NotANumberError: something is to be added to what is no number.
         """
-        if (answer := self._answers.get(request.request_id)) is not None:
-            return answer, False
-        answer = self._change(request)
-        self.remember(request.request_id, answer)
-        return answer, True
+        if (result := self._made.get(request.request_id)) is not None:
+            return self._answer(request, result), False
+        answer, made = self._change(request)
+        if made:  # else it may be tried again
+            self.remember(request.request_id, answer.value if request.HasField("add") else b"")
+        return answer, made
 
-    def remember(self, request_id: bytes, answer: ChangeKeyResponse) -> None:
-        """Keep the answer to a change."""
-        self._answers[request_id] = answer
-        if len(self._answers) > MAX_REMEMBERED_CHANGES:
-            self._answers.popitem(last=False)
+    def remember(self, request_id: bytes, result: bytes) -> None:
+        """Remember a change that was made: the sum of an addition, of others nothing."""
+        result = result[:_NUMBER_BYTES]  # an older journal may have the whole value
+        before = self._made.get(request_id)
+        self._made[request_id] = result
+        self._made_bytes += len(result) - len(before) if before is not None else _cost(request_id, result)
+        if len(self._made) > MAX_REMEMBERED_CHANGES:
+            self._made_bytes -= _cost(*self._made.popitem(last=False))
 
-    def answers(self) -> Iterable[tuple[bytes, ChangeKeyResponse]]:
-        """The answers that are kept, by the changes' ids."""
-        return self._answers.items()
+    def made(self) -> Iterable[tuple[bytes, bytes]]:
+        """The changes that are remembered: see `remember`."""
+        return self._made.items()
 
-    def _change(self, request: ChangeKeyRequest) -> ChangeKeyResponse:
+    def _answer(self, request: ChangeKeyRequest, result: bytes) -> ChangeKeyResponse:
+        """What the change was answered, or would be now."""
+        match request.WhichOneof("change"):
+            case "add":
+                return ChangeKeyResponse(value=result)
+            case "append":
+                return ChangeKeyResponse(value=self._values.get(request.key, b""))
+            case "compare_set":
+                return ChangeKeyResponse(value=request.compare_set.desired)
+            case _:
+                return ChangeKeyResponse(existed=True)
+
+    def _change(self, request: ChangeKeyRequest) -> tuple[ChangeKeyResponse, bool]:
+        """Change the key, if its value is as expected; returns the answer, and whether it was changed."""
         key, value = request.key, self._values.get(request.key)
         match request.WhichOneof("change"):
             case "add":
@@ -113,14 +143,21 @@ class KeyValues:
             case "compare_set":
                 expected = request.compare_set.expected
                 if value is None and expected:
-                    return ChangeKeyResponse(value=expected)  # as torch's stores answer
+                    return ChangeKeyResponse(value=expected), False  # as torch's stores answer
                 if value is not None and value != expected:
-                    return ChangeKeyResponse(value=value)
+                    return ChangeKeyResponse(value=value), False
                 after = request.compare_set.desired
             case _:
-                return ChangeKeyResponse(existed=self.delete(key))
+                existed = self.delete(key)
+                return ChangeKeyResponse(existed=existed), existed
+        if len(after) > MAX_STORE_VALUE_BYTES:
+            raise OutOfBoundsError(f"a value has {MAX_STORE_VALUE_BYTES} bytes at most")
         self.set(key, after)
-        return ChangeKeyResponse(value=after)
+        return ChangeKeyResponse(value=after), True
+
+
+def _cost(request_id: bytes, result: bytes) -> int:
+    return len(request_id) + len(result) + ENTRY_BYTES
 
 
 def _number(value: bytes | None, key: str) -> int:

@@ -28,7 +28,7 @@ IDLE_TIMEOUT: Final = 2 * 3600.0
 """Seconds after its last call at which a run may be removed, to make room for another."""
 
 MAX_TOTAL_STORE_BYTES: Final = 1024 * 1024 * 1024
-"""Bytes of the keys and values of all runs together."""
+"""Bytes of all that is kept for all runs together: keys, values, and the changes that are remembered."""
 
 
 class RunRecord:
@@ -130,7 +130,7 @@ class Runs:
             OSError: they cannot be written down.
         """
         run = self.get(request.run_id)
-        self._check_total(sum(len(pair.value) for pair in request.pairs))
+        self._check_total(sum(len(pair.key) + len(pair.value) for pair in request.pairs))
         run.keys.check_room((pair.key, pair.value) for pair in request.pairs)
         self._write(RendezvousRecord(run_id=request.run_id, keys=request))
         for pair in request.pairs:
@@ -157,7 +157,8 @@ class Runs:
                 record = RendezvousRecord(run_id=request.run_id, keys=SetKeysRequest(pairs=pairs))
                 run.wake(request.key)
             record.request_id = request.request_id
-            record.response.CopyFrom(answer)
+            if request.HasField("add"):
+                record.response.CopyFrom(answer)
             self._write(record)
         return answer
 
@@ -178,7 +179,7 @@ class Runs:
             raise OutOfBoundsError(f"there are {MAX_RUNS} runs at most, and none was idle for {IDLE_TIMEOUT:.0f} s")
 
     def _check_total(self, more: int) -> None:
-        if sum(run.keys.size for run in self._runs.values()) + more > MAX_TOTAL_STORE_BYTES:
+        if sum(run.keys.footprint for run in self._runs.values()) + more > MAX_TOTAL_STORE_BYTES:
             raise OutOfBoundsError(f"the stores of all runs hold {MAX_TOTAL_STORE_BYTES} bytes at most")
 
     def _forget_old_rounds(self, run_id: str, run: RunRecord, number: int) -> None:
@@ -210,7 +211,7 @@ class Runs:
             case "removed_key":
                 run.keys.delete(record.removed_key)
         if record.request_id:
-            run.keys.remember(record.request_id, record.response)
+            run.keys.remember(record.request_id, record.response.value)
 
     def _records(self) -> Iterator[RendezvousRecord]:
         """All that there is."""
@@ -224,5 +225,6 @@ class Runs:
                 yield RendezvousRecord(run_id=run_id, state=state)
             for key, value in run.keys.items():
                 yield RendezvousRecord(run_id=run_id, keys=SetKeysRequest(pairs=[KeyValue(key=key, value=value)]))
-            for request_id, answer in run.keys.answers():
-                yield RendezvousRecord(run_id=run_id, request_id=request_id, response=answer)
+            for request_id, result in run.keys.made():
+                response = ChangeKeyResponse(value=result)
+                yield RendezvousRecord(run_id=run_id, request_id=request_id, response=response)

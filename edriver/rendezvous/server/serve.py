@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import logging
-import os
-import secrets
 import signal
 import socket
 import time
@@ -20,19 +19,20 @@ from edriver.common.join_config import JoinConfig, at_port
 from edriver.driver.rpc.health_and_reflection import INTROSPECTION_SERVICES, add_introspection
 from edriver.driver.rpc.tcp_endpoint import GuardedServer
 from edriver.rendezvous.address import CREDENTIALS_FILE
+from edriver.rendezvous.server.identity import AUTHORITY_FILE, SERVER_FILE, identity, write_private
 from edriver.rendezvous.server.journal import JOURNAL_FILES, CorruptJournalError, Journal
 from edriver.rendezvous.server.runs import Runs
 from edriver.rendezvous.server.service import RENDEZVOUS_SERVICE, STORE_SERVICE, RendezvousService, StoreService
-from edriver.system.private_files import NotOwnError, OwnFolder, make_private, open_private
+from edriver.system.private_files import NotOwnError, OwnFolder, make_private
 from edriver.v1 import rendezvous_pb2_grpc
 
 _log = logging.getLogger("edriver.rendezvous")
 
-SERVER_FILE: Final = "server.pem"
-"""The server's certificate and key, which stay the same across restarts."""
-
 RUN_ID: Final = "rendezvous"
 """What stands in the credentials in place of a run's id."""
+
+WARNING_INTERVAL: Final = 24 * 3600.0
+"""Seconds between two warnings that the server's certificate ends."""
 
 MAX_CALLS: Final = 10_000
 """Calls at a time of one connection. An agent has few: one that waits in its store also sends heartbeats."""
@@ -53,7 +53,7 @@ def serve(folder: Path, address: str, port: int) -> int:
     try:
         make_private(folder)
         with OwnFolder(folder) as own:
-            own.check((SERVER_FILE, CREDENTIALS_FILE, *JOURNAL_FILES))
+            own.check((AUTHORITY_FILE, SERVER_FILE, CREDENTIALS_FILE, *JOURNAL_FILES))
         uvloop.run(_serve(folder, address, port))
     except NotOwnError as error:
         _log.error("the folder is not used: %s", error)
@@ -83,9 +83,10 @@ async def _serve(folder: Path, address: str, port: int) -> None:
 
     try:
         runs = Runs(journal, time.monotonic)
-        token, server_credentials, authority = _identity(folder)
+        known_by = identity(folder, datetime.datetime.now(datetime.UTC))
+        server_credentials = grpc.ssl_server_credentials([(known_by.key, known_by.certificate)])
         server = GuardedServer(
-            {token: {RENDEZVOUS_SERVICE, STORE_SERVICE, *INTROSPECTION_SERVICES}},
+            {known_by.token: {RENDEZVOUS_SERVICE, STORE_SERVICE, *INTROSPECTION_SERVICES}},
             server_credentials,
             {"grpc.max_concurrent_streams": MAX_CALLS},
         )
@@ -95,7 +96,8 @@ async def _serve(folder: Path, address: str, port: int) -> None:
         await add_introspection(server.grpc, (RENDEZVOUS_SERVICE, STORE_SERVICE))
         opened = await server.open(address, port)
         endpoint = at_port(address or socket.gethostname(), opened)
-        _write_private(folder / CREDENTIALS_FILE, JoinConfig(RUN_ID, "", 0, (endpoint,), authority, token).to_json())
+        shown = JoinConfig(RUN_ID, "", 0, (endpoint,), known_by.authority, known_by.token)
+        write_private(folder / CREDENTIALS_FILE, shown.to_json())
     except CorruptJournalError as error:
         raise ServerError(str(error)) from None
     except OSError as error:
@@ -105,35 +107,12 @@ async def _serve(folder: Path, address: str, port: int) -> None:
         loop.add_signal_handler(number, ended.set)
     _log.info("rendezvous at %s, credentials: %s", endpoint, folder / CREDENTIALS_FILE)
     _log.info("torchrun --rdzv-backend=edriver --rdzv-endpoint=%s ...", endpoint)
-    await ended.wait()
+    while not ended.is_set():
+        if warning := known_by.warning(datetime.datetime.now(datetime.UTC)):
+            _log.warning("%s", warning)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(ended.wait(), WARNING_INTERVAL)
     await server.close(grace=0.5)
     journal.close()
     if faults:
         raise ServerError(f"{folder}: the journal cannot be written: {faults[0].strerror}")
-
-
-def _identity(folder: Path) -> tuple[str, grpc.ServerCredentials, str]:
-    """Token, the server's credentials and its authority's certificate: those of an earlier start, or new ones."""
-    own, shown = folder / SERVER_FILE, folder / CREDENTIALS_FILE
-    try:
-        before = JoinConfig.from_json(shown.read_bytes())
-        certificate, _, key = own.read_bytes().partition(b"\n\n")
-    except (OSError, ValueError):
-        from edriver.driver.rpc.certificate_authority import Authority  # takes 0.1 s
-
-        made = Authority.of_run(RUN_ID, datetime.datetime.now(datetime.UTC))
-        certificate, key = made.driver_certificate, made.driver_key
-        _write_private(own, certificate + b"\n\n" + key)
-        token, authority = secrets.token_urlsafe(32), made.certificate.decode()
-    else:
-        token, authority = before.token, before.authority
-    return token, grpc.ssl_server_credentials([(key, certificate)]), authority
-
-
-def _write_private(path: Path, data: bytes) -> None:
-    """Replace a file by one that only this user can read."""
-    new = path.with_suffix(".new")
-    new.unlink(missing_ok=True)
-    with os.fdopen(open_private(new), "wb") as file:
-        file.write(data)
-    new.replace(path)

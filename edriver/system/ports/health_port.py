@@ -15,6 +15,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from edriver.common.join_config import at_port
+from edriver.common.serving.call_faults import CallFaults
 from edriver.system.ports.callers import Connection, UnauthenticatedConnections, close_surplus
 
 LIVENESS, READINESS = "liveness", "readiness"
@@ -68,7 +69,8 @@ class HealthPort:
         for service in ("", LIVENESS):
             await state.set(service, health_pb2.HealthCheckResponse.SERVING)
         await state.set(READINESS, health_pb2.HealthCheckResponse.NOT_SERVING)
-        self._server = grpc.aio.server(options=_OPTIONS)  # of the event loop that it is made in
+        # Of the event loop that it is made in.
+        self._server = grpc.aio.server(options=_OPTIONS, interceptors=(CallFaults(),))
         health_pb2_grpc.add_HealthServicer_to_server(state, self._server)
         port = self._listen(self._server)
         await self._server.start()

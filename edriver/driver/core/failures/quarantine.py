@@ -2,6 +2,10 @@
 
 A slot rests after each failure of its own; a host is quarantined when the fault seems to be the whole host's. Both
 pauses grow with every failure (Settings.cooldown, Settings.host_cooldown) and end by themselves.
+
+A kill from outside of a worker that had a place in a round tells less: an operator, a test or another program on the
+machine may do that, and the slot is as good as before. It rests as after a first failure, and a host that loses many
+workers in this way is quarantined as for the first time, however often.
 """
 
 from __future__ import annotations
@@ -58,6 +62,29 @@ class Quarantine:
             cause = Cause(CauseKind.HOST_QUARANTINED, host=record.name, detail=replace(blame, seconds=pause))
             self._announce(None, record.rest.free_at, pause, cause)
 
+    def worker_killed(self, worker: Worker, now: float) -> None:
+        """Record that a worker was killed: neither by the kernel, for want of memory, nor by this run.
+
+        One that never had a place in a round counts as failed: what kills each worker that starts there is a fault.
+        """
+        if worker.rank is None:
+            self.worker_failed(worker, now)
+            return
+        record = self._roster.hosts[worker.host]
+        place = record.places.setdefault(worker.slot, Slot())
+        pause = self._slot_cooldown(1)
+        place.free_at = max(place.free_at, now + pause)
+        rest = SlotQuarantine(worker.slot, pause, 1)
+        self._announce(
+            worker.slot, place.free_at, pause, Cause(CauseKind.SLOT_QUARANTINED, host=record.name, detail=rest)
+        )
+        record.killed.append((now, worker.slot))
+        if record.rest.free_at <= now and (blame := self._blame(record, now, kills=True)):
+            pause = self._host_cooldown(1)
+            record.rest.free_at = now + pause
+            cause = Cause(CauseKind.HOST_QUARANTINED, host=record.name, detail=replace(blame, seconds=pause))
+            self._announce(None, record.rest.free_at, pause, cause)
+
     def agent_failed(self, record: HostRecord, now: float) -> None:
         """Record that a host's agent could not be started, or was lost."""
         record.start.fail(now, self._settings.failure_window, self._slot_cooldown)
@@ -111,20 +138,30 @@ class Quarantine:
         for record in self._roster.hosts.values():
             if record.agent_id is None:
                 yield record.start.free_at
-            if record.rest.failures:
+            if record.rest.free_at:
                 yield record.rest.free_at
             for place in record.places.values():
                 yield place.free_at
 
-    def _blame(self, record: HostRecord, now: float) -> HostQuarantine | None:
-        """Why a host is considered the cause of its slots' failures; None: it is not."""
+    def _blame(self, record: HostRecord, now: float, *, kills: bool = False) -> HostQuarantine | None:
+        """Why a host is considered the cause of its slots' failures; None: it is not.
+
+        Args:
+            record: the host.
+            now: the time.
+            kills: whether kills from outside count, there and elsewhere.
+        """
         window = self._settings.failure_window
         others = [r for r in self._roster.hosts.values() if r.wanted and r is not record]
         for each in (record, *others):
             each.forget_failures_before(now - window)
-        failures, elsewhere = len(record.failed), sum(len(r.failed) for r in others)
+
+        def struck_in(each: HostRecord) -> list[int]:
+            return [slot for _, slot in (*each.failed, *(each.killed if kills else ()))]
+
+        failures, elsewhere = len(struck_in(record)), sum(len(struck_in(each)) for each in others)
         slots, slots_elsewhere = len(record.open_slots), sum(len(r.open_slots) for r in others)
-        struck = len({slot for _, slot in record.failed})
+        struck = len(set(struck_in(record)))
         if failures < max(MIN_FAILURES, slots) or 2 * struck < slots or not slots_elsewhere:
             return None
         if failures * slots_elsewhere <= MIN_FAILURE_RATIO * elsewhere * slots:

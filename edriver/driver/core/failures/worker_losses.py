@@ -8,7 +8,7 @@ from edriver.driver.core import events
 from edriver.driver.core.actions import Abort, StopWorker
 from edriver.driver.core.cause import AgentFault, Cause, CauseKind
 from edriver.driver.core.failures.root_cause import earlier_failure
-from edriver.driver.core.losses import loss_of
+from edriver.driver.core.losses import killed_from_outside, loss_of
 from edriver.driver.core.roster import Worker, WorkerState
 from edriver.driver.core.rounds.round import Round
 from edriver.driver.core.run_state import RunState
@@ -41,7 +41,7 @@ class WorkerLosses:
         if len(run.failures) < FAILURES_KEPT:
             run.failures[worker.worker_id] = worker.failure(cause, end)
         if own and not cause.preempted and not self._is_of_resize(worker, cause):
-            run.staffing.quarantine.worker_failed(worker, run.now)
+            self._charge(worker, cause)
         current = run.round
         if worker.state is WorkerState.FINISHED:
             self.late_failure = self.late_failure or cause
@@ -75,6 +75,12 @@ class WorkerLosses:
         """A worker's process has ended: after its function had returned, as it should, or lost."""
         run = self._run
         cause = loss_of(event, worker.name)
+        if worker.unexplained:
+            worker.unexplained = False
+            if worker.stop_at is None:  # a command that went on without its training process was stopped by this run
+                run.staffing.quarantine.worker_failed(worker, run.now)
+            else:
+                self._charge(worker, cause)
         if not worker.live:
             failures = run.survived if worker.worker_id in run.survived else run.failures
             if known := failures.get(worker.worker_id):  # now its last words are known
@@ -85,6 +91,16 @@ class WorkerLosses:
             run.staffing.slot_of(worker).completed = True
         else:
             self.lose(worker, cause, event, own=not self.dragged(worker))
+
+    def _charge(self, worker: Worker, cause: Cause) -> None:
+        """Count its end against its slot and its host."""
+        quarantine = self._run.staffing.quarantine
+        if cause.kind is CauseKind.ENDED:
+            worker.unexplained = True
+        elif killed_from_outside(cause):
+            quarantine.worker_killed(worker, self._run.now)
+        else:
+            quarantine.worker_failed(worker, self._run.now)
 
     def _has_run(self, worker: Worker) -> bool:
         """Whether a member may end while others continue: in restart mode the script need not return together."""

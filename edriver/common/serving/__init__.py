@@ -1,0 +1,1 @@
+"""What every gRPC server of edriver has: see call_faults.py."""
