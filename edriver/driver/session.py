@@ -128,6 +128,19 @@ def resume(
     return _run(session, folder, journal)
 
 
+def _clear(folder: Path) -> None:
+    """Remove what the last driver has left in the run's own folder.
+
+    Raises:
+        NotOwnError: it cannot be removed: something else lies in its place.
+    """
+    try:
+        for name in (f"{LOCK_NAME}.new", SOCKET_NAME):
+            (folder / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise NotOwnError(f"{error.filename} cannot be removed: {error.strerror}") from None
+
+
 def _run(session: Session, folder: Path, journal: Journal | None) -> int:
     os.environ[RUN_FOLDER_VARIABLE] = str(folder)
     for leftover in remove_leftovers():
@@ -137,8 +150,7 @@ def _run(session: Session, folder: Path, journal: Journal | None) -> int:
         guard.start()
         folder.mkdir(mode=0o700, exist_ok=session.resumes)
         with OwnFolder(folder, follow=False):  # where it was gone another account may have made one of this name
-            (folder / f"{LOCK_NAME}.new").unlink(missing_ok=True)
-            (folder / SOCKET_NAME).unlink(missing_ok=True)
+            _clear(folder)
             hold(folder)
         return uvloop.run(session.run())
     except NotOwnError as error:

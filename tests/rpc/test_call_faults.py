@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from edriver.common.probes.health_port import HealthPort
+from edriver.system.ports.health_port import HealthPort
 
 from edriver.common.serving.call_faults import CallFaults
 from edriver.v1 import status_pb2, status_pb2_grpc
