@@ -9,9 +9,9 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from edriver.system.ports.health_port import HealthPort
 
 from edriver.common.serving.call_faults import CallFaults
+from edriver.system.ports.health_port import HealthPort
 from edriver.v1 import status_pb2, status_pb2_grpc
 
 

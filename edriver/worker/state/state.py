@@ -149,7 +149,7 @@ class State(abc.ABC):
             PeerLostError: a member of this round is lost.
         """
         if self.half_done():
-            self._check()
+            self.check_peers()
             return
         due = self._checkpoint_due()
         self._commit(due)
@@ -169,7 +169,7 @@ class State(abc.ABC):
             PeerLostError: a member of this round is lost.
         """
         if self.half_done():
-            self._check()
+            self.check_peers()
         elif self._rounds is not None:
             due = self._checkpoint_due()
             self.keep()
@@ -279,7 +279,12 @@ class State(abc.ABC):
         self.copied.commit(seconds)
         self._schedule.made(seconds)
 
-    def _check(self) -> None:
+    def check_peers(self) -> None:
+        """Without counting a boundary, look whether a member of the round is lost.
+
+        Raises:
+            PeerLostError: one is.
+        """
         if self._rounds is not None:
             self._rounds.check()
 

@@ -203,8 +203,8 @@ class TorchState(ObjectState):
     def _step_begins(self) -> None:
         # A step with what an abort has left of the gradients would cost the last boundary. So the host, which runs
         # ahead on CUDA, waits for them.
-        if self._rounds is not None and topology.current().size > 1 and self._mark.wait():
-            self._check()
+        if topology.current().size > 1 and self._mark.wait():
+            self.check_peers()
         if self._places.assigned_before_step():
             self._steps.expose("a parameter's .data is assigned between a boundary and the optimizer's step")
         self._buffers.hold()
