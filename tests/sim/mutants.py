@@ -18,6 +18,8 @@ from edriver.driver.core.cause import Cause, CauseKind
 from edriver.driver.core.failures import consistency
 from edriver.driver.core.failures.budgets import Budget
 from edriver.driver.core.failures.consistency import ErrorWatch
+from edriver.driver.core.failures.long_work import Judgement, LongWork
+from edriver.driver.core.failures.long_work import Verdict as LongWorkVerdict
 from edriver.driver.core.failures.new_sizes import NewSizes
 from edriver.driver.core.failures.quarantine import Quarantine
 from edriver.driver.core.failures.script_error import ScriptError
@@ -399,6 +401,18 @@ def the_size_is_to_blame_for_every_error(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(NewSizes, "_failed", failed)
 
 
+def the_second_stall_at_a_place_ends_the_run(patch: pytest.MonkeyPatch) -> None:
+    """Work that is not announced has no more time than any other: a run in which it is met again is over."""
+    original = LongWork.judge
+
+    def judge(self: LongWork, event: events.WorkerStalled, current: Round) -> Judgement:
+        found = original(self, event, current)
+        again = found.verdict is LongWorkVerdict.FIRST_OF_MANY
+        return Judgement(LongWorkVerdict.HOPELESS, found.cause) if again else found
+
+    patch.setattr(LongWork, "judge", judge)
+
+
 MUTANTS: tuple[Patch, ...] = (
     checkpoints_are_not_looked_for_again,
     checkpoints_are_forgotten,
@@ -441,4 +455,5 @@ MUTANTS: tuple[Patch, ...] = (
     newcomers_do_not_wait,
     sizes_that_fail_are_tried_for_ever,
     the_size_is_to_blame_for_every_error,
+    the_second_stall_at_a_place_ends_the_run,
 )

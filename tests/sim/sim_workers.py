@@ -27,6 +27,7 @@ STALL_LIMIT = 3.0
 BLOCKED_LOOK = 0.5
 BLOCKED_AFTER = 2.5
 SHELL_SECONDS = 300.0
+STALLED_AT = 'thread MainThread:\n  File "train.py", line 5, in evaluate\n    model(x)\n'
 
 
 class SimWorkers:
@@ -251,8 +252,9 @@ class SimWorkers:
         same = progress == (participant.round_id, participant.boundaries)
         if process.alive and process.stalled and same and not isinstance(process.wait, Meet):
             round_id = round_id_message(participant.round_id)
-            report = pb.Report(stalled=pb.Stalled(round_id=round_id, phase="step", duration=duration(STALL_LIMIT)))
-            self._report(process, report)
+            lasted = duration(STALL_LIMIT)
+            stalled = pb.Stalled(round_id=round_id, phase="step", duration=lasted, stacks=STALLED_AT)
+            self._report(process, pb.Report(stalled=stalled))
 
     def _tell_blocked(self, process: Process, ticket: int, seconds: float) -> None:
         """The training thread has stood still in a collective, or goes on."""

@@ -58,6 +58,7 @@ NOTICED_BY = {
     "stop_overrides_abort": 319,
     "survivors_die_of_a_new_size": 155,
     "suspects_are_never_killed": 5,
+    "the_second_stall_at_a_place_ends_the_run": 122,
     "the_size_is_to_blame_for_every_error": 32,
     "torn_state_counts_as_clean": 5,
     "torn_state_is_offered": 23,
