@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from edriver.worker.backend import process_modes
-from edriver.worker.state.modes import ALWAYS_NOTED, ModelModes, Modes
+from edriver.worker.state.modes import ALWAYS_NOTED, SHARE, ModelModes, Modes
 from edriver.worker.state.object_state import ObjectState
 from edriver.worker.state.torch_state import TorchState
 from edriver.worker.sync import sync
@@ -241,7 +241,7 @@ def test_modes_are_told_as_text() -> None:
     assert state.computes_in.text() == "gradients on, default dtype float64; in eval mode: model.1, other"
 
 
-def test_a_large_model_is_looked_at_for_a_thousandth_of_the_time_and_at_once_if_all_of_it_changes() -> None:
+def test_a_large_model_is_looked_at_now_and_then_and_at_once_if_all_of_it_changes() -> None:
     model = torch.nn.Sequential(*(torch.nn.ReLU() for _ in range(ALWAYS_NOTED)))
     now = [0.0]
 
@@ -256,9 +256,12 @@ def test_a_large_model_is_looked_at_for_a_thousandth_of_the_time_and_at_once_if_
     model[3].eval()
     modes.passed()
     assert noted.evaluating() == []
-    now[0] += 1000.0
-    modes.passed()
+    modes.passed(commits=True)
     assert noted.evaluating() == ["3"]
+    model[4].eval()
+    now[0] += 1.1 / SHARE
+    modes.passed()
+    assert noted.evaluating() == ["3", "4"]
     model.eval()
     modes.passed()
     assert len(noted.evaluating()) == len(model) + 1

@@ -30,9 +30,9 @@ ALWAYS_NOTED: Final = 32
 MAX_NAMES: Final = 5
 """Modules that are named; further ones are counted."""
 
-SHARE: Final = 0.001
-"""Most of the time that is spent on looking at more than these. A change that is seen too late for that would have to
-come within some milliseconds before a loss, in a part of a model and not in the whole."""
+SHARE: Final = 0.0001
+"""Most of the time that is spent on looking at more than these, between commits. For a change to be seen too late it
+would have to come within some seconds before a loss, in a part of a model and not in the whole."""
 
 
 class ModelModes:
@@ -135,12 +135,16 @@ class Modes:
             self._look()
             self._inference = _of_process().inference()
 
-    def passed(self) -> None:
-        """A boundary ends a step. Takes a microsecond or two."""
+    def passed(self, commits: bool = False) -> None:
+        """A boundary ends a step. Takes a microsecond or two.
+
+        Args:
+            commits: whether everything is copied here, so that a look at all modules makes no difference.
+        """
         if "torch" not in sys.modules:
             return
         flags = list(map(_TRAINS, self._watched))
-        if flags != self._flags or _of_process().quick() != self._quick or self._clock() >= self._due:
+        if commits or flags != self._flags or _of_process().quick() != self._quick or self._clock() >= self._due:
             self._look()
 
     def go_back(self, to: ProcessModes | None = None) -> None:

@@ -83,7 +83,7 @@ class ObjectState(State):
         Raises:
             TypeError: an attribute cannot be copied.
         """
-        self._note_modes()
+        self._note_modes(commits=True)
         self._saved = _copied(self._capture())
         self._saved_random.keep()
         self._saved_modes = self.computes_in.noted
@@ -214,9 +214,9 @@ class ObjectState(State):
     def _digest(self, tree: dict[str, Any]) -> str:
         return digest_text({name: v for name, v in self._small(tree).items() if name not in self._from_rank_0})
 
-    def _note_modes(self) -> None:
+    def _note_modes(self, commits: bool = False) -> None:
         """Note the modes that the function computes in, at a boundary that ends a step."""
-        self.computes_in.passed()
+        self.computes_in.passed(commits)
 
     def _refuse_unkept(self, name: str) -> None:
         """Refuse an attribute that cannot be kept."""

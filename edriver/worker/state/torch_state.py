@@ -183,9 +183,9 @@ class TorchState(ObjectState):
         self._begun = self._steps.begun
         self._kept_values = [handler.value for handler in self._handlers.values()]
 
-    def _note_modes(self) -> None:
+    def _note_modes(self, commits: bool = False) -> None:
         if not self._steps.watches or self._steps.begun != self._begun:
-            self.computes_in.passed()
+            self.computes_in.passed(commits)
 
     def _watch_modes(self) -> None:
         models = {name: handler for name, handler in self._handlers.items() if isinstance(handler, ModuleHandler)}
@@ -252,7 +252,7 @@ class TorchState(ObjectState):
         Raises:
             TypeError: an attribute cannot be copied.
         """
-        self._note_modes()
+        self._note_modes(commits=True)
         self._saved = self._buffers.copied(self._capture(), _Lasting(self._handlers))
         self.copied.commit_bytes = self._buffers.nbytes
         self._saved_random.keep()
