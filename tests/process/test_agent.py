@@ -37,17 +37,29 @@ time.sleep(600)
 """
 
 LEAVES_A_DAEMON = """
-import os, time
+import os
 said, say = os.pipe()
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
         print(os.getpid(), flush=True)
-        os.write(say, b"!")
+        os.execve("/bin/sleep", ["sleep", "600"], {})
+    os._exit(0)
+os.close(say)
+os.read(said, 1)  # until the grandchild has another program, and none of this one's environment
+os.wait()
+"""
+
+
+HAS_A_DAEMON = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        print(os.getpid(), flush=True)
         time.sleep(600)
     os._exit(0)
-os.read(said, 1)  # the grandchild's output is not read any more once this process has ended
-os.wait()
+time.sleep(600)
 """
 
 
@@ -148,7 +160,7 @@ async def test_output_goes_to_the_driver_by_line_and_to_files_whole(tmp_path: Pa
         on.driver.start_worker(4, slot=1)
         await on.driver.exit_of(4)
         await finish(on)
-        assert on.driver.texts() == [b"one", b"two\r", b"", b"end"]
+        assert on.driver.texts() == [b"one", b"two", b"", b"end"]
         assert on.driver.texts(stderr=True) == [b"\xff err"]
         assert {(line.worker_id, line.slot, line.HasField("rank")) for line in on.driver.lines} == {(4, 1, False)}
         folder = tmp_path / "out" / "a.1"
@@ -317,9 +329,8 @@ async def test_a_second_shutdown_ends_the_grace_of_the_first() -> None:
         assert await on.agent.exit_code() == 0
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["in-order", "killed"])
 @in_loop
-async def test_a_daemon_that_left_its_session_ends_with_the_agent(killed: bool) -> None:
+async def test_a_daemon_that_left_its_session_and_its_environment_ends_with_the_agent() -> None:
     async with host(script(LEAVES_A_DAEMON)) as on:
         on.driver.start_worker(1)
         (daemon,) = await on.driver.numbers(1)
@@ -327,10 +338,17 @@ async def test_a_daemon_that_left_its_session_ends_with_the_agent(killed: bool) 
         # The daemon holds the worker's pipes open: nothing waits for their end.
         assert (await on.driver.exit_of(1)).code == 0
         os.kill(daemon, 0)
-        if killed:
-            on.agent.signal(signal.SIGKILL)
-        else:
-            await finish(on)
+        await finish(on)
+        await end_of(end)
+
+
+@in_loop
+async def test_a_daemon_that_left_its_session_ends_with_an_agent_that_is_killed() -> None:
+    async with host(script(HAS_A_DAEMON)) as on:
+        on.driver.start_worker(1)
+        (daemon,) = await on.driver.numbers(1)
+        end = pidfd_of(daemon)
+        on.agent.signal(signal.SIGKILL)
         await end_of(end)
 
 
