@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import shlex
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -251,13 +252,16 @@ class Session:
     async def run(self) -> int:
         """Run to the end; returns the exit code. However it ends, no agent is left."""
         parts = self._parts
+        asked: signal.Signals | None = None
         if self.resumes and self._head.port:
             bound = self._options.driver_timeout
             try:
-                await await_port_of_run(parts.endpoint.address, self._head.port, bound, self._real_clock)
+                asked = await await_port_of_run(parts.endpoint.address, self._head.port, bound, self._real_clock)
             except PortTakenError as error:
                 self._leave_run(error.exit_code, str(error))
         parts.stops.watch_signals()
+        if asked is not None:  # a supervisor passes on at once what it was sent while there was no driver
+            parts.stops.signalled(asked)
         if self._journal is not None:
             loop = asyncio.get_running_loop()
 

@@ -57,7 +57,7 @@ class StopRequests:
 
     def watch_signals(self) -> None:
         """From now on take signals, in the running event loop."""
-        take_signals(self._signalled)
+        take_signals(self.signalled)
 
     def stop(self, reason: str, requester: str) -> None:
         """An operator has requested the end of the run; the reason and the requester may be empty."""
@@ -71,7 +71,7 @@ class StopRequests:
         """The run ends: later requests have no effect."""
         self._ending = True
 
-    def _signalled(self, number: signal.Signals) -> None:
+    def signalled(self, number: signal.Signals) -> None:
         """The first signal ends the run gracefully, one that follows later than its copies do at once."""
         now = self._clock()
         if now - self._requested < COPY_WINDOW:

@@ -61,7 +61,7 @@ class PortTakenError(Exception):
         self.exit_code = exit_code
 
 
-async def await_port_of_run(address: str, port: int, bound: float, clock: Callable[[], float]) -> None:
+async def await_port_of_run(address: str, port: int, bound: float, clock: Callable[[], float]) -> signal.Signals | None:
     """Wait until no other process has the port at which hosts look for the driver, or a signal says to wait no longer.
 
     Args:
@@ -69,6 +69,9 @@ async def await_port_of_run(address: str, port: int, bound: float, clock: Callab
         port: the port.
         bound: seconds to wait at most: --driver-timeout.
         clock: seconds, monotonic.
+
+    Returns:
+        the signal that has arrived meanwhile, if the port is free: it is the run's to handle. None: there was none.
 
     Raises:
         PortTakenError: another process still has it.
@@ -85,7 +88,7 @@ async def await_port_of_run(address: str, port: int, bound: float, clock: Callab
 
     take_signals(stop)
     if await await_port(address, port, bound, pause, clock):
-        return
+        return stopped.result() if stopped.done() else None
     if stopped.done():
         number = stopped.result()
         words = f"{number.name}: the run goes on, and waits for another driver until --driver-timeout"

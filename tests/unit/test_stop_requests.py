@@ -24,7 +24,7 @@ class Asked:
     def signal(self, number: signal.Signals, after: float = 0.0) -> bool:
         """A signal arrives; returns whether the run is to end at once."""
         self.now += after
-        self.requests._signalled(number)
+        self.requests.signalled(number)
         return self.requests.hurry.is_set()
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import socket
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from edriver.driver.rpc import taken_port
 from edriver.driver.rpc.taken_port import RETRY_PERIOD, await_port, holder_of
+from edriver.driver.take_over import await_port_of_run
 
 
 @pytest.fixture
@@ -53,6 +56,22 @@ def test_the_wait_has_a_bound(taken: socket.socket) -> None:
 
 def test_an_operator_waits_no_longer(taken: socket.socket) -> None:
     assert waited(taken.getsockname()[1], lambda pauses: pauses == 2) == (False, 2)
+
+
+def test_a_signal_that_arrives_while_a_free_port_is_looked_at_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> signal.Signals | None:
+        loop = asyncio.get_running_loop()
+
+        def free_after_a_signal(_address: str, _port: int) -> bool:
+            signal.raise_signal(signal.SIGTERM)
+            for _ in range(3):  # the loop reads of the signal in one of its rounds, and calls the handler in the next
+                asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(timeout=30)
+            return False
+
+        monkeypatch.setattr(taken_port, "is_taken", free_after_a_signal)
+        return await await_port_of_run("127.0.0.1", 1, 10.0, loop.time)
+
+    assert asyncio.run(story()) is signal.SIGTERM
 
 
 def test_the_account_of_a_process_that_is_hidden_from_this_one(
