@@ -34,7 +34,8 @@ class Terms:
 
     Args:
         settings: the agent's.
-        environment: the agent's own, which its workers inherit; but for names of network interfaces that are not here.
+        environment: the agent's own, which its workers inherit, except variables that name network interfaces that
+            this host does not have.
 
     Attributes:
         command: what a worker runs.

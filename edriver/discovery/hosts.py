@@ -25,7 +25,7 @@ MAX_WRITTEN_SLOTS: Final = 1024
 """Most slots of a host that is written down: a larger number is a port, as torchrun's tools print it."""
 
 _SLOTS_RULE = rf"slots must be a whole number from 1 to {MAX_WRITTEN_SLOTS}"
-_NONE_RULE = ", or 0: no worker there"
+_NONE_RULE = ", or 0 for no worker"
 _EXPECTED_FORMS = "expected host:slots, or host alone"
 
 _BRACKETED_PATTERN = re.compile(r"\[([0-9A-Za-z:.%_-]+)\]")

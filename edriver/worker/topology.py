@@ -59,7 +59,7 @@ def current() -> Assignment:
         return SINGLE_WORKER
     if (pid := owner()) is not None:
         raise RuntimeError(
-            f"this process has no rank: process {pid}, the worker that has started it, has to pass it on"
+            f"this process has no rank: the worker that has started it (process {pid}) has one, and can pass it on"
         )
     raise RuntimeError(
         "this worker has no rank yet: ranks are assigned when a round begins, so ask for them inside the function "

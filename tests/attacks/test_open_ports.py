@@ -196,8 +196,8 @@ def test_strangers_at_the_health_port_make_room_for_probes(calls: str, monkeypat
                 answer = await health_pb2_grpc.HealthStub(channel).Check(question, timeout=BOUND)
             assert answer.status is health_pb2.HealthCheckResponse.SERVING
             await told.some.wait()
-        words = f"callers at the health port {port} from 127.0.0.1, and perhaps others, are too many: the oldest "
-        assert told.lines == [f"{words}connections are closed"]
+        words = f"too many connections to the health port {port}, from 127.0.0.1 and perhaps others: "
+        assert told.lines == [f"{words}the oldest ones are closed"]
 
     asyncio.run(asyncio.wait_for(attacked(), BOUND))
 

@@ -276,7 +276,7 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
         CauseKind.RESIZE_FAILED,
         why.FailedResize(3, 2, Cause(CauseKind.STATE_LOST)),
         (
-            "the run was resized from 2 to 3 workers, and the script fails since (--max-np 2 keeps it from growing): all "
+            "the run was resized from 2 to 3 workers, and the script has failed since (--max-np 2 keeps it from growing): all "
             "workers that held the state of the run are lost"
         ),
     ),
@@ -284,7 +284,7 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
         CauseKind.RESIZE_FAILED,
         why.FailedResize(3, 4, Cause(CauseKind.STATE_LOST)),
         (
-            "the run was resized from 4 to 3 workers, and the script fails since (--min-np 4 has it wait for hosts instead; "
+            "the run was resized from 4 to 3 workers, and the script has failed since (--min-np 4 has it wait for hosts instead; "
             "--max-np sets the most workers): all workers that held the state of the run are lost"
         ),
     ),
@@ -293,7 +293,7 @@ OF_THE_RUN: list[tuple[CauseKind, Detail | None, str]] = [
         why.RefusedSize(3, 2, ERROR),
         (
             "the script raised ValueError at train.py:17, in train with 3 workers, where 2 have trained: the run goes back to "
-            "2, and tries 3 no more. To leave further slots idle from the start, use --max-np 2; to have the run try again, "
+            "2, and does not try 3 again. To leave further slots idle from the start, use --max-np 2; to have the run try again, "
             "use `edriver resize`"
         ),
     ),

@@ -42,7 +42,7 @@ def test_a_server_that_runs_on_warns_before_its_certificate_ends(tmp_path: Path)
     found = start(tmp_path, 0)
     assert found.warning(START + datetime.timedelta(days=300)) == ""
     warning = found.warning(START + datetime.timedelta(days=340))
-    assert "ends at 2031-01-02 00:00 UTC" in warning
+    assert "expires at 2031-01-02 00:00 UTC" in warning
     assert "restart the server" in warning
 
 

@@ -221,11 +221,11 @@ class Processes:
             loop = asyncio.get_running_loop()
             end = loop.time() + ORPHANS_TIMEOUT if deadline is None else deadline
             if deadline is None:
-                logger.info("process %d has left %d of its own, which are killed", pid, len(left))
+                logger.info("worker process %d left %d processes behind: killing them", pid, len(left))
             if loop.time() < end:
                 loop.call_later(LOOK_INTERVAL, self._end_orphans, pid, code, mark, end)
                 return
-            logger.warning("process %d has left processes that do not end: %s", pid, left)
+            logger.warning("worker process %d left processes behind that do not end when killed: %s", pid, left)
         self._on_exit(pid, code)
 
     def _replace_guard(self) -> None:

@@ -133,7 +133,7 @@ def go_on_with(
         silence_grpc()
         options = options_of(run_parser().parse_known_args(head.arguments)[0])
     except SystemExit:
-        raise journal.damaged("its command line is none") from None
+        raise journal.damaged("its command line is invalid") from None
     except OSError as error:
         raise JournalError(f"the run's folder {head.directory} cannot be entered: {error.strerror}") from None
     except UsageError as error:

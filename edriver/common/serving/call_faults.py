@@ -128,7 +128,7 @@ class CallFaults(AroundCalls):
             await self._end(context, error)
 
     async def _end(self, context: Any, error: Exception) -> None:
-        code, text = grpc.StatusCode.INVALID_ARGUMENT, "this is no message"
+        code, text = grpc.StatusCode.INVALID_ARGUMENT, "the request is not a valid message"
         if not isinstance(error, DecodeError):
             code, text = grpc.StatusCode.INTERNAL, f"an internal error of edriver: {type(error).__name__}"
         if not (isinstance(error, DecodeError) or context.cancelled() or context.done()):
@@ -149,4 +149,4 @@ class CallFaults(AroundCalls):
 
 def _check(request: object) -> None:
     if request is _NO_MESSAGE:
-        raise DecodeError("this is no message")
+        raise DecodeError("the request is not a valid message")

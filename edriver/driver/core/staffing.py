@@ -154,10 +154,10 @@ class Staffing:
                 yield StopWorker(worker.worker_id, worker.host, self._settings.leave_grace)
 
     def start_workers(self, now: float, background: bool) -> Iterator[Action]:
-        """Fill free slots, oldest host first, up to the most workers workers that have a slot.
+        """Fill free slots, oldest host first, up to the largest number of workers that the run may use now.
 
         At the start a host waits for those before it: which workers are the oldest, and which hosts are used where
-        there are more slots than the most workers, does not depend on whose agent was the quickest.
+        there are more slots than that, does not depend on whose agent was the quickest.
         """
         room = self.sizes.most - len(self._roster.fitting())
         if room <= 0:

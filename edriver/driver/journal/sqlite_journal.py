@@ -185,7 +185,7 @@ class SqliteJournal(Journal):
         with self._reading("its links"):
             links = list(self._database.execute("SELECT agent_id, received, acknowledged FROM links"))
             if not all(isinstance(number, int) for link in links for number in link):
-                raise ValueError("one is no number")
+                raise ValueError("one is not a number")
         yield from links
 
     def discard(self) -> None:
@@ -258,13 +258,13 @@ def _open(path: Path) -> sqlite3.Connection:
 
 def _number(found: object) -> float:
     if not isinstance(found, int | float):
-        raise ValueError(f"{found!a:.100} is no number")
+        raise ValueError(f"{found!a:.100} is not a number")
     return float(found)
 
 
 def _blob(found: object) -> bytes:
     if not isinstance(found, bytes):
-        raise ValueError(f"{found!a:.100} is no bytes")
+        raise ValueError(f"{found!a:.100} is not bytes")
     return found
 
 

@@ -311,8 +311,8 @@ def _doing(cause: Cause) -> str:
             what = f"raised {error}" if error is not None else "failed"
             return (
                 f"the script {what} with {count_text(size, 'worker')}, where {back} have trained: the run goes back to "
-                f"{back}, and tries {size} no more. To leave further slots idle from the start, use --max-np {back}; "
-                "to have the run try again, use `edriver resize`"
+                f"{back}, and does not try {size} again. To leave further slots idle from the start, use --max-np "
+                f"{back}; to have the run try again, use `edriver resize`"
             )
         case CauseKind.ATTRIBUTES_DIFFER, why.Digests() as digests:
             if _differing([digest for _, digest in digests.digests]) == [_MODES]:
@@ -426,7 +426,7 @@ def _ordinal(number: int) -> str:
 
 def _resize_text(size: int, before: int) -> str:
     """That the size of the run has changed, which the script does not bear, and what to do about it."""
-    changed = f"the run was resized from {before} to {count_text(size, 'worker')}, and the script fails since"
+    changed = f"the run was resized from {before} to {count_text(size, 'worker')}, and the script has failed since"
     if size > before:
         return f"{changed} (--max-np {before} keeps it from growing)"
     return f"{changed} (--min-np {before} has it wait for hosts instead; --max-np sets the most workers)"

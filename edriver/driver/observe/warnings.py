@@ -60,7 +60,7 @@ class Warnings:
         return True
 
     def withdraw(self, kind: CauseKind) -> None:
-        """This goes on no longer, and is not shown any more."""
+        """What this kind warns of is over: it is not shown any more."""
         self._found = {key: warning for key, warning in self._found.items() if key[0] is not kind}
 
     def messages(self) -> list[status_pb2.Warning]:

@@ -57,8 +57,8 @@ class Identity:
         if end - now > WARNING_PERIOD:
             return ""
         return (
-            f"the certificate of this server ends at {end:%Y-%m-%d %H:%M} UTC, and no client connects from then on: "
-            "restart the server before, which renews it"
+            f"the certificate of this server expires at {end:%Y-%m-%d %H:%M} UTC, and no client can connect from then "
+            "on: restart the server before, which renews it"
         )
 
 

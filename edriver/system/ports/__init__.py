@@ -1,4 +1,4 @@
-"""What everything that listens at a TCP port has in common: what strangers find there, and what they cannot take.
+"""What all servers at TCP ports share: limits for callers without a token, the health port, gRPC's own log.
 
 Start with `callers.py`; `health_port.py` is what probes ask.
 """

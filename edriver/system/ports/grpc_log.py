@@ -14,10 +14,10 @@ from typing import Final
 LEVEL_VARIABLE: Final = "GRPC_VERBOSITY"
 
 _ASKED_FOR: Final = ("DEBUG", "INFO")
-"""Levels above gRPC's own default: someone wants to see what it does."""
+"""Levels above gRPC's own default: the user wants to see what it does."""
 
 _OURS_VARIABLE: Final = "EDRIVER_GRPC_SILENCED"
-"""Says that the level is not the user's, with what that was."""
+"""Holds the user's level, where edriver has set another; empty: the user had set none."""
 
 
 def silence_grpc(environ: MutableMapping[str, str] = os.environ) -> None:

@@ -77,8 +77,7 @@ class HealthPort:
 
         def log(surplus: Connection) -> None:
             _log.warning(
-                "callers at the health port %s from %s, and perhaps others, are too many: the oldest connections are "
-                "closed",
+                "too many connections to the health port %s, from %s and perhaps others: the oldest ones are closed",
                 *(port, surplus.where[0]),
             )
 

@@ -139,7 +139,7 @@ class StateOnDisk:
         self._loaded = self._state.steps_made
         if differing:
             logger.warning(
-                "edriver: the checkpoint of step %d brings other values than the script has set, and those hold: %s. "
+                "edriver: the checkpoint of step %d has other values than the script has set, and replaces them: %s. "
                 "To train on with the script's, set them in the function that edriver.run calls",
                 manifest.steps,
                 "; ".join(differing),

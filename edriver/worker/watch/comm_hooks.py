@@ -33,7 +33,7 @@ def watch_comm_hooks() -> None:
 def _warn(kind: str) -> None:
     logger.warning(
         "edriver: what DistributedDataParallel's communication hook remembers (its %s) begins anew when workers come "
-        "or go, such as PowerSGD's error feedback: training then continues otherwise than an undisturbed run would. A "
+        "or go, such as PowerSGD's error feedback: training then differs from that of an undisturbed run. A "
         "hook without a state, such as fp16_compress_hook, has nothing to lose",
         kind,
     )

@@ -1,4 +1,4 @@
-"""What a failure that many scripts meet is due to, and the way out, in a sentence. Pure."""
+"""Hints: the usual cause of a failure that many scripts run into, and the way out, in a sentence. Pure."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from edriver.v1 import cause_pb2, status_pb2
 
 @dataclass(frozen=True, slots=True)
 class _Hint:
-    """Attributes:
-    pattern: what is found in the exception, or in the last lines of output.
-    text: the sentence.
-    signal: a signal that says the same.
-    elastic: of which mode alone it is true; None: of both.
+    """A kind of failure, and what to do about it.
+
+    Attributes:
+        pattern: what is found in the exception, or in the last lines of output.
+        text: the sentence.
+        signal: a signal that means the same; None: there is none.
+        elastic: the only mode in which it is true: elastic (True) or restart (False); None: both.
     """
 
     pattern: re.Pattern[str]
